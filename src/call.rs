@@ -1,0 +1,164 @@
+//! One request in flight, and the two interfaces that make every pairing work (DESIGN §3).
+//!
+//! A downstream adapter turns bytes into a [`Call`]; an upstream adapter answers it. Neither knows
+//! the other: what a call may do toward its client stands in [`DownstreamLink`], one logical
+//! connection to a server in [`UpstreamLink`].
+
+mod capabilities;
+mod notice;
+mod principal;
+mod reply;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+pub use capabilities::ClientCapabilities;
+pub use notice::{Level, Notice, NoticeKind};
+pub use principal::{BindingKey, OwnerKey, Principal};
+pub use reply::Reply;
+
+use crate::endpoint::Endpoint;
+use crate::fault::Fault;
+use crate::protocol::{Message, Revision};
+use crate::telemetry::trace::TraceContext;
+
+/// One request from a client, with everything the steps below `downstream` need.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Who asks.
+    pub principal: Arc<Principal>,
+    /// On which endpoint.
+    pub endpoint: Arc<Endpoint>,
+    /// In which revision.
+    pub revision: Revision,
+    /// What is asked.
+    pub message: Message,
+    /// The way back to the client.
+    pub link: Arc<dyn DownstreamLink>,
+    /// W3C trace context, ours as the parent of what goes upstream.
+    pub trace: TraceContext,
+    /// Cancelled when the client no longer wants an answer.
+    pub cancel: CancellationToken,
+}
+
+/// One question an upstream has for the client.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// `elicitation/create`, `sampling/createMessage` or `roots/list`.
+    pub method: String,
+    /// JSON text of `params`; absent when the method takes none.
+    pub params: Option<Bytes>,
+}
+
+/// Questions asked together.
+#[derive(Debug, Clone)]
+pub struct Round {
+    /// Key → question; keys are unique in the round and chosen by the asking side.
+    pub entries: Vec<(String, Question)>,
+    /// What a stateless upstream wants back with the answers.
+    pub carry: Option<CarriedState>,
+}
+
+/// The state of an upstream that keeps none, to be sealed into ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CarriedState {
+    /// Which upstream asked.
+    pub upstream: Arc<str>,
+    /// Its exact `requestState`, if it gave one.
+    pub state: Option<Bytes>,
+    /// Digest of the method and its salient parameters.
+    pub digest: [u8; 32],
+}
+
+/// One answer: JSON text of a `result`, or of an `error` object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The client answered.
+    Result(Bytes),
+    /// The client refused with a JSON-RPC error.
+    Error(Bytes),
+}
+
+/// What became of a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// Every entry has its answer, by key.
+    Answered(Vec<(String, Answer)>),
+    /// The client was told to come back; JSON text of the sealed state.
+    Suspended(Bytes),
+    /// The client cannot be asked; names what is missing.
+    CannotAsk(String),
+}
+
+/// What a call may do toward its client.
+pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
+    /// What the client can be asked: declared, reachable, expressible, permitted (BRIDGING §1.2).
+    fn capabilities(&self) -> &ClientCapabilities;
+
+    /// Hands a notification to the client's stream. Never waits; bounded by coalescing and
+    /// counted drops.
+    fn notify(&self, notice: Notice);
+
+    /// Asks the client.
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws the questions.
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked>;
+}
+
+/// One logical connection to an upstream.
+pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
+    /// The configured name.
+    fn upstream(&self) -> &Arc<str>;
+
+    /// Sends `request` and waits for its reply. The id and the progress token of `request` are
+    /// replaced by our own; everything else leaves as it is.
+    ///
+    /// # Errors
+    /// A [`Fault`] of side `Upstream` when there is no reply. A JSON-RPC error is a reply.
+    ///
+    /// # Cancel safety
+    /// Dropping the future tells the upstream that the request is cancelled.
+    fn call<'a>(
+        &'a self,
+        request: &'a Message,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Reply, Fault>>;
+
+    /// Sends a notification. Lost when the connection is not open: it will learn the state anew.
+    fn notify(&self, message: Bytes) -> BoxFuture<'_, ()>;
+
+    /// Opens the connection if needed and tells what the upstream declared.
+    ///
+    /// # Errors
+    /// A [`Fault`] when it cannot be opened.
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>>;
+
+    /// Ends the connection politely; later calls open it anew.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// What an upstream declared of itself in its handshake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// The revision spoken with it.
+    pub revision: Revision,
+    /// JSON text of its `capabilities`.
+    pub capabilities: Bytes,
+    /// JSON text of its `serverInfo`.
+    pub server_info: Bytes,
+    /// Its `instructions`, decoded.
+    pub instructions: Option<String>,
+}
+
+/// Where messages of an upstream go that belong to no call.
+pub trait Intake: Send + Sync + std::fmt::Debug {
+    /// A notification outside any call.
+    fn notice(&self, upstream: &Arc<str>, notice: Notice);
+
+    /// A question that names no call.
+    fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Option<Answer>>;
+}

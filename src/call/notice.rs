@@ -1,0 +1,90 @@
+//! A notification on its way to the client.
+
+use bytes::Bytes;
+
+/// Severity of a log message, RFC 5424 order. Spec: MCP 2025-11-25, logging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// `debug`
+    Debug,
+    /// `info`
+    Info,
+    /// `notice`
+    Notice,
+    /// `warning`
+    Warning,
+    /// `error`
+    Error,
+    /// `critical`
+    Critical,
+    /// `alert`
+    Alert,
+    /// `emergency`
+    Emergency,
+}
+
+impl Level {
+    /// Reads the wire word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "debug" => Self::Debug,
+            "info" => Self::Info,
+            "notice" => Self::Notice,
+            "warning" => Self::Warning,
+            "error" => Self::Error,
+            "critical" => Self::Critical,
+            "alert" => Self::Alert,
+            "emergency" => Self::Emergency,
+            _ => return None,
+        })
+    }
+}
+
+/// What a notice is about: decides what may be merged with what, and what may be dropped.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum NoticeKind {
+    /// `notifications/progress`; the newest per token is enough.
+    Progress {
+        /// JSON text of the client's token.
+        token: String,
+    },
+    /// `notifications/message`; dropped and counted when there is no room.
+    Log,
+    /// `notifications/<what>/list_changed`; one is as good as many.
+    ListChanged {
+        /// `tools`, `prompts` or `resources`.
+        what: &'static str,
+    },
+    /// `notifications/resources/updated`; one per URI is enough.
+    ResourceUpdated {
+        /// As the client knows it.
+        uri: String,
+    },
+    /// `notifications/elicitation/complete`; never merged.
+    ElicitationComplete,
+    /// Any other method.
+    Other,
+}
+
+/// One notification: its kind, and the whole JSON-RPC message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// What it is about.
+    pub kind: NoticeKind,
+    /// The message, one JSON object.
+    pub bytes: Bytes,
+}
+
+impl Notice {
+    /// A change notice for `what`: `tools`, `prompts` or `resources`.
+    #[must_use]
+    pub fn list_changed(what: &'static str) -> Self {
+        let bytes = match what {
+            "tools" => br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.as_slice(),
+            "prompts" => br#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#,
+            _ => br#"{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}"#,
+        };
+        Self { kind: NoticeKind::ListChanged { what }, bytes: Bytes::from_static(bytes) }
+    }
+}

@@ -1,0 +1,5 @@
+//! One TOML file: its types, its reading and checking, its generated reference.
+
+mod types;
+
+pub use types::*;

@@ -1,0 +1,406 @@
+//! The configuration as typed values: what every other module is given.
+//!
+//! Owns the shape only; reading, checking and documenting a file belong to the sibling modules.
+//! Field names are the TOML keys of DESIGN §11. Durations are [`Duration`], sizes are bytes.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use url::Url;
+
+use crate::secret::Secret;
+
+/// One complete, checked configuration.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The public listener.
+    pub server: Server,
+    /// The operators' listener.
+    pub admin: Admin,
+    /// Who may call.
+    pub auth: Auth,
+    /// The merged endpoint.
+    pub mcp: Merged,
+    /// Further named endpoints, by name.
+    pub endpoints: BTreeMap<String, NamedEndpoint>,
+    /// MCP servers behind us, by name, in file order of their names.
+    pub upstreams: Vec<Upstream>,
+    /// Session lifetimes and caps.
+    pub sessions: Sessions,
+    /// Event log bounds.
+    pub events: Events,
+    /// Caps over all stdio children.
+    pub stdio: Stdio,
+    /// Sizes, counts and rates.
+    pub limits: Limits,
+    /// Sealing keys.
+    pub keys: Keys,
+    /// What we tell the operator's systems.
+    pub telemetry: Telemetry,
+}
+
+/// `[server]`.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// Where to listen for MCP traffic.
+    pub listen: SocketAddr,
+    /// The URL clients know us by; no trailing slash, may have a path.
+    pub public_url: Url,
+    /// Origins allowed besides that of `public_url`.
+    pub allowed_origins: Vec<String>,
+    /// Hosts allowed besides that of `public_url`.
+    pub allowed_hosts: Vec<String>,
+    /// CIDR blocks whose `X-Forwarded-*` we believe.
+    pub trusted_proxies: Vec<String>,
+    /// Certificate and key, both PEM files.
+    pub tls: Option<Tls>,
+    /// How long a request head may take.
+    pub header_timeout: Duration,
+    /// How long a TLS handshake may take.
+    pub handshake_timeout: Duration,
+    /// Open connections at once.
+    pub max_connections: usize,
+    /// When a silent call on a 2025-11-25 session turns into an event stream.
+    pub sse_after: Duration,
+    /// Between keep-alive comments on a quiet stream.
+    pub keep_alive: Duration,
+    /// Grace period of a drain.
+    pub drain: Duration,
+}
+
+/// `server.tls`.
+#[derive(Debug, Clone)]
+pub struct Tls {
+    /// PEM file with the chain.
+    pub cert: PathBuf,
+    /// PEM file with the private key.
+    pub key: PathBuf,
+}
+
+/// `[admin]`.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// Where to listen for probes and metrics.
+    pub listen: SocketAddr,
+}
+
+/// `[auth]`.
+#[derive(Debug, Clone)]
+pub struct Auth {
+    /// Who is asked for a token.
+    pub mode: AuthMode,
+    /// Scopes of every endpoint that names none.
+    pub required_scopes: Vec<String>,
+    /// Trusted issuers.
+    pub issuers: Vec<Issuer>,
+    /// Scopes that single tools need.
+    pub tool_scopes: Vec<ToolScope>,
+}
+
+/// `auth.mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthMode {
+    /// Every request carries a bearer token.
+    OAuth,
+    /// Everybody is the principal `anonymous`; loopback only.
+    None,
+}
+
+/// `[[auth.issuers]]`.
+#[derive(Debug, Clone)]
+pub struct Issuer {
+    /// The issuer identifier, compared byte for byte.
+    pub issuer: String,
+    /// Fixed keys instead of discovery.
+    pub jwks_file: Option<PathBuf>,
+    /// Audiences accepted on every endpoint.
+    pub audiences: Vec<String>,
+    /// The claim that identifies the subject; `sub` by default.
+    pub subject_claim: Option<String>,
+}
+
+/// `[[auth.tool_scopes]]`.
+#[derive(Debug, Clone)]
+pub struct ToolScope {
+    /// Tool name patterns (`*` matches any run), as the upstream spells them.
+    pub tools: Vec<String>,
+    /// Only on these upstreams; empty means all.
+    pub upstreams: Vec<String>,
+    /// All of these are needed.
+    pub scopes: Vec<String>,
+}
+
+/// `[mcp]`, the merged endpoint.
+#[derive(Debug, Clone)]
+pub struct Merged {
+    /// Whether `/mcp` is served.
+    pub enabled: bool,
+    /// Upstreams shown, in order.
+    pub upstreams: Vec<String>,
+    /// When names get a prefix.
+    pub prefix: Prefix,
+    /// How long a first initialize or list waits for one upstream.
+    pub connect_wait: Duration,
+    /// Scopes needed; empty means `auth.required_scopes`.
+    pub required_scopes: Vec<String>,
+    /// Audiences accepted besides the resource identifier.
+    pub audiences: Vec<String>,
+}
+
+/// `mcp.prefix`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prefix {
+    /// None for a single upstream.
+    Auto,
+    /// Always.
+    Always,
+}
+
+/// `[endpoints.<name>]`.
+#[derive(Debug, Clone)]
+pub struct NamedEndpoint {
+    /// Upstreams shown, in order.
+    pub upstreams: Vec<String>,
+    /// Tools shown, as `upstream:pattern`; empty means all.
+    pub tools: Vec<String>,
+    /// Scopes needed; empty means `auth.required_scopes`.
+    pub required_scopes: Vec<String>,
+    /// Audiences accepted besides the resource identifier.
+    pub audiences: Vec<String>,
+    /// Issuers accepted; empty means all.
+    pub issuers: Vec<String>,
+}
+
+/// `[upstreams.<name>]`.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// `[a-z][a-z0-9-]{0,19}`.
+    pub name: String,
+    /// How it is reached.
+    pub carrier: Carrier,
+    /// Whose traffic may share a session or child.
+    pub isolation: Isolation,
+    /// Which protocol era it speaks.
+    pub era: Era,
+    /// Shown on `/mcp`.
+    pub merged: bool,
+    /// Serves `/mcp/<name>`.
+    pub direct: bool,
+    /// Scopes of `/mcp/<name>`; empty means `auth.required_scopes`.
+    pub required_scopes: Vec<String>,
+    /// Audiences accepted on `/mcp/<name>` besides the resource identifier.
+    pub audiences: Vec<String>,
+    /// For opening a session, handshake included.
+    pub connect_timeout: Duration,
+    /// Without any frame of the call.
+    pub idle_timeout: Duration,
+    /// For a whole call.
+    pub total_timeout: Duration,
+    /// For one question to the client.
+    pub ask_timeout: Duration,
+    /// Whether a lost session may be rebuilt elsewhere.
+    pub restartable: bool,
+    /// Tools that may be called again after a lost reply.
+    pub retry_safe: Vec<String>,
+}
+
+/// How an upstream is reached.
+#[derive(Debug, Clone)]
+pub enum Carrier {
+    /// A child process, one JSON-RPC message per line.
+    Stdio(StdioCarrier),
+    /// An HTTP service.
+    Http(HttpCarrier),
+}
+
+/// A stdio child.
+#[derive(Debug, Clone)]
+pub struct StdioCarrier {
+    /// Program, looked up in PATH.
+    pub command: String,
+    /// Arguments.
+    pub args: Vec<String>,
+    /// Working directory; empty means the private HOME.
+    pub cwd: Option<PathBuf>,
+    /// Variables set for the child.
+    pub env: BTreeMap<String, Secret>,
+    /// Names of our own variables that the child inherits.
+    pub inherit: Vec<String>,
+    /// Resource limits by name (`nofile`, `as`, `cpu`, `nproc`, `core`, `fsize`).
+    pub rlimits: BTreeMap<String, u64>,
+    /// From closed stdin to SIGTERM.
+    pub stop_eof: Duration,
+    /// From SIGTERM to SIGKILL.
+    pub stop_term: Duration,
+    /// Children of this upstream at once.
+    pub max_children: usize,
+}
+
+/// An HTTP upstream.
+#[derive(Debug, Clone)]
+pub struct HttpCarrier {
+    /// The MCP endpoint.
+    pub url: Url,
+    /// Which HTTP transport.
+    pub transport: Transport,
+    /// Fixed request headers.
+    pub headers: Vec<(String, Secret)>,
+    /// Extra trust anchors, PEM.
+    pub ca_file: Option<PathBuf>,
+    /// Forward proxy.
+    pub proxy: Option<Url>,
+}
+
+/// `upstreams.*.transport`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Find out.
+    Auto,
+    /// Streamable HTTP.
+    Streamable,
+    /// HTTP+SSE of 2024-11-05.
+    Sse,
+    /// WebSocket.
+    WebSocket,
+}
+
+/// `upstreams.*.isolation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Isolation {
+    /// One upstream session per downstream session.
+    Session,
+    /// One per principal.
+    Principal,
+    /// One for all.
+    Shared,
+}
+
+/// `upstreams.*.era`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    /// Probe.
+    Auto,
+    /// `initialize` handshake.
+    Legacy,
+    /// Self-contained requests.
+    Modern,
+    /// Exactly this revision.
+    Revision(&'static str),
+}
+
+/// `[sessions]`.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    /// Without a request or open stream.
+    pub idle: Duration,
+    /// Whatever happens.
+    pub absolute: Duration,
+    /// Live sessions of one principal.
+    pub max_per_principal: usize,
+    /// Live sessions.
+    pub max_total: usize,
+    /// Calls that outlive their exchange, at once.
+    pub max_detached: usize,
+}
+
+/// `[events]`.
+#[derive(Debug, Clone)]
+pub struct Events {
+    /// How long an event can be replayed.
+    pub max_age: Duration,
+    /// Bytes kept per session.
+    pub per_session: usize,
+    /// Bytes kept in all.
+    pub total: usize,
+}
+
+/// `[stdio]`.
+#[derive(Debug, Clone)]
+pub struct Stdio {
+    /// Children at once.
+    pub max_children: usize,
+    /// Children of one principal at once.
+    pub max_children_per_principal: usize,
+    /// An unused child is stopped after this.
+    pub idle: Duration,
+    /// How long a caller waits for a place under the caps.
+    pub spawn_wait: Duration,
+}
+
+/// `[limits]`.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Request body, bytes.
+    pub body: usize,
+    /// Request head, bytes.
+    pub headers: usize,
+    /// One message from an upstream, bytes.
+    pub upstream_message: usize,
+    /// One event from an upstream, bytes.
+    pub sse_event: usize,
+    /// Nesting of a JSON message.
+    pub json_depth: usize,
+    /// Elements of a JSON-RPC array.
+    pub batch: usize,
+    /// Open streams of a session.
+    pub streams_per_session: usize,
+    /// Running calls of a session.
+    pub calls_per_session: usize,
+    /// Running calls of a principal.
+    pub calls_per_principal: usize,
+    /// Parked calls of a principal.
+    pub parked_per_principal: usize,
+    /// Parked calls.
+    pub parked_total: usize,
+    /// Requests of one principal.
+    pub rate: Rate,
+}
+
+/// A sustained rate with a burst of twice its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Requests.
+    pub count: u32,
+    /// Per this period.
+    pub per: Duration,
+}
+
+/// `[keys]`.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    /// Sealing keys: the first seals, all open. Empty means a random key per process.
+    pub seal: Vec<SealKey>,
+}
+
+/// One of `keys.seal`.
+#[derive(Debug, Clone)]
+pub struct SealKey {
+    /// Short name written into every handle.
+    pub id: String,
+    /// At least 32 bytes of key material.
+    pub key: Secret,
+}
+
+/// `[telemetry]`.
+#[derive(Debug, Clone)]
+pub struct Telemetry {
+    /// OTLP over HTTP; off when absent.
+    pub otlp_endpoint: Option<Url>,
+    /// Share of root traces that are recorded, 0 to 1.
+    pub sample_ratio: f64,
+    /// Shape of log lines.
+    pub log_format: LogFormat,
+    /// `service.name`.
+    pub service_name: String,
+}
+
+/// `telemetry.log_format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object per line.
+    Json,
+    /// For people.
+    Text,
+}

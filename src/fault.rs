@@ -1,0 +1,133 @@
+//! Why a call could not be answered, as the outside may learn it.
+//!
+//! Modules raise their own narrow errors; at the edge each becomes one [`Fault`], which
+//! `downstream::reply` turns into an HTTP status and a JSON-RPC error.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// Who has to act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The MCP client.
+    Downstream,
+    /// The MCP server.
+    Upstream,
+    /// Us, or our operator.
+    Gateway,
+}
+
+/// Whether trying again can help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// It cannot.
+    Never,
+    /// The same request may be sent again.
+    Same,
+    /// The same request, after this long.
+    After(Duration),
+}
+
+/// What went wrong; picks status and JSON-RPC code, per era.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// Not JSON, or ambiguous JSON.
+    Parse,
+    /// JSON, but not a valid message here.
+    InvalidRequest,
+    /// No such method, or not for this session.
+    UnknownMethod,
+    /// Parameters nobody can serve: unknown name, bad cursor.
+    InvalidParams,
+    /// No such resource.
+    ResourceNotFound,
+    /// The revision is not served.
+    UnsupportedVersion,
+    /// No such session, for this caller.
+    UnknownSession,
+    /// A session id is missing.
+    MissingSession,
+    /// The caller's own cap is reached.
+    CallerBusy,
+    /// A cap of the gateway is reached, or it drains.
+    GatewayBusy,
+    /// An upstream cannot be reached or started.
+    UpstreamUnavailable,
+    /// An upstream broke off; whether the call ran is unknown.
+    UpstreamLost,
+    /// An upstream did not answer in time.
+    UpstreamTimeout,
+    /// An upstream sent something no MCP server may send.
+    UpstreamInvalid,
+    /// The caller cannot be asked what the upstream wants to know.
+    CannotAsk,
+    /// The call was cancelled.
+    Cancelled,
+    /// Our own fault.
+    Internal,
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One failure: a public text for the caller, a private source for the log.
+#[derive(Debug, thiserror::Error)]
+#[error("{public}")]
+pub struct Fault {
+    /// What went wrong.
+    pub kind: FaultKind,
+    /// Who has to act.
+    pub side: Side,
+    /// Whether to try again.
+    pub retry: Retry,
+    /// For the caller: what is wrong and what to do. No secret, no internal address.
+    pub public: Cow<'static, str>,
+    /// For `error.data`, JSON text.
+    pub data: Option<String>,
+    #[source]
+    source: Option<BoxError>,
+}
+
+impl Fault {
+    /// A fault of `kind` on `side` that is not worth retrying.
+    pub fn new(kind: FaultKind, side: Side, public: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, side, retry: Retry::Never, public: public.into(), data: None, source: None }
+    }
+
+    /// The caller sent something that cannot be served.
+    pub fn downstream(kind: FaultKind, public: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(kind, Side::Downstream, public)
+    }
+
+    /// An upstream failed.
+    pub fn upstream(kind: FaultKind, public: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(kind, Side::Upstream, public)
+    }
+
+    /// We failed; `source` goes to the log only.
+    pub fn internal(source: impl Into<BoxError>) -> Self {
+        let mut fault = Self::new(FaultKind::Internal, Side::Gateway, "internal error");
+        fault.source = Some(source.into());
+        fault
+    }
+
+    /// The same fault with a hint when to try again.
+    #[must_use]
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// The same fault with `error.data`.
+    #[must_use]
+    pub fn with_data(mut self, data: String) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    /// The same fault with a cause for the log.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<BoxError>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+}

@@ -1,0 +1,3 @@
+//! The `drawbridge` program.
+
+fn main() {}
