@@ -19,7 +19,10 @@ pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Duration {
-        #[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one place that reads the clock"
+        )]
         let now = SystemTime::now();
         now.duration_since(UNIX_EPOCH).unwrap_or_default()
     }
@@ -38,7 +41,10 @@ impl TestClock {
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::SeqCst);
+        self.0.fetch_add(
+            u64::try_from(by.as_millis()).unwrap_or(u64::MAX),
+            Ordering::SeqCst,
+        );
     }
 }
 

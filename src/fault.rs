@@ -90,7 +90,14 @@ pub struct Fault {
 impl Fault {
     /// A fault of `kind` on `side` that is not worth retrying.
     pub fn new(kind: FaultKind, side: Side, public: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, side, retry: Retry::Never, public: public.into(), data: None, source: None }
+        Self {
+            kind,
+            side,
+            retry: Retry::Never,
+            public: public.into(),
+            data: None,
+            source: None,
+        }
     }
 
     /// The caller sent something that cannot be served.

@@ -63,7 +63,9 @@ impl Tasks {
     pub async fn shut_down(&self, grace: Duration) -> bool {
         self.drain.cancel();
         self.tracker.close();
-        let clean = tokio::time::timeout(grace, self.tracker.wait()).await.is_ok();
+        let clean = tokio::time::timeout(grace, self.tracker.wait())
+            .await
+            .is_ok();
         self.stop.cancel();
         clean
     }

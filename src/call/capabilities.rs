@@ -24,8 +24,14 @@ impl ClientCapabilities {
     pub fn read(raw: Bytes) -> Self {
         let object: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(&raw).unwrap_or_default();
-        let raw = if object.is_empty() { Bytes::from_static(b"{}") } else { raw };
-        let modes = object.get("elicitation").and_then(serde_json::Value::as_object);
+        let raw = if object.is_empty() {
+            Bytes::from_static(b"{}")
+        } else {
+            raw
+        };
+        let modes = object
+            .get("elicitation")
+            .and_then(serde_json::Value::as_object);
         // An elicitation object without modes means forms only. Spec: MCP 2025-11-25, SPEC C-80.
         let form = modes.is_some_and(|m| m.contains_key("form") || !m.contains_key("url"));
         Self {
@@ -77,7 +83,10 @@ impl std::fmt::Debug for ClientCapabilities {
 
 fn short_digest(bytes: &[u8]) -> u64 {
     let full = digest(&SHA256, bytes);
-    full.as_ref().iter().take(8).fold(0, |acc, byte| (acc << 8) | u64::from(*byte))
+    full.as_ref()
+        .iter()
+        .take(8)
+        .fold(0, |acc, byte| (acc << 8) | u64::from(*byte))
 }
 
 #[cfg(test)]

@@ -81,10 +81,15 @@ impl Notice {
     #[must_use]
     pub fn list_changed(what: &'static str) -> Self {
         let bytes = match what {
-            "tools" => br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.as_slice(),
+            "tools" => {
+                br#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#.as_slice()
+            }
             "prompts" => br#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#,
             _ => br#"{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}"#,
         };
-        Self { kind: NoticeKind::ListChanged { what }, bytes: Bytes::from_static(bytes) }
+        Self {
+            kind: NoticeKind::ListChanged { what },
+            bytes: Bytes::from_static(bytes),
+        }
     }
 }

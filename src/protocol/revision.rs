@@ -26,8 +26,12 @@ pub enum Revision {
 
 impl Revision {
     /// Every legacy revision, newest first.
-    pub const LEGACY: [Self; 4] =
-        [Self::V2025_11_25, Self::V2025_06_18, Self::V2025_03_26, Self::V2024_11_05];
+    pub const LEGACY: [Self; 4] = [
+        Self::V2025_11_25,
+        Self::V2025_06_18,
+        Self::V2025_03_26,
+        Self::V2024_11_05,
+    ];
 
     /// The newest legacy revision: offered to upstreams, answered to unknown versions (SPEC L-01).
     pub const LATEST_LEGACY: Self = Self::V2025_11_25;
@@ -60,6 +64,10 @@ impl Revision {
     /// The era it belongs to.
     #[must_use]
     pub fn era(self) -> Era {
-        if self < Self::V2026_07_28 { Era::Legacy } else { Era::Modern }
+        if self < Self::V2026_07_28 {
+            Era::Legacy
+        } else {
+            Era::Modern
+        }
     }
 }

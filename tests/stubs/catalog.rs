@@ -1,0 +1,157 @@
+//! The lists: tools, prompts, resources, templates; rendered once, paged on request.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::options::Options;
+use crate::tools;
+
+/// Static resources listed.
+const RESOURCES: usize = 5;
+
+/// One list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum List {
+    Tools,
+    Prompts,
+    Resources,
+    Templates,
+}
+
+impl List {
+    /// The list that `method` asks for.
+    pub(crate) fn of(method: &str) -> Option<Self> {
+        match method {
+            "tools/list" => Some(Self::Tools),
+            "prompts/list" => Some(Self::Prompts),
+            "resources/list" => Some(Self::Resources),
+            "resources/templates/list" => Some(Self::Templates),
+            _ => None,
+        }
+    }
+
+    /// The result member that holds the entries.
+    pub(crate) fn member(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+        }
+    }
+
+    /// The entry shown while the list is changed.
+    fn extra(self) -> Option<Value> {
+        match self {
+            Self::Tools => Some(tools::entry("extra", "Shown while tools are changed", &[])),
+            Self::Prompts => Some(json!({"name": "extra", "description": "An extra prompt"})),
+            Self::Resources => Some(json!({"uri": "stub://extra", "name": "extra"})),
+            Self::Templates => None,
+        }
+    }
+}
+
+/// All lists.
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    entries: [Vec<String>; 4],
+    whole: [String; 4],
+    page_size: Option<usize>,
+    empty_cursor: bool,
+    pub(crate) delay: Duration,
+}
+
+impl Catalog {
+    pub(crate) fn new(options: &Options) -> Self {
+        let entries = [
+            tools::entries(options.tools),
+            prompts(),
+            resources(),
+            templates(),
+        ]
+        .map(|entries| entries.iter().map(Value::to_string).collect::<Vec<_>>());
+        let lists = [List::Tools, List::Prompts, List::Resources, List::Templates];
+        let whole = lists.map(|list| {
+            let entries = entries.get(list as usize).map_or(&[][..], Vec::as_slice);
+            render(list, entries, None)
+        });
+        Self {
+            entries,
+            whole,
+            page_size: options.list_page_size,
+            empty_cursor: options.empty_cursor,
+            delay: Duration::from_millis(options.list_delay),
+        }
+    }
+
+    /// The result of one list request, or `None` for an unknown cursor.
+    pub(crate) fn page(&self, list: List, cursor: Option<&str>, changed: bool) -> Option<String> {
+        if !changed && cursor.is_none() && self.page_size.is_none() {
+            return self.whole.get(list as usize).cloned();
+        }
+        let mut entries = self.entries.get(list as usize)?.clone();
+        entries.extend(
+            list.extra()
+                .filter(|_| changed)
+                .map(|extra| extra.to_string()),
+        );
+        let size = self.page_size.unwrap_or(usize::MAX).max(1);
+        let page: usize = match cursor {
+            None => 0,
+            Some("") if self.empty_cursor => 1,
+            Some(cursor) => cursor.strip_prefix("page-")?.parse().ok()?,
+        };
+        let start = page.checked_mul(size)?;
+        let end = start.saturating_add(size).min(entries.len());
+        let shown = entries.get(start..end)?;
+        let next = (end < entries.len()).then(|| match page {
+            0 if self.empty_cursor => String::new(),
+            _ => format!("page-{}", page + 1),
+        });
+        Some(render(list, shown, next.as_deref()))
+    }
+}
+
+fn render(list: List, entries: &[String], next: Option<&str>) -> String {
+    let next = next.map_or_else(String::new, |next| {
+        format!(r#","nextCursor":{}"#, Value::from(next))
+    });
+    format!(r#"{{"{}":[{}]{next}}}"#, list.member(), entries.join(","))
+}
+
+fn prompts() -> Vec<Value> {
+    vec![
+        json!({"name": "greet", "description": "Greets somebody",
+               "arguments": [{"name": "name", "description": "Whom", "required": true}]}),
+        json!({"name": "plain", "description": "Takes nothing"}),
+    ]
+}
+
+fn resources() -> Vec<Value> {
+    let entry = |n| {
+        json!({"uri": format!("stub://static/{n}"), "name": format!("static-{n}"),
+               "description": "A text that never changes", "mimeType": "text/plain"})
+    };
+    (1..=RESOURCES).map(entry).collect()
+}
+
+fn templates() -> Vec<Value> {
+    vec![json!({"uriTemplate": "stub://item/{id}", "name": "item",
+                "description": "An item by its id", "mimeType": "text/plain"})]
+}
+
+/// The text of a resource, if it exists.
+pub(crate) fn resource_text(uri: &str) -> Option<String> {
+    let path = uri.strip_prefix("stub://")?;
+    match path.split_once('/') {
+        Some(("static", number)) => {
+            let number: usize = number.parse().ok()?;
+            (1..=RESOURCES)
+                .contains(&number)
+                .then(|| format!("static text {number}"))
+        }
+        Some(("item", id)) => Some(format!("item {id}")),
+        _ => (path == "extra").then(|| "extra text".to_owned()),
+    }
+}

@@ -1,0 +1,302 @@
+//! What happens with an incoming message, whatever carried it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::catalog::{List, resource_text};
+use crate::outlet::Outlet;
+use crate::rpc::{CallParams, Message, Outcome, text_result};
+use crate::session::Session;
+use crate::tools::{self, Call};
+use crate::world::World;
+
+/// Revisions spoken, oldest first.
+const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+
+/// What a transport has to do about a message.
+#[derive(Debug)]
+pub(crate) enum Handled {
+    /// Answer with this.
+    Reply(String),
+    /// Run this; it answers on the outlet that it is given.
+    Later(Later),
+    /// Nothing: it was a notification or an answer.
+    Taken,
+}
+
+/// Work that takes time.
+#[derive(Debug)]
+pub(crate) struct Later {
+    call: Box<Call>,
+    list: Option<(List, Option<String>)>,
+}
+
+impl Later {
+    /// Does the work and finishes `outlet`.
+    pub(crate) async fn run(self, outlet: Outlet) {
+        let Self { mut call, list } = self;
+        call.outlet = outlet.clone();
+        let outcome = match list {
+            Some((list, cursor)) => {
+                let own = call.session.with(|inner| inner.list_delay);
+                tokio::time::sleep(own.max(call.world.catalog.delay)).await;
+                page(&call.world, &call.session, list, cursor.as_deref())
+            }
+            None => tools::run(&call).await,
+        };
+        call.session.finish(&call.id);
+        outlet.finish(outcome.reply(&call.id));
+        tools::afterwards(&call);
+    }
+}
+
+/// Takes one message from `session`; `headers` are those of its request, if it had one.
+pub(crate) fn receive(
+    world: &Arc<World>,
+    session: &Arc<Session>,
+    message: &Message<'_>,
+    headers: &[(String, String)],
+) -> Handled {
+    let (Some(method), Some(id)) = (&message.method, message.id) else {
+        take(world, session, message);
+        return Handled::Taken;
+    };
+    world.count(method);
+    let outcome = match method.as_ref() {
+        "tools/call" => match call(world, session, id.get(), message.params, headers) {
+            Ok(later) => return Handled::Later(later),
+            Err(outcome) => outcome,
+        },
+        "ping" | "resources/unsubscribe" | "resources/subscribe" | "logging/setLevel" => {
+            setting(session, method, &value(message.params))
+        }
+        "initialize" => initialize(world, session, &value(message.params)),
+        "prompts/get" => prompt(&value(message.params)),
+        "resources/read" => read(&value(message.params)),
+        "completion/complete" => complete(&value(message.params)),
+        method => match List::of(method) {
+            Some(list) => {
+                let cursor = cursor(message.params);
+                let own = session.with(|inner| inner.list_delay);
+                if !own.is_zero() || !world.catalog.delay.is_zero() {
+                    let call = Box::new(Call::new(world, session, id.get(), headers));
+                    let list = Some((list, cursor));
+                    return Handled::Later(Later { call, list });
+                }
+                page(world, session, list, cursor.as_deref())
+            }
+            None => unknown(world, method),
+        },
+    };
+    outcome
+        .reply(id.get())
+        .map_or(Handled::Taken, Handled::Reply)
+}
+
+/// A notification or an answer.
+fn take(world: &World, session: &Session, message: &Message<'_>) {
+    let Some(method) = &message.method else {
+        let id: Option<Value> = message
+            .id
+            .and_then(|id| serde_json::from_str(id.get()).ok());
+        let answer = match message.error {
+            Some(error) => json!({"error": value(Some(error))}),
+            None => json!({"result": value(message.result)}),
+        };
+        let known = id
+            .as_ref()
+            .and_then(Value::as_str)
+            .is_some_and(|id| session.answer(id, answer));
+        world.count(if known { "answers" } else { "stray_answers" });
+        return;
+    };
+    world.count(method);
+    if method == "notifications/cancelled" {
+        let params = value(message.params);
+        let id = params
+            .get("requestId")
+            .map_or_else(String::new, Value::to_string);
+        let known = session.cancel(&id);
+        world.record_cancel(&params, known);
+    }
+}
+
+/// The result of an echo at once, or the call to be run.
+fn call(
+    world: &Arc<World>,
+    session: &Arc<Session>,
+    id: &str,
+    params: Option<&RawValue>,
+    headers: &[(String, String)],
+) -> Result<Later, Outcome> {
+    let Some(Ok(params)) = params.map(|p| serde_json::from_str::<CallParams<'_>>(p.get())) else {
+        return Err(Outcome::Error(-32602, "unreadable params".to_owned()));
+    };
+    if params.name == "echo" || params.name.starts_with("filler_") {
+        return Err(Outcome::Result(echo(params.arguments)));
+    }
+    let mut call = Call::new(world, session, id, headers);
+    call.name = if world.stalled.load(Ordering::Relaxed) {
+        "never".to_owned()
+    } else {
+        params.name
+    };
+    call.arguments = value(params.arguments);
+    call.meta = params.meta.map(|meta| meta.get().to_owned());
+    call.cancelled = session.begin(id);
+    Ok(Later {
+        call: Box::new(call),
+        list: None,
+    })
+}
+
+/// The arguments, byte for byte: as text if they are one string `text`, else structured too.
+fn echo(arguments: Option<&RawValue>) -> String {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Text<'a> {
+        #[serde(borrow)]
+        text: &'a RawValue,
+    }
+    let raw = arguments.map_or("{}", RawValue::get);
+    match serde_json::from_str::<Text<'_>>(raw) {
+        Ok(Text { text }) if text.get().starts_with('"') => text_result(text.get()),
+        _ => {
+            let text = text_result(&Value::from(raw).to_string());
+            let open = text.strip_suffix('}').unwrap_or(&text);
+            format!(r#"{open},"structuredContent":{raw}}}"#)
+        }
+    }
+}
+
+fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {
+    let newest = REVISIONS
+        .iter()
+        .position(|known| *known == world.options.revision)
+        .unwrap_or(REVISIONS.len() - 1);
+    let spoken = REVISIONS.get(..=newest).unwrap_or(&REVISIONS);
+    let asked = params
+        .get("protocolVersion")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let revision = if spoken.contains(&asked) {
+        asked
+    } else {
+        spoken.last().copied().unwrap_or_default()
+    };
+    session.with(|inner| {
+        revision.clone_into(&mut inner.revision);
+        inner.client = params.clone();
+    });
+    let changes = !world.options.no_listchanged;
+    Outcome::Result(
+        json!({
+            "protocolVersion": revision,
+            "capabilities": {
+                "tools": {"listChanged": changes},
+                "prompts": {"listChanged": changes},
+                "resources": {"listChanged": changes, "subscribe": true},
+                "logging": {},
+                "completions": {},
+            },
+            "serverInfo": {"name": world.options.name, "version": "1.0.0"},
+            "instructions": "Call the tools to make this server misbehave.",
+        })
+        .to_string(),
+    )
+}
+
+fn setting(session: &Session, method: &str, params: &Value) -> Outcome {
+    let text = |name| params.get(name).and_then(Value::as_str).unwrap_or_default();
+    let done = match method {
+        "resources/subscribe" => {
+            let uri = text("uri").to_owned();
+            let known = resource_text(&uri).is_some();
+            known && session.with(|inner| inner.subscriptions.insert(uri) || known)
+        }
+        "resources/unsubscribe" => {
+            session.with(|inner| inner.subscriptions.remove(text("uri")));
+            true
+        }
+        "logging/setLevel" => session.set_level(text("level")),
+        _ => true,
+    };
+    if done {
+        Outcome::Result("{}".to_owned())
+    } else {
+        Outcome::Error(-32602, format!("{method}: unknown value"))
+    }
+}
+
+fn page(world: &World, session: &Session, list: List, cursor: Option<&str>) -> Outcome {
+    let changed = session.with(|inner| inner.changed.contains(list.member()));
+    world.catalog.page(list, cursor, changed).map_or_else(
+        || Outcome::Error(-32602, "unknown cursor".to_owned()),
+        Outcome::Result,
+    )
+}
+
+fn prompt(params: &Value) -> Outcome {
+    let text = match params.get("name").and_then(Value::as_str) {
+        Some("greet") => match params.pointer("/arguments/name").and_then(Value::as_str) {
+            Some(name) => format!("Say hello to {name}"),
+            None => return Outcome::Error(-32602, "argument name is missing".to_owned()),
+        },
+        Some("plain" | "extra") => "Say something".to_owned(),
+        _ => return Outcome::Error(-32602, "unknown prompt".to_owned()),
+    };
+    Outcome::Result(
+        json!({"messages": [{"role": "user", "content": {"type": "text", "text": text}}]})
+            .to_string(),
+    )
+}
+
+fn read(params: &Value) -> Outcome {
+    let uri = params
+        .get("uri")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    match resource_text(uri) {
+        Some(text) => Outcome::Result(
+            json!({"contents": [{"uri": uri, "mimeType": "text/plain", "text": text}]}).to_string(),
+        ),
+        None => Outcome::Error(-32002, format!("resource not found: {uri}")),
+    }
+}
+
+fn complete(params: &Value) -> Outcome {
+    let typed = params
+        .pointer("/argument/value")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let known = ["alice", "bob", "carol", "1", "2", "3"];
+    let values: Vec<&str> = known.into_iter().filter(|v| v.starts_with(typed)).collect();
+    let total = values.len();
+    Outcome::Result(
+        json!({"completion": {"values": values, "total": total, "hasMore": false}}).to_string(),
+    )
+}
+
+fn unknown(world: &World, method: &str) -> Outcome {
+    if world.options.exit_on_unknown {
+        crate::world::last_words("stub-upstream: exiting at an unknown method, as asked");
+        std::process::exit(4);
+    }
+    Outcome::Error(-32601, format!("Method not found: {method}"))
+}
+
+fn value(raw: Option<&RawValue>) -> Value {
+    raw.and_then(|raw| serde_json::from_str(raw.get()).ok())
+        .unwrap_or_default()
+}
+
+fn cursor(params: Option<&RawValue>) -> Option<String> {
+    match value(params).get("cursor") {
+        Some(Value::String(cursor)) => Some(cursor.clone()),
+        _ => None,
+    }
+}

@@ -1,0 +1,105 @@
+//! The command line.
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// A scriptable MCP server.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "stub-upstream")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent command line switches"
+)]
+pub(crate) struct Options {
+    /// How to be reached.
+    #[command(subcommand)]
+    pub(crate) mode: Mode,
+    /// The newest revision spoken.
+    #[arg(long, global = true, default_value = "2025-11-25")]
+    pub(crate) revision: String,
+    /// When a POST is answered by an event stream.
+    #[arg(long, global = true, value_enum, default_value = "auto")]
+    pub(crate) sse: Sse,
+    /// Event streams carry ids and can be resumed with `Last-Event-ID`.
+    #[arg(long, global = true)]
+    pub(crate) resumable: bool,
+    /// On 2025-11-25 sessions, close each POST stream after its priming event, asking to come back
+    /// after so many milliseconds; implies `--resumable`.
+    #[arg(long, global = true, value_name = "MS")]
+    pub(crate) poll: Option<u64>,
+    /// Issue no session ids.
+    #[arg(long, global = true)]
+    pub(crate) stateless: bool,
+    /// Answer GET with 405.
+    #[arg(long, global = true)]
+    pub(crate) no_get: bool,
+    /// List exactly so many tools: `echo` and fillers, instead of the special ones.
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) tools: Option<usize>,
+    /// Entries per list page.
+    #[arg(long, global = true, value_name = "N")]
+    pub(crate) list_page_size: Option<usize>,
+    /// The second page's cursor is the empty string.
+    #[arg(long, global = true)]
+    pub(crate) empty_cursor: bool,
+    /// Milliseconds before any list is answered.
+    #[arg(long, global = true, value_name = "MS", default_value_t = 0)]
+    pub(crate) list_delay: u64,
+    /// Declare no `listChanged`.
+    #[arg(long, global = true)]
+    pub(crate) no_listchanged: bool,
+    /// Go on after SIGTERM.
+    #[arg(long, global = true)]
+    pub(crate) ignore_sigterm: bool,
+    /// Go on after end of input.
+    #[arg(long, global = true)]
+    pub(crate) ignore_eof: bool,
+    /// Exit with code 3 at once, after a line on stderr.
+    #[arg(long, global = true)]
+    pub(crate) crash_on_start: bool,
+    /// Exit with code 4 at the first unknown method (as some servers do on a probe).
+    #[arg(long, global = true)]
+    pub(crate) exit_on_unknown: bool,
+    /// Milliseconds before reading or listening.
+    #[arg(long, global = true, value_name = "MS", default_value_t = 0)]
+    pub(crate) slow_start: u64,
+    /// HTTP: end when stdin ends.
+    #[arg(long, global = true)]
+    pub(crate) until_eof: bool,
+    /// Worker threads.
+    #[arg(long, global = true, default_value_t = 1)]
+    pub(crate) threads: usize,
+    /// `serverInfo.name`.
+    #[arg(long, global = true, default_value = "stub-upstream")]
+    pub(crate) name: String,
+}
+
+/// How to be reached.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Mode {
+    /// One JSON-RPC message per line on stdin and stdout.
+    Stdio,
+    /// Streamable HTTP on loopback at `/mcp`; the URL is printed as one JSON line when ready.
+    Http {
+        /// 0 takes a free one.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+    },
+}
+
+/// When a POST is answered by an event stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sse {
+    /// For every request.
+    Always,
+    /// When something comes before the reply.
+    Auto,
+    /// Never: what comes before the reply goes to the GET stream.
+    Never,
+}
+
+impl Options {
+    /// Whether event streams carry ids and are kept.
+    pub(crate) fn keeps_streams(&self) -> bool {
+        self.resumable || self.poll.is_some()
+    }
+}

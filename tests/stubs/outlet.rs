@@ -1,0 +1,82 @@
+//! Where messages to the client go: lines on stdout, or one event stream.
+
+use std::io::{Stdout, Write as _};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::stream::{Event, Stream};
+use crate::world::locked;
+
+/// Where messages to the client go.
+#[derive(Debug, Clone)]
+pub(crate) enum Outlet {
+    /// The one line stream of a stdio server.
+    Lines(Arc<Mutex<Stdout>>),
+    /// An event stream.
+    Events(Arc<Stream>),
+}
+
+impl Outlet {
+    /// Sends one message.
+    pub(crate) fn message(&self, json: String) {
+        match self {
+            Self::Lines(_) => self.raw((json + "\n").as_bytes()),
+            Self::Events(stream) => stream.push(Event::Message(json.into())),
+        }
+    }
+
+    /// Sends the last message of a call, if there is one, and ends its stream.
+    pub(crate) fn finish(&self, json: Option<String>) {
+        if let Some(json) = json {
+            self.message(json);
+        }
+        if let Self::Events(stream) = self {
+            stream.end();
+        }
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn raw(&self, bytes: &[u8]) {
+        match self {
+            Self::Lines(stdout) => {
+                let mut stdout = locked(stdout);
+                // A reader that has gone shows as end of input.
+                let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
+                written.unwrap_or_default();
+            }
+            Self::Events(stream) => stream.push(Event::Raw(Bytes::copy_from_slice(bytes))),
+        }
+    }
+
+    /// Sends one message in many small writes.
+    pub(crate) fn message_in_pieces(&self, json: &str) {
+        let size = json.len().div_ceil(50).max(1);
+        match self {
+            Self::Lines(stdout) => {
+                // Nobody else may write in the middle of the line.
+                let mut stdout = locked(stdout);
+                for piece in json.as_bytes().chunks(size).chain([&b"\n"[..]]) {
+                    let written = stdout.write_all(piece).and_then(|()| stdout.flush());
+                    written.unwrap_or_default();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Self::Events(stream) => {
+                let framed = format!("event: message\ndata: {json}\n\n");
+                for piece in framed.as_bytes().chunks(size) {
+                    stream.push(Event::Raw(Bytes::copy_from_slice(piece)));
+                    stream.push(Event::Pause);
+                }
+            }
+        }
+    }
+
+    /// Sends `event` on an event stream; nothing on stdio.
+    pub(crate) fn event(&self, event: Event) {
+        if let Self::Events(stream) = self {
+            stream.push(event);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The stdio transport: this thread reads and answers what it can; calls that take time run beside.
+
+use std::io::BufRead as _;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::methods::{Handled, receive};
+use crate::outlet::Outlet;
+use crate::rpc::{Message, refusal};
+use crate::session::Session;
+use crate::world::World;
+
+/// Serves until end of input.
+pub(crate) fn serve(world: &Arc<World>, runtime: &Handle) -> anyhow::Result<()> {
+    let outlet = Outlet::Lines(Arc::new(Mutex::new(std::io::stdout())));
+    let session = Session::new("stdio".to_owned(), outlet.clone());
+    world.add_session(&session);
+    let mut stdin = std::io::stdin().lock();
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if stdin.read_line(&mut line)? == 0 {
+            break;
+        }
+        if let Ok(message) = serde_json::from_str::<Message<'_>>(&line) {
+            match receive(world, &session, &message, &[]) {
+                Handled::Reply(json) => outlet.message(json),
+                Handled::Later(later) => {
+                    runtime.spawn(later.run(outlet.clone()));
+                }
+                Handled::Taken => {}
+            }
+        } else {
+            world.count("unreadable");
+            outlet.message(refusal(-32700, "unreadable message"));
+        }
+        // A call that stalls the process says so from another thread.
+        if line.contains("\"stall\"") {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        while world.stalled.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+    if world.options.ignore_eof {
+        loop {
+            std::thread::sleep(Duration::from_mins(1));
+        }
+    }
+    Ok(())
+}

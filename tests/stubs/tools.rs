@@ -1,0 +1,292 @@
+//! The tools: what each is called, takes and does.
+
+mod ask;
+mod change;
+mod fault;
+mod plain;
+mod process;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::outlet::Outlet;
+use crate::rpc::Outcome;
+use crate::session::Session;
+use crate::world::World;
+
+/// Name, what it does, integer or string arguments (strings end in `$`).
+type Tool = (&'static str, &'static str, &'static [&'static str]);
+
+const TOOLS: &[Tool] = &[
+    ("echo", "Returns its arguments byte for byte", &["text$"]),
+    ("sleep", "Answers after so many milliseconds", &["ms"]),
+    (
+        "notices",
+        "Sends n progress (or log) notifications, then answers",
+        &["n", "bytes", "gap_ms"],
+    ),
+    ("big", "Answers with so many bytes of text", &["bytes"]),
+    (
+        "fail",
+        "Answers isError, or a JSON-RPC error when a code is given",
+        &["code", "message$"],
+    ),
+    (
+        "ask_form",
+        "Asks for a form and returns the answer",
+        &["via$"],
+    ),
+    (
+        "ask_url",
+        "Asks to visit a URL and returns the answer",
+        &["via$"],
+    ),
+    (
+        "ask_sampling",
+        "Asks for a completion and returns it",
+        &["via$"],
+    ),
+    (
+        "ask_roots",
+        "Asks for the roots and returns them",
+        &["via$"],
+    ),
+    ("ask_two", "Asks two questions at once", &["via$"]),
+    (
+        "change_tools",
+        "Adds or removes a tool and announces it",
+        &[],
+    ),
+    (
+        "change_prompts",
+        "Adds or removes a prompt and announces it",
+        &[],
+    ),
+    (
+        "change_resources",
+        "Adds or removes a resource and announces it",
+        &[],
+    ),
+    (
+        "touch_resource",
+        "Announces an update if the resource is subscribed to",
+        &["uri$"],
+    ),
+    ("log", "Logs n messages of a level", &["level$", "n"]),
+    (
+        "slow_list",
+        "Delays the session's lists from now on",
+        &["ms"],
+    ),
+    (
+        "state_set",
+        "Sets a value of this session",
+        &["key$", "value$"],
+    ),
+    ("state_get", "Reads a value of this session", &["key$"]),
+    (
+        "session_info",
+        "Revision and client facts of this session",
+        &[],
+    ),
+    ("seen_headers", "HTTP headers of this request", &[]),
+    ("seen_meta", "The _meta of this request, byte for byte", &[]),
+    ("stats", "Everything received so far", &[]),
+    ("env", "An environment variable, or all of them", &["name$"]),
+    ("cwd", "The working directory", &[]),
+    ("pid", "The process id", &[]),
+    (
+        "spawn_grandchild",
+        "Starts a long sleep; its process id",
+        &[],
+    ),
+    (
+        "crash",
+        "Writes a line to stderr and exits with the code",
+        &["words$", "code"],
+    ),
+    ("exit_after_reply", "Answers, then exits", &[]),
+    ("never", "Never answers", &[]),
+    ("answer_twice", "Sends its reply twice", &[]),
+    (
+        "foreign_id",
+        "Answers an id nobody asked, then its own",
+        &[],
+    ),
+    ("garbage", "Sends what is not JSON-RPC, then answers", &[]),
+    (
+        "split_lines",
+        "Sends its reply in many small writes",
+        &["bytes"],
+    ),
+    (
+        "long_line",
+        "Sends a long log message, then answers",
+        &["bytes"],
+    ),
+    (
+        "flood_stderr",
+        "Writes so many bytes to stderr, then answers",
+        &["bytes"],
+    ),
+    ("stall", "Reads nothing any more and never answers", &[]),
+    (
+        "forget_session",
+        "Answers; from then on the session is unknown",
+        &[],
+    ),
+    (
+        "break_stream",
+        "Sends a notice, breaks (or with retry_ms closes) the stream, then answers",
+        &["retry_ms", "ms"],
+    ),
+];
+
+/// One call that takes time.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) world: Arc<World>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) outlet: Outlet,
+    /// JSON text.
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: Value,
+    /// JSON text.
+    pub(crate) meta: Option<String>,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) cancelled: CancellationToken,
+}
+
+impl Call {
+    pub(crate) fn new(
+        world: &Arc<World>,
+        session: &Arc<Session>,
+        id: &str,
+        headers: &[(String, String)],
+    ) -> Self {
+        Self {
+            world: Arc::clone(world),
+            session: Arc::clone(session),
+            outlet: session.general.clone(),
+            id: id.to_owned(),
+            name: String::new(),
+            arguments: Value::Null,
+            meta: None,
+            headers: headers.to_vec(),
+            cancelled: CancellationToken::new(),
+        }
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.arguments.get(name)?.as_u64()
+    }
+
+    fn size(&self, name: &str) -> usize {
+        let number = self.number(name).unwrap_or_default();
+        usize::try_from(number).unwrap_or(usize::MAX)
+    }
+
+    fn millis(&self, name: &str) -> Duration {
+        Duration::from_millis(self.number(name).unwrap_or_default())
+    }
+
+    fn text(&self, name: &str) -> Option<&str> {
+        self.arguments.get(name)?.as_str()
+    }
+}
+
+/// Runs a call until it ends or is cancelled.
+pub(crate) async fn run(call: &Call) -> Outcome {
+    tokio::select! {
+        outcome = dispatch(call) => outcome,
+        () = call.cancelled.cancelled() => {
+            call.world.count("calls_cancelled");
+            Outcome::Silence
+        }
+    }
+}
+
+async fn dispatch(call: &Call) -> Outcome {
+    match call.name.as_str() {
+        "sleep" | "notices" | "big" | "fail" | "seen_headers" | "seen_meta" | "stats"
+        | "session_info" => plain::run(call).await,
+        "ask_form" | "ask_url" | "ask_sampling" | "ask_roots" | "ask_two" => ask::run(call).await,
+        "change_tools" | "change_prompts" | "change_resources" | "touch_resource" | "log"
+        | "slow_list" | "state_set" | "state_get" | "extra" => change::run(call),
+        "env" | "cwd" | "pid" | "spawn_grandchild" | "crash" | "exit_after_reply"
+        | "flood_stderr" => process::run(call),
+        "never" | "answer_twice" | "foreign_id" | "garbage" | "split_lines" | "long_line"
+        | "stall" | "forget_session" | "break_stream" => fault::run(call).await,
+        name => Outcome::Error(-32602, format!("Unknown tool: {name}")),
+    }
+}
+
+/// What a call does once its reply is on the way.
+pub(crate) fn afterwards(call: &Call) {
+    match call.name.as_str() {
+        "exit_after_reply" => {
+            // Time for the reply to leave a socket; on stdio it has left already.
+            std::thread::sleep(Duration::from_millis(50));
+            std::process::exit(0);
+        }
+        "forget_session" => {
+            call.world.remove_session(&call.session.id);
+        }
+        _ => {}
+    }
+}
+
+/// The list's entries: the special tools, or exactly `count` plain ones.
+pub(crate) fn entries(count: Option<usize>) -> Vec<Value> {
+    let special = TOOLS
+        .iter()
+        .map(|(name, about, arguments)| entry(name, about, arguments));
+    match count {
+        None => special.collect(),
+        Some(count) => special
+            .take(1)
+            .chain((1..).map(filler))
+            .take(count)
+            .collect(),
+    }
+}
+
+/// One entry of `tools/list`.
+pub(crate) fn entry(name: &str, about: &str, arguments: &[&str]) -> Value {
+    let properties: serde_json::Map<String, Value> = arguments
+        .iter()
+        .map(|argument| match argument.strip_suffix('$') {
+            Some(name) => (name.to_owned(), json!({"type": "string"})),
+            None => ((*argument).to_owned(), json!({"type": "integer"})),
+        })
+        .collect();
+    json!({
+        "name": name,
+        "description": about,
+        "inputSchema": {"type": "object", "properties": properties},
+    })
+}
+
+/// A tool of ordinary size that echoes.
+fn filler(number: usize) -> Value {
+    json!({
+        "name": format!("filler_{number:03}"),
+        "title": format!("Filler number {number}"),
+        "description": "Looks up the records that match a query in one of the configured \
+            collections and returns them in a stable order, newest first.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What to look for"},
+                "collection": {"type": "string", "description": "Where to look for it"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+            },
+            "required": ["query"],
+        },
+        "annotations": {"readOnlyHint": true, "openWorldHint": false},
+    })
+}

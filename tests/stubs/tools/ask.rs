@@ -1,0 +1,66 @@
+//! Tools that ask the client something and return what it answered.
+
+use serde_json::{Value, json};
+
+use super::Call;
+use crate::rpc::Outcome;
+
+pub(super) async fn run(call: &Call) -> Outcome {
+    // Off the call's own stream, when the caller wants to see questions that name no call.
+    let outlet = match call.text("via") {
+        Some("get") => &call.session.general,
+        _ => &call.outlet,
+    };
+    let session = &call.session;
+    let answer = match call.name.as_str() {
+        "ask_url" => session.ask(outlet, "elicitation/create", &url()).await,
+        "ask_sampling" => {
+            session
+                .ask(outlet, "sampling/createMessage", &sampling())
+                .await
+        }
+        "ask_roots" => session.ask(outlet, "roots/list", &json!({})).await,
+        "ask_two" => {
+            let (first, second) = (form("first"), form("second"));
+            let (first, second) = tokio::join!(
+                session.ask(outlet, "elicitation/create", &first),
+                session.ask(outlet, "elicitation/create", &second),
+            );
+            json!([first, second])
+        }
+        _ => {
+            session
+                .ask(outlet, "elicitation/create", &form("Your name, please"))
+                .await
+        }
+    };
+    Outcome::text(&answer.to_string())
+}
+
+fn form(message: &str) -> Value {
+    json!({
+        "message": message,
+        "requestedSchema": {
+            "type": "object",
+            "properties": {"name": {"type": "string", "title": "Name"}},
+            "required": ["name"],
+        },
+    })
+}
+
+fn url() -> Value {
+    json!({
+        "mode": "url",
+        "message": "Please sign in",
+        "url": "https://consent.example/start",
+        "elicitationId": "elicitation-1",
+    })
+}
+
+fn sampling() -> Value {
+    json!({
+        "messages": [{"role": "user", "content": {"type": "text", "text": "Say hello"}}],
+        "maxTokens": 16,
+        "includeContext": "thisServer",
+    })
+}

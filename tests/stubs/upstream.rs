@@ -1,0 +1,62 @@
+//! `stub-upstream`: a small, scriptable MCP server for tests and benchmarks.
+//!
+//! It speaks the legacy revisions over stdio or Streamable HTTP and shares no code with the
+//! gateway, so that it is an honest peer. Its tools make it behave badly on request: `tools.rs`
+//! is the list. `GET /stats` (over HTTP) and the tool `stats` say what it has received.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::exit,
+    reason = "a stand-alone peer: it starts tasks and children, reads its environment and dies on request"
+)]
+
+mod catalog;
+mod http;
+mod methods;
+mod options;
+mod outlet;
+mod rpc;
+mod session;
+mod stdio;
+mod stream;
+mod tools;
+mod world;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+
+use crate::options::{Mode, Options};
+use crate::world::World;
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    if options.crash_on_start {
+        world::last_words("stub-upstream: crashing at start, as asked");
+        std::process::exit(3);
+    }
+    std::thread::sleep(Duration::from_millis(options.slow_start));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(options.threads)
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    if options.ignore_sigterm {
+        runtime.block_on(async { ignore_sigterm() })?;
+    }
+    let mode = options.mode.clone();
+    let world = World::new(options);
+    match mode {
+        Mode::Stdio => stdio::serve(&world, runtime.handle()),
+        Mode::Http { port } => runtime.block_on(http::serve(world, port)),
+    }
+}
+
+/// Swallows SIGTERM for the life of the process.
+fn ignore_sigterm() -> anyhow::Result<()> {
+    let mut terminations =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    tokio::spawn(async move { while terminations.recv().await.is_some() {} });
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! What all sessions share: options, prepared lists, counters, the session map.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+
+use crate::catalog::Catalog;
+use crate::options::Options;
+use crate::session::Session;
+
+/// Live HTTP sessions at most; a further `initialize` gets 503.
+const MAX_SESSIONS: usize = 50_000;
+/// Cancellations remembered.
+const MAX_CANCELS: usize = 1_000;
+
+/// Shared by everything in the process.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) options: Options,
+    pub(crate) catalog: Catalog,
+    /// Once set, nothing is read any more.
+    pub(crate) stalled: AtomicBool,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    counts: Mutex<BTreeMap<String, u64>>,
+    cancels: Mutex<Vec<Value>>,
+}
+
+impl World {
+    pub(crate) fn new(options: Options) -> Arc<Self> {
+        Arc::new(Self {
+            catalog: Catalog::new(&options),
+            options,
+            stalled: AtomicBool::new(false),
+            sessions: Mutex::default(),
+            counts: Mutex::default(),
+            cancels: Mutex::default(),
+        })
+    }
+
+    /// Adds one to the counter `what`.
+    pub(crate) fn count(&self, what: &str) {
+        let mut counts = locked(&self.counts);
+        if let Some(count) = counts.get_mut(what) {
+            *count += 1;
+        } else if counts.len() < 1_000 {
+            counts.insert(what.to_owned(), 1);
+        }
+    }
+
+    /// Remembers a cancellation.
+    pub(crate) fn record_cancel(&self, params: &Value, known: bool) {
+        self.count("cancelled");
+        let mut cancels = locked(&self.cancels);
+        if cancels.len() < MAX_CANCELS {
+            cancels.push(json!({"params": params, "known": known}));
+        }
+    }
+
+    /// Everything received so far.
+    pub(crate) fn stats(&self) -> Value {
+        let sessions = locked(&self.sessions);
+        json!({
+            "pid": std::process::id(),
+            "sessions": sessions.len(),
+            "open_get_streams": sessions.values().map(|s| s.open_gets()).sum::<usize>(),
+            "running": sessions.values().map(|s| s.running()).sum::<usize>(),
+            "stalled": self.stalled.load(Ordering::Relaxed),
+            "counts": *locked(&self.counts),
+            "cancels": *locked(&self.cancels),
+        })
+    }
+
+    /// Keeps `session`; false when there is no room.
+    pub(crate) fn add_session(&self, session: &Arc<Session>) -> bool {
+        let mut sessions = locked(&self.sessions);
+        if sessions.len() >= MAX_SESSIONS {
+            return false;
+        }
+        sessions.insert(session.id.clone(), Arc::clone(session));
+        true
+    }
+
+    /// The live session `id`.
+    pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
+        locked(&self.sessions).get(id).cloned()
+    }
+
+    /// Forgets the session `id`, ending its GET stream.
+    pub(crate) fn remove_session(&self, id: &str) -> bool {
+        let Some(session) = locked(&self.sessions).remove(id) else {
+            return false;
+        };
+        session.close();
+        true
+    }
+}
+
+/// The content of a mutex, whatever happened to its last holder.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes a line to stderr.
+pub(crate) fn last_words(line: &str) {
+    // Nobody is left to be told when stderr is gone.
+    writeln!(std::io::stderr(), "{line}").unwrap_or_default();
+}
