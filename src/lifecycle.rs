@@ -1,10 +1,15 @@
 //! Background work and the two steps of stopping: drain, then stop.
 
 use std::future::Future;
+use std::io;
 use std::time::Duration;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+/// After the hard stop, how long tasks may take to notice it.
+const NOTICE_STOP: Duration = Duration::from_millis(500);
 
 /// The one place that spawns: every background task is counted and sees both tokens.
 #[derive(Debug, Clone, Default)]
@@ -60,6 +65,9 @@ impl Tasks {
     /// Starts the drain, waits up to `grace` for the tracked tasks, then stops the rest.
     ///
     /// Returns whether everything ended by itself.
+    ///
+    /// # Cancel safety
+    /// When dropped, the drain has begun and the hard stop has not; calling it again goes on.
     pub async fn shut_down(&self, grace: Duration) -> bool {
         self.drain.cancel();
         self.tracker.close();
@@ -67,6 +75,96 @@ impl Tasks {
             .await
             .is_ok();
         self.stop.cancel();
+        if !clean {
+            // Children are killed and sockets closed by the tasks that own them.
+            drop(tokio::time::timeout(NOTICE_STOP, self.tracker.wait()).await);
+        }
         clean
+    }
+}
+
+/// What the system tells this process.
+#[derive(Debug)]
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Takes over SIGTERM and SIGINT. Needs a Tokio runtime.
+    ///
+    /// # Errors
+    /// The system refuses to install a handler.
+    pub fn install() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the next request to end.
+    ///
+    /// # Cancel safety
+    /// No signal is lost.
+    pub async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+
+    /// Waits for the first signal, then drains; a second one cuts the grace period short.
+    ///
+    /// Returns whether everything ended by itself.
+    pub async fn drain(&mut self, tasks: &Tasks, grace: Duration) -> bool {
+        let name = self.next().await;
+        tracing::info!(signal = name, grace_secs = grace.as_secs_f64(), "draining");
+        let name = tokio::select! {
+            clean = tasks.shut_down(grace) => return clean,
+            name = self.next() => name,
+        };
+        tracing::warn!(signal = name, "stopping at once");
+        tasks.shut_down(Duration::ZERO).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_mins(1);
+
+    #[tokio::test]
+    async fn a_drain_waits_for_running_work() {
+        let tasks = Tasks::new();
+        let (finish, finished) = oneshot::channel::<()>();
+        tasks.spawn(async move { drop(finished.await) });
+        let mut draining = std::pin::pin!(tasks.shut_down(LONG));
+        assert!(futures_util::poll!(draining.as_mut()).is_pending());
+        assert!(tasks.draining().is_cancelled() && !tasks.stopping().is_cancelled());
+        finish.send(()).unwrap();
+        assert!(draining.await);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_done_within_the_grace_period_is_told_to_stop() {
+        let tasks = Tasks::new();
+        let stopping = tasks.stopping().clone();
+        let (told, hears) = oneshot::channel();
+        tasks.spawn(async move {
+            stopping.cancelled().await;
+            told.send(()).unwrap();
+        });
+        assert!(!tasks.shut_down(Duration::from_millis(10)).await);
+        hears.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn services_do_not_hold_a_drain_up() {
+        let tasks = Tasks::new();
+        tasks.spawn_service(std::future::pending());
+        assert!(tasks.shut_down(LONG).await);
     }
 }
