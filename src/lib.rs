@@ -18,6 +18,7 @@
 pub mod call;
 pub mod clock;
 pub mod config;
+pub mod downstream;
 pub mod endpoint;
 pub mod fault;
 pub mod lifecycle;

@@ -1,0 +1,237 @@
+//! Host and Origin checks, against DNS rebinding and foreign web pages.
+//!
+//! Spec: MCP 2025-11-25, Transports, "Security Warning"; SPEC T-02, T-03, T-04. Lists: DESIGN §4.
+
+use http::header::{HOST, ORIGIN};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use url::{Origin, Url};
+
+use crate::config;
+
+/// What is asked for decides which checks apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestKind {
+    /// MCP traffic on any transport: both checks.
+    Mcp,
+    /// Published metadata, meant for every page: Host only.
+    Metadata,
+    /// A CORS preflight; its answer carries the verdict on the origin: Host only.
+    Preflight,
+}
+
+/// Why a request is refused before anything else is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum GuardFailure {
+    /// The name the client used for us is not one of ours.
+    #[error("this host name is not served here; add it to server.allowed_hosts if it should be")]
+    Host,
+    /// The page that sent the request is not allowed to.
+    #[error("this origin is not allowed; add it to server.allowed_origins if it should be")]
+    Origin,
+}
+
+impl GuardFailure {
+    /// 421 for a host, 403 for an origin. SPEC T-03, T-04.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::Host => StatusCode::MISDIRECTED_REQUEST,
+            Self::Origin => StatusCode::FORBIDDEN,
+        }
+    }
+
+    /// The word for metrics and the access log.
+    #[must_use]
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Origin => "origin",
+        }
+    }
+}
+
+/// The names we answer to and the origins that may ask. Built once.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    hosts: Vec<AllowedHost>,
+    origins: Vec<String>,
+    loopback_origins: bool,
+}
+
+/// A host name, with the one port it is served on or with any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct AllowedHost {
+    name: String,
+    port: Option<u16>,
+}
+
+const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+impl Guard {
+    /// The lists of DESIGN §4: `public_url`, the configured ones, and loopback names where the
+    /// listener (for origins: and `public_url`) is loopback.
+    #[must_use]
+    pub fn new(settings: &config::Server) -> Self {
+        let loopback_listener = settings.listen.ip().is_loopback();
+        let public_host = settings.public_url.host_str().unwrap_or_default();
+        let mut hosts = vec![AllowedHost {
+            name: public_host.to_owned(),
+            port: None,
+        }];
+        hosts.extend(
+            settings
+                .allowed_hosts
+                .iter()
+                .filter_map(|text| AllowedHost::read(text)),
+        );
+        if loopback_listener {
+            let own = Uri::try_from(settings.listen.to_string()).ok();
+            let own = own.as_ref().and_then(Uri::host).map(str::to_owned);
+            let names = LOOPBACK_NAMES
+                .iter()
+                .map(|name| (*name).to_owned())
+                .chain(own);
+            hosts.extend(names.map(|name| AllowedHost { name, port: None }));
+        }
+        let mut origins = vec![settings.public_url.origin().ascii_serialization()];
+        origins.extend(
+            settings
+                .allowed_origins
+                .iter()
+                .map(|text| read_origin(text)),
+        );
+        // `null` is every sandboxed page at once, so it cannot be allowed.
+        origins.retain(|origin| origin != "null");
+        let loopback_origins = loopback_listener && is_loopback_name(public_host);
+        Self {
+            hosts,
+            origins,
+            loopback_origins,
+        }
+    }
+
+    /// Decides whether the request may go on.
+    ///
+    /// # Errors
+    /// The check that failed; Host comes first.
+    pub fn check(
+        &self,
+        kind: RequestKind,
+        uri: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<(), GuardFailure> {
+        if !self.allows_host(uri, headers) {
+            return Err(GuardFailure::Host);
+        }
+        if kind != RequestKind::Mcp {
+            return Ok(());
+        }
+        let mut origins = headers.get_all(ORIGIN).iter();
+        match (origins.next(), origins.next()) {
+            (None, _) => Ok(()),
+            (Some(origin), None) if self.allows_origin(origin) => Ok(()),
+            _ => Err(GuardFailure::Origin),
+        }
+    }
+
+    /// Whether pages of `origin` may use us.
+    #[must_use]
+    pub fn allows_origin(&self, origin: &HeaderValue) -> bool {
+        let Ok(origin) = origin.to_str() else {
+            return false;
+        };
+        self.origins
+            .iter()
+            .any(|allowed| allowed.eq_ignore_ascii_case(origin))
+            || (self.loopback_origins && is_loopback_origin(origin))
+    }
+
+    /// The authority of the request target (HTTP/2, or the absolute form of HTTP/1) stands before
+    /// the header; where both are there they must agree. Spec: RFC 9112 §3.2.2, RFC 9113 §8.3.1.
+    fn allows_host(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let mut lines = headers.get_all(HOST).iter();
+        let header = match (lines.next(), lines.next()) {
+            (Some(line), None) => line.to_str().ok(),
+            (Some(_), Some(_)) => return false,
+            (None, _) => None,
+        };
+        match (uri.authority(), header) {
+            (Some(target), None) => self.allows_authority(target.as_str()),
+            (Some(target), Some(header)) => {
+                target.as_str().eq_ignore_ascii_case(header) && self.allows_authority(header)
+            }
+            (None, Some(header)) => self.allows_authority(header),
+            (None, None) => false,
+        }
+    }
+
+    fn allows_authority(&self, authority: &str) -> bool {
+        let Some((name, port)) = split_authority(authority) else {
+            return false;
+        };
+        let matches = |allowed: &AllowedHost| {
+            allowed.name.eq_ignore_ascii_case(name)
+                && allowed.port.is_none_or(|wanted| Some(wanted) == port)
+        };
+        self.hosts.iter().any(matches)
+    }
+}
+
+impl AllowedHost {
+    fn read(text: &str) -> Option<Self> {
+        let (name, port) = split_authority(text.trim())?;
+        Some(Self {
+            name: name.to_owned(),
+            port,
+        })
+    }
+}
+
+/// Name (IPv6 in brackets, no final dot) and port; `None` for what is no authority, user
+/// information included.
+fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
+    let end_of_name = match authority.find(']') {
+        Some(bracket) if authority.starts_with('[') => bracket + 1,
+        Some(_) => return None,
+        None => authority.find(':').unwrap_or(authority.len()),
+    };
+    let (name, rest) = authority.split_at_checked(end_of_name)?;
+    let port = match rest.strip_prefix(':') {
+        Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => Some(digits.parse().ok()?),
+        None if rest.is_empty() => None,
+        Some(_) | None => return None,
+    };
+    let name = name.strip_suffix('.').unwrap_or(name);
+    (!name.is_empty() && !name.contains('@')).then_some((name, port))
+}
+
+/// The form browsers send: scheme, host, and the port unless it is the scheme's own. Origins of
+/// other programs (`vscode-webview://…`) stay as they are written.
+fn read_origin(text: &str) -> String {
+    let text = text.trim().trim_end_matches('/');
+    match Url::parse(text).map(|url| url.origin()) {
+        Ok(origin @ Origin::Tuple(..)) => origin.ascii_serialization(),
+        _ => text.to_owned(),
+    }
+}
+
+fn is_loopback_name(name: &str) -> bool {
+    LOOPBACK_NAMES
+        .iter()
+        .any(|loopback| loopback.eq_ignore_ascii_case(name))
+        || name
+            .parse::<std::net::Ipv4Addr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
+fn is_loopback_origin(origin: &str) -> bool {
+    let authority = origin
+        .strip_prefix("http://")
+        .or_else(|| origin.strip_prefix("https://"));
+    authority
+        .and_then(split_authority)
+        .is_some_and(|(name, _)| is_loopback_name(name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! One connection: its protocol, its deadlines, its end.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tower::Service;
+
+use super::Settings;
+use super::head_clock::{HeadClock, Watched};
+use crate::lifecycle::Tasks;
+
+/// A quiet HTTP/2 connection is asked whether it is alive; without an answer it is closed.
+const H2_PING_EVERY: Duration = Duration::from_secs(20);
+const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Exchanges at once on one HTTP/2 connection; each may be an open event stream.
+const H2_MAX_STREAMS: u32 = 256;
+/// Read and write buffers of a connection; hyper's least is 8 KiB.
+const MIN_BUFFER_BYTES: usize = 64 * 1024;
+
+/// The configured HTTP servers.
+#[derive(Debug)]
+pub(super) struct Protocols {
+    http1: http1::Builder,
+    http2: http2::Builder<TokioExecutor>,
+    header_timeout: Duration,
+}
+
+impl Protocols {
+    pub(super) fn new(header_timeout: Duration, header_bytes: usize) -> Self {
+        let mut http1 = http1::Builder::new();
+        // Spec: RFC 6585 §5; SPEC T-17: a larger head is 431.
+        http1
+            .max_header_size(header_bytes)
+            .max_buf_size(header_bytes.max(MIN_BUFFER_BYTES))
+            // A client that closes its side is gone: its calls are then detached or cancelled.
+            .half_close(false);
+        let mut http2 = http2::Builder::new(TokioExecutor::new());
+        http2
+            .timer(TokioTimer::new())
+            .keep_alive_interval(H2_PING_EVERY)
+            .keep_alive_timeout(H2_PING_TIMEOUT)
+            .max_concurrent_streams(H2_MAX_STREAMS)
+            .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
+        Self {
+            http1,
+            http2,
+            header_timeout,
+        }
+    }
+
+    /// Serves HTTP/1.1 on `stream` until it ends, is told to end, or is too slow.
+    pub(super) async fn http1<S>(&self, stream: S, exchange: Exchange, tasks: &Tasks)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let clock = HeadClock::new(self.header_timeout);
+        let mut builder = self.http1.clone();
+        builder
+            .timer(clock.clone())
+            .header_read_timeout(self.header_timeout);
+        let io = TokioIo::new(Watched::new(stream, clock));
+        let mut connection = pin!(builder.serve_connection(io, exchange));
+        // A child token has its own lock: connections do not meet in the one of all.
+        let draining = tasks.draining().child_token();
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return note_end(ended),
+            () = draining.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        tokio::select! {
+            biased;
+            ended = connection => note_end(ended),
+            () = tasks.stopping().cancelled() => {}
+        }
+    }
+
+    /// The same for HTTP/2; a drain is announced with GOAWAY.
+    pub(super) async fn http2<S>(&self, stream: S, exchange: Exchange, tasks: &Tasks)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let io = TokioIo::new(stream);
+        let mut connection = pin!(self.http2.serve_connection(io, exchange));
+        let draining = tasks.draining().child_token();
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return note_end(ended),
+            () = draining.cancelled() => connection.as_mut().graceful_shutdown(),
+        }
+        tokio::select! {
+            biased;
+            ended = connection => note_end(ended),
+            () = tasks.stopping().cancelled() => {}
+        }
+    }
+}
+
+fn note_end(ended: hyper::Result<()>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "connection ended early");
+    }
+}
+
+/// The service of one connection: adds the peer's address to every request.
+#[derive(Debug, Clone)]
+pub(super) struct Exchange {
+    router: Router,
+    peer: IpAddr,
+    settings: Arc<Settings>,
+}
+
+impl Exchange {
+    pub(super) fn new(router: Router, peer: IpAddr, settings: Arc<Settings>) -> Self {
+        Self {
+            router,
+            peer,
+            settings,
+        }
+    }
+}
+
+impl hyper::service::Service<Request<Incoming>> for Exchange {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = <Router as Service<Request<Incoming>>>::Future;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let peer = self.settings.proxies.client(self.peer, request.headers());
+        request.extensions_mut().insert(peer);
+        self.router.clone().call(request)
+    }
+}

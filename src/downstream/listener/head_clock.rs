@@ -1,0 +1,188 @@
+//! How long an HTTP/1.1 connection may wait for a request head.
+//!
+//! hyper knows one deadline, and counts it from the end of the last exchange: an idle connection
+//! that a proxy keeps for later would be closed after `header_timeout`. Here the deadline depends
+//! on whether the head has begun, and one timer entry lasts for the whole connection instead of
+//! one per request.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::rt::{Sleep, Timer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// A connection that has served a request may wait this long for the next one: longer than
+/// proxies and load balancers keep theirs (60 s), so that they close first.
+const IDLE: Duration = Duration::from_secs(75);
+
+/// The deadline of one connection; a [`Timer`] for hyper.
+#[derive(Debug, Clone)]
+pub(super) struct HeadClock {
+    shared: Arc<Mutex<Shared>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    header_timeout: Duration,
+    /// Whether a head has been waited for before: then the connection may be idle.
+    served: bool,
+    /// When the present wait has to end.
+    deadline: tokio::time::Instant,
+    /// Whether bytes have come since the wait began.
+    begun: bool,
+    /// Registered once with the runtime, moved only when it fires.
+    sleep: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl HeadClock {
+    pub(super) fn new(header_timeout: Duration) -> Self {
+        let deadline = tokio::time::Instant::now() + header_timeout;
+        Self {
+            shared: Arc::new(Mutex::new(Shared {
+                header_timeout,
+                served: false,
+                deadline,
+                begun: false,
+                sleep: None,
+            })),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// hyper waits for a head from now on.
+    fn arm(&self) {
+        let mut shared = self.lock();
+        let wait = if shared.served {
+            IDLE.max(shared.header_timeout)
+        } else {
+            shared.header_timeout
+        };
+        shared.deadline = tokio::time::Instant::now() + wait;
+        shared.begun = !shared.served;
+        shared.served = true;
+    }
+
+    /// Bytes came: a head that has begun has to be finished.
+    fn bytes_came(&self) {
+        let mut shared = self.lock();
+        if !shared.begun {
+            shared.begun = true;
+            shared.deadline = tokio::time::Instant::now() + shared.header_timeout;
+        }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut shared = self.lock();
+        let deadline = shared.deadline;
+        let sleep = shared
+            .sleep
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        // A head that began during an idle wait brings the deadline forward.
+        if sleep.deadline() > deadline {
+            sleep.as_mut().reset(deadline);
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            if sleep.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            // It fired for an earlier wait.
+            sleep.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    }
+}
+
+/// hyper asks for a sleep exactly when it begins to wait for a head; the time it wants is ours
+/// to choose.
+impl Timer for HeadClock {
+    fn sleep(&self, _duration: Duration) -> Pin<Box<dyn Sleep>> {
+        self.arm();
+        Box::pin(HeadSleep(self.clone()))
+    }
+
+    fn sleep_until(&self, _deadline: Instant) -> Pin<Box<dyn Sleep>> {
+        self.arm();
+        Box::pin(HeadSleep(self.clone()))
+    }
+
+    fn now(&self) -> Instant {
+        tokio::time::Instant::now().into()
+    }
+}
+
+/// Ends when the present wait has lasted too long.
+struct HeadSleep(HeadClock);
+
+impl Future for HeadSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.poll(cx)
+    }
+}
+
+impl Sleep for HeadSleep {}
+
+/// A stream that tells the clock when bytes come.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    stream: S,
+    clock: HeadClock,
+}
+
+impl<S> Watched<S> {
+    pub(super) fn new(stream: S, clock: HeadClock) -> Self {
+        Self { stream, clock }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if outcome.is_ready() {
+            self.clock.bytes_came();
+        }
+        outcome
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

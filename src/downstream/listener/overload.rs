@@ -1,0 +1,58 @@
+//! What a connection above the cap is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use crate::lifecycle::Tasks;
+
+/// Refusals in progress at once; what comes on top is closed without a word.
+const POLITE_REFUSALS: usize = 64;
+/// Time for one refusal to reach its reader.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of a request that are swallowed, so that closing does not reset the connection before
+/// the answer is read.
+const SWALLOWED: u64 = 64 * 1024;
+/// SPEC T-17: 503 with `Retry-After`, never a bare 400.
+const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
+    content-length: 0\r\nconnection: close\r\n\r\n";
+
+/// Refuses connections for which there is no place.
+#[derive(Debug)]
+pub(super) struct Overload {
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Overload {
+    fn default() -> Self {
+        Self {
+            turns: Arc::new(Semaphore::new(POLITE_REFUSALS)),
+        }
+    }
+}
+
+impl Overload {
+    /// Answers 503 on a plaintext connection; a TLS handshake would cost more than it tells.
+    pub(super) fn refuse(&self, stream: TcpStream, tls: bool, tasks: &Tasks) {
+        let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
+            return;
+        };
+        if tls {
+            return;
+        }
+        tasks.spawn_service(async move {
+            drop(tokio::time::timeout(PATIENCE, tell(stream)).await);
+            drop(turn);
+        });
+    }
+}
+
+async fn tell(mut stream: TcpStream) -> std::io::Result<()> {
+    stream.write_all(ANSWER).await?;
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(SWALLOWED), &mut tokio::io::sink()).await?;
+    Ok(())
+}

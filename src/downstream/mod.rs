@@ -1,0 +1,8 @@
+//! Towards MCP clients: everything that speaks HTTP with the outside.
+
+pub mod cors;
+pub mod guard;
+pub mod listener;
+pub mod peer;
+#[cfg(test)]
+pub(crate) mod samples;

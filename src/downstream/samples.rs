@@ -1,0 +1,25 @@
+//! Settings for tests.
+
+use std::time::Duration;
+
+use url::Url;
+
+use crate::config;
+
+/// Defaults of DESIGN §11, with short deadlines.
+pub(crate) fn server(listen: &str, public_url: &str) -> config::Server {
+    config::Server {
+        listen: listen.parse().unwrap(),
+        public_url: Url::parse(public_url).unwrap(),
+        allowed_origins: Vec::new(),
+        allowed_hosts: Vec::new(),
+        trusted_proxies: Vec::new(),
+        tls: None,
+        header_timeout: Duration::from_secs(10),
+        handshake_timeout: Duration::from_secs(10),
+        max_connections: 100,
+        sse_after: Duration::from_millis(250),
+        keep_alive: Duration::from_secs(15),
+        drain: Duration::from_secs(10),
+    }
+}
