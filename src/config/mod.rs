@@ -1,5 +1,147 @@
 //! One TOML file: its types, its reading and checking, its generated reference.
+//!
+//! A file is read in one walk that collects every mistake with its place (`reader`), section by
+//! section; `check` then looks at what needs two sections. What other modules get is [`Config`],
+//! complete and checked.
 
+mod auth;
+mod check;
+mod collection;
+mod endpoints;
+mod entry;
+mod keys;
+mod limits;
+mod nearest;
+mod problem;
+mod reader;
+mod reference;
+mod report;
+mod server;
+mod sessions;
+mod source;
+mod telemetry;
 mod types;
+mod units;
+mod upstream_types;
+mod upstreams;
 
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+pub use problem::{ConfigErrors, Problem};
+pub use reference::reference;
+pub use source::{Environment, OWN_PROGRAM, process_environment};
 pub use types::*;
+pub use upstream_types::*;
+
+use reader::{Sample, Section};
+use report::Report;
+use source::Source;
+
+/// Reads and checks the file at `path`, with the environment of this process.
+///
+/// # Errors
+///
+/// Every mistake in the file at once; the operator has to correct them.
+pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+    let file = path.to_string_lossy();
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse(&text, &file, &process_environment),
+        Err(error) => {
+            let source = Source::new(&file, "", &process_environment);
+            let report = Report::new(&source, &DeTable::new());
+            report.error("", format!("cannot be read: {error}"), None);
+            Err(refusal(report))
+        }
+    }
+}
+
+/// Reads and checks `text`, which came from `file`: relative paths start at its directory.
+///
+/// # Errors
+///
+/// Every mistake at once; only when the text is no TOML at all, just the mistakes of its syntax.
+pub fn parse(text: &str, file: &str, env: Environment<'_>) -> Result<Config, ConfigErrors> {
+    let source = Source::new(file, text, env);
+    let (root, syntax) = DeTable::parse_recoverable(text);
+    let root = root.get_ref();
+    let report = Report::new(&source, root);
+    if !syntax.is_empty() {
+        for error in syntax {
+            // Only the message: the error's own text repeats the line, which may hold a secret.
+            let offset = error.span().map_or(0, |span| span.start);
+            report.error_at(offset, "", error.message().to_owned(), None);
+        }
+        return Err(refusal(report));
+    }
+    let mut config = Section::read_root(&report, Some(root), read_all);
+    check::check(&mut config, &report);
+    let (errors, warnings) = report.into_problems();
+    if errors.is_empty() {
+        config.warnings = warnings;
+        Ok(config)
+    } else {
+        Err(ConfigErrors { errors, warnings })
+    }
+}
+
+fn refusal(report: Report<'_>) -> ConfigErrors {
+    let (errors, warnings) = report.into_problems();
+    ConfigErrors { errors, warnings }
+}
+
+/// The whole file, in the order of the reference.
+fn read_all(root: &mut Section<'_>) -> Config {
+    let server = root.table("server", "The public side.", server::read);
+    let admin = root.table("admin", "The operators' side.", server::admin);
+    let auth = root.table("auth", "Who may call. Has no default.", auth::read);
+    let merged = root.table("mcp", "The merged endpoint, /mcp.", endpoints::merged);
+    let endpoints = root.named(
+        "endpoints",
+        &[Sample {
+            name: "dev",
+            doc: "A further endpoint, /mcp/dev. The name is free.",
+        }],
+        |name, s| (name.to_owned(), endpoints::named(s)),
+    );
+    let samples = [
+        Sample {
+            name: upstreams::STDIO_SAMPLE,
+            doc: "An MCP server, here a stdio child. The name is free: [a-z][a-z0-9-]{0,19}.",
+        },
+        Sample {
+            name: upstreams::HTTP_SAMPLE,
+            doc: "An MCP server over HTTP; from `isolation` on, keys are as above.",
+        },
+    ];
+    let upstreams = root.named("upstreams", &samples, upstreams::read);
+    let upstreams: Vec<_> = upstreams.into_iter().flatten().collect();
+    Config {
+        server,
+        admin,
+        auth,
+        mcp: merged(&upstreams),
+        endpoints: endpoints.into_iter().collect::<BTreeMap<_, _>>(),
+        upstreams,
+        sessions: root.table("sessions", "Sessions of clients.", sessions::read),
+        events: root.table(
+            "events",
+            "What a client can have again after a lost connection.",
+            sessions::events,
+        ),
+        stdio: root.table("stdio", "All stdio children together.", sessions::stdio),
+        limits: root.table(
+            "limits",
+            "What one caller may send, hold and ask for.",
+            limits::read,
+        ),
+        keys: root.table("keys", "Keys that must outlive the process.", keys::read),
+        telemetry: root.table("telemetry", "What operators see.", telemetry::read),
+        warnings: Vec::new(),
+    }
+}

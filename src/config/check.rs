@@ -1,0 +1,269 @@
+//! What needs more than one section to judge.
+
+use std::collections::BTreeSet;
+
+use url::Url;
+
+use super::nearest::nearest;
+use super::report::{Report, join};
+use super::types::{AuthMode, Config};
+use super::units;
+use super::upstream_types::{Carrier, Isolation};
+
+/// Path segments below `/mcp` that are not free, and `mcp`, which is the merged endpoint.
+const RESERVED: [&str; 5] = ["mcp", "server-card", "sse", "messages", "ws"];
+
+/// Reports what does not fit together, and drops what has no effect.
+pub(super) fn check(config: &mut Config, report: &Report<'_>) {
+    check_names(config, report);
+    check_references(config, report);
+    check_addresses(config, report);
+    if report.has("auth.mode") && !report.is_wrong("auth.mode") {
+        match config.auth.mode {
+            AuthMode::OAuth => check_oauth(config, report),
+            AuthMode::None => check_open(config, report),
+        }
+    }
+    check_upstreams(config, report);
+}
+
+fn check_names(config: &Config, report: &Report<'_>) {
+    if !report.has("upstreams") {
+        let hint = "for example\n    [upstreams.files]\n    command = \"…\"";
+        report.error("", "no upstream is configured", Some(hint));
+    }
+    let upstreams = config
+        .upstreams
+        .iter()
+        .map(|upstream| ("upstreams", &upstream.name));
+    let endpoints = config.endpoints.keys().map(|name| ("endpoints", name));
+    let mut taken = BTreeSet::new();
+    for (table, name) in upstreams.chain(endpoints) {
+        let key = join(table, name);
+        if let Err(what) = units::name(name) {
+            report.error(&key, what, None);
+        } else if RESERVED.contains(&name.as_str()) {
+            report.error(&key, "this name is reserved", None);
+        } else if !taken.insert(name) {
+            let hint = "upstreams and endpoints share the paths below /mcp";
+            report.error(&key, "an upstream has this name already", Some(hint));
+        }
+    }
+}
+
+fn check_references(config: &Config, report: &Report<'_>) {
+    let names: Vec<&str> = config
+        .upstreams
+        .iter()
+        .map(|upstream| &*upstream.name)
+        .collect();
+    let refer = |key: &str, name: &str| {
+        // One that stands there with mistakes of its own is not missing.
+        if !names.contains(&name) && !report.has(&join("upstreams", name)) {
+            let hint = nearest(name, &names).map(|near| format!("did you mean \"{near}\"?"));
+            report.error(
+                key,
+                format!("there is no upstream \"{name}\""),
+                hint.as_deref(),
+            );
+        }
+    };
+    let refer_all = |key: &str, list: &[String]| {
+        for (index, name) in list.iter().enumerate() {
+            let at = format!("{key}[{index}]");
+            refer(&at, name);
+            if list.iter().take(index).any(|before| before == name) {
+                report.error(&at, format!("\"{name}\" is listed twice"), None);
+            }
+        }
+    };
+    if report.has("mcp.upstreams") {
+        refer_all("mcp.upstreams", &config.mcp.upstreams);
+    }
+    for (index, rule) in config.auth.tool_scopes.iter().enumerate() {
+        refer_all(
+            &format!("auth.tool_scopes[{index}].upstreams"),
+            &rule.upstreams,
+        );
+    }
+    for (name, endpoint) in &config.endpoints {
+        let key = join("endpoints", name);
+        refer_all(&format!("{key}.upstreams"), &endpoint.upstreams);
+        for (index, tool) in endpoint.tools.iter().enumerate() {
+            let at = format!("{key}.tools[{index}]");
+            match tool.split_once(':') {
+                Some((upstream, pattern)) if !pattern.is_empty() => {
+                    if !endpoint.upstreams.iter().any(|shown| shown == upstream) {
+                        report.error(&at, format!("\"{upstream}\" is not shown here"), None);
+                    }
+                }
+                _ => report.error(
+                    &at,
+                    "expected upstream:pattern, such as \"files:read_*\"",
+                    None,
+                ),
+            }
+        }
+        for (index, issuer) in endpoint.issuers.iter().enumerate() {
+            if !config
+                .auth
+                .issuers
+                .iter()
+                .any(|known| &known.issuer == issuer)
+            {
+                let hint = "it has to stand in [[auth.issuers]], byte for byte";
+                report.error(
+                    &format!("{key}.issuers[{index}]"),
+                    "unknown issuer",
+                    Some(hint),
+                );
+            }
+        }
+    }
+}
+
+fn check_addresses(config: &Config, report: &Report<'_>) {
+    let public_url = &config.server.public_url;
+    if public_url.scheme() != "https" && !units::is_loopback(public_url) {
+        let hint = "tokens would travel in the clear; a proxy in front may end TLS";
+        report.error(
+            "server.public_url",
+            "must be https unless it is loopback",
+            Some(hint),
+        );
+    }
+    if public_url.query().is_some() {
+        report.error("server.public_url", "may not have a query", None);
+    }
+    let (public, admin) = (config.server.listen, config.admin.listen);
+    if public == admin && public.port() != 0 {
+        report.error("admin.listen", "is the address of server.listen", None);
+    }
+}
+
+fn check_oauth(config: &Config, report: &Report<'_>) {
+    let auth = &config.auth;
+    if auth.issuers.is_empty() {
+        let hint = "[[auth.issuers]]\nissuer = \"https://auth.example.com\"";
+        report.error("auth", "mode = \"oauth\" needs an issuer", Some(hint));
+    }
+    for (index, issuer) in auth.issuers.iter().enumerate() {
+        let key = format!("auth.issuers[{index}].issuer");
+        if let Some(what) = issuer_fault(&issuer.issuer) {
+            report.error(&key, what, None);
+        }
+        if auth
+            .issuers
+            .iter()
+            .take(index)
+            .any(|before| before.issuer == issuer.issuer)
+        {
+            report.error(&key, "is listed twice", None);
+        }
+        if !issuer.audiences.is_empty() {
+            let key = format!("auth.issuers[{index}].audiences");
+            let hint = "`audiences` of an endpoint or an upstream keeps them apart";
+            let what = "a token for one endpoint is accepted on every other";
+            report.warning(&key, what, Some(hint));
+        }
+    }
+    if !names_scope(config) {
+        let hint = "with none published, some clients ask for no scope and some for all";
+        report.warning(
+            "auth.required_scopes",
+            "no endpoint requires a scope",
+            Some(hint),
+        );
+    }
+}
+
+/// What is wrong with an issuer identifier. Spec: RFC 8414 §2.
+fn issuer_fault(issuer: &str) -> Option<&'static str> {
+    let Ok(url) = Url::parse(issuer) else {
+        return Some("is not a URL");
+    };
+    match url.scheme() {
+        "https" => {}
+        "http" if units::is_loopback(&url) => {}
+        _ => return Some("must be https; plain http is for loopback hosts only"),
+    }
+    if url.query().is_some() || url.fragment().is_some() {
+        return Some("may not have a query or a fragment");
+    }
+    (!url.username().is_empty() || url.password().is_some()).then_some("may not hold credentials")
+}
+
+fn names_scope(config: &Config) -> bool {
+    let endpoints = config
+        .endpoints
+        .values()
+        .map(|endpoint| &endpoint.required_scopes);
+    let upstreams = config
+        .upstreams
+        .iter()
+        .map(|upstream| &upstream.required_scopes);
+    let mut all = endpoints.chain(upstreams);
+    !config.auth.required_scopes.is_empty()
+        || !config.mcp.required_scopes.is_empty()
+        || all.any(|scopes| !scopes.is_empty())
+}
+
+fn check_open(config: &mut Config, report: &Report<'_>) {
+    let hint = "or use mode = \"oauth\"";
+    for (key, listen) in [
+        ("server.listen", config.server.listen),
+        ("admin.listen", config.admin.listen),
+    ] {
+        if !listen.ip().is_loopback() {
+            report.error(
+                key,
+                "must be a loopback address with auth.mode = \"none\"",
+                Some(hint),
+            );
+        }
+    }
+    if !units::is_loopback(&config.server.public_url) {
+        let what = "must be a loopback URL with auth.mode = \"none\"";
+        report.error("server.public_url", what, Some(hint));
+    }
+    for key in [
+        "auth.required_scopes",
+        "auth.issuers",
+        "auth.tool_scopes",
+        "mcp.required_scopes",
+    ] {
+        if report.has(key) {
+            report.warning(key, "has no effect with auth.mode = \"none\"", None);
+        }
+    }
+    config.auth.required_scopes.clear();
+    config.auth.tool_scopes.clear();
+    config.mcp.required_scopes.clear();
+    for endpoint in config.endpoints.values_mut() {
+        endpoint.required_scopes.clear();
+    }
+    for upstream in &mut config.upstreams {
+        upstream.required_scopes.clear();
+        if upstream.isolation == Isolation::Principal {
+            let key = format!("{}.isolation", join("upstreams", &upstream.name));
+            let what = "without authentication everybody is one principal: all callers share it";
+            report.warning(&key, what, Some("isolation = \"session\" keeps them apart"));
+        }
+    }
+}
+
+fn check_upstreams(config: &Config, report: &Report<'_>) {
+    for upstream in &config.upstreams {
+        if let Carrier::Http(http) = &upstream.carrier
+            && http.url.scheme() == "http"
+            && !units::is_loopback(&http.url)
+        {
+            let key = format!("{}.url", join("upstreams", &upstream.name));
+            report.warning(
+                &key,
+                "plain http: what is sent can be read on the way",
+                None,
+            );
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Keys that hold lists and tables: the other half of [`Entry`].
+
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::entry::{Entry, number, quote, read_secret, read_text, unknown_word};
+use super::reader::{Section, found};
+use super::reference::Shown;
+use super::report::join;
+use super::units;
+use crate::secret::Secret;
+
+/// The chapter of tables in one line: the reference shows them as a whole.
+const INLINE: usize = usize::MAX;
+
+impl<'r> Entry<'r> {
+    /// A list of text; every item goes through `parse`.
+    pub(super) fn list<T>(
+        self,
+        default: &[&str],
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let literal: Vec<_> = default.iter().map(|item| quote(item)).collect();
+        self.document(
+            "list of text",
+            Shown::Default(format!("[{}]", literal.join(", "))),
+        );
+        self.items(parse)
+    }
+
+    /// A list of text that may be missing.
+    pub(super) fn optional_list<T>(
+        self,
+        example: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        self.document(
+            "list of text",
+            Shown::Unset(format!("[{}]", quote(example))),
+        );
+        self.value?;
+        Some(self.items(parse))
+    }
+
+    /// A list of text that must not be empty.
+    pub(super) fn required_list<T>(
+        self,
+        example: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let literal = format!("[{}]", quote(example));
+        self.document("list of text, required", Shown::Example(literal.clone()));
+        let empty = match self.value.map(Spanned::get_ref) {
+            None => true,
+            Some(DeValue::Array(items)) => items.is_empty(),
+            Some(_) => false,
+        };
+        if empty {
+            self.error(
+                "needs at least one item",
+                Some(&format!("for example {} = {literal}", self.name)),
+            );
+        }
+        self.items(parse)
+    }
+
+    /// Secrets by name.
+    pub(super) fn secrets(self) -> BTreeMap<String, Secret> {
+        self.document("table of secrets", Shown::Default("{}".to_owned()));
+        let mut out = BTreeMap::new();
+        for (key, value) in self.members() {
+            let path = join(&self.path, key);
+            if let Some(secret) = read_secret(self.report, &path, value) {
+                out.insert(key.to_owned(), secret);
+            }
+        }
+        out
+    }
+
+    /// Whole numbers or sizes by name.
+    pub(super) fn numbers(self, known: &[&str]) -> BTreeMap<String, u64> {
+        let kind = format!("table of numbers or sizes: {}", known.join(", "));
+        self.document(&kind, Shown::Default("{}".to_owned()));
+        let mut out = BTreeMap::new();
+        for (key, value) in self.members() {
+            let path = join(&self.path, key);
+            if !known.contains(&key) {
+                self.report.error(&path, unknown_word(known, key), None);
+                continue;
+            }
+            let read = match value.get_ref() {
+                DeValue::Integer(integer) => number(integer).ok_or("not a whole number".to_owned()),
+                DeValue::String(text) => units::size(text),
+                _ => Err(format!(
+                    "expected a number or a size, found {}",
+                    found(value)
+                )),
+            };
+            match read {
+                Ok(number) => drop(out.insert(key.to_owned(), number as u64)),
+                Err(what) => self.report.error(&path, what, None),
+            }
+        }
+        out
+    }
+
+    /// A table written in one line, `None` when it is missing; `shown` in the reference.
+    pub(super) fn inline<T>(
+        self,
+        shown: Shown,
+        body: impl FnOnce(&mut Section<'r>) -> T,
+    ) -> Option<T> {
+        self.document("table, no default", shown);
+        let table = self.one_table()?;
+        Some(Section::read(
+            self.report,
+            self.path,
+            Some(table),
+            INLINE,
+            body,
+        ))
+    }
+
+    /// A table written in one line; a missing one is read as empty.
+    pub(super) fn inline_or_empty<T>(
+        self,
+        shown: Shown,
+        body: impl FnOnce(&mut Section<'r>) -> T,
+    ) -> T {
+        self.document("table", shown);
+        let table = self.one_table();
+        Section::read(self.report, self.path, table, INLINE, body)
+    }
+
+    /// Tables written in one line each.
+    pub(super) fn inline_list<T>(
+        self,
+        mut body: impl FnMut(&mut Section<'r>) -> Option<T>,
+    ) -> Vec<T> {
+        self.document("list of tables", Shown::Default("[]".to_owned()));
+        let Some(value) = self.value else {
+            return Vec::new();
+        };
+        let Some(items) = value.get_ref().as_array() else {
+            self.error(
+                format!("expected a list of tables, found {}", found(value)),
+                None,
+            );
+            return Vec::new();
+        };
+        let mut out = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let path = format!("{}[{index}]", self.path);
+            match item.get_ref().as_table() {
+                Some(table) => {
+                    out.extend(Section::read(
+                        self.report,
+                        path,
+                        Some(table),
+                        INLINE,
+                        &mut body,
+                    ));
+                }
+                None => self.report.error(
+                    &path,
+                    format!("expected a table, found {}", found(item)),
+                    None,
+                ),
+            }
+        }
+        out
+    }
+
+    fn items<T>(self, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+        let Some(value) = self.value else {
+            return Vec::new();
+        };
+        let Some(items) = value.get_ref().as_array() else {
+            self.error(
+                format!("expected a list of text, found {}", found(value)),
+                None,
+            );
+            return Vec::new();
+        };
+        let mut out = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let path = format!("{}[{index}]", self.path);
+            out.extend(read_text(self.report, &path, item, "text", &parse));
+        }
+        out
+    }
+
+    fn one_table(&self) -> Option<&'r DeTable<'r>> {
+        let value = self.value?;
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            self.error(format!("expected a table, found {}", found(value)), None);
+        }
+        table
+    }
+
+    fn members(&self) -> impl Iterator<Item = (&'r str, &'r Spanned<DeValue<'r>>)> + use<'r> {
+        self.one_table()
+            .into_iter()
+            .flat_map(|table| table.iter())
+            .map(|(key, value)| (&**key.get_ref(), value))
+    }
+}

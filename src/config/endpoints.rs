@@ -1,0 +1,95 @@
+//! `[mcp]` and `[endpoints.<name>]`.
+
+use super::reader::Section;
+use super::types::{Merged, NamedEndpoint, Prefix};
+use super::units;
+use super::upstream_types::Upstream;
+
+/// Reads `[mcp]`; what it returns completes the list of upstreams when the file has none.
+pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged + use<> {
+    let enabled = s.key("enabled", "Whether /mcp is served.").flag(true);
+    let listed = s
+        .key(
+            "upstreams",
+            "Upstreams shown, in this order. Default: all with merged = true, in file order.",
+        )
+        .optional_list("files", |text| Ok(text.to_owned()));
+    let prefix = s
+        .key(
+            "prefix",
+            "Whether names carry their upstream's: auto has none for a single upstream.",
+        )
+        .choice(
+            "auto",
+            &[("auto", Prefix::Auto), ("always", Prefix::Always)],
+        )
+        .unwrap_or(Prefix::Auto);
+    let connect_wait = s
+        .key(
+            "connect_wait",
+            "How long a first initialize or list waits for one upstream before it goes on \
+             without it.",
+        )
+        .wait("3s");
+    let required_scopes = scopes(s);
+    let audiences = audiences(s);
+    move |all| {
+        let shown = || {
+            all.iter()
+                .filter(|u| u.merged)
+                .map(|u| u.name.clone())
+                .collect()
+        };
+        let upstreams = listed.unwrap_or_else(shown);
+        Merged {
+            enabled,
+            upstreams,
+            prefix,
+            connect_wait,
+            required_scopes,
+            audiences,
+        }
+    }
+}
+
+/// Reads one `[endpoints.<name>]`.
+pub(super) fn named(s: &mut Section<'_>) -> NamedEndpoint {
+    NamedEndpoint {
+        upstreams: s
+            .key("upstreams", "Upstreams shown, in this order.")
+            .required_list("files", |text| Ok(text.to_owned())),
+        tools: s
+            .key(
+                "tools",
+                "Tools shown, as upstream:pattern with * for any run; empty means all. For \
+                 example [\"files:read_*\"].",
+            )
+            .list(&[], |text| Ok(text.to_owned())),
+        required_scopes: scopes(s),
+        audiences: audiences(s),
+        issuers: s
+            .key(
+                "issuers",
+                "Issuers accepted here; empty means all of [[auth.issuers]].",
+            )
+            .list(&[], |text| Ok(text.to_owned())),
+    }
+}
+
+/// `required_scopes` of one endpoint.
+pub(super) fn scopes(s: &mut Section<'_>) -> Vec<String> {
+    s.key(
+        "required_scopes",
+        "Scopes needed here; empty means auth.required_scopes.",
+    )
+    .list(&[], units::scope)
+}
+
+/// `audiences` of one endpoint.
+pub(super) fn audiences(s: &mut Section<'_>) -> Vec<String> {
+    s.key(
+        "audiences",
+        "Audiences accepted here besides the resource identifier.",
+    )
+    .list(&[], |text| Ok(text.to_owned()))
+}

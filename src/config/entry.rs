@@ -1,0 +1,324 @@
+//! One key being read: its type and its default, in one call.
+//!
+//! A wrong value is reported and answered by the default, so that the walk goes on and finds
+//! the other mistakes too.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toml::Spanned;
+use toml::de::{DeInteger, DeValue};
+use url::Url;
+
+use super::nearest::nearest;
+use super::reader::found;
+use super::reference::Shown;
+use super::report::Report;
+use super::types::Rate;
+use super::units;
+use crate::secret::Secret;
+
+/// A declared key and what the file says about it.
+pub(super) struct Entry<'r> {
+    pub(super) report: &'r Report<'r>,
+    pub(super) path: String,
+    pub(super) name: &'static str,
+    pub(super) doc: &'static str,
+    pub(super) value: Option<&'r Spanned<DeValue<'r>>>,
+    pub(super) chapter: usize,
+    pub(super) chosen: bool,
+}
+
+impl Entry<'_> {
+    /// Shows the example in the reference as if it were set.
+    pub(super) fn chosen(mut self) -> Self {
+        self.chosen = true;
+        self
+    }
+
+    /// A length of time above zero.
+    pub(super) fn duration(self, default: &str) -> Duration {
+        self.coded(default, "duration", units::duration)
+            .unwrap_or_default()
+    }
+
+    /// A length of time; zero means at once.
+    pub(super) fn wait(self, default: &str) -> Duration {
+        self.coded(default, "duration, may be zero", units::wait)
+            .unwrap_or_default()
+    }
+
+    /// A size in bytes.
+    pub(super) fn size(self, default: &str) -> usize {
+        self.coded(default, "size", units::size).unwrap_or_default()
+    }
+
+    /// A rate.
+    pub(super) fn rate(self, default: &str) -> Rate {
+        let none = Rate {
+            count: 1,
+            per: Duration::from_secs(1),
+        };
+        self.coded(default, "rate", units::rate).unwrap_or(none)
+    }
+
+    /// An address to listen on.
+    pub(super) fn address(self, default: &str) -> SocketAddr {
+        let none = SocketAddr::from(([127, 0, 0, 1], 0));
+        self.coded(default, "address and port", units::address)
+            .unwrap_or(none)
+    }
+
+    /// Plain text.
+    pub(super) fn text(self, default: &str) -> String {
+        self.coded(default, "text", |text| Ok(text.to_owned()))
+            .unwrap_or_default()
+    }
+
+    /// Plain text that must be there.
+    pub(super) fn required(self, example: &str) -> String {
+        self.document("text, required", Shown::Example(quote(example)));
+        if self.value.is_none() {
+            self.error(
+                "is required",
+                Some(&format!("for example {} = {}", self.name, quote(example))),
+            );
+        }
+        self.parsed("text", |text| Ok(text.to_owned()))
+            .unwrap_or_default()
+    }
+
+    /// Plain text that may be missing; empty text is missing too.
+    pub(super) fn optional(self, example: &str) -> Option<String> {
+        self.document("text, no default", self.example(example));
+        self.parsed("text", |text| Ok(text.to_owned()))
+            .filter(|text| !text.is_empty())
+    }
+
+    /// A URL that may be missing; empty text is missing too.
+    pub(super) fn url(self, example: &str) -> Option<Url> {
+        self.document("URL, no default", self.example(example));
+        let present = |text: &str| match text {
+            "" => Ok(None),
+            text => units::web_url(text).map(Some),
+        };
+        self.parsed("a URL", present).flatten()
+    }
+
+    /// A file or directory that may be missing; empty text is missing too.
+    pub(super) fn path(self, example: &str) -> Option<PathBuf> {
+        self.document("path, no default", self.example(example));
+        let report = self.report;
+        self.parsed("a path", |text| Ok(text.to_owned()))
+            .filter(|text| !text.is_empty())
+            .map(|text| report.source.path(&text))
+    }
+
+    /// One word of a list.
+    pub(super) fn choice<T: Copy>(self, default: &str, words: &[(&'static str, T)]) -> Option<T> {
+        let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        let kind = known.join(" | ");
+        self.coded(default, &kind, |text| {
+            let fit = words.iter().find(|(word, _)| *word == text);
+            fit.map(|(_, value)| *value)
+                .ok_or_else(|| unknown_word(&known, text))
+        })
+    }
+
+    /// One word of a list, without a default: the caller reports a missing one.
+    pub(super) fn required_choice<T: Copy>(
+        self,
+        example: &str,
+        words: &[(&'static str, T)],
+    ) -> Option<T> {
+        let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        let kind = known.join(" | ");
+        self.document(&format!("{kind}, required"), Shown::Example(quote(example)));
+        self.parsed(&kind, |text| {
+            let fit = words.iter().find(|(word, _)| *word == text);
+            fit.map(|(_, value)| *value)
+                .ok_or_else(|| unknown_word(&known, text))
+        })
+    }
+
+    /// A whole number from 1 up.
+    pub(super) fn count(self, default: usize) -> usize {
+        self.document("count", Shown::Default(default.to_string()));
+        let Some(value) = self.value else {
+            return default;
+        };
+        match value.get_ref().as_integer().map(number) {
+            Some(Some(number)) if number > 0 => number,
+            Some(_) => {
+                self.error("must be a whole number from 1 up", None);
+                default
+            }
+            None => {
+                self.error(
+                    format!("expected a whole number, found {}", found(value)),
+                    None,
+                );
+                default
+            }
+        }
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(self, default: bool) -> bool {
+        self.document("true | false", Shown::Default(default.to_string()));
+        let Some(value) = self.value else {
+            return default;
+        };
+        value.get_ref().as_bool().unwrap_or_else(|| {
+            self.error(
+                format!("expected true or false, found {}", found(value)),
+                None,
+            );
+            default
+        })
+    }
+
+    /// A number from 0 to 1.
+    pub(super) fn share(self, default: f64) -> f64 {
+        self.document("share from 0 to 1", Shown::Default(default.to_string()));
+        let Some(value) = self.value else {
+            return default;
+        };
+        let number: Option<f64> = match value.get_ref() {
+            DeValue::Float(number) => number.as_str().parse().ok(),
+            DeValue::Integer(number) => number.as_str().parse().ok(),
+            _ => None,
+        };
+        number
+            .filter(|number| (0.0..=1.0).contains(number))
+            .unwrap_or_else(|| {
+                self.error("expected a number from 0 to 1", None);
+                default
+            })
+    }
+
+    /// One secret, as text or as `{ file = "…" }`.
+    pub(super) fn secret(self) -> Option<Secret> {
+        read_secret(self.report, &self.path, self.value?)
+    }
+
+    /// The content of the file that is named.
+    pub(super) fn secret_file(self) -> Option<Secret> {
+        let report = self.report;
+        self.parsed("text", |file| report.source.secret_file(file))
+    }
+
+    fn coded<T>(
+        self,
+        default: &str,
+        kind: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        self.document(kind, Shown::Default(quote(default)));
+        self.parsed(kind, &parse).or_else(|| parse(default).ok())
+    }
+
+    /// The value, if there is one and it is right.
+    fn parsed<T>(self, kind: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        read_text(self.report, &self.path, self.value?, kind, parse)
+    }
+
+    fn example(&self, example: &str) -> Shown {
+        let literal = quote(example);
+        if self.chosen {
+            Shown::Example(literal)
+        } else {
+            Shown::Unset(literal)
+        }
+    }
+
+    pub(super) fn document(&self, kind: &str, shown: Shown) {
+        if let Some(reference) = &self.report.reference {
+            reference
+                .borrow_mut()
+                .add(self.chapter, self.name, self.doc, kind, shown);
+        }
+    }
+
+    pub(super) fn error(&self, what: impl Into<String>, hint: Option<&str>) {
+        self.report.error(&self.path, what, hint);
+    }
+}
+
+/// Text with its variables put in, as `parse` understands it.
+pub(super) fn read_text<T>(
+    report: &Report<'_>,
+    path: &str,
+    value: &Spanned<DeValue<'_>>,
+    kind: &str,
+    parse: impl Fn(&str) -> Result<T, String>,
+) -> Option<T> {
+    let Some(raw) = value.get_ref().as_str() else {
+        report.error(
+            path,
+            format!("expected {kind} in quotes, found {}", found(value)),
+            None,
+        );
+        return None;
+    };
+    let text = match report.source.expand(raw) {
+        Ok(text) => text,
+        Err(what) => {
+            report.error(path, what, Some("$$ stands for a plain $"));
+            return None;
+        }
+    };
+    match parse(&text) {
+        Ok(value) => Some(value),
+        // The text of the file is quoted, not what its variables hold; a URL with credentials
+        // is not quoted either.
+        Err(what) if raw.contains('@') => {
+            report.error(path, what, None);
+            None
+        }
+        Err(what) => {
+            report.error(path, format!("{}: {what}", quote(raw)), None);
+            None
+        }
+    }
+}
+
+/// A secret; its content stands in no message.
+pub(super) fn read_secret(
+    report: &Report<'_>,
+    path: &str,
+    value: &Spanned<DeValue<'_>>,
+) -> Option<Secret> {
+    let read = match value.get_ref() {
+        DeValue::String(text) => report.source.expand(text).map(Secret::new),
+        DeValue::Table(table) => match (table.get("file").map(Spanned::get_ref), table.len()) {
+            (Some(DeValue::String(file)), 1) => report
+                .source
+                .expand(file)
+                .and_then(|file| report.source.secret_file(&file)),
+            _ => Err("expected text or { file = \"…\" }".to_owned()),
+        },
+        _ => Err(format!(
+            "expected text or {{ file = \"…\" }}, found {}",
+            found(value)
+        )),
+    };
+    read.map_err(|what| report.error(path, what, None)).ok()
+}
+
+pub(super) fn number(integer: &DeInteger<'_>) -> Option<usize> {
+    usize::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+pub(super) fn unknown_word(known: &[&str], word: &str) -> String {
+    match nearest(word, known) {
+        Some(near) => format!("not one of {}; did you mean \"{near}\"?", known.join(", ")),
+        None => format!("not one of {}", known.join(", ")),
+    }
+}
+
+/// A TOML string literal.
+pub(super) fn quote(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}

@@ -1,0 +1,60 @@
+//! `[keys]`.
+
+use std::collections::BTreeSet;
+
+use super::reader::Section;
+use super::types::{Keys, SealKey};
+
+/// The least key material, in bytes.
+const MIN_KEY_BYTES: usize = 32;
+
+/// Reads `[keys]`.
+pub(super) fn read(s: &mut Section<'_>) -> Keys {
+    let seal = s
+        .key(
+            "seal",
+            "Keys for the handles we give out: the first seals, all open. Each is { id = \"k1\", \
+             file = \"seal.key\" } with at least 32 bytes of random text in the file (openssl \
+             rand -base64 32), or key = \"${NAME}\" instead of the file. Without any, a random \
+             key per process: after a restart every session is unknown.",
+        )
+        .inline_list(one);
+    let mut seen = BTreeSet::new();
+    for (index, key) in seal.iter().enumerate() {
+        if !seen.insert(&key.id) {
+            s.error(&format!("seal[{index}].id"), "two keys have this id", None);
+        }
+    }
+    Keys { seal }
+}
+
+fn one(s: &mut Section<'_>) -> Option<SealKey> {
+    let id = s.key("id", "Short name.").required("k1");
+    let file = s.key("file", "File with the key.").secret_file();
+    let key = s.key("key", "The key itself.").secret();
+    if id.len() > 16 || !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+        s.error(
+            "id",
+            "not a key id: up to 16 letters, digits and hyphens",
+            None,
+        );
+    }
+    let key = match (file, key) {
+        (Some(key), None) | (None, Some(key)) => key,
+        (Some(_), Some(_)) => {
+            s.error("key", "stands beside `file`", Some("a key has one of them"));
+            return None;
+        }
+        (None, None) => {
+            if !s.has("file") && !s.has("key") {
+                s.error("", "needs `file` or `key`", None);
+            }
+            return None;
+        }
+    };
+    if key.expose().len() < MIN_KEY_BYTES {
+        let hint = "make one with: openssl rand -base64 32";
+        s.error("", "the key is shorter than 32 bytes", Some(hint));
+    }
+    Some(SealKey { id, key })
+}

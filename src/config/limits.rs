@@ -1,0 +1,41 @@
+//! `[limits]`.
+
+use super::reader::Section;
+use super::types::Limits;
+
+/// Reads `[limits]`.
+pub(super) fn read(s: &mut Section<'_>) -> Limits {
+    Limits {
+        body: s.key("body", "A request body.").size("4MiB"),
+        headers: s.key("headers", "A request head.").size("16KiB"),
+        upstream_message: s
+            .key("upstream_message", "One message from an upstream.")
+            .size("16MiB"),
+        sse_event: s
+            .key("sse_event", "One event from an upstream.")
+            .size("16MiB"),
+        json_depth: s.key("json_depth", "Nesting of a message.").count(128),
+        batch: s
+            .key("batch", "Messages in one JSON-RPC array (2025-03-26 only).")
+            .count(50),
+        streams_per_session: s
+            .key("streams_per_session", "Open streams of a session.")
+            .count(8),
+        calls_per_session: s
+            .key("calls_per_session", "Running calls of a session.")
+            .count(64),
+        calls_per_principal: s
+            .key("calls_per_principal", "Running calls of a principal.")
+            .count(256),
+        parked_per_principal: s
+            .key("parked_per_principal", "Parked calls of a principal.")
+            .count(16),
+        parked_total: s.key("parked_total", "Parked calls.").count(10_000),
+        rate: s
+            .key(
+                "rate",
+                "Requests of one principal; bursts may be twice as large.",
+            )
+            .rate("100/s"),
+    }
+}

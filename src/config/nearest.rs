@@ -1,0 +1,48 @@
+//! The word that was probably meant.
+
+/// The known word that `word` was probably meant to be.
+pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let reach = (word.chars().count() / 3).max(2);
+    let scored = known
+        .iter()
+        .map(|candidate| (distance(word, candidate), *candidate));
+    scored
+        .filter(|(score, _)| *score <= reach)
+        .min_by_key(|(score, _)| *score)
+        .map(|(_, near)| near)
+}
+
+/// Levenshtein distance.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut next = vec![i + 1];
+        for ((to, above), diagonal) in b.iter().zip(row.iter().skip(1)).zip(row.iter()) {
+            let left = next.last().copied().unwrap_or_default();
+            let replaced = diagonal + usize::from(from != *to);
+            next.push(replaced.min(above + 1).min(left + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_word_is_found_only_when_it_is_near() {
+        let known = ["listen", "public_url", "drain"];
+        assert_eq!(nearest("listn", &known), Some("listen"));
+        assert_eq!(nearest("publicurl", &known), Some("public_url"));
+        assert_eq!(nearest("workers", &known), None);
+    }
+
+    #[test]
+    fn distance_counts_edits() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("", "abc"), 3);
+    }
+}

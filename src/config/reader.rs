@@ -1,0 +1,256 @@
+//! Walks a parsed file table by table, collecting mistakes and, when asked to, the reference.
+//!
+//! A key is declared where it is read: [`Section::key`] gives its name and meaning, the method
+//! called on the [`Entry`](super::entry::Entry) its type and default. Whatever stands in a table
+//! and was never asked for is an unknown key. Run without a file, the same walk records every
+//! declaration, and `reference` writes them down: code and documentation cannot disagree.
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use super::entry::Entry;
+use super::nearest::nearest;
+use super::reference::Header;
+use super::report::{Report, join};
+
+/// One sample in the reference of tables that carry names of the operator's choice.
+pub(super) struct Sample {
+    pub(super) name: &'static str,
+    pub(super) doc: &'static str,
+}
+
+/// One table being read.
+pub(super) struct Section<'r> {
+    pub(super) report: &'r Report<'r>,
+    pub(super) path: String,
+    table: Option<&'r DeTable<'r>>,
+    asked: Vec<&'static str>,
+    group_start: usize,
+    /// Which table of the reference the keys belong to.
+    chapter: usize,
+}
+
+impl<'r> Section<'r> {
+    /// The whole file; `None` only records.
+    pub(super) fn read_root<T>(
+        report: &'r Report<'r>,
+        table: Option<&'r DeTable<'r>>,
+        body: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        Self::read(report, String::new(), table, 0, body)
+    }
+
+    /// Runs `body` over one table, then reports the keys that it did not ask for.
+    pub(super) fn read<T>(
+        report: &'r Report<'r>,
+        path: String,
+        table: Option<&'r DeTable<'r>>,
+        chapter: usize,
+        body: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let mut section = Section {
+            report,
+            path,
+            table,
+            asked: Vec::new(),
+            group_start: 0,
+            chapter,
+        };
+        let value = body(&mut section);
+        section.report_unknown_keys();
+        value
+    }
+
+    /// Declares a key and looks it up.
+    pub(super) fn key(&mut self, name: &'static str, doc: &'static str) -> Entry<'r> {
+        self.asked.push(name);
+        Entry {
+            report: self.report,
+            path: join(&self.path, name),
+            name,
+            doc,
+            value: self.value(name),
+            chapter: self.chapter,
+            chosen: false,
+        }
+    }
+
+    /// Whether a key stands in this table.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.value(name).is_some()
+    }
+
+    /// The keys asked for since the last time.
+    pub(super) fn take_group(&mut self) -> Vec<&'static str> {
+        let group = self
+            .asked
+            .get(self.group_start..)
+            .unwrap_or_default()
+            .to_vec();
+        self.group_start = self.asked.len();
+        group
+    }
+
+    /// Whether the reference is being recorded.
+    pub(super) fn is_recording(&self) -> bool {
+        self.report.reference.is_some()
+    }
+
+    /// Notes a mistake at a path below this table, or at the table itself when it is empty.
+    pub(super) fn error(&self, below: &str, what: impl Into<String>, hint: Option<&str>) {
+        let dot = if below.is_empty() { "" } else { "." };
+        self.report
+            .error(&format!("{}{dot}{below}", self.path), what, hint);
+    }
+
+    /// Reads the table `[name]`; a missing one is read as empty.
+    pub(super) fn table<T>(
+        &mut self,
+        name: &'static str,
+        doc: &'static str,
+        body: impl FnOnce(&mut Section<'r>) -> T,
+    ) -> T {
+        self.asked.push(name);
+        let path = join(&self.path, name);
+        let table = self
+            .value(name)
+            .and_then(|value| self.as_table(&path, value));
+        let chapter = self.open_chapter(Header::Table(path.clone()), doc);
+        Section::read(self.report, path, table, chapter, body)
+    }
+
+    /// Reads every `[[name]]`.
+    pub(super) fn tables<T>(
+        &mut self,
+        name: &'static str,
+        doc: &'static str,
+        mut body: impl FnMut(&mut Section<'r>) -> T,
+    ) -> Vec<T> {
+        self.asked.push(name);
+        let path = join(&self.path, name);
+        if self.is_recording() {
+            let chapter = self.open_chapter(Header::Tables(path.clone()), doc);
+            return vec![Section::read(self.report, path, None, chapter, body)];
+        }
+        let Some(value) = self.value(name) else {
+            return Vec::new();
+        };
+        let Some(items) = self.as_array(&path, value) else {
+            return Vec::new();
+        };
+        let mut out = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            if let Some(table) = self.as_table(&path, item) {
+                out.push(Section::read(self.report, path, Some(table), 0, &mut body));
+            }
+        }
+        out
+    }
+
+    /// Reads every `[name.<chosen>]`, in file order; `samples` stand in the reference.
+    pub(super) fn named<T>(
+        &mut self,
+        name: &'static str,
+        samples: &[Sample],
+        mut body: impl FnMut(&str, &mut Section<'r>) -> T,
+    ) -> Vec<T> {
+        self.asked.push(name);
+        let path = join(&self.path, name);
+        if self.is_recording() {
+            let mut out = Vec::new();
+            for sample in samples {
+                let path = join(&path, sample.name);
+                let chapter = self.open_chapter(Header::Table(path.clone()), sample.doc);
+                let body = |section: &mut Section<'r>| body(sample.name, section);
+                out.push(Section::read(self.report, path, None, chapter, body));
+            }
+            return out;
+        }
+        let Some(value) = self.value(name) else {
+            return Vec::new();
+        };
+        let Some(table) = self.as_table(&path, value) else {
+            return Vec::new();
+        };
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let mut out = Vec::new();
+        for (key, value) in entries {
+            let path = join(&path, key.get_ref());
+            if let Some(table) = self.as_table(&path, value) {
+                let body = |section: &mut Section<'r>| body(key.get_ref(), section);
+                out.push(Section::read(self.report, path, Some(table), 0, body));
+            }
+        }
+        out
+    }
+
+    fn open_chapter(&self, header: Header, doc: &'static str) -> usize {
+        match &self.report.reference {
+            Some(reference) => reference.borrow_mut().open(header, doc),
+            None => 0,
+        }
+    }
+
+    fn value(&self, name: &str) -> Option<&'r Spanned<DeValue<'r>>> {
+        self.table?.get(name)
+    }
+
+    fn as_table(&self, path: &str, value: &'r Spanned<DeValue<'r>>) -> Option<&'r DeTable<'r>> {
+        let table = value.get_ref().as_table();
+        if table.is_none() {
+            self.report.error(
+                path,
+                format!("expected a table, found {}", found(value)),
+                None,
+            );
+        }
+        table
+    }
+
+    fn as_array(&self, path: &str, value: &'r Spanned<DeValue<'r>>) -> Option<&'r DeArray<'r>> {
+        let array = value.get_ref().as_array();
+        if array.is_none() {
+            let hint = format!("write [[{path}]]");
+            self.report.error(
+                path,
+                format!("expected tables, found {}", found(value)),
+                Some(&hint),
+            );
+        }
+        array
+    }
+
+    fn report_unknown_keys(&self) {
+        for key in self.table.iter().flat_map(|table| table.keys()) {
+            let name: &str = key.get_ref();
+            if !self.asked.contains(&name) {
+                let hint = match nearest(name, &self.asked) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => format!("known here: {}", self.asked.join(", ")),
+                };
+                let path = join(&self.path, name);
+                self.report.error_at(
+                    key.span().start,
+                    &path,
+                    "unknown key".to_owned(),
+                    Some(&hint),
+                );
+            }
+        }
+    }
+}
+
+/// What a value is, for people.
+pub(super) fn found(value: &Spanned<DeValue<'_>>) -> &'static str {
+    match value.get_ref() {
+        DeValue::String(_) => "text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

@@ -1,0 +1,168 @@
+//! What one reading found out, and where everything stands in the file.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::problem::Problem;
+use super::reference::Reference;
+use super::source::Source;
+
+/// What one reading found out; shared by all its sections.
+pub(super) struct Report<'r> {
+    pub(super) source: &'r Source<'r>,
+    places: BTreeMap<String, usize>,
+    errors: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<Problem>>,
+    /// Filled instead of values when there is no file.
+    pub(super) reference: Option<RefCell<Reference>>,
+}
+
+impl<'r> Report<'r> {
+    /// For reading `root`.
+    pub(super) fn new(source: &'r Source<'r>, root: &DeTable<'_>) -> Self {
+        let mut places = BTreeMap::new();
+        index_table(root, "", &mut places);
+        Self {
+            source,
+            places,
+            errors: RefCell::default(),
+            warnings: RefCell::default(),
+            reference: None,
+        }
+    }
+
+    /// For recording what could be read.
+    pub(super) fn recording(source: &'r Source<'r>) -> Self {
+        Self {
+            source,
+            places: BTreeMap::new(),
+            errors: RefCell::default(),
+            warnings: RefCell::default(),
+            reference: Some(RefCell::default()),
+        }
+    }
+
+    /// Notes a mistake at `key`, or at the nearest thing around it that stands in the file.
+    pub(super) fn error(&self, key: &str, what: impl Into<String>, hint: Option<&str>) {
+        let problem = self.problem(key, self.offset(key), what.into(), hint);
+        self.errors.borrow_mut().push(problem);
+    }
+
+    /// Notes a doubt at `key`.
+    pub(super) fn warning(&self, key: &str, what: impl Into<String>, hint: Option<&str>) {
+        let problem = self.problem(key, self.offset(key), what.into(), hint);
+        self.warnings.borrow_mut().push(problem);
+    }
+
+    /// Notes a mistake at a byte offset.
+    pub(super) fn error_at(&self, offset: usize, key: &str, what: String, hint: Option<&str>) {
+        let problem = self.problem(key, offset, what, hint);
+        self.errors.borrow_mut().push(problem);
+    }
+
+    /// Whether `key` stands in the file.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// Whether a mistake was noted at `key` itself.
+    pub(super) fn is_wrong(&self, key: &str) -> bool {
+        self.errors
+            .borrow()
+            .iter()
+            .any(|problem| problem.key == key)
+    }
+
+    /// Mistakes and doubts, each in file order.
+    pub(super) fn into_problems(self) -> (Vec<Problem>, Vec<Problem>) {
+        let sorted = |problems: RefCell<Vec<Problem>>| {
+            let mut problems = problems.into_inner();
+            problems.sort_by_key(|problem| (problem.line, problem.column));
+            problems
+        };
+        (sorted(self.errors), sorted(self.warnings))
+    }
+
+    fn problem(&self, key: &str, offset: usize, what: String, hint: Option<&str>) -> Problem {
+        let (line, column) = self.source.place(offset);
+        Problem {
+            file: self.source.file.to_owned(),
+            line,
+            column,
+            key: key.to_owned(),
+            what,
+            hint: hint.map(str::to_owned),
+        }
+    }
+
+    fn offset(&self, key: &str) -> usize {
+        let mut around = key;
+        loop {
+            if let Some(offset) = self.places.get(around) {
+                return *offset;
+            }
+            match around.rfind(['.', '[']) {
+                Some(end) => around = around.get(..end).unwrap_or_default(),
+                None => return 0,
+            }
+        }
+    }
+}
+
+/// Remembers where every value stands. Tables and their keys are indexed at the key.
+fn index_table(table: &DeTable<'_>, path: &str, places: &mut BTreeMap<String, usize>) {
+    for (key, value) in table {
+        index_value(value, join(path, key.get_ref()), key.span().start, places);
+    }
+}
+
+fn index_value(
+    value: &Spanned<DeValue<'_>>,
+    path: String,
+    key_start: usize,
+    places: &mut BTreeMap<String, usize>,
+) {
+    let start = match value.get_ref() {
+        DeValue::Table(table) => {
+            index_table(table, &path, places);
+            key_start
+        }
+        DeValue::Array(array) => {
+            for (index, item) in array.iter().enumerate() {
+                index_value(item, format!("{path}[{index}]"), item.span().start, places);
+            }
+            value.span().start
+        }
+        _ => value.span().start,
+    };
+    places.insert(path, start);
+}
+
+/// `a` and `b` make `a.b`; keys that are not bare are quoted.
+pub(super) fn join(path: &str, key: &str) -> String {
+    let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let plain = !key.is_empty() && key.chars().all(bare);
+    let key = if plain {
+        key.to_owned()
+    } else {
+        format!("{key:?}")
+    };
+    if path.is_empty() {
+        key
+    } else {
+        format!("{path}.{key}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_keys_are_quoted_in_paths() {
+        assert_eq!(join("upstreams", "a b"), "upstreams.\"a b\"");
+    }
+}

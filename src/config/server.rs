@@ -1,0 +1,183 @@
+//! `[server]` and `[admin]`.
+
+use std::net::SocketAddr;
+
+use url::Url;
+
+use super::reader::Section;
+use super::reference::Shown;
+use super::types::{Admin, Server, Tls};
+use super::units;
+
+/// Reads `[server]`.
+pub(super) fn read(s: &mut Section<'_>) -> Server {
+    let listen = s
+        .key(
+            "listen",
+            "Where to listen for MCP traffic. An unspecified address needs public_url.",
+        )
+        .address("127.0.0.1:8080");
+    let tls = tls(s);
+    let public_url = public_url(s, listen, tls.is_some());
+    let server = Server {
+        listen,
+        public_url,
+        allowed_origins: s
+            .key(
+                "allowed_origins",
+                "Web origins that may call, besides that of public_url.",
+            )
+            .list(&[], units::origin),
+        allowed_hosts: s
+            .key(
+                "allowed_hosts",
+                "Host headers we answer to, besides that of public_url.",
+            )
+            .list(&[], units::host),
+        trusted_proxies: s
+            .key(
+                "trusted_proxies",
+                "Address blocks whose X-Forwarded-* headers are believed.",
+            )
+            .list(&[], units::block),
+        tls,
+        header_timeout: s
+            .key("header_timeout", "How long a request head may take.")
+            .duration("10s"),
+        handshake_timeout: s
+            .key("handshake_timeout", "How long a TLS handshake may take.")
+            .duration("10s"),
+        max_connections: s
+            .key(
+                "max_connections",
+                "Open connections at once; more wait to be accepted.",
+            )
+            .count(10_000),
+        sse_after: s
+            .key(
+                "sse_after",
+                "When a call that is still silent is answered by an event stream (sessions of \
+                 2025-11-25).",
+            )
+            .wait("250ms"),
+        keep_alive: s
+            .key(
+                "keep_alive",
+                "Between two keep-alive comments on a quiet stream.",
+            )
+            .duration("15s"),
+        drain: s
+            .key(
+                "drain",
+                "After SIGTERM, how long running calls may take to finish.",
+            )
+            .wait("10s"),
+    };
+    later(s);
+    server
+}
+
+/// The URL that clients use, given or derived.
+fn public_url(s: &mut Section<'_>, listen: SocketAddr, tls: bool) -> Url {
+    let given = s
+        .key(
+            "public_url",
+            "The URL clients know us by; https unless loopback; may have a path that a proxy \
+             strips. Default: http:// (https:// with tls) and the address of `listen`.",
+        )
+        .url("https://mcp.example.com");
+    if given.is_none() && listen.ip().is_unspecified() {
+        s.error(
+            "public_url",
+            format!("is required, as listen = \"{listen}\" names no address"),
+            Some("write the URL that clients use, such as \"https://mcp.example.com\""),
+        );
+    }
+    let scheme = if tls { "https" } else { "http" };
+    let derived = format!("{scheme}://{listen}");
+    without_trailing_slash(
+        given
+            .or_else(|| Url::parse(&derived).ok())
+            .unwrap_or_else(loopback),
+    )
+}
+
+/// Reads `[admin]`.
+pub(super) fn admin(s: &mut Section<'_>) -> Admin {
+    let listen = s
+        .key(
+            "listen",
+            "Where to listen for probes and metrics: /live /ready /metrics.",
+        )
+        .address("127.0.0.1:9090");
+    Admin { listen }
+}
+
+fn tls(s: &mut Section<'_>) -> Option<Tls> {
+    let shown = Shown::Unset("{ cert = \"cert.pem\", key = \"key.pem\" }".to_owned());
+    s.key("tls", "Certificate chain and private key, PEM files.")
+        .inline(shown, |t| {
+            let mut file = |name, doc| {
+                let path = t.key(name, doc).path("");
+                match &path {
+                    None => t.error(name, "is required: a PEM file", None),
+                    Some(path) => {
+                        if let Err(error) = std::fs::File::open(path) {
+                            t.error(name, format!("{}: {error}", path.display()), None);
+                        }
+                    }
+                }
+                path.unwrap_or_default()
+            };
+            Tls {
+                cert: file("cert", "PEM file"),
+                key: file("key", "PEM file"),
+            }
+        })
+}
+
+/// Transports that are named already, so that nobody believes they are on.
+fn later(s: &mut Section<'_>) {
+    s.table(
+        "sse",
+        "The 2024-11-05 transport towards clients. Not available in this version.",
+        |t| {
+            refuse_enabled(t);
+            t.key("path", "Path of the event stream.").text("/sse");
+            t.key("messages", "Path for posted messages.")
+                .text("/messages");
+        },
+    );
+    s.table(
+        "websocket",
+        "WebSocket towards clients. Not available in this version.",
+        |t| {
+            refuse_enabled(t);
+            t.key("path", "Path of the socket.").text("/ws");
+        },
+    );
+}
+
+fn refuse_enabled(t: &mut Section<'_>) {
+    if t.key("enabled", "Whether it is served; only false is accepted.")
+        .flag(false)
+    {
+        let hint = "remove it, or write false; clients reach the gateway over Streamable HTTP";
+        t.error(
+            "enabled",
+            "this transport is not available in this version",
+            Some(hint),
+        );
+    }
+}
+
+fn without_trailing_slash(mut url: Url) -> Url {
+    let path = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&path);
+    url
+}
+
+fn loopback() -> Url {
+    #[expect(clippy::expect_used, reason = "the literal is a URL")]
+    Url::parse("http://127.0.0.1").expect("a URL")
+}

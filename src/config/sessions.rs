@@ -1,0 +1,73 @@
+//! `[sessions]`, `[events]` and `[stdio]`.
+
+use super::reader::Section;
+use super::types::{Events, Sessions, Stdio};
+
+/// Reads `[sessions]`.
+pub(super) fn read(s: &mut Section<'_>) -> Sessions {
+    Sessions {
+        idle: s
+            .key(
+                "idle",
+                "A session ends after this long without a request or an open stream.",
+            )
+            .duration("30m"),
+        absolute: s
+            .key(
+                "absolute",
+                "A session ends after this long, whatever happens.",
+            )
+            .duration("24h"),
+        max_per_principal: s
+            .key(
+                "max_per_principal",
+                "Live sessions of one principal; the least recently used idle one makes room.",
+            )
+            .count(1000),
+        max_total: s.key("max_total", "Live sessions.").count(20_000),
+        max_detached: s
+            .key(
+                "max_detached",
+                "Calls that run on after their client has gone, at once.",
+            )
+            .count(2000),
+    }
+}
+
+/// Reads `[events]`.
+pub(super) fn events(s: &mut Section<'_>) -> Events {
+    Events {
+        max_age: s
+            .key("max_age", "How long an event can be replayed.")
+            .duration("5m"),
+        per_session: s
+            .key("per_session", "Events kept for one session.")
+            .size("1MiB"),
+        total: s.key("total", "Events kept in all.").size("64MiB"),
+    }
+}
+
+/// Reads `[stdio]`.
+pub(super) fn stdio(s: &mut Section<'_>) -> Stdio {
+    Stdio {
+        max_children: s.key("max_children", "Children at once.").count(256),
+        max_children_per_principal: s
+            .key(
+                "max_children_per_principal",
+                "Children of one principal at once.",
+            )
+            .count(64),
+        idle: s
+            .key(
+                "idle",
+                "A child that nobody uses is stopped after this long.",
+            )
+            .duration("10m"),
+        spawn_wait: s
+            .key(
+                "spawn_wait",
+                "How long a caller waits for a place under these caps, before 503.",
+            )
+            .wait("10s"),
+    }
+}

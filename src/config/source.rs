@@ -1,0 +1,173 @@
+//! One file's text: where its lines are, what its `${NAME}`s mean, which files it names.
+//!
+//! The only reader of the environment.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use crate::secret::Secret;
+
+/// Looks a variable up.
+pub type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
+
+/// The largest secret file, in bytes.
+const MAX_SECRET_BYTES: u64 = 64 * 1024;
+
+/// The variable that stands for our own program, unless the environment sets it.
+pub const OWN_PROGRAM: &str = "DRAWBRIDGE_EXE";
+
+/// The variables of this process, and [`OWN_PROGRAM`].
+#[must_use]
+pub fn process_environment(name: &str) -> Option<String> {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place that reads the environment"
+    )]
+    let value = std::env::var(name).ok();
+    if value.is_none() && name == OWN_PROGRAM {
+        return Some(std::env::current_exe().ok()?.to_str()?.to_owned());
+    }
+    value
+}
+
+/// A file being read.
+pub(super) struct Source<'s> {
+    /// As the operator named it.
+    pub(super) file: &'s str,
+    text: &'s str,
+    env: Environment<'s>,
+}
+
+impl<'s> Source<'s> {
+    pub(super) fn new(file: &'s str, text: &'s str, env: Environment<'s>) -> Self {
+        Self { file, text, env }
+    }
+
+    /// Line and column, both from 1, of a byte offset.
+    pub(super) fn place(&self, offset: usize) -> (usize, usize) {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        let column = before
+            .rsplit('\n')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .count()
+            + 1;
+        (line, column)
+    }
+
+    /// Replaces `${NAME}` by the variable and `$$` by one `$`.
+    ///
+    /// # Errors
+    ///
+    /// Names what is missing, never what is there.
+    pub(super) fn expand<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, String> {
+        let Some((start, mut rest)) = text.split_once('$') else {
+            return Ok(Cow::Borrowed(text));
+        };
+        let mut out = start.to_owned();
+        loop {
+            if let Some(after) = rest.strip_prefix('$') {
+                out.push('$');
+                rest = after;
+            } else if let Some(after) = rest.strip_prefix('{') {
+                let (name, after) = after.split_once('}').ok_or("`${` without a closing `}`")?;
+                let value = (self.env)(name)
+                    .ok_or_else(|| format!("environment variable {name} is not set"))?;
+                out.push_str(&value);
+                rest = after;
+            } else {
+                out.push('$');
+            }
+            let Some((plain, after)) = rest.split_once('$') else {
+                break;
+            };
+            out.push_str(plain);
+            rest = after;
+        }
+        out.push_str(rest);
+        Ok(Cow::Owned(out))
+    }
+
+    /// A path as the file means it: relative ones start at the file's own directory.
+    pub(super) fn path(&self, path: &str) -> PathBuf {
+        Path::new(self.file)
+            .parent()
+            .unwrap_or(Path::new(""))
+            .join(path)
+    }
+
+    /// The content of a secret's file, without white space at its ends.
+    ///
+    /// # Errors
+    ///
+    /// Says why the file cannot be used, never what it holds.
+    pub(super) fn secret_file(&self, path: &str) -> Result<Secret, String> {
+        let path = self.path(path);
+        let wrong = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
+        let length = std::fs::metadata(&path)
+            .map_err(|error| wrong(&error))?
+            .len();
+        if length > MAX_SECRET_BYTES {
+            return Err(wrong(&"too large for a secret (over 64 KiB)"));
+        }
+        let text = std::fs::read_to_string(&path).map_err(|error| wrong(&error))?;
+        match text.trim() {
+            "" => Err(wrong(&"is empty")),
+            text => Ok(Secret::new(text)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn env(name: &str) -> Option<String> {
+        (name == "WHO").then(|| "world".to_owned())
+    }
+
+    #[rstest]
+    #[case("plain", "plain")]
+    #[case("hello ${WHO}!", "hello world!")]
+    #[case("${WHO}${WHO}", "worldworld")]
+    #[case("$${WHO}", "${WHO}")]
+    #[case("5$ or $HOME", "5$ or $HOME")]
+    #[case("$$", "$")]
+    #[case("ends with $", "ends with $")]
+    fn variables_are_put_in_and_dollars_escaped(#[case] text: &str, #[case] wanted: &str) {
+        assert_eq!(Source::new("a", "", &env).expand(text).unwrap(), wanted);
+    }
+
+    #[rstest]
+    #[case("${NOBODY}", "NOBODY")]
+    #[case("${WHO", "closing")]
+    fn what_cannot_be_expanded_is_named(#[case] text: &str, #[case] said: &str) {
+        assert!(
+            Source::new("a", "", &env)
+                .expand(text)
+                .unwrap_err()
+                .contains(said)
+        );
+    }
+
+    #[test]
+    fn places_count_lines_and_characters_from_one() {
+        let source = Source::new("a", "ab\ncé = 1\n", &env);
+        assert_eq!(source.place(0), (1, 1));
+        assert_eq!(source.place("ab\ncé".len()), (2, 3));
+        assert_eq!(source.place(1000), (3, 1));
+    }
+
+    #[test]
+    fn relative_paths_start_at_the_file() {
+        assert_eq!(
+            Source::new("etc/g.toml", "", &env).path("k"),
+            Path::new("etc/k")
+        );
+        assert_eq!(Source::new("g.toml", "", &env).path("/k"), Path::new("/k"));
+    }
+}

@@ -1,0 +1,343 @@
+//! Whole files through the reader.
+
+use std::time::Duration;
+
+use rstest::rstest;
+
+use super::*;
+
+fn env(name: &str) -> Option<String> {
+    match name {
+        "TOKEN" => Some("hunter2".to_owned()),
+        "PORT" => Some("9999".to_owned()),
+        _ => None,
+    }
+}
+
+fn read(text: &str) -> Result<Config, ConfigErrors> {
+    parse(text, "etc/g.toml", &env)
+}
+
+/// The errors of `text` below a file that is otherwise right, as lines.
+fn errors(text: &str) -> Vec<String> {
+    let errors = read(text).expect_err("a refused file").errors;
+    errors.iter().map(ToString::to_string).collect()
+}
+
+const OPEN: &str = "[auth]\nmode = \"none\"\n[upstreams.files]\ncommand = \"files\"\n";
+const OAUTH: &str = "[auth]\nmode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]\n\
+    [[auth.issuers]]\nissuer = \"https://auth.example.com\"\n\
+    [upstreams.files]\ncommand = \"files\"\n";
+
+#[test]
+fn the_smallest_file_gets_every_default() {
+    let config = read(OPEN).unwrap();
+    assert_eq!(config.server.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.server.public_url.as_str(), "http://127.0.0.1:8080/");
+    assert_eq!(config.server.sse_after, Duration::from_millis(250));
+    assert_eq!(config.admin.listen.to_string(), "127.0.0.1:9090");
+    assert_eq!(config.mcp.upstreams, ["files"]);
+    assert_eq!(config.limits.body, 4 << 20);
+    assert_eq!(
+        config.limits.rate,
+        Rate {
+            count: 100,
+            per: Duration::from_secs(1)
+        }
+    );
+    assert_eq!(config.sessions.max_total, 20_000);
+    let Carrier::Stdio(stdio) = &config.upstreams[0].carrier else {
+        panic!("a child")
+    };
+    assert_eq!((stdio.command.as_str(), stdio.max_children), ("files", 128));
+    assert_eq!(stdio.stop_eof, Duration::from_secs(2));
+    assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn every_mistake_is_reported_at_once_with_its_place() {
+    let text = "[server]\nlistn = \"127.0.0.1:1\"\ndrain = \"10\"\n[auth]\nmode = \"nobody\"\n\
+        [upstreams.files]\ncommand = \"x\"\nmax_children = \"3\"\n";
+    assert_eq!(
+        errors(text),
+        [
+            "etc/g.toml:2:1: server.listn: unknown key\n    did you mean `listen`?",
+            "etc/g.toml:3:9: server.drain: \"10\": expected a number with ms, s, m, h or d, such \
+             as \"10s\"",
+            "etc/g.toml:5:8: auth.mode: \"nobody\": not one of oauth, none",
+            "etc/g.toml:8:16: upstreams.files.max_children: expected a whole number, found text",
+        ]
+    );
+}
+
+#[test]
+fn a_missing_auth_section_shows_both_ways_out() {
+    let said = errors("[upstreams.files]\ncommand = \"x\"\n").join("\n");
+    assert!(
+        said.contains("mode = \"oauth\"") && said.contains("mode = \"none\""),
+        "{said}"
+    );
+    assert!(said.contains("[[auth.issuers]]"), "{said}");
+}
+
+#[test]
+fn broken_syntax_is_reported_with_places_and_without_the_line() {
+    let said = errors("[auth]\nmode = \"none\nkey = \"hunter2\n");
+    assert!(said.len() >= 2, "{said:?}");
+    assert!(said[0].starts_with("etc/g.toml:2:"), "{said:?}");
+    assert!(!said.join("").contains("hunter2"), "{said:?}");
+}
+
+#[test]
+fn an_unreadable_file_is_one_error() {
+    let errors = load(Path::new("/nonexistent/g.toml")).unwrap_err().errors;
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].to_string().contains("cannot be read"));
+}
+
+#[test]
+fn variables_fill_text_and_secrets() {
+    let text = format!(
+        "{OPEN}args = [\"--port=${{PORT}}\", \"$$5\"]\nenv = {{ KEY = \"Bearer ${{TOKEN}}\" }}\n"
+    );
+    let config = read(&text).unwrap();
+    let Carrier::Stdio(stdio) = &config.upstreams[0].carrier else {
+        panic!("a child")
+    };
+    assert_eq!(stdio.args, ["--port=9999", "$5"]);
+    assert_eq!(stdio.env["KEY"].expose(), "Bearer hunter2");
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn an_unset_variable_is_named() {
+    let said = errors(&format!("{OPEN}env = {{ KEY = \"${{NOBODY}}\" }}\n"));
+    assert!(said[0].contains("upstreams.files.env.KEY: environment variable NOBODY is not set"));
+}
+
+#[test]
+fn no_error_shows_what_a_variable_holds() {
+    let text = format!(
+        "{OPEN}cwd = \"${{TOKEN}}\"\n[server]\nlisten = \"${{TOKEN}}\"\n\
+         [upstreams.tracker]\nurl = \"https://x/${{TOKEN}}#f\"\nheaders = {{ A = \"\\n${{TOKEN}}\" }}\n"
+    );
+    let said = errors(&text);
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(!said.join("\n").contains("hunter2"), "{said:?}");
+}
+
+#[test]
+fn secrets_come_from_files_beside_the_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("key"), "0123456789abcdef0123456789abcdef\n").unwrap();
+    let file = dir.path().join("g.toml");
+    let text = format!(
+        "{OPEN}env = {{ KEY = {{ file = \"key\" }} }}\n\
+         [keys]\nseal = [{{ id = \"k1\", file = \"key\" }}]\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let config = load(&file).unwrap();
+    assert_eq!(
+        config.keys.seal[0].key.expose(),
+        "0123456789abcdef0123456789abcdef"
+    );
+    let Carrier::Stdio(stdio) = &config.upstreams[0].carrier else {
+        panic!("a child")
+    };
+    assert_eq!(
+        stdio.env["KEY"].expose(),
+        "0123456789abcdef0123456789abcdef"
+    );
+}
+
+#[rstest]
+#[case::missing_file(
+    "[keys]\nseal = [{ id = \"k1\", file = \"gone\" }]",
+    "keys.seal[0].file"
+)]
+#[case::short_key(
+    "[keys]\nseal = [{ id = \"k1\", key = \"short\" }]",
+    "shorter than 32 bytes"
+)]
+#[case::no_key("[keys]\nseal = [{ id = \"k1\" }]", "needs `file` or `key`")]
+#[case::reserved("[upstreams.ws]\ncommand = \"x\"", "reserved")]
+#[case::bad_name("[upstreams.Files]\ncommand = \"x\"", "not a name")]
+#[case::shared_name("[endpoints.files]\nupstreams = [\"files\"]", "has this name already")]
+#[case::no_such_upstream("[mcp]\nupstreams = [\"file\"]", "did you mean \"files\"?")]
+#[case::twice("[mcp]\nupstreams = [\"files\", \"files\"]", "listed twice")]
+#[case::not_shown(
+    "[endpoints.dev]\nupstreams = [\"files\"]\ntools = [\"x:*\"]",
+    "not shown here"
+)]
+#[case::no_pattern(
+    "[endpoints.dev]\nupstreams = [\"files\"]\ntools = [\"x\"]",
+    "upstream:pattern"
+)]
+#[case::empty_endpoint("[endpoints.dev]\nupstreams = []", "at least one")]
+#[case::stranger(
+    "[endpoints.dev]\nupstreams = [\"files\"]\nissuers = [\"x\"]",
+    "unknown issuer"
+)]
+#[case::neither("[upstreams.b]\nmerged = true", "needs `command` or `url`")]
+#[case::both(
+    "[upstreams.b]\ncommand = \"x\"\nurl = \"https://x\"",
+    "beside `command`"
+)]
+#[case::url_key(
+    "[upstreams.b]\ncommand = \"x\"\nproxy = \"http://p\"",
+    "reached by `url`"
+)]
+#[case::child_key(
+    "[upstreams.b]\nurl = \"https://x\"\nargs = [\"a\"]",
+    "started by `command`"
+)]
+#[case::later_carrier(
+    "[upstreams.b]\nurl = \"https://x\"\ntransport = \"sse\"",
+    "not available"
+)]
+#[case::later_era(
+    "[upstreams.b]\nurl = \"https://x\"\nera = \"modern\"",
+    "not available"
+)]
+#[case::later_revision(
+    "[upstreams.b]\ncommand = \"x\"\nera = \"2026-07-28\"",
+    "not available"
+)]
+#[case::later_sse("[server.sse]\nenabled = true", "not available")]
+#[case::later_websocket("[server.websocket]\nenabled = true", "not available")]
+#[case::credentials("[upstreams.b]\nurl = \"https://u:hunter2@x\"", "credentials")]
+#[case::own_header(
+    "[upstreams.b]\nurl = \"https://x\"\nheaders = { Host = \"y\" }",
+    "itself"
+)]
+#[case::bad_limit(
+    "[upstreams.b]\ncommand = \"x\"\nrlimits = { files = 1 }",
+    "not one of"
+)]
+#[case::path_scheme("[server]\npublic_url = \"ftp://localhost\"", "https://")]
+#[case::open_world(
+    "[server]\npublic_url = \"https://mcp.example.com\"",
+    "must be a loopback URL"
+)]
+#[case::open_listener("[server]\nlisten = \"192.0.2.1:80\"", "must be a loopback address")]
+#[case::open_admin("[admin]\nlisten = \"192.0.2.1:80\"", "must be a loopback address")]
+#[case::one_port("[admin]\nlisten = \"127.0.0.1:8080\"", "address of server.listen")]
+#[case::any_origin("[server]\nallowed_origins = [\"*\"]", "any web page")]
+#[case::wrong_table(
+    "[server.sse]\n[stdio]\nidle = 5\n[events]\n[limits.rate]",
+    "limits.rate"
+)]
+fn a_mistake_is_refused(#[case] lines: &str, #[case] said: &str) {
+    let errors = errors(&format!("{OPEN}{lines}\n")).join("\n");
+    assert!(errors.contains(said), "{errors}");
+    assert!(!errors.contains("hunter2"), "{errors}");
+}
+
+#[rstest]
+#[case::no_issuer(
+    "[auth]\nmode = \"oauth\"\n[upstreams.a]\ncommand = \"x\"",
+    "needs an issuer"
+)]
+#[case::http_issuer(&OAUTH.replace("https:", "http:"), "must be https")]
+#[case::query_issuer(&OAUTH.replace(".com", ".com?x=1"), "query")]
+#[case::two_issuers(
+    &format!("{OAUTH}[[auth.issuers]]\nissuer = \"https://auth.example.com\"\n"), "listed twice")]
+#[case::http_public(&format!("{OAUTH}[server]\npublic_url = \"http://a.example\"\n"), "https")]
+#[case::unspecified(&format!("{OAUTH}[server]\nlisten = \"0.0.0.0:1\"\n"), "public_url: is required")]
+#[case::bad_scope(&OAUTH.replace("mcp:tools", "two words"), "not a scope")]
+#[case::empty_rule(&format!("{OAUTH}[[auth.tool_scopes]]\n"), "auth.tool_scopes[0].scopes")]
+#[case::no_upstream("[auth]\nmode = \"none\"\n", "no upstream is configured")]
+fn a_mistake_with_oauth_is_refused(#[case] text: &str, #[case] said: &str) {
+    let errors = errors(text).join("\n");
+    assert!(errors.contains(said), "{errors}");
+}
+
+#[test]
+fn an_upstream_with_mistakes_is_not_called_missing_as_well() {
+    let said = errors(&format!(
+        "{OPEN}[upstreams.b]\n[mcp]\nupstreams = [\"b\"]\n"
+    ));
+    assert_eq!(said.len(), 1, "{said:?}");
+}
+
+#[test]
+fn an_issuer_on_a_loopback_host_may_speak_plain_http() {
+    let text = OAUTH.replace("https://auth.example.com", "http://localhost:9000/realms/x");
+    assert_eq!(
+        read(&text).unwrap().auth.issuers[0].issuer,
+        "http://localhost:9000/realms/x"
+    );
+}
+
+#[rstest]
+#[case::shared_principal(&format!("{OPEN}isolation = \"principal\"\n"), "isolation")]
+#[case::ignored_scopes(&OPEN.replace("\"none\"", "\"none\"\nrequired_scopes = [\"x\"]"), "no effect")]
+#[case::no_scopes(&OAUTH.replace("required_scopes = [\"mcp:tools\"]\n", ""), "requires a scope")]
+#[case::clear_text(&format!("{OAUTH}[upstreams.b]\nurl = \"http://b.example\"\n"), "plain http")]
+#[case::one_for_all(&OAUTH.replace(".com\"\n", ".com\"\naudiences = [\"x\"]\n"), "every other")]
+fn a_doubt_is_a_warning(#[case] text: &str, #[case] said: &str) {
+    let warnings = read(text).unwrap().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].to_string().contains(said), "{warnings:?}");
+}
+
+#[test]
+fn upstreams_keep_the_order_of_the_file() {
+    let text = format!(
+        "{OPEN}[upstreams.b]\ncommand = \"x\"\n[upstreams.a]\nurl = \"https://x\"\nmerged = false\n"
+    );
+    let config = read(&text).unwrap();
+    let names: Vec<_> = config
+        .upstreams
+        .iter()
+        .map(|upstream| &*upstream.name)
+        .collect();
+    assert_eq!(names, ["files", "b", "a"]);
+    assert_eq!(config.mcp.upstreams, ["files", "b"]);
+}
+
+#[test]
+fn empty_text_means_absent_where_a_key_may_be_missing() {
+    let text = format!(
+        "{OPEN}cwd = \"\"\n[upstreams.t]\nurl = \"https://t.example\"\nca_file = \"\"\nproxy = \"\"\n"
+    );
+    let config = read(&text).unwrap();
+    let Carrier::Http(http) = &config.upstreams[1].carrier else {
+        panic!("an HTTP upstream")
+    };
+    assert!(http.ca_file.is_none() && http.proxy.is_none());
+}
+
+#[test]
+fn the_public_url_loses_its_trailing_slash() {
+    let text = format!("{OAUTH}[server]\npublic_url = \"https://mcp.example.com/base/\"\n");
+    assert_eq!(
+        read(&text).unwrap().server.public_url.as_str(),
+        "https://mcp.example.com/base"
+    );
+}
+
+#[test]
+fn a_command_with_a_slash_is_found_from_the_file() {
+    let config = read(&OPEN.replace("\"files\"", "\"./bin/files\"")).unwrap();
+    let Carrier::Stdio(stdio) = &config.upstreams[0].carrier else {
+        panic!("a child")
+    };
+    assert_eq!(stdio.command, "etc/./bin/files");
+}
+
+#[test]
+fn the_reference_loads_and_says_only_defaults() {
+    let all = parse(&reference(), "g.toml", &env).expect("a valid reference");
+    let least = "[auth]\nmode = \"oauth\"\n[[auth.issuers]]\nissuer = \"https://auth.example.com\"\n\
+        [[auth.tool_scopes]]\ntools = [\"admin_*\"]\nscopes = [\"mcp:admin\"]\n\
+        [endpoints.dev]\nupstreams = [\"files\"]\n\
+        [upstreams.files]\ncommand = \"npx\"\n\
+        [upstreams.tracker]\nurl = \"https://tracker.example.net/mcp\"\n";
+    let least = parse(least, "g.toml", &env).unwrap();
+    let shape = |mut config: Config| {
+        config.warnings.clear();
+        format!("{config:#?}")
+    };
+    assert_eq!(shape(all), shape(least));
+}

@@ -1,0 +1,126 @@
+//! The configuration of one upstream as typed values.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use url::Url;
+
+use crate::secret::Secret;
+
+/// `[upstreams.<name>]`.
+#[derive(Debug, Clone)]
+pub struct Upstream {
+    /// `[a-z][a-z0-9-]{0,19}`.
+    pub name: String,
+    /// How it is reached.
+    pub carrier: Carrier,
+    /// Whose traffic may share a session or child.
+    pub isolation: Isolation,
+    /// Which protocol era it speaks.
+    pub era: Era,
+    /// Shown on `/mcp`.
+    pub merged: bool,
+    /// Serves `/mcp/<name>`.
+    pub direct: bool,
+    /// Scopes of `/mcp/<name>`; empty means `auth.required_scopes`.
+    pub required_scopes: Vec<String>,
+    /// Audiences accepted on `/mcp/<name>` besides the resource identifier.
+    pub audiences: Vec<String>,
+    /// For opening a session, handshake included.
+    pub connect_timeout: Duration,
+    /// Without any frame of the call.
+    pub idle_timeout: Duration,
+    /// For a whole call.
+    pub total_timeout: Duration,
+    /// For one question to the client.
+    pub ask_timeout: Duration,
+    /// Whether a lost session may be rebuilt elsewhere.
+    pub restartable: bool,
+    /// Tools that may be called again after a lost reply.
+    pub retry_safe: Vec<String>,
+}
+
+/// How an upstream is reached.
+#[derive(Debug, Clone)]
+pub enum Carrier {
+    /// A child process, one JSON-RPC message per line.
+    Stdio(StdioCarrier),
+    /// An HTTP service.
+    Http(HttpCarrier),
+}
+
+/// A stdio child.
+#[derive(Debug, Clone)]
+pub struct StdioCarrier {
+    /// Program, looked up in PATH.
+    pub command: String,
+    /// Arguments.
+    pub args: Vec<String>,
+    /// Working directory; empty means the private HOME.
+    pub cwd: Option<PathBuf>,
+    /// Variables set for the child.
+    pub env: BTreeMap<String, Secret>,
+    /// Names of our own variables that the child inherits.
+    pub inherit: Vec<String>,
+    /// Resource limits by name (`nofile`, `as`, `cpu`, `nproc`, `core`, `fsize`).
+    pub rlimits: BTreeMap<String, u64>,
+    /// From closed stdin to SIGTERM.
+    pub stop_eof: Duration,
+    /// From SIGTERM to SIGKILL.
+    pub stop_term: Duration,
+    /// Children of this upstream at once.
+    pub max_children: usize,
+}
+
+/// An HTTP upstream.
+#[derive(Debug, Clone)]
+pub struct HttpCarrier {
+    /// The MCP endpoint.
+    pub url: Url,
+    /// Which HTTP transport.
+    pub transport: Transport,
+    /// Fixed request headers.
+    pub headers: Vec<(String, Secret)>,
+    /// Extra trust anchors, PEM.
+    pub ca_file: Option<PathBuf>,
+    /// Forward proxy.
+    pub proxy: Option<Url>,
+}
+
+/// `upstreams.*.transport`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// Find out.
+    Auto,
+    /// Streamable HTTP.
+    Streamable,
+    /// HTTP+SSE of 2024-11-05.
+    Sse,
+    /// WebSocket.
+    WebSocket,
+}
+
+/// `upstreams.*.isolation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Isolation {
+    /// One upstream session per downstream session.
+    Session,
+    /// One per principal.
+    Principal,
+    /// One for all.
+    Shared,
+}
+
+/// `upstreams.*.era`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Era {
+    /// Probe.
+    Auto,
+    /// `initialize` handshake.
+    Legacy,
+    /// Self-contained requests.
+    Modern,
+    /// Exactly this revision.
+    Revision(&'static str),
+}

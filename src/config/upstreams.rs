@@ -1,0 +1,325 @@
+//! `[upstreams.<name>]`.
+
+use http::{HeaderName, HeaderValue};
+
+use super::endpoints;
+use super::reader::Section;
+use super::reference::Shown;
+use super::report::join;
+use super::upstream_types::{
+    Carrier, Era, HttpCarrier, Isolation, StdioCarrier, Transport, Upstream,
+};
+use crate::secret::Secret;
+
+/// The resource limits a child can be given.
+const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
+
+/// Headers that a configuration cannot set, as the transport does.
+const OWN_HEADERS: [&str; 10] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "te",
+    "transfer-encoding",
+];
+
+/// The samples of the reference: a stdio child, an HTTP service.
+pub(super) const STDIO_SAMPLE: &str = "files";
+/// See [`STDIO_SAMPLE`].
+pub(super) const HTTP_SAMPLE: &str = "tracker";
+
+/// Reads one `[upstreams.<name>]`; `None` when it is not known how to reach it.
+pub(super) fn read(name: &str, s: &mut Section<'_>) -> Option<Upstream> {
+    let only = |sample| !s.is_recording() || name == sample;
+    let (with_stdio, with_http) = (only(STDIO_SAMPLE), only(HTTP_SAMPLE));
+    let stdio = if with_stdio { stdio(s) } else { None };
+    let stdio_keys = s.take_group();
+    let http = if with_http { http(s) } else { None };
+    let http_keys = s.take_group();
+    let carrier = match (stdio, http) {
+        (Some(stdio), None) => {
+            misplaced(s, &http_keys, "is for upstreams that are reached by `url`");
+            Some(Carrier::Stdio(stdio))
+        }
+        (None, Some(http)) => {
+            misplaced(
+                s,
+                &stdio_keys,
+                "is for upstreams that are started by `command`",
+            );
+            Some(Carrier::Http(http))
+        }
+        (Some(_), Some(_)) => {
+            s.error(
+                "url",
+                "stands beside `command`",
+                Some("an upstream has one of them"),
+            );
+            None
+        }
+        (None, None) => {
+            if !s.has("url") && !s.has("command") {
+                let hint =
+                    "command = \"…\" starts a stdio server, url = \"…\" reaches one over HTTP";
+                s.error("", "needs `command` or `url`", Some(hint));
+            }
+            None
+        }
+    };
+    if !with_stdio {
+        return None;
+    }
+    common(name, s, carrier)
+}
+
+fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
+    let command = s
+        .key(
+            "command",
+            "Program to start, looked up in PATH. One of command and url is needed.",
+        )
+        .chosen()
+        .optional("npx");
+    let args = s
+        .key(
+            "args",
+            "Its arguments. For example [\"-y\", \"@scope/server\", \"/data\"].",
+        )
+        .list(&[], |text| Ok(text.to_owned()));
+    let cwd = s
+        .key(
+            "cwd",
+            "Its working directory. Default: a private home directory.",
+        )
+        .path("/srv/files");
+    let env = s
+        .key("env", "Variables set for it; they win over inherited ones.")
+        .secrets();
+    let inherit = s
+        .key(
+            "inherit",
+            "Names of our own variables it gets too, besides PATH, LANG, TZ and such.",
+        )
+        .list(&[], |text| Ok(text.to_owned()));
+    let rlimits = s.key("rlimits", "Resource limits.").numbers(&RLIMITS);
+    let stop = Shown::Default("{ eof = \"2s\", term = \"3s\" }".to_owned());
+    let (stop_eof, stop_term) = s
+        .key(
+            "stop",
+            "Patience after its input is closed, and after SIGTERM; then SIGKILL.",
+        )
+        .inline_or_empty(stop, |t| {
+            let eof = t.key("eof", "From closed input to SIGTERM.").wait("2s");
+            (eof, t.key("term", "From SIGTERM to SIGKILL.").wait("3s"))
+        });
+    let max_children = s
+        .key("max_children", "Children of this upstream at once.")
+        .count(128);
+    let command = command?;
+    // A path is meant from the file, not from wherever the child will stand.
+    let command = if command.contains('/') {
+        s.report
+            .source
+            .path(&command)
+            .to_string_lossy()
+            .into_owned()
+    } else {
+        command
+    };
+    Some(StdioCarrier {
+        command,
+        args,
+        cwd,
+        env,
+        inherit,
+        rlimits,
+        stop_eof,
+        stop_term,
+        max_children,
+    })
+}
+
+fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
+    let url = s
+        .key("url", "The server's MCP endpoint.")
+        .chosen()
+        .url("https://tracker.example.net/mcp");
+    let words = [
+        ("auto", Transport::Auto),
+        ("streamable", Transport::Streamable),
+        ("sse", Transport::Sse),
+        ("websocket", Transport::WebSocket),
+    ];
+    let transport = s
+        .key(
+            "transport",
+            "Which HTTP transport; sse and websocket are not available in this version.",
+        )
+        .choice("auto", &words)
+        .unwrap_or(Transport::Auto);
+    if matches!(transport, Transport::Sse | Transport::WebSocket) {
+        let hint = "use \"auto\" or \"streamable\"";
+        s.error(
+            "transport",
+            "this transport is not available in this version",
+            Some(hint),
+        );
+    }
+    let headers = s
+        .key(
+            "headers",
+            "Headers of every request to it; values are secrets.",
+        )
+        .secrets();
+    let headers = headers
+        .into_iter()
+        .filter_map(|(name, value)| header(s, name, value))
+        .collect();
+    let ca_file = s
+        .key(
+            "ca_file",
+            "Certificates to trust besides the system's, PEM.",
+        )
+        .path("ca.pem");
+    if let Some(Err(error)) = ca_file.as_ref().map(std::fs::File::open) {
+        s.error("ca_file", format!("cannot be read: {error}"), None);
+    }
+    let proxy = s
+        .key(
+            "proxy",
+            "Forward proxy. The proxy variables of the environment are not obeyed.",
+        )
+        .url("http://proxy.example.net:3128");
+    Some(HttpCarrier {
+        url: url?,
+        transport,
+        headers,
+        ca_file,
+        proxy,
+    })
+}
+
+/// A header that may be sent, in the form it is sent.
+fn header(s: &Section<'_>, name: String, value: Secret) -> Option<(String, Secret)> {
+    let path = join("headers", &name);
+    let known = HeaderName::try_from(name.as_str());
+    if known.is_err() {
+        s.error(&path, "not a header name", None);
+    } else if HeaderValue::try_from(value.expose()).is_err() {
+        s.error(&path, "holds characters that no header can carry", None);
+    } else if known.is_ok_and(|name| OWN_HEADERS.contains(&name.as_str())) {
+        s.error(&path, "is set by the gateway itself", None);
+    } else {
+        return Some((name, value));
+    }
+    None
+}
+
+fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<Upstream> {
+    let isolation = s
+        .key(
+            "isolation",
+            "Whose traffic may share one upstream session or child: nobody's but one session's, \
+             one principal's, everybody's.",
+        )
+        .choice(
+            "session",
+            &[
+                ("session", Isolation::Session),
+                ("principal", Isolation::Principal),
+                ("shared", Isolation::Shared),
+            ],
+        )
+        .unwrap_or(Isolation::Session);
+    let era = era(s);
+    let merged = s.key("merged", "Whether it is shown on /mcp.").flag(true);
+    let direct = s.key("direct", "Whether /mcp/<name> is served.").flag(true);
+    let required_scopes = endpoints::scopes(s);
+    let audiences = endpoints::audiences(s);
+    let connect_timeout = s
+        .key(
+            "connect_timeout",
+            "For opening a session with it, handshake included.",
+        )
+        .duration("10s");
+    let idle_timeout = s
+        .key(
+            "idle_timeout",
+            "Without any sign of life of a call; stands still while it asks.",
+        )
+        .duration("60s");
+    let total_timeout = s.key("total_timeout", "For a whole call.").duration("30m");
+    let ask_timeout = s
+        .key("ask_timeout", "For one question to the client.")
+        .duration("10m");
+    let restartable = s
+        .key(
+            "restartable",
+            "Whether a lost session may be opened again and carry on.",
+        )
+        .flag(false);
+    let retry_safe = s
+        .key(
+            "retry_safe",
+            "Tools that may be called again after a lost reply.",
+        )
+        .list(&[], |text| Ok(text.to_owned()));
+    Some(Upstream {
+        name: name.to_owned(),
+        carrier: carrier?,
+        isolation,
+        era,
+        merged,
+        direct,
+        required_scopes,
+        audiences,
+        connect_timeout,
+        idle_timeout,
+        total_timeout,
+        ask_timeout,
+        restartable,
+        retry_safe,
+    })
+}
+
+fn era(s: &mut Section<'_>) -> Era {
+    let words = [
+        ("auto", Era::Auto),
+        ("legacy", Era::Legacy),
+        ("modern", Era::Modern),
+        ("2024-11-05", Era::Revision("2024-11-05")),
+        ("2025-03-26", Era::Revision("2025-03-26")),
+        ("2025-06-18", Era::Revision("2025-06-18")),
+        ("2025-11-25", Era::Revision("2025-11-25")),
+        ("2026-07-28", Era::Revision("2026-07-28")),
+    ];
+    let era = s
+        .key(
+            "era",
+            "Which protocol it speaks; modern and 2026-07-28 are not available in this version.",
+        )
+        .choice("auto", &words)
+        .unwrap_or(Era::Auto);
+    if matches!(era, Era::Modern | Era::Revision("2026-07-28")) {
+        let hint = "use \"auto\", \"legacy\" or a revision up to 2025-11-25";
+        s.error(
+            "era",
+            "this era is not available in this version",
+            Some(hint),
+        );
+    }
+    era
+}
+
+fn misplaced(s: &Section<'_>, keys: &[&'static str], what: &str) {
+    for key in keys {
+        if s.has(key) {
+            s.error(key, what, None);
+        }
+    }
+}
