@@ -1,0 +1,211 @@
+//! The real binary as a child process.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+
+use super::http::Actor;
+use super::issuer::Issuer;
+use super::process::{self, Process};
+use super::{PATIENCE, eventually, within};
+
+/// A running gateway. Dropping it kills it.
+pub(crate) struct Gateway {
+    child: Child,
+    pid: u32,
+    /// `http://127.0.0.1:PORT`, without a path.
+    pub(crate) url: String,
+    admin: String,
+    log: Log,
+    /// Absent with `auth.mode = "none"`.
+    issuer: Option<Arc<Issuer>>,
+    dir: TempDir,
+}
+
+/// Everything the process wrote, on either stream.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    fn follow(&self, stream: impl AsyncRead + Unpin + Send + 'static) {
+        let log = self.clone();
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(stream).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                log.0.lock().unwrap().push(line);
+            }
+        });
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn after(&self, prefix: &str) -> Option<String> {
+        self.0.lock().unwrap().iter().find_map(|line| line.strip_prefix(prefix).map(str::to_owned))
+    }
+}
+
+impl Gateway {
+    /// Starts `serve` with this configuration and waits until `/ready` says so.
+    pub(crate) async fn start(config: &str, issuer: Option<Arc<Issuer>>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("gateway.toml");
+        std::fs::write(&file, config).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+            .arg("serve")
+            .arg("--config")
+            .arg(&file)
+            .current_dir(dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let log = Log::default();
+        log.follow(child.stdout.take().unwrap());
+        log.follow(child.stderr.take().unwrap());
+        let started = Instant::now();
+        let (url, admin) = loop {
+            if let (Some(url), Some(admin)) = (log.after("listening on "), log.after("admin on ")) {
+                break (url, admin);
+            }
+            let exited = child.try_wait().unwrap();
+            assert!(
+                exited.is_none() && started.elapsed() < PATIENCE,
+                "the gateway did not start ({exited:?}):\n{config}\n{}",
+                log.lines().join("\n")
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
+        let base = url.trim_end_matches("/mcp").to_owned();
+        let pid = child.id().unwrap();
+        let gateway = Self { child, pid, url: base, admin, log, issuer, dir };
+        eventually("/ready", async || {
+            gateway.admin_text("/ready").await.is_some_and(|(status, _)| status == 200).then_some(())
+        })
+        .await;
+        gateway
+    }
+
+    /// Somebody without a token.
+    pub(crate) fn anonymous(&self) -> Actor {
+        Actor::new(&self.url, None)
+    }
+
+    /// Somebody with a good token for every endpoint, with the scope `mcp:tools`; without
+    /// authentication, somebody without a token.
+    pub(crate) fn principal(&self, name: &str) -> Actor {
+        let token = self.issuer.as_ref().map(|issuer| {
+            let audience = |path: &str| format!("{}{path}", self.url);
+            let endpoints = self.endpoints();
+            let audiences: Vec<String> = endpoints.iter().map(|path| audience(path)).collect();
+            issuer.mint(name, &audiences, "mcp:tools")
+        });
+        Actor::new(&self.url, token)
+    }
+
+    /// Somebody with this token.
+    pub(crate) fn bearer(&self, token: &str) -> Actor {
+        Actor::new(&self.url, Some(token.to_owned()))
+    }
+
+    /// The issuer that [`Self::principal`] uses.
+    pub(crate) fn issuer(&self) -> &Issuer {
+        self.issuer.as_deref().expect("a gateway with authentication")
+    }
+
+    /// The paths that the configuration gives rise to, `/mcp` first.
+    fn endpoints(&self) -> Vec<String> {
+        let config = std::fs::read_to_string(self.dir.path().join("gateway.toml")).unwrap();
+        let config: toml::Table = config.parse().unwrap();
+        let names = ["upstreams", "endpoints"].into_iter().filter_map(|table| config.get(table));
+        let names = names.flat_map(|table| table.as_table().unwrap().keys());
+        std::iter::once("/mcp".to_owned()).chain(names.map(|name| format!("/mcp/{name}"))).collect()
+    }
+
+    /// Status and body of a path on the admin port, if it answers.
+    pub(crate) async fn admin_text(&self, path: &str) -> Option<(u16, String)> {
+        let answer = Actor::new(&self.admin, None).try_get(path).await.ok()?;
+        Some((answer.status(), answer.text().await))
+    }
+
+    /// One sample of `/metrics`: the sum over all series of `name` whose labels contain `labels`.
+    pub(crate) async fn metric(&self, name: &str, labels: &str) -> f64 {
+        let (_, text) = self.admin_text("/metrics").await.expect("the admin port answers");
+        text.lines()
+            .filter(|line| !line.starts_with('#'))
+            .filter_map(|line| line.rsplit_once(' '))
+            .filter(|(series, _)| series.split('{').next() == Some(name) && series.contains(labels))
+            .filter_map(|(_, value)| value.parse::<f64>().ok())
+            .sum()
+    }
+
+    /// Everything written so far, one entry per line.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lines()
+    }
+
+    /// The log lines that are JSON objects.
+    pub(crate) fn log_records(&self) -> Vec<Value> {
+        self.log.lines().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Living processes below the gateway.
+    pub(crate) fn children(&self) -> Vec<Process> {
+        process::descendants(self.pid)
+    }
+
+    /// Sends a signal to the gateway alone.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.pid).unwrap()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for the process to end; its exit code, `None` after a signal.
+    pub(crate) async fn exit(&mut self) -> Option<i32> {
+        within("the gateway's exit", self.child.wait()).await.unwrap().code()
+    }
+
+    /// Stops it politely; fails if it does not exit with success or leaves a process behind.
+    pub(crate) async fn stop(mut self) {
+        let family = self.children();
+        self.signal(Signal::TERM);
+        assert_eq!(self.exit().await, Some(0), "exit code");
+        nothing_left(&family).await;
+    }
+
+    /// `kill -9`; fails if a process is left behind.
+    pub(crate) async fn kill(mut self) {
+        let family = self.children();
+        self.signal(Signal::KILL);
+        self.exit().await;
+        nothing_left(&family).await;
+    }
+}
+
+async fn nothing_left(family: &[Process]) {
+    eventually("no process is left over", async || {
+        family.iter().all(|process| !process::is_alive(*process)).then_some(())
+    })
+    .await;
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of the gateway ---\n{}", self.log.lines().join("\n"));
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The configuration of a gateway under test, as little of it as the test is about.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::gateway::Gateway;
+use super::issuer::Issuer;
+use super::upstream::{HttpStub, stub_program};
+
+/// A gateway to be: ports are chosen by the system, everything else has its default.
+pub(crate) struct Setup {
+    server: String,
+    auth: String,
+    issuer: Option<Arc<Issuer>>,
+    rest: String,
+}
+
+impl Setup {
+    /// Without authentication: everybody is `anonymous`.
+    pub(crate) fn open() -> Self {
+        Self {
+            server: String::new(),
+            auth: "mode = \"none\"\n".into(),
+            issuer: None,
+            rest: String::new(),
+        }
+    }
+
+    /// With tokens of a local issuer; see [`Gateway::principal`].
+    pub(crate) fn secured() -> Self {
+        let issuer = Arc::new(Issuer::new());
+        let auth = "mode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]\n".into();
+        Self { server: String::new(), auth, issuer: Some(issuer), rest: String::new() }
+    }
+
+    /// Lines for `[server]`.
+    pub(crate) fn server(mut self, lines: &str) -> Self {
+        writeln!(self.server, "{lines}").unwrap();
+        self
+    }
+
+    /// Lines for `[auth]`, before the issuers.
+    pub(crate) fn auth(mut self, lines: &str) -> Self {
+        writeln!(self.auth, "{lines}").unwrap();
+        self
+    }
+
+    /// Whole tables.
+    pub(crate) fn toml(mut self, tables: &str) -> Self {
+        writeln!(self.rest, "{tables}").unwrap();
+        self
+    }
+
+    /// The stub upstream as a stdio child.
+    pub(crate) fn stub(self, name: &str, args: &[&str]) -> Self {
+        self.stub_with(name, args, "")
+    }
+
+    /// The stub upstream as a stdio child, with further keys of its table.
+    pub(crate) fn stub_with(self, name: &str, args: &[&str], keys: &str) -> Self {
+        let args: Vec<&str> = std::iter::once("stdio").chain(args.iter().copied()).collect();
+        self.stdio(name, &stub_program(), &args, keys)
+    }
+
+    /// Any program as a stdio child.
+    pub(crate) fn stdio(self, name: &str, command: &str, args: &[&str], keys: &str) -> Self {
+        self.toml(&format!("[upstreams.{name}]\ncommand = {command:?}\nargs = {args:?}\n{keys}"))
+    }
+
+    /// A running HTTP stub.
+    pub(crate) fn http(self, name: &str, stub: &HttpStub, keys: &str) -> Self {
+        self.url(name, &stub.url, keys)
+    }
+
+    /// An HTTP upstream at `url`.
+    pub(crate) fn url(self, name: &str, url: &str, keys: &str) -> Self {
+        self.toml(&format!("[upstreams.{name}]\nurl = {url:?}\n{keys}"))
+    }
+
+    /// The configuration file.
+    pub(crate) fn render(&self) -> String {
+        let mut text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n{}\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[auth]\n{}\n",
+            self.server, self.auth
+        );
+        if let Some(issuer) = &self.issuer {
+            write!(
+                text,
+                "[[auth.issuers]]\nissuer = {:?}\njwks_file = {:?}\n\n",
+                issuer.name,
+                issuer.jwks_file()
+            )
+            .unwrap();
+        }
+        text + &self.rest
+    }
+
+    /// Starts it and waits until it is ready.
+    pub(crate) async fn start(self) -> Gateway {
+        Gateway::start(&self.render(), self.issuer).await
+    }
+}

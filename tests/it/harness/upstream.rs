@@ -1,0 +1,56 @@
+//! The stub upstream (`tests/stubs`) as the tests start it.
+
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::within;
+
+/// The path of the stub, which cargo builds with `--features stubs`.
+pub(crate) fn stub_program() -> String {
+    option_env!("CARGO_BIN_EXE_stub-upstream")
+        .expect("the stub upstream: run the tests with `--features stubs`")
+        .to_owned()
+}
+
+/// A stub that serves HTTP until it is dropped.
+pub(crate) struct HttpStub {
+    pub(crate) url: String,
+    child: Child,
+}
+
+impl HttpStub {
+    /// Starts one on a free port and waits until it listens.
+    pub(crate) async fn start(args: &[&str]) -> Self {
+        Self::start_on(0, args).await
+    }
+
+    /// Starts one on this port (0 takes a free one) and waits until it listens.
+    pub(crate) async fn start_on(port: u16, args: &[&str]) -> Self {
+        let mut child = Command::new(stub_program())
+            .args(["http", "--port", &port.to_string(), "--until-eof"])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = within("the stub's address", lines.next_line()).await.unwrap().unwrap();
+        let ready: Value = serde_json::from_str(&line).unwrap();
+        let url = ready["url"].as_str().unwrap().to_owned();
+        Self { url, child }
+    }
+
+    /// The port it listens on.
+    pub(crate) fn port(&self) -> u16 {
+        self.url.parse::<url::Url>().unwrap().port().unwrap()
+    }
+
+    /// Ends it and waits until its port is free.
+    pub(crate) async fn stop(mut self) {
+        self.child.kill().await.unwrap();
+    }
+}

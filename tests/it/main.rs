@@ -1,0 +1,19 @@
+//! The gateway from outside: the real binary, real children, real clients.
+//!
+//! Each module is a topic. What they share is in [`harness`]: start a gateway, be somebody, say
+//! something, and leave nothing behind.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests start processes and tasks, and read the clock and the environment, themselves"
+)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a test that cannot go on fails loudly"
+)]
+
+mod harness;
