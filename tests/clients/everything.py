@@ -51,11 +51,11 @@ def code(error):
 class Everything:
     def __init__(self):
         self.asked = []
-        self.roots = [{"uri": "file:///first", "name": "first"}]
+        self.shared = [{"uri": "file:///first", "name": "first"}]
         self.answer = {
             "sampling": self.sample,
             "elicitation": self.elicit,
-            "roots": lambda: {"roots": self.roots},
+            "roots": lambda: {"roots": self.shared},
         }
         self.peer = None
 
@@ -157,9 +157,9 @@ class Everything:
         refused = await outcome(self.peer.call(name("trigger-url-elicitation"), arguments))
         assert code(refused) == -32042, refused
 
-    async def roots_(self):
+    async def roots(self):
         assert "file:///first" in text(await self.peer.call(name("get-roots-list")))
-        self.roots = [{"uri": "file:///second", "name": "second"}]
+        self.shared = [{"uri": "file:///second", "name": "second"}]
         await self.peer.session.send_roots_list_changed()
 
         async def renewed():
@@ -210,7 +210,7 @@ async def main():
                 it.sampling,
                 it.elicitation_form,
                 it.elicitation_url,
-                it.roots_,
+                it.roots,
                 it.subscriptions,
                 it.list_changed,
             ]

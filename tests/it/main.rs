@@ -16,4 +16,6 @@
     reason = "a test that cannot go on fails loudly"
 )]
 
+mod clients;
+mod conformance;
 mod harness;

@@ -36,7 +36,12 @@ pub(crate) struct EventStream {
 
 impl EventStream {
     pub(crate) fn new(body: Incoming) -> Self {
-        Self { body, buffer: Vec::new(), last_id: None, retry: None }
+        Self {
+            body,
+            buffer: Vec::new(),
+            last_id: None,
+            retry: None,
+        }
     }
 
     /// The next event or comment; `None` when the stream ended properly or broke.

@@ -48,7 +48,11 @@ impl Log {
     }
 
     fn after(&self, prefix: &str) -> Option<String> {
-        self.0.lock().unwrap().iter().find_map(|line| line.strip_prefix(prefix).map(str::to_owned))
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .find_map(|line| line.strip_prefix(prefix).map(str::to_owned))
     }
 }
 
@@ -87,9 +91,21 @@ impl Gateway {
         };
         let base = url.trim_end_matches("/mcp").to_owned();
         let pid = child.id().unwrap();
-        let gateway = Self { child, pid, url: base, admin, log, issuer, dir };
+        let gateway = Self {
+            child,
+            pid,
+            url: base,
+            admin,
+            log,
+            issuer,
+            dir,
+        };
         eventually("/ready", async || {
-            gateway.admin_text("/ready").await.is_some_and(|(status, _)| status == 200).then_some(())
+            gateway
+                .admin_text("/ready")
+                .await
+                .is_some_and(|(status, _)| status == 200)
+                .then_some(())
         })
         .await;
         gateway
@@ -119,16 +135,22 @@ impl Gateway {
 
     /// The issuer that [`Self::principal`] uses.
     pub(crate) fn issuer(&self) -> &Issuer {
-        self.issuer.as_deref().expect("a gateway with authentication")
+        self.issuer
+            .as_deref()
+            .expect("a gateway with authentication")
     }
 
     /// The paths that the configuration gives rise to, `/mcp` first.
     fn endpoints(&self) -> Vec<String> {
         let config = std::fs::read_to_string(self.dir.path().join("gateway.toml")).unwrap();
         let config: toml::Table = config.parse().unwrap();
-        let names = ["upstreams", "endpoints"].into_iter().filter_map(|table| config.get(table));
+        let names = ["upstreams", "endpoints"]
+            .into_iter()
+            .filter_map(|table| config.get(table));
         let names = names.flat_map(|table| table.as_table().unwrap().keys());
-        std::iter::once("/mcp".to_owned()).chain(names.map(|name| format!("/mcp/{name}"))).collect()
+        std::iter::once("/mcp".to_owned())
+            .chain(names.map(|name| format!("/mcp/{name}")))
+            .collect()
     }
 
     /// Status and body of a path on the admin port, if it answers.
@@ -139,7 +161,10 @@ impl Gateway {
 
     /// One sample of `/metrics`: the sum over all series of `name` whose labels contain `labels`.
     pub(crate) async fn metric(&self, name: &str, labels: &str) -> f64 {
-        let (_, text) = self.admin_text("/metrics").await.expect("the admin port answers");
+        let (_, text) = self
+            .admin_text("/metrics")
+            .await
+            .expect("the admin port answers");
         text.lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.rsplit_once(' '))
@@ -155,7 +180,11 @@ impl Gateway {
 
     /// The log lines that are JSON objects.
     pub(crate) fn log_records(&self) -> Vec<Value> {
-        self.log.lines().iter().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        self.log
+            .lines()
+            .iter()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .collect()
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -175,7 +204,10 @@ impl Gateway {
 
     /// Waits for the process to end; its exit code, `None` after a signal.
     pub(crate) async fn exit(&mut self) -> Option<i32> {
-        within("the gateway's exit", self.child.wait()).await.unwrap().code()
+        within("the gateway's exit", self.child.wait())
+            .await
+            .unwrap()
+            .code()
     }
 
     /// Stops it politely; fails if it does not exit with success or leaves a process behind.
@@ -197,7 +229,10 @@ impl Gateway {
 
 async fn nothing_left(family: &[Process]) {
     eventually("no process is left over", async || {
-        family.iter().all(|process| !process::is_alive(*process)).then_some(())
+        family
+            .iter()
+            .all(|process| !process::is_alive(*process))
+            .then_some(())
     })
     .await;
 }
@@ -205,7 +240,10 @@ async fn nothing_left(family: &[Process]) {
 impl Drop for Gateway {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- log of the gateway ---\n{}", self.log.lines().join("\n"));
+            eprintln!(
+                "--- log of the gateway ---\n{}",
+                self.log.lines().join("\n")
+            );
         }
     }
 }

@@ -53,7 +53,11 @@ impl Actor {
     /// `base` is scheme, host and port.
     pub(crate) fn new(base: &str, token: Option<String>) -> Self {
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { client, base: base.trim_end_matches('/').to_owned(), token }
+        Self {
+            client,
+            base: base.trim_end_matches('/').to_owned(),
+            token,
+        }
     }
 
     /// The token it presents.
@@ -71,7 +75,9 @@ impl Actor {
         body: impl Into<Bytes>,
     ) -> Answer {
         let what = format!("an answer to {method} {path}");
-        within(&what, self.try_send(method, path, headers, body.into())).await.unwrap()
+        within(&what, self.try_send(method, path, headers, body.into()))
+            .await
+            .unwrap()
     }
 
     async fn try_send(
@@ -83,13 +89,22 @@ impl Actor {
     ) -> Result<Answer, hyper_util::client::legacy::Error> {
         let mut all = HeaderMap::new();
         if let Some(token) = &self.token {
-            all.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+            all.insert(
+                header::AUTHORIZATION,
+                format!("Bearer {token}").parse().unwrap(),
+            );
         }
         if method == Method::POST {
-            all.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            all.insert(
+                header::CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            );
             all.insert(header::ACCEPT, HeaderValue::from_static(BOTH));
         } else if method == Method::GET {
-            all.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
+            all.insert(
+                header::ACCEPT,
+                HeaderValue::from_static("text/event-stream"),
+            );
         }
         for (name, _) in headers {
             all.remove(*name);
@@ -101,16 +116,23 @@ impl Actor {
         let uri = format!("{}{path}", self.base);
         let mut request = Request::builder().method(method).uri(uri);
         *request.headers_mut().unwrap() = all;
-        let response = self.client.request(request.body(Full::new(body)).unwrap()).await?;
+        let response = self
+            .client
+            .request(request.body(Full::new(body)).unwrap())
+            .await?;
         for name in response.headers().keys() {
-            assert!(ALLOWED.contains(&name.as_str()), "unexpected response header {name}");
+            assert!(
+                ALLOWED.contains(&name.as_str()),
+                "unexpected response header {name}"
+            );
         }
         Ok(Answer(response))
     }
 
     /// POSTs a JSON value.
     pub(crate) async fn post(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Answer {
-        self.send(Method::POST, path, headers, body.to_string()).await
+        self.send(Method::POST, path, headers, body.to_string())
+            .await
     }
 
     /// POSTs exactly these bytes.
@@ -133,7 +155,8 @@ impl Actor {
         &self,
         path: &str,
     ) -> Result<Answer, hyper_util::client::legacy::Error> {
-        self.try_send(Method::GET, path, &[("accept", "*/*")], Bytes::new()).await
+        self.try_send(Method::GET, path, &[("accept", "*/*")], Bytes::new())
+            .await
     }
 
     /// A session of the newest legacy revision that can be asked everything.
@@ -193,11 +216,15 @@ impl Answer {
 
     /// Whether the body is an event stream.
     pub(crate) fn is_stream(&self) -> bool {
-        self.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"))
+        self.header("content-type")
+            .is_some_and(|kind| kind.starts_with("text/event-stream"))
     }
 
     pub(crate) async fn bytes(self) -> Bytes {
-        within("the whole body", self.0.into_body().collect()).await.unwrap().to_bytes()
+        within("the whole body", self.0.into_body().collect())
+            .await
+            .unwrap()
+            .to_bytes()
     }
 
     pub(crate) async fn text(self) -> String {
@@ -218,7 +245,11 @@ impl Answer {
 
     /// The body as events.
     pub(crate) fn events(self) -> EventStream {
-        assert!(self.is_stream(), "content type {:?}", self.header("content-type"));
+        assert!(
+            self.is_stream(),
+            "content type {:?}",
+            self.header("content-type")
+        );
         EventStream::new(self.0.into_body())
     }
 }

@@ -38,7 +38,11 @@ impl Issuer {
         }]});
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("jwks.json"), keys.to_string()).unwrap();
-        Self { name: "https://issuer.test".into(), key, dir }
+        Self {
+            name: "https://issuer.test".into(),
+            key,
+            dir,
+        }
     }
 
     pub(crate) fn jwks_file(&self) -> PathBuf {
@@ -74,5 +78,8 @@ impl Issuer {
 
 /// Seconds since 1970.
 pub(crate) fn unix_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs()
 }

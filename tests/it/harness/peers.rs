@@ -25,7 +25,10 @@ pub(crate) fn are_installed() -> bool {
         return true;
     }
     let is_required = std::env::var_os("DRAWBRIDGE_PEERS").is_some_and(|value| value == "required");
-    assert!(!is_required, "not installed: {missing:?}; run tests/setup/install.py");
+    assert!(
+        !is_required,
+        "not installed: {missing:?}; run tests/setup/install.py"
+    );
     eprintln!("SKIPPED: peers are not installed ({missing:?}); run tests/setup/install.py");
     false
 }
@@ -43,7 +46,12 @@ pub(crate) fn python(generation: u8) -> String {
 
 /// A file of an installed npm module.
 pub(crate) fn module(path: &str) -> String {
-    root().join("tests/node_modules").join(path).to_str().unwrap().to_owned()
+    root()
+        .join("tests/node_modules")
+        .join(path)
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 /// A file below `tests/`.
@@ -81,11 +89,20 @@ pub(crate) struct Finished {
 
 /// Runs a peer to its end, at most three minutes.
 pub(crate) async fn run(program: &str, args: &[&str]) -> Finished {
+    run_with(program, args, &[]).await
+}
+
+/// Runs a peer to its end with further variables.
+pub(crate) async fn run_with(program: &str, args: &[&str], env: &[(&str, &str)]) -> Finished {
     let home = tempfile::tempdir().unwrap();
-    let output = command(program, args, home.path()).output();
+    let output = command(program, args, home.path())
+        .envs(env.iter().copied())
+        .output();
     let limit = std::time::Duration::from_mins(3);
     let output = tokio::time::timeout(limit, output).await;
-    let output = output.unwrap_or_else(|_| panic!("{program} {args:?}: still running")).unwrap();
+    let output = output
+        .unwrap_or_else(|_| panic!("{program} {args:?}: still running"))
+        .unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Finished {
         is_success: output.status.success(),
@@ -97,17 +114,38 @@ pub(crate) async fn run(program: &str, args: &[&str]) -> Finished {
 /// Runs a tour of `tests/clients` and fails unless every step in `steps` was taken and was fine.
 pub(crate) async fn tour(program: &str, args: &[&str], steps: &[&str]) {
     let finished = run(program, args).await;
-    let lines: Vec<Value> =
-        finished.stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let lines: Vec<Value> = finished
+        .stdout
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
     let failed: Vec<String> = lines
         .iter()
         .filter(|line| line["ok"] != true)
-        .map(|line| format!("{}: {}", line["step"], line["error"].as_str().unwrap_or("?")))
+        .map(|line| {
+            format!(
+                "{}: {}",
+                line["step"],
+                line["error"].as_str().unwrap_or("?")
+            )
+        })
         .collect();
-    assert!(failed.is_empty(), "{args:?}\n{}\n{}", failed.join("\n"), finished.stderr);
-    let taken: Vec<&str> = lines.iter().filter_map(|line| line["step"].as_str()).collect();
+    assert!(
+        failed.is_empty(),
+        "{args:?}\n{}\n{}",
+        failed.join("\n"),
+        finished.stderr
+    );
+    let taken: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line["step"].as_str())
+        .collect();
     for step in steps {
-        assert!(taken.contains(step), "{step} was not taken, only {taken:?}\n{}", finished.stderr);
+        assert!(
+            taken.contains(step),
+            "{step} was not taken, only {taken:?}\n{}",
+            finished.stderr
+        );
     }
     assert!(finished.is_success, "{args:?}\n{}", finished.stderr);
 }
@@ -133,5 +171,9 @@ pub(crate) async fn serve(program: &str, args: &[&str], env: &[(&str, &str)]) ->
         text.split_once('\n').map(|(line, _)| line.to_owned())
     })
     .await;
-    Service { _child: child, _home: home, first_line }
+    Service {
+        _child: child,
+        _home: home,
+        first_line,
+    }
 }

@@ -21,7 +21,10 @@ fn stat(pid: u32) -> Option<Stat> {
     // The name is in parentheses and may hold spaces: fields are counted after the last one.
     let fields: Vec<&str> = line[line.rfind(')')? + 2..].split(' ').collect();
     Some(Stat {
-        process: Process { pid, started: fields[19].parse().ok()? },
+        process: Process {
+            pid,
+            started: fields[19].parse().ok()?,
+        },
         parent: fields[1].parse().ok()?,
         is_zombie: fields[0] == "Z",
     })
@@ -59,7 +62,10 @@ pub(crate) fn descendants(root: u32) -> Vec<Process> {
 
 /// Children of `root` that ended and were not waited for.
 pub(crate) fn zombies(root: u32) -> usize {
-    all().iter().filter(|stat| stat.parent == root && stat.is_zombie).count()
+    all()
+        .iter()
+        .filter(|stat| stat.parent == root && stat.is_zombie)
+        .count()
 }
 
 /// Whether it runs still; a zombie does not.
@@ -69,13 +75,18 @@ pub(crate) fn is_alive(process: Process) -> bool {
 
 /// The process behind a number that somebody reported.
 pub(crate) fn find(pid: u32) -> Option<Process> {
-    stat(pid).filter(|stat| !stat.is_zombie).map(|stat| stat.process)
+    stat(pid)
+        .filter(|stat| !stat.is_zombie)
+        .map(|stat| stat.process)
 }
 
 /// Resident memory in bytes.
 pub(crate) fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
     let kilobytes: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
     kilobytes * 1024
 }

@@ -72,19 +72,31 @@ pub(crate) fn reply_of(mut message: Value) -> Reply {
 
 /// The text of a tool result.
 pub(crate) fn text_of(result: &Value) -> &str {
-    result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text in {result}"))
+    result["content"][0]["text"]
+        .as_str()
+        .unwrap_or_else(|| panic!("no text in {result}"))
 }
 
 impl Session {
     /// Takes the answer to `initialize` and sends `notifications/initialized`.
     pub(crate) async fn begin(actor: Actor, path: &str, answer: Answer) -> Self {
         let answer = answer.expect(StatusCode::OK).await;
-        let id = answer.header("mcp-session-id").expect("a session id").to_owned();
+        let id = answer
+            .header("mcp-session-id")
+            .expect("a session id")
+            .to_owned();
         let message = first_message(answer).await;
         let hello = reply_of(message).expect("initialize succeeds");
         let revision = hello["protocolVersion"].as_str().unwrap().to_owned();
         let path = path.to_owned();
-        let session = Self { actor, path, id, revision, hello, next: AtomicI64::new(2) };
+        let session = Self {
+            actor,
+            path,
+            id,
+            revision,
+            hello,
+            next: AtomicI64::new(2),
+        };
         session.notify("notifications/initialized", json!({})).await;
         session
     }
@@ -118,7 +130,11 @@ impl Session {
     pub(crate) async fn notify(&self, method: &str, params: Value) {
         let message = json!({"jsonrpc": "2.0", "method": method, "params": params});
         let answer = self.post(&message).await.expect(StatusCode::ACCEPTED).await;
-        assert_eq!(answer.bytes().await.len(), 0, "an accepted notification has no body");
+        assert_eq!(
+            answer.bytes().await.len(),
+            0,
+            "an accepted notification has no body"
+        );
     }
 
     /// Answers a question of the upstream.
@@ -148,12 +164,14 @@ impl Session {
 
     /// Starts a tool call.
     pub(crate) async fn start_call(&self, tool: &str, arguments: Value) -> (i64, Exchange) {
-        self.start("tools/call", json!({"name": tool, "arguments": arguments})).await
+        self.start("tools/call", json!({"name": tool, "arguments": arguments}))
+            .await
     }
 
     /// Calls a tool and waits for its reply.
     pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Reply {
-        self.request("tools/call", json!({"name": tool, "arguments": arguments})).await
+        self.request("tools/call", json!({"name": tool, "arguments": arguments}))
+            .await
     }
 
     /// Calls a tool that must succeed; its text.
@@ -199,7 +217,10 @@ impl Session {
     /// Ends the session; the answer's status.
     pub(crate) async fn delete(&self) -> u16 {
         let method = http::Method::DELETE;
-        self.actor.send(method, &self.path, &self.headers(), bytes::Bytes::new()).await.status()
+        self.actor
+            .send(method, &self.path, &self.headers(), bytes::Bytes::new())
+            .await
+            .status()
     }
 }
 

@@ -30,7 +30,12 @@ impl Setup {
     pub(crate) fn secured() -> Self {
         let issuer = Arc::new(Issuer::new());
         let auth = "mode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]\n".into();
-        Self { server: String::new(), auth, issuer: Some(issuer), rest: String::new() }
+        Self {
+            server: String::new(),
+            auth,
+            issuer: Some(issuer),
+            rest: String::new(),
+        }
     }
 
     /// Lines for `[server]`.
@@ -58,13 +63,17 @@ impl Setup {
 
     /// The stub upstream as a stdio child, with further keys of its table.
     pub(crate) fn stub_with(self, name: &str, args: &[&str], keys: &str) -> Self {
-        let args: Vec<&str> = std::iter::once("stdio").chain(args.iter().copied()).collect();
+        let args: Vec<&str> = std::iter::once("stdio")
+            .chain(args.iter().copied())
+            .collect();
         self.stdio(name, &stub_program(), &args, keys)
     }
 
     /// Any program as a stdio child.
     pub(crate) fn stdio(self, name: &str, command: &str, args: &[&str], keys: &str) -> Self {
-        self.toml(&format!("[upstreams.{name}]\ncommand = {command:?}\nargs = {args:?}\n{keys}"))
+        self.toml(&format!(
+            "[upstreams.{name}]\ncommand = {command:?}\nargs = {args:?}\n{keys}"
+        ))
     }
 
     /// A running HTTP stub.

@@ -10,9 +10,10 @@ use super::within;
 
 /// The path of the stub, which cargo builds with `--features stubs`.
 pub(crate) fn stub_program() -> String {
-    option_env!("CARGO_BIN_EXE_stub-upstream")
-        .expect("the stub upstream: run the tests with `--features stubs`")
-        .to_owned()
+    match option_env!("CARGO_BIN_EXE_stub-upstream") {
+        Some(path) => path.to_owned(),
+        None => panic!("there is no stub upstream: run the tests with `--features stubs`"),
+    }
 }
 
 /// A stub that serves HTTP until it is dropped.
@@ -38,7 +39,10 @@ impl HttpStub {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = within("the stub's address", lines.next_line()).await.unwrap().unwrap();
+        let line = within("the stub's address", lines.next_line())
+            .await
+            .unwrap()
+            .unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
         let url = ready["url"].as_str().unwrap().to_owned();
         Self { url, child }

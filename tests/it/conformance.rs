@@ -1,0 +1,143 @@
+//! The official conformance suite: what passes directly passes through the gateway.
+//!
+//! The upstream is `tests/conformance/upstream.mjs`, which has every fixture; there is no list of
+//! expected failures.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::peers::{self, Finished, Service};
+use crate::harness::{Gateway, Setup};
+
+/// Scored and unscored scenarios of 2025-11-25.
+const SCENARIOS: usize = 30 + 3;
+
+/// Scenario → its checks that are no information: id → status.
+type Scores = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Runs every scenario of 2025-11-25 against `url`.
+async fn run_suite(url: &str, token: Option<&str>) -> Scores {
+    let results = tempfile::tempdir().unwrap();
+    let hook = peers::script("conformance/authorize.mjs");
+    let suite = peers::module("@modelcontextprotocol/conformance/dist/index.js");
+    let output = results.path().to_str().unwrap();
+    let mut args = vec![];
+    if token.is_some() {
+        args.extend(["--import", hook.as_str()]);
+    }
+    args.extend([
+        &suite,
+        "server",
+        "--url",
+        url,
+        "--requirements",
+        "2025-11-25",
+        "-o",
+        output,
+    ]);
+    let origin = url.rsplit_once("/mcp").unwrap().0;
+    let env = [
+        ("DRAWBRIDGE_TOKEN", token.unwrap_or_default()),
+        ("DRAWBRIDGE_ORIGIN", origin),
+    ];
+    let finished: Finished = peers::run_with(&peers::node(), &args, &env).await;
+    let mut scores = Scores::new();
+    for entry in fs::read_dir(results.path()).unwrap() {
+        let folder = entry.unwrap();
+        let name = folder.file_name().into_string().unwrap();
+        // `server-<scenario>-<time stamp of 24 characters>`
+        let scenario = name["server-".len()..name.len() - 25].to_owned();
+        let checks = fs::read_to_string(folder.path().join("checks.json")).unwrap();
+        let checks: Vec<Value> = serde_json::from_str(&checks).unwrap();
+        let counted = checks
+            .iter()
+            .filter(|check| check["status"] != "INFO")
+            .map(|check| {
+                let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+                (text("id"), text("status") + &text("errorMessage"))
+            });
+        scores.insert(scenario, counted.collect());
+    }
+    assert_eq!(
+        scores.len(),
+        SCENARIOS,
+        "{}\n{}",
+        finished.stdout,
+        finished.stderr
+    );
+    scores
+}
+
+/// Fails on any scenario that has a check other than success, or none at all.
+fn assert_all_pass(scores: &Scores) {
+    let failed: Vec<String> = scores
+        .iter()
+        .filter(|(_, checks)| {
+            checks.is_empty() || checks.values().any(|status| status != "SUCCESS")
+        })
+        .map(|(scenario, checks)| format!("{scenario}: {checks:?}"))
+        .collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+async fn fixture() -> Service {
+    let script = peers::script("conformance/upstream.mjs");
+    peers::serve(&peers::node(), &[&script, "http"], &[]).await
+}
+
+fn with_stdio_fixture(setup: Setup) -> Setup {
+    let script = peers::script("conformance/upstream.mjs");
+    setup.stdio("fixture", &peers::node(), &[&script, "stdio"], "")
+}
+
+async fn through(gateway: Gateway) {
+    let actor = gateway.principal("suite");
+    let url = format!("{}/mcp/fixture", gateway.url);
+    assert_all_pass(&run_suite(&url, actor.token()).await);
+    gateway.stop().await;
+}
+
+#[tokio::test]
+async fn the_fixture_itself_passes_every_scenario() {
+    if !peers::are_installed() {
+        return;
+    }
+    let upstream = fixture().await;
+    assert_all_pass(&run_suite(&upstream.first_line, None).await);
+}
+
+#[tokio::test]
+#[ignore = "the gateway does not serve yet"]
+async fn every_scenario_passes_through_to_an_http_upstream() {
+    if !peers::are_installed() {
+        return;
+    }
+    let upstream = fixture().await;
+    through(
+        Setup::open()
+            .url("fixture", &upstream.first_line, "")
+            .start()
+            .await,
+    )
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "the gateway does not serve yet"]
+async fn every_scenario_passes_through_to_a_stdio_upstream() {
+    if !peers::are_installed() {
+        return;
+    }
+    through(with_stdio_fixture(Setup::open()).start().await).await;
+}
+
+#[tokio::test]
+#[ignore = "the gateway does not serve yet"]
+async fn every_scenario_passes_through_with_authentication() {
+    if !peers::are_installed() {
+        return;
+    }
+    through(with_stdio_fixture(Setup::secured()).start().await).await;
+}
