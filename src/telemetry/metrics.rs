@@ -1,18 +1,22 @@
 //! Everything that is counted. A new instrument is one line here and one name in `names`.
 //!
 //! Counters and gauges are plain atomics, usable before telemetry is set up and from any thread;
-//! the exporters read them when they collect.
+//! the exporters read them when they collect. Durations of calls are recorded by `trace::CallSpan`.
 
+mod durations;
 mod instrument;
+mod sessions;
 
+pub(super) use durations::{Durations, Series};
 pub use instrument::{Counter, Gauge, Labeled, Open};
+pub use sessions::{client_session_ended, server_session_ended};
 
-use super::names::metric;
+use super::names::{attribute, metric};
 
 /// Declares a struct of instruments, its one static value, and the list that exporters walk.
 macro_rules! table {
     ($(#[$about:meta])* $table:ident $value:ident of $kind:ident {
-        $($field:ident = $name:expr, $unit:literal, $help:literal $(, $label:expr)?;)+
+        $($field:ident = $name:ident $unit:literal $(by $label:expr,)? $help:literal;)+
     }) => {
         $(#[$about])*
         #[derive(Debug)]
@@ -22,7 +26,7 @@ macro_rules! table {
 
         #[doc = concat!("The one value of [`", stringify!($table), "`].")]
         pub static $value: $table = $table {
-            $($field: $kind::new($name, $unit, $help $(, $label)?),)+
+            $($field: $kind::new(metric::$name, $unit, $help $(, $label)?),)+
         };
 
         impl $table {
@@ -38,23 +42,134 @@ macro_rules! table {
 table! {
     /// What only ever grows.
     Counters COUNTERS of Counter {
-        connections_refused = metric::CONNECTIONS_REFUSED, "{connection}",
+        connections_refused = CONNECTIONS_REFUSED "{connection}"
             "Connections refused because the configured number was open.";
+        sessions_refused = SESSIONS_REFUSED "{session}"
+            "Sessions refused because a cap was reached.";
+        sessions_evicted = SESSIONS_EVICTED "{session}"
+            "Sessions closed to make room for a new one of the same principal.";
+        sessions_expired = SESSIONS_EXPIRED "{session}"
+            "Sessions closed for being idle or old.";
+        sessions_unknown = SESSIONS_UNKNOWN "{request}"
+            "Requests with a session id that is forged, foreign, expired or closed.";
+        streams_resumed = STREAMS_RESUMED "{stream}"
+            "Streams continued with Last-Event-ID.";
+        streams_unresumable = STREAMS_UNRESUMABLE "{stream}"
+            "Streams that could not be continued because events were gone.";
+        events_evicted = EVENTS_EVICTED "{event}"
+            "Events removed from the log for age or size.";
+        events_dropped = EVENTS_DROPPED "{event}"
+            "Events that were too large for the log.";
+        notices_coalesced = NOTICES_COALESCED "{notice}"
+            "Notifications replaced by a newer one of the same kind.";
+        notices_dropped = NOTICES_DROPPED "{notice}"
+            "Notifications dropped because the client did not keep up.";
+        calls_detached = CALLS_DETACHED "{call}"
+            "Calls that outlived the exchange they were asked on.";
+        calls_detach_refused = CALLS_DETACH_REFUSED "{call}"
+            "Calls ended with their exchange because too many were detached.";
+        questions_asked = QUESTIONS_ASKED "{question}"
+            "Questions of upstreams that were put to clients.";
+        questions_withdrawn = QUESTIONS_WITHDRAWN "{question}"
+            "Questions withdrawn before the client answered.";
+        questions_refused = QUESTIONS_REFUSED "{question}"
+            "Questions refused because no client could be asked.";
+        bodies_too_large = BODIES_TOO_LARGE "{request}"
+            "Requests refused for the size of their body.";
+        rate_limited = RATE_LIMITED "{request}"
+            "Requests refused by the rate limit of their principal.";
+        token_cache_hits = TOKEN_CACHE_HITS "{request}"
+            "Requests whose token was verified before.";
+        token_cache_misses = TOKEN_CACHE_MISSES "{request}"
+            "Requests whose token had to be verified.";
+        key_set_fetches = KEY_SET_FETCHES "{fetch}"
+            "Fetches of issuers' keys.";
+        key_set_failures = KEY_SET_FAILURES "{fetch}"
+            "Fetches of issuers' keys that failed.";
+        list_cache_hits = LIST_CACHE_HITS "{list}"
+            "Lists answered from what is kept.";
+        children_spawned = CHILDREN_SPAWNED "{process}"
+            "Stdio children started.";
+        children_killed = CHILDREN_KILLED "{process}"
+            "Stdio children that had to be killed.";
+        stderr_dropped = STDERR_DROPPED "{line}"
+            "Lines of children's stderr left out of the log.";
+        log_lines_dropped = LOG_LINES_DROPPED "{line}"
+            "Log lines dropped because standard output did not keep up.";
+        audit_dropped = AUDIT_DROPPED "{record}"
+            "Audit records that could not be kept.";
     }
 }
 
 table! {
     /// What goes up and down.
     Gauges GAUGES of Gauge {
-        connections_open = metric::CONNECTIONS_OPEN, "{connection}",
+        connections_open = CONNECTIONS_OPEN "{connection}"
             "Client connections that are open.";
+        sessions_open = SESSIONS_OPEN "{session}"
+            "Client sessions that are alive.";
+        streams_open = STREAMS_OPEN "{stream}"
+            "Event streams that are open towards clients.";
+        calls_running = CALLS_RUNNING "{call}"
+            "Calls that have no reply yet.";
+        calls_detached_now = CALLS_DETACHED_NOW "{call}"
+            "Running calls whose exchange is gone.";
+        events_kept = EVENTS_KEPT "{event}"
+            "Events in the log.";
+        events_bytes = EVENTS_BYTES "By"
+            "Size of the event log.";
+        questions_open = QUESTIONS_OPEN "{question}"
+            "Questions that wait for a client's answer.";
+        upstream_sessions_open = UPSTREAM_SESSIONS_OPEN "{session}"
+            "Sessions with upstreams that are open.";
+        children_running = CHILDREN_RUNNING "{process}"
+            "Stdio children that run.";
+        token_cache_size = TOKEN_CACHE_SIZE "{token}"
+            "Verified tokens that are remembered.";
     }
 }
 
 table! {
     /// What only ever grows, told apart by one label; rare things only.
     LabeledCounters LABELED of Labeled {
-        requests_refused = metric::REQUESTS_REFUSED, "{request}",
-            "Requests refused for their host name or origin.", "reason";
+        requests_refused = REQUESTS_REFUSED "{request}" by attribute::REASON,
+            "Requests refused before their token was looked at.";
+        auth_refused = AUTH_REFUSED "{request}" by attribute::REASON,
+            "Requests refused for their token.";
+        policy_denied = POLICY_DENIED "{call}" by attribute::REASON,
+            "Calls refused by a rule.";
+        upstream_opened = UPSTREAM_OPENED "{session}" by attribute::UPSTREAM,
+            "Sessions opened with an upstream.";
+        upstream_failed = UPSTREAM_FAILED "{session}" by attribute::UPSTREAM,
+            "Sessions with an upstream that could not be opened.";
+        upstream_lost = UPSTREAM_LOST "{session}" by attribute::UPSTREAM,
+            "Sessions with an upstream that broke off.";
+        upstream_skipped = UPSTREAM_SKIPPED "{list}" by attribute::UPSTREAM,
+            "Merged answers that went out without an upstream.";
+        upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,
+            "Messages of an upstream that no MCP server may send.";
+        spawns_refused = SPAWNS_REFUSED "{process}" by attribute::REASON,
+            "Stdio children that were not started.";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_instrument_has_its_own_name() {
+        let names: Vec<&str> = COUNTERS
+            .all()
+            .iter()
+            .map(|counter| counter.name)
+            .chain(GAUGES.all().iter().map(|gauge| gauge.name))
+            .chain(LABELED.all().iter().map(|labeled| labeled.name))
+            .collect();
+        let distinct: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(names.len(), distinct.len());
+        assert!(names.iter().all(|name| name.starts_with("drawbridge.")));
     }
 }

@@ -1,12 +1,220 @@
 //! Every name that operators see. Where the OpenTelemetry conventions for MCP have a name, it is
 //! theirs (SPEC C-99); ours begin with `drawbridge.`.
 
+/// The instrumentation scope of everything we emit.
+pub const SCOPE: &str = "drawbridge";
+
 /// Metrics.
 pub mod metric {
+    /// Calls as clients see them, seconds.
+    pub const SERVER_OPERATION_DURATION: &str = "mcp.server.operation.duration";
+    /// Requests to upstreams, seconds.
+    pub const CLIENT_OPERATION_DURATION: &str = "mcp.client.operation.duration";
+    /// Sessions of clients, seconds.
+    pub const SERVER_SESSION_DURATION: &str = "mcp.server.session.duration";
+    /// Sessions with upstreams, seconds.
+    pub const CLIENT_SESSION_DURATION: &str = "mcp.client.session.duration";
+
+    /// Connections refused because the configured number was open.
+    pub const CONNECTIONS_REFUSED: &str = "drawbridge.connections.refused";
+    /// Sessions refused because a cap was reached.
+    pub const SESSIONS_REFUSED: &str = "drawbridge.sessions.refused";
+    /// Sessions closed to make room for a new one of the same principal.
+    pub const SESSIONS_EVICTED: &str = "drawbridge.sessions.evicted";
+    /// Sessions closed for being idle or old.
+    pub const SESSIONS_EXPIRED: &str = "drawbridge.sessions.expired";
+    /// Requests with a session id that is forged, foreign, expired or closed.
+    pub const SESSIONS_UNKNOWN: &str = "drawbridge.sessions.unknown";
+    /// Streams continued with Last-Event-ID.
+    pub const STREAMS_RESUMED: &str = "drawbridge.streams.resumed";
+    /// Streams that could not be continued because events were gone.
+    pub const STREAMS_UNRESUMABLE: &str = "drawbridge.streams.unresumable";
+    /// Events removed from the log for age or size.
+    pub const EVENTS_EVICTED: &str = "drawbridge.events.evicted";
+    /// Events that were too large for the log.
+    pub const EVENTS_DROPPED: &str = "drawbridge.events.dropped";
+    /// Notifications replaced by a newer one of the same kind.
+    pub const NOTICES_COALESCED: &str = "drawbridge.notices.coalesced";
+    /// Notifications dropped because the client did not keep up.
+    pub const NOTICES_DROPPED: &str = "drawbridge.notices.dropped";
+    /// Calls that outlived the exchange they were asked on.
+    pub const CALLS_DETACHED: &str = "drawbridge.calls.detached";
+    /// Calls ended with their exchange because too many were detached.
+    pub const CALLS_DETACH_REFUSED: &str = "drawbridge.calls.detach_refused";
+    /// Questions of upstreams that were put to clients.
+    pub const QUESTIONS_ASKED: &str = "drawbridge.questions.asked";
+    /// Questions withdrawn before the client answered.
+    pub const QUESTIONS_WITHDRAWN: &str = "drawbridge.questions.withdrawn";
+    /// Questions refused because no client could be asked.
+    pub const QUESTIONS_REFUSED: &str = "drawbridge.questions.refused";
+    /// Requests refused for the size of their body.
+    pub const BODIES_TOO_LARGE: &str = "drawbridge.bodies.too_large";
+    /// Requests refused by the rate limit of their principal.
+    pub const RATE_LIMITED: &str = "drawbridge.requests.rate_limited";
+    /// Requests whose token was verified before.
+    pub const TOKEN_CACHE_HITS: &str = "drawbridge.token_cache.hits";
+    /// Requests whose token had to be verified.
+    pub const TOKEN_CACHE_MISSES: &str = "drawbridge.token_cache.misses";
+    /// Fetches of issuers' keys.
+    pub const KEY_SET_FETCHES: &str = "drawbridge.key_set.fetches";
+    /// Fetches of issuers' keys that failed.
+    pub const KEY_SET_FAILURES: &str = "drawbridge.key_set.failures";
+    /// Lists answered from what is kept.
+    pub const LIST_CACHE_HITS: &str = "drawbridge.list_cache.hits";
+    /// Stdio children started.
+    pub const CHILDREN_SPAWNED: &str = "drawbridge.children.spawned";
+    /// Stdio children that had to be killed.
+    pub const CHILDREN_KILLED: &str = "drawbridge.children.killed";
+    /// Lines of children's stderr left out of the log.
+    pub const STDERR_DROPPED: &str = "drawbridge.stderr.dropped";
+    /// Log lines dropped because standard output did not keep up.
+    pub const LOG_LINES_DROPPED: &str = "drawbridge.log.dropped";
+    /// Audit records that could not be kept.
+    pub const AUDIT_DROPPED: &str = "drawbridge.audit.dropped";
     /// Client connections that are open.
     pub const CONNECTIONS_OPEN: &str = "drawbridge.connections.open";
-    /// Connections refused at the cap.
-    pub const CONNECTIONS_REFUSED: &str = "drawbridge.connections.refused";
-    /// Requests refused before authentication.
+    /// Client sessions that are alive.
+    pub const SESSIONS_OPEN: &str = "drawbridge.sessions.open";
+    /// Event streams that are open towards clients.
+    pub const STREAMS_OPEN: &str = "drawbridge.streams.open";
+    /// Calls that have no reply yet.
+    pub const CALLS_RUNNING: &str = "drawbridge.calls.running";
+    /// Running calls whose exchange is gone.
+    pub const CALLS_DETACHED_NOW: &str = "drawbridge.calls.detached.running";
+    /// Events in the log.
+    pub const EVENTS_KEPT: &str = "drawbridge.events.kept";
+    /// Size of the event log.
+    pub const EVENTS_BYTES: &str = "drawbridge.events.size";
+    /// Questions that wait for a client's answer.
+    pub const QUESTIONS_OPEN: &str = "drawbridge.questions.open";
+    /// Sessions with upstreams that are open.
+    pub const UPSTREAM_SESSIONS_OPEN: &str = "drawbridge.upstream.sessions.open";
+    /// Stdio children that run.
+    pub const CHILDREN_RUNNING: &str = "drawbridge.children.running";
+    /// Verified tokens that are remembered.
+    pub const TOKEN_CACHE_SIZE: &str = "drawbridge.token_cache.size";
+    /// Requests refused before their token was looked at.
     pub const REQUESTS_REFUSED: &str = "drawbridge.requests.refused";
+    /// Requests refused for their token.
+    pub const AUTH_REFUSED: &str = "drawbridge.auth.refused";
+    /// Calls refused by a rule.
+    pub const POLICY_DENIED: &str = "drawbridge.policy.denied";
+    /// Sessions opened with an upstream.
+    pub const UPSTREAM_OPENED: &str = "drawbridge.upstream.opened";
+    /// Sessions with an upstream that could not be opened.
+    pub const UPSTREAM_FAILED: &str = "drawbridge.upstream.failed";
+    /// Sessions with an upstream that broke off.
+    pub const UPSTREAM_LOST: &str = "drawbridge.upstream.lost";
+    /// Merged answers that went out without an upstream.
+    pub const UPSTREAM_SKIPPED: &str = "drawbridge.upstream.skipped";
+    /// Messages of an upstream that no MCP server may send.
+    pub const UPSTREAM_GARBAGE: &str = "drawbridge.upstream.garbage";
+    /// Stdio children that were not started.
+    pub const SPAWNS_REFUSED: &str = "drawbridge.spawns.refused";
+}
+
+/// Attributes of spans and metrics.
+pub mod attribute {
+    /// The MCP method.
+    pub const METHOD: &str = "mcp.method.name";
+    /// The revision spoken.
+    pub const PROTOCOL_VERSION: &str = "mcp.protocol.version";
+    /// The session's tag, never its id.
+    pub const SESSION: &str = "mcp.session.id";
+    /// URI of a resource; spans only.
+    pub const RESOURCE: &str = "mcp.resource.uri";
+    /// A resolved tool name.
+    pub const TOOL: &str = "gen_ai.tool.name";
+    /// A resolved prompt name.
+    pub const PROMPT: &str = "gen_ai.prompt.name";
+    /// `execute_tool` for tool calls.
+    pub const OPERATION: &str = "gen_ai.operation.name";
+    /// The JSON-RPC id, as text.
+    pub const REQUEST_ID: &str = "jsonrpc.request.id";
+    /// The JSON-RPC error code, as text.
+    pub const RPC_STATUS: &str = "rpc.response.status_code";
+    /// Why a call failed.
+    pub const ERROR_TYPE: &str = "error.type";
+    /// `tcp` or `pipe`.
+    pub const TRANSPORT: &str = "network.transport";
+    /// Address of the client.
+    pub const CLIENT_ADDRESS: &str = "client.address";
+    /// One of ours: `mcp`, or the last segment of its path.
+    pub const ENDPOINT: &str = "drawbridge.endpoint";
+    /// The configured name of an upstream.
+    pub const UPSTREAM: &str = "drawbridge.upstream";
+    /// Why something was refused; one word.
+    pub const REASON: &str = "drawbridge.reason";
+}
+
+/// Values of `error.type` for calls that got no reply.
+pub mod error_type {
+    /// The caller went away or cancelled.
+    pub const CANCELLED: &str = "cancelled";
+    /// The upstream did not answer in time.
+    pub const TIMEOUT: &str = "timeout";
+    /// The upstream cannot be reached or started.
+    pub const UNAVAILABLE: &str = "upstream_unavailable";
+    /// The upstream broke off.
+    pub const LOST: &str = "upstream_lost";
+    /// The upstream sent what no MCP server may send.
+    pub const INVALID: &str = "upstream_invalid";
+    /// The caller sent what cannot be served.
+    pub const BAD_REQUEST: &str = "bad_request";
+    /// A limit was reached.
+    pub const BUSY: &str = "busy";
+    /// Our own fault.
+    pub const INTERNAL: &str = "internal";
+}
+
+/// Methods as values of an attribute.
+pub mod method {
+    /// Stands for every method that is not one of MCP.
+    pub const OTHER: &str = "_OTHER";
+
+    /// The method itself when MCP has it: what clients invent must not make new series.
+    #[must_use]
+    pub fn known(method: &str) -> &'static str {
+        KNOWN
+            .iter()
+            .copied()
+            .find(|known| *known == method)
+            .unwrap_or(OTHER)
+    }
+
+    /// The most frequent first.
+    const KNOWN: [&str; 32] = [
+        "tools/call",
+        "tools/list",
+        "initialize",
+        "notifications/initialized",
+        "resources/read",
+        "prompts/get",
+        "resources/list",
+        "prompts/list",
+        "ping",
+        "resources/templates/list",
+        "completion/complete",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "logging/setLevel",
+        "server/discover",
+        "subscriptions/listen",
+        "tasks/get",
+        "tasks/result",
+        "tasks/list",
+        "tasks/cancel",
+        "tasks/update",
+        "elicitation/create",
+        "sampling/createMessage",
+        "roots/list",
+        "notifications/cancelled",
+        "notifications/progress",
+        "notifications/message",
+        "notifications/roots/list_changed",
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+        "notifications/resources/updated",
+    ];
 }

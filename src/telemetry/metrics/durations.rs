@@ -1,0 +1,139 @@
+//! Durations by method, place, tool and error, cheap enough for every call.
+//!
+//! The exporter's own look-up hashes every attribute on every record; here each series is bound
+//! once, and found again by one hash.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::sync::{LazyLock, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{BoundHistogram, Histogram};
+
+use crate::telemetry::names::{SCOPE, attribute};
+
+/// Series with a tool name; later tools are counted without theirs.
+const MAX_SERIES: usize = 1500;
+
+/// Upper bounds in seconds: those of the MCP conventions, and three for what never leaves the
+/// machine.
+const BOUNDARIES: [f64; 17] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
+    300.0,
+];
+
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// By hash of what tells them apart.
+type KnownSeries = HashMap<u64, BoundHistogram<f64>, BuildHasherDefault<Hashed>>;
+
+/// A histogram of durations. Nothing is kept before telemetry is set up.
+#[derive(Debug)]
+pub(in crate::telemetry) struct Durations {
+    name: &'static str,
+    help: &'static str,
+    /// The attribute that says where: the endpoint or the upstream.
+    pub(in crate::telemetry) place: &'static str,
+    histogram: OnceLock<Histogram<f64>>,
+    series: LazyLock<RwLock<KnownSeries>>,
+}
+
+/// What tells one series from another.
+#[derive(Debug, Hash)]
+pub(in crate::telemetry) struct Series<'a> {
+    /// A known method.
+    pub(in crate::telemetry) method: &'static str,
+    /// Endpoint or upstream.
+    pub(in crate::telemetry) place: &'a str,
+    /// A resolved tool name.
+    pub(in crate::telemetry) tool: Option<&'a str>,
+    /// `error.type`.
+    pub(in crate::telemetry) error: Option<&'static str>,
+}
+
+impl Durations {
+    pub(in crate::telemetry) const fn new(
+        name: &'static str,
+        help: &'static str,
+        place: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            help,
+            place,
+            histogram: OnceLock::new(),
+            series: LazyLock::new(RwLock::default),
+        }
+    }
+
+    /// Adds one duration.
+    pub(in crate::telemetry) fn record(&self, series: &Series<'_>, took: Duration) {
+        // A keyed hash: nobody can choose names that meet.
+        let key = HASHER.hash_one(series);
+        let known = self.series.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bound) = known.get(&key) {
+            return bound.record(took.as_secs_f64());
+        }
+        let full = known.len() >= MAX_SERIES;
+        drop(known);
+        if full && series.tool.is_some() {
+            return self.record(
+                &Series {
+                    tool: None,
+                    ..*series
+                },
+                took,
+            );
+        }
+        let bound = self.bind(series);
+        bound.record(took.as_secs_f64());
+        self.series
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(key)
+            .or_insert(bound);
+    }
+
+    fn bind(&self, series: &Series<'_>) -> BoundHistogram<f64> {
+        let histogram = self.histogram.get_or_init(|| {
+            opentelemetry::global::meter(SCOPE)
+                .f64_histogram(self.name)
+                .with_unit("s")
+                .with_description(self.help)
+                .with_boundaries(BOUNDARIES.to_vec())
+                .build()
+        });
+        let mut attributes = vec![
+            KeyValue::new(attribute::METHOD, series.method),
+            KeyValue::new(self.place, series.place.to_owned()),
+        ];
+        attributes.extend(
+            series
+                .tool
+                .map(|tool| KeyValue::new(attribute::TOOL, tool.to_owned())),
+        );
+        attributes.extend(
+            series
+                .error
+                .map(|error| KeyValue::new(attribute::ERROR_TYPE, error)),
+        );
+        histogram.bind(&attributes)
+    }
+}
+
+/// For keys that are hashes already.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _bytes: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
