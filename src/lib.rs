@@ -6,16 +6,20 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`secret`] [`clock`] [`config`] [`protocol`] [`telemetry`] [`lifecycle`]: shapes, bytes, time, names |
-//! | 2 | [`fault`] [`seal`] [`egress`] [`endpoint`]: failures, handles, address rules, views |
-//! | 3 | [`call`]: one request in flight and the two link traits |
-//! | 4 | [`store`] [`audit`]: where things are kept |
-//! | 5 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
-//! | 6 | [`relay`]: the spine |
-//! | 7 | [`downstream`]: towards MCP clients |
-//! | 8 | [`app`], [`cli`]: composition |
+//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`]: shapes, bytes, time |
+//! | 2 | [`config`]: what the operator wants |
+//! | 3 | [`telemetry`]: what the operator sees |
+//! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`]: failures, handles, address rules, views |
+//! | 5 | [`call`]: one request in flight and the two link traits |
+//! | 6 | [`store`] [`audit`]: where things are kept |
+//! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
+//! | 8 | [`relay`]: the spine |
+//! | 9 | [`downstream`]: towards MCP clients |
+//! | 10 | [`app`]: composition |
+//! | 11 | [`cli`]: the command line |
 
 pub mod call;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod downstream;

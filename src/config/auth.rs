@@ -51,8 +51,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Auth {
         ),
         tool_scopes: s.tables(
             "tool_scopes",
-            "Scopes that single tools need: a call without them gets 403 insufficient_scope, and \
-             the tool is left out of lists.",
+            "Scopes that single tools need: a call without them gets 403 insufficient_scope.",
             tool_scope,
         ),
     }

@@ -26,6 +26,8 @@ mod upstream_types;
 mod upstreams;
 
 #[cfg(test)]
+mod shipped;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;

@@ -1,0 +1,98 @@
+//! `drawbridge check`: all mistakes, or what the configuration amounts to.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use super::{load, out, refuse};
+use crate::config::{AuthMode, Carrier, Config};
+use crate::endpoint::{Endpoint, endpoints};
+
+/// Reads `file` and reports on it.
+pub(super) fn check(file: &Path) -> ExitCode {
+    let name = file.to_string_lossy();
+    match load(Some(file)) {
+        Err(refusal) => refuse(&name, &refusal),
+        Ok(config) => {
+            for warning in &config.warnings {
+                out::complain(&format!("warning: {warning}"));
+            }
+            out::say(summary(&name, &config).trim_end());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+/// Endpoints and upstreams, a line each.
+fn summary(file: &str, config: &Config) -> String {
+    let mut text = match config.warnings.len() {
+        0 => format!("{file}: correct\n"),
+        1 => format!("{file}: usable, with a warning\n"),
+        count => format!("{file}: usable, with {count} warnings\n"),
+    };
+    let auth = match config.auth.mode {
+        AuthMode::None => "none, loopback only".to_owned(),
+        AuthMode::OAuth => {
+            let issuers = config.auth.issuers.iter().map(|issuer| &*issuer.issuer);
+            format!(
+                "bearer tokens of {}",
+                issuers.collect::<Vec<_>>().join(", ")
+            )
+        }
+    };
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "\nlistens on {} (admin: {})",
+        config.server.listen, config.admin.listen
+    );
+    let _ = writeln!(text, "authentication: {auth}\n\nendpoints");
+    for endpoint in endpoints(config) {
+        let _ = writeln!(text, "  {}", endpoint_line(&endpoint));
+    }
+    let _ = writeln!(text, "\nupstreams");
+    for upstream in &config.upstreams {
+        let how = match &upstream.carrier {
+            Carrier::Stdio(stdio) => {
+                // Arguments may hold secrets.
+                let arguments = if stdio.args.is_empty() { "" } else { " …" };
+                format!("stdio  {}{arguments}", stdio.command)
+            }
+            Carrier::Http(http) => format!("http   {}", http.url),
+        };
+        let _ = writeln!(text, "  {:<20}  {how}", upstream.name);
+    }
+    text
+}
+
+fn endpoint_line(endpoint: &Endpoint) -> String {
+    let names: Vec<&str> = endpoint.upstreams.iter().map(|name| &**name).collect();
+    let mut line = format!("{}  shows {}", endpoint.resource, names.join(", "));
+    if !endpoint.required_scopes.is_empty() {
+        let _ = write!(line, "  needs {}", endpoint.required_scopes.join(" "));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_endpoints_and_upstreams_but_no_argument() {
+        let text = "[auth]\nmode = \"none\"\n\
+            [upstreams.files]\ncommand = \"npx\"\nargs = [\"--key=hunter2\"]\n\
+            [upstreams.tracker]\nurl = \"https://tracker.example.net/mcp\"\n";
+        let config = crate::config::parse(text, "g.toml", &|_| None).unwrap();
+        let summary = summary("g.toml", &config);
+        assert!(
+            summary.contains("http://127.0.0.1:8080/mcp  shows files, tracker"),
+            "{summary}"
+        );
+        assert!(
+            summary.contains("files                 stdio  npx …"),
+            "{summary}"
+        );
+        assert!(!summary.contains("hunter2"), "{summary}");
+    }
+}

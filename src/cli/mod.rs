@@ -1,0 +1,126 @@
+//! The command line: what the program can be asked to do, and its exit codes.
+
+mod check;
+pub mod demo;
+mod out;
+
+use std::ffi::OsString;
+use std::io::{BufReader, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand};
+
+use crate::clock::SystemClock;
+use crate::config::{self, Config, ConfigErrors};
+
+/// The exit code for a configuration that cannot be used (`EX_CONFIG` of sysexits).
+const BAD_CONFIG: u8 = 78;
+
+/// The configuration of `serve` without a file.
+const QUICKSTART: &str = include_str!("../../config/quickstart.toml");
+
+/// A remote MCP gateway: one URL in front of many MCP servers.
+#[derive(Debug, Parser)]
+#[command(name = "drawbridge", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Reports every mistake in a configuration, or what it amounts to. Opens no port.
+    Check {
+        /// The configuration.
+        #[arg(
+            long,
+            env = "DRAWBRIDGE_CONFIG",
+            value_name = "FILE",
+            required_unless_present = "reference"
+        )]
+        config: Option<PathBuf>,
+        /// Prints every key with its meaning, type and default instead.
+        #[arg(long, conflicts_with = "config")]
+        reference: bool,
+    },
+    /// Is a small MCP server on stdin and stdout.
+    #[command(hide = true)]
+    DemoUpstream,
+}
+
+/// Does what `args` ask for; the first of them is the program.
+#[must_use]
+pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    match Cli::try_parse_from(args) {
+        Ok(cli) => match cli.command {
+            Command::Check {
+                config: Some(file), ..
+            } => check::check(&file),
+            Command::Check { config: None, .. } => {
+                out::say(config::reference().trim_end());
+                ExitCode::SUCCESS
+            }
+            Command::DemoUpstream => demo_upstream(),
+        },
+        Err(refusal) => {
+            drop(refusal.print());
+            ExitCode::from(u8::try_from(refusal.exit_code()).unwrap_or(2))
+        }
+    }
+}
+
+fn demo_upstream() -> ExitCode {
+    match demo::serve(BufReader::new(stdin()), stdout(), Arc::new(SystemClock)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// The configuration of a run: a file's, or the built-in demonstration's.
+fn load(file: Option<&Path>) -> Result<Config, ConfigErrors> {
+    match file {
+        Some(file) => config::load(file),
+        None => config::parse(QUICKSTART, "quickstart.toml", &config::process_environment),
+    }
+}
+
+/// Prints every mistake.
+fn refuse(file: &str, refusal: &ConfigErrors) -> ExitCode {
+    for warning in &refusal.warnings {
+        out::complain(&format!("warning: {warning}"));
+    }
+    for error in &refusal.errors {
+        out::complain(&format!("error: {error}"));
+    }
+    let count = refusal.errors.len();
+    let mistakes = if count == 1 { "mistake" } else { "mistakes" };
+    out::complain(&format!("{file}: {count} {mistakes}; nothing was started"));
+    ExitCode::from(BAD_CONFIG)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_built_in_configuration_is_right() {
+        let config = load(None).expect("a valid quickstart");
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+        assert!(config.server.listen.ip().is_loopback());
+    }
+
+    #[test]
+    fn check_needs_a_file_or_the_wish_for_the_reference() {
+        assert!(Cli::try_parse_from(["drawbridge", "check", "--reference"]).is_ok());
+        assert!(Cli::try_parse_from(["drawbridge", "check", "--config", "x"]).is_ok());
+    }
+}
