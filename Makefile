@@ -1,0 +1,57 @@
+# Drawbridge. `make run` shows it, `make check` judges the tree, `make test` proves it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# Tools of the gates are installed here once, in versions that we chose.
+TOOLS ?= $(CURDIR)/.cache/tools
+DENY := 0.20.2
+MACHETE := 0.9.2
+RUST_MIN := 1.94
+
+.PHONY: help
+help: ## Lists the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: run
+run: preconditions ## Builds the gateway and runs it with a demonstration upstream
+	cargo build --release --locked
+	@printf '%s\n' '' \
+	  'Drawbridge starts on http://127.0.0.1:8080/mcp (config/quickstart.toml). Ctrl-C ends it.' '' \
+	  '  Claude Code     claude mcp add --transport http drawbridge http://127.0.0.1:8080/mcp' \
+	  '  MCP Inspector   npx @modelcontextprotocol/inspector' \
+	  '                  transport "Streamable HTTP", URL http://127.0.0.1:8080/mcp' ''
+	@exec target/release/drawbridge serve --config config/quickstart.toml
+
+.PHONY: check
+check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format, lints, docs, dependencies, layering, generated files
+	cargo fmt --all --check
+	cargo clippy --quiet --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --locked --no-deps --document-private-items
+	$(TOOLS)/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
+	$(TOOLS)/bin/cargo-machete --skip-target-dir .
+	cargo test --quiet --locked --test layering
+	cargo test --quiet --locked --lib config::shipped
+
+.PHONY: reference
+reference: ## Writes config/gateway.reference.toml anew
+	cargo run --quiet --locked -- check --reference > config/gateway.reference.toml.new
+	mv config/gateway.reference.toml.new config/gateway.reference.toml
+
+# Built without optimisation: they run for a second and would compile for minutes.
+$(TOOLS)/deny-$(DENY):
+	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-deny@$(DENY)
+	touch $@
+
+$(TOOLS)/machete-$(MACHETE):
+	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-machete@$(MACHETE)
+	touch $@
+
+.PHONY: preconditions
+preconditions:
+	@command -v cargo > /dev/null || { echo 'A Rust toolchain is needed ($(RUST_MIN) or later): https://rustup.rs'; exit 1; }
+	@have=$$(rustc --version | cut -d ' ' -f 2); \
+	  printf '%s\n' '$(RUST_MIN)' "$$have" | sort -V -C \
+	  || { echo "Rust $(RUST_MIN) or later is needed, this is $$have: rustup update"; exit 1; }
+	@command -v cc > /dev/null || { echo 'A C compiler is needed: apt-get install build-essential, or xcode-select --install'; exit 1; }
