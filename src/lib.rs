@@ -29,3 +29,4 @@ pub mod lifecycle;
 pub mod protocol;
 pub mod secret;
 pub mod telemetry;
+pub mod upstream;

@@ -19,3 +19,4 @@
 mod clients;
 mod conformance;
 mod harness;
+mod stdio;

@@ -1,0 +1,3 @@
+//! Towards MCP servers: carriers, and the links on top of them.
+
+pub mod stdio;

@@ -1,0 +1,295 @@
+//! How long a crashing upstream has to wait for its next start.
+//!
+//! Counted per principal and upstream, since one user's requests may crash a server that works
+//! for everybody else. Only starts that fail for different principals in a row count against the
+//! upstream as a whole.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::call::OwnerKey;
+
+/// Failures without a word that cost nothing yet.
+const FREE_STARTS: u32 = 1;
+
+/// Crashes after a good start that cost nothing yet.
+const FREE_CRASHES: u32 = 5;
+
+/// The first wait; it doubles with every further failure.
+const FIRST: Duration = Duration::from_millis(500);
+
+/// The longest wait.
+const LONGEST: Duration = Duration::from_mins(1);
+
+/// The longest wait that other principals' failures can cause.
+const LONGEST_FOR_ALL: Duration = Duration::from_secs(5);
+
+/// A child that lived this long was healthy: its end starts no series, and ends one.
+const HEALTHY: Duration = Duration::from_secs(30);
+
+/// A series ends this long after its last wait.
+const FORGET: Duration = Duration::from_secs(30);
+
+/// How a child ended that nobody stopped.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Crash {
+    /// Whether it wrote a message before.
+    pub(super) spoke: bool,
+    /// How long it lived.
+    pub(super) age: Duration,
+}
+
+/// A refusal to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wait {
+    /// Until the next start is allowed.
+    pub(super) left: Duration,
+    /// What the last child said.
+    pub(super) last_words: Option<String>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Backoff(Mutex<Series>);
+
+type Key = (OwnerKey, Arc<str>);
+
+#[derive(Debug, Default)]
+struct Series {
+    single: HashMap<Key, Failures>,
+    for_all: HashMap<Arc<str>, (OwnerKey, Failures)>,
+}
+
+#[derive(Debug)]
+struct Failures {
+    starts: u32,
+    crashes: u32,
+    until: Instant,
+    last_words: Option<String>,
+}
+
+impl Failures {
+    fn none(now: Instant) -> Self {
+        Self {
+            starts: 0,
+            crashes: 0,
+            until: now,
+            last_words: None,
+        }
+    }
+
+    fn add(&mut self, crash: Crash, last_words: Option<String>, longest: Duration, now: Instant) {
+        if crash.spoke {
+            self.starts = 0;
+            self.crashes += 1;
+        } else {
+            self.starts += 1;
+        }
+        let excess = self
+            .starts
+            .saturating_sub(FREE_STARTS)
+            .max(self.crashes.saturating_sub(FREE_CRASHES));
+        let wait = match excess.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(doublings) => FIRST.saturating_mul(1 << doublings.min(16)).min(longest),
+        };
+        self.until = now + wait;
+        self.last_words = last_words;
+    }
+
+    fn wait(&self, now: Instant) -> Option<Wait> {
+        let left = self.until.saturating_duration_since(now);
+        let last_words = self.last_words.clone();
+        (!left.is_zero()).then_some(Wait { left, last_words })
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.until) > FORGET
+    }
+}
+
+impl Backoff {
+    /// Whether a start is refused now.
+    pub(super) fn check(&self, owner: OwnerKey, upstream: &Arc<str>, now: Instant) -> Option<Wait> {
+        let series = self.series();
+        let own = series.single.get(&(owner, Arc::clone(upstream)));
+        let own = own.and_then(|failures| failures.wait(now));
+        own.or_else(|| {
+            let (_, failures) = series.for_all.get(upstream)?;
+            // The words were meant for somebody else.
+            Some(Wait {
+                last_words: None,
+                ..failures.wait(now)?
+            })
+        })
+    }
+
+    /// A child ended by itself.
+    pub(super) fn crashed(
+        &self,
+        owner: OwnerKey,
+        upstream: &Arc<str>,
+        crash: Crash,
+        last_words: Option<String>,
+        now: Instant,
+    ) {
+        let mut series = self.series();
+        let key = (owner, Arc::clone(upstream));
+        if crash.spoke && crash.age >= HEALTHY {
+            series.single.remove(&key);
+            return;
+        }
+        let own = series
+            .single
+            .entry(key)
+            .or_insert_with(|| Failures::none(now));
+        own.add(crash, last_words, LONGEST, now);
+        if crash.spoke {
+            return;
+        }
+        let all = series.for_all.entry(Arc::clone(upstream));
+        let (last, failures) = all.or_insert_with(|| (owner, Failures::none(now)));
+        if *last != owner || failures.starts == 0 {
+            *last = owner;
+            failures.add(crash, None, LONGEST_FOR_ALL, now);
+        }
+    }
+
+    /// A child spoke: the upstream can be started.
+    pub(super) fn spoke(&self, upstream: &Arc<str>) {
+        self.series().for_all.remove(upstream);
+    }
+
+    /// Forgets series that are over.
+    pub(super) fn forget_old(&self, now: Instant) {
+        let mut series = self.series();
+        series.single.retain(|_, failures| !failures.is_over(now));
+        series
+            .for_all
+            .retain(|_, (_, failures)| !failures.is_over(now));
+        series.single.shrink_to_fit();
+    }
+
+    /// Series under way.
+    pub(super) fn len(&self) -> usize {
+        self.series().single.len()
+    }
+
+    fn series(&self) -> MutexGuard<'_, Series> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Principal;
+
+    const AT_START: Crash = Crash {
+        spoke: false,
+        age: Duration::from_millis(5),
+    };
+    const AFTER_START: Crash = Crash {
+        spoke: true,
+        age: Duration::from_millis(5),
+    };
+
+    fn owner(name: &str) -> OwnerKey {
+        Principal::new("i", name, "", Vec::new(), None).owner()
+    }
+
+    /// What `who` is told at `now`.
+    fn told(backoff: &Backoff, who: &str, now: Instant) -> Option<Wait> {
+        backoff.check(owner(who), &"up".into(), now)
+    }
+
+    fn crash(backoff: &Backoff, now: Instant, who: &str, crash: Crash, times: u32) {
+        for _ in 0..times {
+            backoff.crashed(
+                owner(who),
+                &"up".into(),
+                crash,
+                Some("boom".to_owned()),
+                now,
+            );
+        }
+    }
+
+    #[test]
+    fn failed_starts_wait_longer_and_longer() {
+        let (backoff, now) = (Backoff::default(), Instant::now());
+        crash(&backoff, now, "alice", AT_START, FREE_STARTS);
+        assert_eq!(told(&backoff, "alice", now), None);
+        let mut before = Duration::ZERO;
+        for _ in 0..5 {
+            crash(&backoff, now, "alice", AT_START, 1);
+            let wait = told(&backoff, "alice", now).unwrap();
+            assert!(wait.left > before);
+            assert_eq!(wait.last_words.as_deref(), Some("boom"));
+            before = wait.left;
+        }
+        crash(&backoff, now, "alice", AT_START, 100);
+        assert_eq!(told(&backoff, "alice", now).unwrap().left, LONGEST);
+    }
+
+    #[test]
+    fn a_few_crashes_of_a_working_server_cost_nothing() {
+        let (backoff, now) = (Backoff::default(), Instant::now());
+        crash(&backoff, now, "alice", AFTER_START, FREE_CRASHES);
+        assert_eq!(told(&backoff, "alice", now), None);
+        crash(&backoff, now, "alice", AFTER_START, 1);
+        assert!(told(&backoff, "alice", now).is_some());
+    }
+
+    #[test]
+    fn one_principal_cannot_stop_another() {
+        let (backoff, now) = (Backoff::default(), Instant::now());
+        crash(&backoff, now, "mallory", AFTER_START, 50);
+        crash(&backoff, now, "mallory", AT_START, 50);
+        assert_eq!(told(&backoff, "alice", now), None);
+        assert_eq!(backoff.check(owner("mallory"), &"other".into(), now), None);
+    }
+
+    #[test]
+    fn an_upstream_that_starts_for_nobody_waits_for_everybody() {
+        let (backoff, now) = (Backoff::default(), Instant::now());
+        for who in ["alice", "bob", "carol"] {
+            crash(&backoff, now, who, AT_START, 1);
+        }
+        let wait = told(&backoff, "dave", now).unwrap();
+        assert!(wait.left <= LONGEST_FOR_ALL);
+        assert_eq!(wait.last_words, None);
+        backoff.spoke(&"up".into());
+        assert_eq!(told(&backoff, "dave", now), None);
+    }
+
+    #[test]
+    fn a_healthy_life_ends_the_series() {
+        let (backoff, now) = (Backoff::default(), Instant::now());
+        crash(&backoff, now, "alice", AT_START, 5);
+        crash(
+            &backoff,
+            now,
+            "alice",
+            Crash {
+                spoke: true,
+                age: HEALTHY,
+            },
+            1,
+        );
+        assert_eq!(told(&backoff, "alice", now), None);
+        assert_eq!(backoff.len(), 0);
+    }
+
+    #[test]
+    fn old_series_leave_no_entry() {
+        let (backoff, now) = (Backoff::default(), Instant::now());
+        crash(&backoff, now, "alice", AT_START, 5);
+        backoff.forget_old(now);
+        assert_eq!(backoff.len(), 1);
+        backoff.forget_old(now + LONGEST + FORGET);
+        assert_eq!(backoff.len(), 0);
+    }
+}

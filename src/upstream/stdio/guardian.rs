@@ -1,0 +1,227 @@
+//! The guardian: a second process that outlives the gateway just long enough to end its children.
+//!
+//! A parent-death signal reaches the children themselves, not what they started. So every process
+//! group is announced to the guardian over a pipe; when the pipe closes, however the gateway
+//! died, the guardian kills the groups that are left and ends.
+
+use std::collections::BTreeSet;
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::reap;
+
+/// The hidden subcommand.
+pub const SUBCOMMAND: &str = "guardian";
+
+/// Longest line the gateway sends: a sign, a number, a line feed.
+const MAX_LINE: u64 = 16;
+
+/// Runs the hidden subcommand: reads group ids from standard input until it closes.
+///
+/// Must be called before any other thread exists.
+#[must_use]
+pub fn guardian() -> ExitCode {
+    // A signal to the gateway's group, or a terminal's hang-up, must not reach us. The handlers
+    // stay installed for the life of the process; the streams are never read.
+    let _ = rustix::process::setsid();
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+    else {
+        return ExitCode::FAILURE;
+    };
+    let entered = runtime.enter();
+    for kind in [
+        SignalKind::terminate(),
+        SignalKind::interrupt(),
+        SignalKind::hangup(),
+    ] {
+        drop(signal(kind));
+    }
+    drop(entered);
+    for group in watch(io::stdin().lock())
+        .into_iter()
+        .filter_map(Pid::from_raw)
+    {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    ExitCode::SUCCESS
+}
+
+/// The groups still announced when `input` ends.
+fn watch(mut input: impl io::BufRead) -> BTreeSet<i32> {
+    let mut groups = BTreeSet::new();
+    let mut line = String::new();
+    loop {
+        line.clear();
+        match (&mut input).take(MAX_LINE).read_line(&mut line) {
+            Ok(0) | Err(_) => return groups,
+            Ok(_) => {}
+        }
+        let (sign, number) = line.trim_end().split_at_checked(1).unwrap_or_default();
+        let Some(group) = number.parse().ok().filter(|group| *group > 1) else {
+            continue;
+        };
+        match sign {
+            "+" => drop(groups.insert(group)),
+            "-" => drop(groups.remove(&group)),
+            _ => {}
+        }
+    }
+}
+
+/// The gateway's end of the pipe.
+#[derive(Debug)]
+pub(super) struct Guardian {
+    exe: PathBuf,
+    link: Mutex<Link>,
+}
+
+#[derive(Debug)]
+struct Link {
+    process: Option<(Child, ChildStdin)>,
+    groups: BTreeSet<i32>,
+}
+
+impl Guardian {
+    /// Starts the guardian process from the program `exe`.
+    pub(super) fn start(exe: &Path) -> io::Result<Self> {
+        let mut link = Link {
+            process: None,
+            groups: BTreeSet::new(),
+        };
+        link.revive(exe)?;
+        Ok(Self {
+            exe: exe.to_owned(),
+            link: Mutex::new(link),
+        })
+    }
+
+    /// From now on the group `id` dies with the gateway.
+    pub(super) fn watch(&self, id: i32) {
+        let mut link = self.link();
+        link.groups.insert(id);
+        link.tell(&self.exe, '+', id);
+    }
+
+    /// The group `id` is gone; its number may come to mean somebody else.
+    pub(super) fn release(&self, id: i32) {
+        let mut link = self.link();
+        if link.groups.remove(&id) {
+            link.tell(&self.exe, '-', id);
+        }
+    }
+
+    /// Replaces a guardian that died; tells whether there is anything to guard.
+    pub(super) fn check(&self) -> bool {
+        let mut link = self.link();
+        let lost = match &mut link.process {
+            Some((child, _)) => !matches!(child.try_wait(), Ok(None)),
+            None => true,
+        };
+        if lost {
+            link.replace(&self.exe);
+        }
+        !link.groups.is_empty()
+    }
+
+    /// The pid of the guardian process, if it runs.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.link().process.as_ref().map(|(child, _)| child.id())
+    }
+
+    fn link(&self) -> MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Link {
+    /// Sends one line; a guardian that cannot take it is replaced by one that is told everything.
+    fn tell(&mut self, exe: &Path, sign: char, id: i32) {
+        let sent = match &mut self.process {
+            Some((_, pipe)) => pipe.write_all(format!("{sign}{id}\n").as_bytes()).is_ok(),
+            None => false,
+        };
+        if !sent {
+            self.replace(exe);
+        }
+    }
+
+    fn replace(&mut self, exe: &Path) {
+        self.end();
+        if let Err(error) = self.revive(exe) {
+            tracing::error!(%error, "the guardian of stdio children cannot be restarted");
+        }
+    }
+
+    /// Ends the process without letting it believe that the gateway died.
+    fn end(&mut self) {
+        if let Some((mut child, pipe)) = self.process.take() {
+            drop(child.kill());
+            drop(child.wait());
+            reap::forget(child.id());
+            drop(pipe);
+        }
+    }
+
+    fn revive(&mut self, exe: &Path) -> io::Result<()> {
+        #[expect(clippy::disallowed_methods, reason = "the guardian of upstream::stdio")]
+        let mut command = Command::new(exe);
+        command
+            .arg0("drawbridge")
+            .arg(SUBCOMMAND)
+            .env_clear()
+            .current_dir("/")
+            .process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut child = reap::spawn(&mut command)?;
+        let mut pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let tell = |id| pipe.write_all(format!("+{id}\n").as_bytes());
+        // A stopped guardian must not stop us: a full pipe counts as a lost guardian.
+        let told = self
+            .groups
+            .iter()
+            .try_for_each(tell)
+            .and_then(|()| Ok(rustix::io::ioctl_fionbio(&pipe, true)?));
+        self.process = Some((child, pipe));
+        told
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some((mut child, pipe)) = self.process.take() {
+            drop(pipe);
+            drop(child.wait());
+            reap::forget(child.id());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(input: &str) -> Vec<i32> {
+        watch(input.as_bytes()).into_iter().collect()
+    }
+
+    #[test]
+    fn only_groups_that_were_not_released_are_left() {
+        assert_eq!(left("+10\n+20\n-10\n+30\n"), [20, 30]);
+    }
+
+    #[test]
+    fn garbage_never_names_a_group() {
+        assert_eq!(left("+0\n+1\n+-5\n\n+\nx9\n10\n+é\n+7"), [7]);
+    }
+}

@@ -1,0 +1,240 @@
+//! The way to a child: one line per message, written at once when the pipe takes it, else queued
+//! within a bound.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::{Buf as _, Bytes};
+use tokio::net::unix::pipe::Sender;
+use tokio::sync::Notify;
+
+/// Bytes that may wait for a slow child before senders have to wait.
+const QUEUE_BYTES: usize = 1024 * 1024;
+
+/// What a notice sent from a destructor may use beyond that, in bytes.
+const RESERVE_BYTES: usize = 64 * 1024;
+
+/// Slices handed to the kernel at once.
+const BATCH: usize = 64;
+
+static LINE_FEED: &[u8] = b"\n";
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The child is gone or being stopped.
+    #[error("the upstream process has ended")]
+    Gone,
+    /// The message is longer than `limits.upstream_message`.
+    #[error("the message is too long for the upstream")]
+    TooLong,
+}
+
+/// One child's standard input.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    queue: Mutex<Queue>,
+    /// Told when something waits for the pump, or the outbox closes.
+    work: Notify,
+    /// Told when the queue got shorter, or the outbox closes.
+    room: Notify,
+    max_message: usize,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// Absent once closed.
+    pipe: Option<Arc<Sender>>,
+    parts: VecDeque<Bytes>,
+    bytes: usize,
+    /// Nothing more is taken; the pipe closes when the queue is empty.
+    closing: bool,
+}
+
+impl Outbox {
+    pub(super) fn new(pipe: Sender, max_message: usize) -> Self {
+        let pipe = Some(Arc::new(pipe));
+        let queue = Queue {
+            pipe,
+            parts: VecDeque::new(),
+            bytes: 0,
+            closing: false,
+        };
+        Self {
+            queue: Mutex::new(queue),
+            work: Notify::new(),
+            room: Notify::new(),
+            max_message,
+        }
+    }
+
+    /// Takes `message`, waiting for room.
+    ///
+    /// # Errors
+    /// The child takes nothing more, or `message` is too long.
+    ///
+    /// # Cancel safety
+    /// A dropped send has sent either nothing or everything.
+    pub(super) async fn send(&self, message: Bytes) -> Result<(), SendError> {
+        let message = self.line(message)?;
+        loop {
+            let mut room = std::pin::pin!(self.room.notified());
+            room.as_mut().enable();
+            if self.offer(&message, QUEUE_BYTES)? {
+                return Ok(());
+            }
+            room.await;
+        }
+    }
+
+    /// Takes `message` if that needs no waiting; tells whether it did.
+    pub(super) fn try_send(&self, message: Bytes) -> bool {
+        let Ok(message) = self.line(message) else {
+            return false;
+        };
+        self.offer(&message, QUEUE_BYTES + RESERVE_BYTES)
+            .unwrap_or(false)
+    }
+
+    /// Takes nothing more; the pipe closes as soon as what waits is written.
+    pub(super) fn close(&self) {
+        let mut queue = self.queue();
+        queue.closing = true;
+        if queue.parts.is_empty() {
+            queue.pipe = None;
+        }
+        drop(queue);
+        self.work.notify_one();
+        self.room.notify_waiters();
+    }
+
+    /// Takes nothing more and forgets what waits: the child is dead.
+    pub(super) fn abandon(&self) {
+        let mut queue = self.queue();
+        queue.closing = true;
+        queue.break_off();
+        drop(queue);
+        self.work.notify_one();
+        self.room.notify_waiters();
+    }
+
+    /// Writes what waits, until the outbox is closed and empty, or the child stops reading.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost or written twice.
+    pub(super) async fn pump(&self) {
+        loop {
+            let pipe = {
+                let queue = self.queue();
+                match &queue.pipe {
+                    None => return,
+                    Some(pipe) if !queue.parts.is_empty() => Some(Arc::clone(pipe)),
+                    Some(_) => None,
+                }
+            };
+            match pipe {
+                None => self.work.notified().await,
+                Some(pipe) => match pipe.writable().await {
+                    Ok(()) => self.queue().flush(),
+                    Err(_) => self.queue().break_off(),
+                },
+            }
+            self.room.notify_waiters();
+        }
+    }
+
+    /// `message` as one line.
+    // Spec: SPEC D-01
+    fn line(&self, message: Bytes) -> Result<Bytes, SendError> {
+        if message.len() > self.max_message {
+            return Err(SendError::TooLong);
+        }
+        if memchr::memchr2(b'\n', b'\r', &message).is_none() {
+            return Ok(message);
+        }
+        // Raw line breaks are whitespace between tokens: inside strings JSON forbids them.
+        let blank = |byte: &u8| {
+            if matches!(byte, b'\n' | b'\r') {
+                b' '
+            } else {
+                *byte
+            }
+        };
+        Ok(message.iter().map(blank).collect())
+    }
+
+    fn offer(&self, message: &Bytes, bound: usize) -> Result<bool, SendError> {
+        let mut queue = self.queue();
+        if queue.closing || queue.pipe.is_none() {
+            return Err(SendError::Gone);
+        }
+        if !queue.parts.is_empty() && queue.bytes + message.len() > bound {
+            return Ok(false);
+        }
+        let idle = queue.parts.is_empty();
+        queue.push(message.clone());
+        if idle {
+            queue.flush();
+            if queue.pipe.is_none() {
+                return Err(SendError::Gone);
+            }
+            if !queue.parts.is_empty() {
+                drop(queue);
+                self.work.notify_one();
+            }
+        }
+        Ok(true)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn push(&mut self, message: Bytes) {
+        self.bytes += message.len() + LINE_FEED.len();
+        self.parts.extend([message, Bytes::from_static(LINE_FEED)]);
+    }
+
+    /// Writes what the pipe takes now, everything that is ready in one go.
+    fn flush(&mut self) {
+        while !self.parts.is_empty() {
+            let Some(pipe) = &self.pipe else { return };
+            let slices: [IoSlice<'_>; BATCH] = std::array::from_fn(|at| {
+                IoSlice::new(self.parts.get(at).map_or(&[][..], |part| part))
+            });
+            let filled = slices.get(..self.parts.len().min(BATCH)).unwrap_or(&slices);
+            match pipe.try_write_vectored(filled) {
+                Ok(written) => self.written(written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return self.break_off(),
+            }
+        }
+        self.parts.shrink_to(BATCH);
+        if self.closing {
+            self.pipe = None;
+        }
+    }
+
+    fn written(&mut self, mut bytes: usize) {
+        self.bytes -= bytes.min(self.bytes);
+        while let Some(part) = self.parts.front_mut() {
+            if bytes < part.len() {
+                part.advance(bytes);
+                return;
+            }
+            bytes -= part.len();
+            self.parts.pop_front();
+        }
+    }
+
+    /// The child does not read any more.
+    fn break_off(&mut self) {
+        self.pipe = None;
+        self.parts = VecDeque::new();
+        self.bytes = 0;
+    }
+}

@@ -1,0 +1,78 @@
+//! Which processes the kernel counts as our children, and who waits for them.
+//!
+//! The gateway adopts the orphans of its children (sub-reaper), so that no grandchild stays a
+//! zombie where nothing else reaps. A child that we started is waited for by its keeper alone;
+//! everything else is reaped here.
+
+use std::collections::HashSet;
+use std::io;
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+
+/// Children that somebody waits for by name. Children belong to the process, not to a value in
+/// it: two runtimes in one process would otherwise reap each other's.
+static AWAITED: Mutex<Option<HashSet<u32>>> = Mutex::new(None);
+
+fn awaited() -> MutexGuard<'static, Option<HashSet<u32>>> {
+    AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asks the kernel to hand us the orphans of our descendants.
+pub(super) fn adopt_orphans() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// Starts `command`; its pid is safe from [`orphans`] until [`forget`].
+pub(super) fn spawn(command: &mut Command) -> io::Result<Child> {
+    // The lock spans both steps: a child that dies at once must not look like an orphan.
+    let mut awaited = awaited();
+    let child = command.spawn()?;
+    awaited.get_or_insert_with(HashSet::new).insert(child.id());
+    Ok(child)
+}
+
+/// The child `pid` was waited for, or never will be: from now on [`orphans`] may reap it.
+pub(super) fn forget(pid: u32) {
+    if let Some(awaited) = awaited().as_mut() {
+        awaited.remove(&pid);
+    }
+}
+
+/// Reaps every dead process that was handed to us; tells whether living ones remain.
+pub(super) fn orphans() -> bool {
+    let guard = awaited();
+    let Some(awaited) = guard.as_ref() else {
+        return false;
+    };
+    let mut alive = false;
+    for pid in children() {
+        if awaited.contains(&pid) {
+            continue;
+        }
+        let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+            continue;
+        };
+        // `None`: it is still running. An error: somebody else was faster.
+        alive |= matches!(waitpid(Some(raw), WaitOptions::NOHANG), Ok(None));
+    }
+    alive
+}
+
+/// Every child of every thread of ours, adopted ones included.
+fn children() -> Vec<u32> {
+    let mut found = Vec::new();
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else {
+        return found;
+    };
+    for thread in threads.flatten() {
+        if let Ok(text) = std::fs::read_to_string(thread.path().join("children")) {
+            found.extend(
+                text.split_ascii_whitespace()
+                    .filter_map(|pid| pid.parse::<u32>().ok()),
+            );
+        }
+    }
+    found
+}

@@ -1,0 +1,277 @@
+//! What children say beside the protocol: drained always, logged at a bounded rate without
+//! secrets, and the end of it kept for the error a caller gets (SPEC D-03).
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::Instant;
+
+use crate::config::StdioCarrier;
+
+/// Kept for the caller's error, bytes.
+const TAIL_BYTES: usize = 2 * 1024;
+
+/// Longest line looked at; the rest of a longer one is thrown away, bytes.
+const LINE_BYTES: usize = 4 * 1024;
+
+/// Characters of a stray line of standard output that reach the log.
+const STRAY_CHARS: usize = 200;
+
+/// Room for one read, bytes.
+const READ: usize = 4 * 1024;
+
+/// Reads in a row before a flooding child has to wait for [`PAUSE`].
+const READS: usize = 16;
+
+/// Bounds what a flood costs us: 64 KiB per pause.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Lines logged at once after a quiet time, per child.
+const BURST: f64 = 50.0;
+
+/// Lines logged per second, per child.
+const RATE: f64 = 10.0;
+
+/// Shorter values are no secrets worth hiding, and hiding them would garble everything.
+const MIN_SECRET: usize = 4;
+
+/// The log of one child.
+#[derive(Debug)]
+pub(super) struct Log {
+    redactor: Redactor,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    tail: Tail,
+    /// Lines that may be logged now.
+    tokens: f64,
+    filled: Instant,
+    /// Lines that were not logged since the last that was.
+    muted: u64,
+}
+
+impl Log {
+    /// A log that hides the values of the child's own variables.
+    pub(super) fn new(carrier: &StdioCarrier) -> Self {
+        let secrets = carrier.env.values().map(crate::secret::Secret::expose);
+        let shared = Shared {
+            tail: Tail::default(),
+            tokens: BURST,
+            filled: Instant::now(),
+            muted: 0,
+        };
+        Self {
+            redactor: Redactor::new(secrets),
+            shared: Mutex::new(shared),
+        }
+    }
+
+    /// One line of standard error.
+    fn line(&self, upstream: &str, pid: u32, line: &[u8]) {
+        let text = self.redactor.clean(line);
+        if text.is_empty() {
+            return;
+        }
+        let mut shared = self.shared();
+        shared.tail.push(&text);
+        let Some(muted) = shared.admit() else { return };
+        drop(shared);
+        tracing::info!(upstream, pid, muted, "upstream stderr: {text}");
+    }
+
+    /// One line of standard output that is no message.
+    pub(super) fn stray(&self, upstream: &str, pid: u32, line: &[u8]) {
+        let Some(muted) = self.shared().admit() else {
+            return;
+        };
+        let seen = line.get(..self.redactor.window()).unwrap_or(line);
+        let text: String = self
+            .redactor
+            .clean(seen)
+            .chars()
+            .take(STRAY_CHARS)
+            .collect();
+        tracing::warn!(
+            upstream,
+            pid,
+            muted,
+            "upstream wrote a line that is no message: {text}"
+        );
+    }
+
+    /// The end of standard error.
+    pub(super) fn tail(&self) -> Option<String> {
+        self.shared().tail.text()
+    }
+
+    fn shared(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Whether one more line may be logged now: the number of lines muted before it.
+    fn admit(&mut self) -> Option<u64> {
+        let now = Instant::now();
+        let earned = now.saturating_duration_since(self.filled).as_secs_f64() * RATE;
+        self.tokens = (self.tokens + earned).min(BURST);
+        self.filled = now;
+        if self.tokens < 1.0 {
+            self.muted += 1;
+            return None;
+        }
+        self.tokens -= 1.0;
+        Some(std::mem::take(&mut self.muted))
+    }
+}
+
+/// The last bytes of a text, cut at a line where possible.
+#[derive(Debug, Default)]
+struct Tail(String);
+
+impl Tail {
+    fn push(&mut self, line: &str) {
+        if !self.0.is_empty() {
+            self.0.push('\n');
+        }
+        self.0.push_str(line);
+        if self.0.len() > TAIL_BYTES {
+            let mut cut = self.0.len() - TAIL_BYTES;
+            while !self.0.is_char_boundary(cut) {
+                cut += 1;
+            }
+            self.0.drain(..cut);
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        (!self.0.is_empty()).then(|| self.0.clone())
+    }
+}
+
+/// Replaces secrets, and characters that could trick a terminal or a log.
+#[derive(Debug)]
+struct Redactor {
+    /// Longest first, so that a secret within a secret does not leave a rest.
+    secrets: Vec<String>,
+}
+
+impl Redactor {
+    fn new<'a>(values: impl Iterator<Item = &'a str>) -> Self {
+        // We see single lines, so each line of a secret (a PEM key) is one.
+        let mut secrets: Vec<String> = values
+            .flat_map(str::lines)
+            .map(str::trim)
+            .filter(|value| value.len() >= MIN_SECRET)
+            .map(str::to_owned)
+            .collect();
+        secrets.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        secrets.dedup();
+        Self { secrets }
+    }
+
+    /// What may be shown of `line`.
+    fn clean(&self, line: &[u8]) -> String {
+        let mut text = String::from_utf8_lossy(line).into_owned();
+        for secret in &self.secrets {
+            if text.contains(secret) {
+                text = text.replace(secret, "…");
+            }
+        }
+        text.retain(|c| !c.is_control() || c == '\t');
+        let mut end = text.len().min(LINE_BYTES);
+        if line.len() >= self.window() {
+            // The line was cut: what may be the beginning of a secret goes too.
+            end = end.min(text.len().saturating_sub(self.longest()));
+        }
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.truncate(text.trim_end().len());
+        text
+    }
+
+    /// Bytes of a line that must be seen whole, so that no secret is cut.
+    fn window(&self) -> usize {
+        LINE_BYTES + self.longest()
+    }
+
+    fn longest(&self) -> usize {
+        self.secrets.first().map_or(0, String::len)
+    }
+}
+
+/// The reader of one child's standard error.
+#[derive(Debug)]
+pub(super) struct Drain {
+    pipe: Option<Receiver>,
+    line: Vec<u8>,
+    pid: u32,
+}
+
+impl Drain {
+    pub(super) fn new(pipe: Receiver, pid: u32) -> Self {
+        Self {
+            pipe: Some(pipe),
+            line: Vec::new(),
+            pid,
+        }
+    }
+
+    /// Reads for ever; pending after the end.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn run(&mut self, upstream: &str, log: &Log) {
+        while let Some(pipe) = &self.pipe {
+            if pipe.readable().await.is_err() {
+                self.pipe = None;
+            }
+            if self.read_ready(upstream, log) {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        std::future::pending::<()>().await;
+    }
+
+    /// Takes what is there after the process has ended, then lets go.
+    pub(super) fn finish(mut self, upstream: &str, log: &Log) {
+        self.read_ready(upstream, log);
+        // The last line may lack its end.
+        self.take_lines(b"\n", upstream, log);
+    }
+
+    /// Reads what is there, within a bound; tells whether there may be more.
+    fn read_ready(&mut self, upstream: &str, log: &Log) -> bool {
+        let mut buffer = [0; READ];
+        for _ in 0..READS {
+            let Some(pipe) = &self.pipe else { return false };
+            match pipe.try_read(&mut buffer) {
+                Ok(0) => self.pipe = None,
+                Ok(read) => {
+                    let fresh = buffer.get(..read).unwrap_or_default();
+                    self.take_lines(fresh, upstream, log);
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
+                Err(_) => self.pipe = None,
+            }
+        }
+        true
+    }
+
+    fn take_lines(&mut self, fresh: &[u8], upstream: &str, log: &Log) {
+        for piece in fresh.split_inclusive(|byte| *byte == b'\n') {
+            let room = log.redactor.window().saturating_sub(self.line.len());
+            self.line
+                .extend_from_slice(piece.get(..piece.len().min(room)).unwrap_or_default());
+            if piece.ends_with(b"\n") {
+                log.line(upstream, self.pid, &self.line);
+                self.line.clear();
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Stdio children, driven through [`drawbridge::upstream::stdio`] with real scripts as children.
+//!
+//! The helper and the guardian are the real binary; the runtime is the test's own.
+
+mod framing;
+mod world;

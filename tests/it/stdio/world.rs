@@ -1,0 +1,195 @@
+//! A runtime of children inside the test, and scripts to run in it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use drawbridge::call::{OwnerKey, Principal};
+use drawbridge::config::{Carrier, Era, Isolation, Limits, Rate, Stdio, StdioCarrier, Upstream};
+use drawbridge::lifecycle::Tasks;
+use drawbridge::secret::Secret;
+use drawbridge::upstream::stdio::{Host, Lines, OpenError, StdioConnection, StdioRuntime};
+
+use crate::harness::{eventually, within};
+
+/// Largest message in these tests, bytes.
+pub(super) const MAX_MESSAGE: usize = 64 * 1024;
+
+/// A script that answers every line with itself.
+pub(super) const ECHO: &str = "while IFS= read -r line; do printf '%s\\n' \"$line\"; done";
+
+/// The runtime under test with its own state directory.
+pub(super) struct World {
+    pub(super) runtime: Arc<StdioRuntime>,
+    pub(super) state: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl World {
+    /// Defaults of the configuration, short waits.
+    pub(super) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    /// The same, with other settings.
+    pub(super) fn with(change: impl FnOnce(&mut Stdio)) -> Self {
+        let mut settings = Stdio {
+            max_children: 256,
+            max_children_per_principal: 64,
+            idle: Duration::from_secs(600),
+            spawn_wait: Duration::from_secs(10),
+        };
+        change(&mut settings);
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        let host = host(&state);
+        let runtime = StdioRuntime::start(&settings, &limits(), host, Tasks::new()).unwrap();
+        Self {
+            runtime,
+            state,
+            _directory: directory,
+        }
+    }
+
+    /// A child of `upstream` for `who`.
+    pub(super) async fn open(&self, who: &str, upstream: &Upstream) -> (StdioConnection, Lines) {
+        self.try_open(who, upstream).await.unwrap()
+    }
+
+    /// The same where it may be refused.
+    pub(super) async fn try_open(
+        &self,
+        who: &str,
+        upstream: &Upstream,
+    ) -> Result<(StdioConnection, Lines), OpenError> {
+        within("open", self.runtime.open(owner(who), upstream)).await
+    }
+
+    /// Stops everything and checks that nothing is left.
+    pub(super) async fn end(self) {
+        within("shut down", self.runtime.shut_down()).await;
+        eventually("no entries", async || {
+            let counts = self.runtime.counts();
+            (counts.children == 0 && counts.waiting == 0).then_some(())
+        })
+        .await;
+    }
+}
+
+/// A host whose children live below `state`.
+pub(super) fn host(state: &Path) -> Host {
+    Host {
+        exe: env!("CARGO_BIN_EXE_drawbridge").into(),
+        state_dirs: vec![state.to_owned()],
+        environment: std::env::vars_os().collect(),
+    }
+}
+
+pub(super) fn limits() -> Limits {
+    Limits {
+        body: 4 << 20,
+        headers: 16 << 10,
+        upstream_message: MAX_MESSAGE,
+        sse_event: 16 << 20,
+        json_depth: 128,
+        batch: 50,
+        streams_per_session: 8,
+        calls_per_session: 64,
+        calls_per_principal: 256,
+        parked_per_principal: 16,
+        parked_total: 10000,
+        rate: Rate {
+            count: 100,
+            per: Duration::from_secs(1),
+        },
+    }
+}
+
+/// The key of a principal of that name.
+pub(super) fn owner(name: &str) -> OwnerKey {
+    Principal::new("https://issuer.example", name, "", Vec::new(), None).owner()
+}
+
+/// An upstream that runs `script` with `sh`.
+pub(super) fn sh(script: &str) -> Upstream {
+    upstream("sh", &["-c", script])
+}
+
+/// An upstream that runs `script` with `python3`.
+pub(super) fn python(script: &str) -> Upstream {
+    upstream("python3", &["-u", "-c", script])
+}
+
+/// An upstream that runs a program, with a short stop ladder.
+pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
+    Upstream {
+        name: "up".to_owned(),
+        carrier: Carrier::Stdio(StdioCarrier {
+            command: command.to_owned(),
+            args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            cwd: None,
+            env: BTreeMap::new(),
+            inherit: Vec::new(),
+            rlimits: BTreeMap::new(),
+            stop_eof: Duration::from_millis(300),
+            stop_term: Duration::from_millis(300),
+            max_children: 128,
+        }),
+        isolation: Isolation::Session,
+        era: Era::Auto,
+        merged: true,
+        direct: true,
+        required_scopes: Vec::new(),
+        audiences: Vec::new(),
+        connect_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(60),
+        total_timeout: Duration::from_secs(1800),
+        ask_timeout: Duration::from_secs(600),
+        restartable: false,
+        retry_safe: Vec::new(),
+    }
+}
+
+/// `upstream` with its carrier changed.
+pub(super) fn tuned(mut upstream: Upstream, change: impl FnOnce(&mut StdioCarrier)) -> Upstream {
+    let Carrier::Stdio(carrier) = &mut upstream.carrier else {
+        panic!("a stdio upstream")
+    };
+    change(carrier);
+    upstream
+}
+
+/// `upstream` with a variable set.
+pub(super) fn with_env(upstream: Upstream, name: &str, value: &str) -> Upstream {
+    tuned(upstream, |carrier| {
+        carrier.env.insert(name.to_owned(), Secret::new(value));
+    })
+}
+
+/// The next line as text.
+pub(super) async fn next(lines: &mut Lines) -> Option<String> {
+    let line = within("a line", lines.next()).await?;
+    Some(String::from_utf8(line.to_vec()).unwrap())
+}
+
+/// Sends `text`.
+pub(super) async fn send(connection: &StdioConnection, text: &str) {
+    let message = Bytes::copy_from_slice(text.as_bytes());
+    within("send", connection.send(message)).await.unwrap();
+}
+
+/// Whether a process exists that is more than a zombie.
+pub(super) fn is_alive(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        stat.rsplit(')')
+            .next()
+            .is_some_and(|rest| !rest.starts_with(" Z"))
+    })
+}
+
+/// Whether a process exists at all, as a zombie perhaps.
+pub(super) fn exists(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
