@@ -1,0 +1,294 @@
+//! Closed-loop load: every session does one thing after the other and checks every answer.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::client::{Caller, Client, request_text, result_slice};
+use crate::sse::Decoder;
+use crate::watch::Cpu;
+use crate::wire::{invalid, limited};
+
+/// Notices in front of the reply.
+const NOTICES: u64 = 20;
+/// Bytes of text in a call.
+const TEXT: usize = 1024;
+/// Problems whose text is kept.
+const MAX_PROBLEMS: usize = 5;
+
+/// What a session does over and over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scenario {
+    /// `tools/call` of an echo of 1 KB.
+    Call,
+    /// `tools/list` of 100 tools.
+    List,
+    /// `initialize`, `notifications/initialized`, DELETE.
+    OpenClose,
+    /// `tools/call` with 20 progress notifications before the reply.
+    Notices,
+}
+
+/// One measurement.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) scenario: Scenario,
+    /// One per session.
+    pub(crate) callers: Vec<Caller>,
+    pub(crate) warm: Duration,
+    pub(crate) window: Duration,
+    /// Processes whose CPU time is read, by name.
+    pub(crate) watch: Vec<(String, u32)>,
+    /// What `tools/list` must return, when that is asked.
+    pub(crate) list: Option<Arc<str>>,
+}
+
+/// What came out.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Measured {
+    pub(crate) replies: u64,
+    pub(crate) failures: u64,
+    pub(crate) problems: Vec<String>,
+    pub(crate) per_second: f64,
+    /// CPU microseconds per verified reply, by process name.
+    pub(crate) cpu_micros: BTreeMap<String, f64>,
+    pub(crate) p50_micros: u64,
+    pub(crate) p99_micros: u64,
+}
+
+/// Shared by the sessions of a run.
+#[derive(Debug, Default)]
+struct Tally {
+    stop: AtomicBool,
+    measuring: AtomicBool,
+    open: AtomicU64,
+    replies: AtomicU64,
+    failures: AtomicU64,
+    problems: Mutex<Vec<String>>,
+    latencies: Mutex<Vec<u64>>,
+}
+
+impl Tally {
+    fn fail(&self, error: &io::Error) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if problems.len() < MAX_PROBLEMS {
+            problems.push(error.to_string());
+        }
+    }
+}
+
+/// Runs the plan; failures are counted, not returned.
+pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
+    let tally = Arc::new(Tally::default());
+    let mut sessions = tokio::task::JoinSet::new();
+    for (number, caller) in plan.callers.iter().enumerate() {
+        let session = Session {
+            number,
+            caller: caller.clone(),
+            scenario: plan.scenario,
+            list: plan.list.clone(),
+            tally: Arc::clone(&tally),
+            body: String::new(),
+        };
+        sessions.spawn(session.run());
+    }
+    while tally.open.load(Ordering::Relaxed) + tally.failures.load(Ordering::Relaxed)
+        < plan.callers.len() as u64
+    {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(plan.warm).await;
+    let cpu = || {
+        let read = |(name, pid): &(String, u32)| Ok((name.clone(), Cpu::of(*pid)?));
+        plan.watch
+            .iter()
+            .map(read)
+            .collect::<anyhow::Result<Vec<_>>>()
+    };
+    let (before, counted, start) = (
+        cpu()?,
+        tally.replies.load(Ordering::Relaxed),
+        Instant::now(),
+    );
+    tally.measuring.store(true, Ordering::Relaxed);
+    tokio::time::sleep(plan.window).await;
+    let (after, replies) = (cpu()?, tally.replies.load(Ordering::Relaxed) - counted);
+    let seconds = start.elapsed().as_secs_f64();
+    tally.stop.store(true, Ordering::Relaxed);
+    while sessions.join_next().await.is_some() {}
+
+    let mut latencies = tally
+        .latencies
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    latencies.sort_unstable();
+    let quantile = |part: usize| {
+        let at = (latencies.len() * part / 100).min(latencies.len().saturating_sub(1));
+        latencies.get(at).copied().unwrap_or_default()
+    };
+    let cpu_micros = before
+        .iter()
+        .zip(&after)
+        .map(|((name, before), (_, after))| {
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+            let per_reply = after.since(before) as f64 / 1000.0 / replies.max(1) as f64;
+            (name.clone(), per_reply)
+        });
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    Ok(Measured {
+        replies,
+        failures: tally.failures.load(Ordering::Relaxed),
+        problems: tally
+            .problems
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone(),
+        per_second: replies as f64 / seconds,
+        cpu_micros: cpu_micros.collect(),
+        p50_micros: quantile(50),
+        p99_micros: quantile(99),
+    })
+}
+
+struct Session {
+    number: usize,
+    caller: Caller,
+    scenario: Scenario,
+    list: Option<Arc<str>>,
+    tally: Arc<Tally>,
+    body: String,
+}
+
+impl Session {
+    async fn run(mut self) {
+        if let Err(error) = self.work().await {
+            self.tally.fail(&error);
+        }
+    }
+
+    async fn work(&mut self) -> io::Result<()> {
+        let mut client = Client::connect(self.caller.clone()).await?;
+        if self.scenario != Scenario::OpenClose {
+            client.open().await?;
+        }
+        self.tally.open.fetch_add(1, Ordering::Relaxed);
+        let mut latencies = Vec::new();
+        while !self.tally.stop.load(Ordering::Relaxed) {
+            let start = Instant::now();
+            limited(self.step(&mut client)).await?;
+            self.tally.replies.fetch_add(1, Ordering::Relaxed);
+            if self.tally.measuring.load(Ordering::Relaxed) {
+                let micros = start.elapsed().as_micros();
+                latencies.push(u64::try_from(micros).unwrap_or(u64::MAX));
+            }
+        }
+        if self.scenario != Scenario::OpenClose {
+            client.close().await?;
+        }
+        let mut all = self
+            .tally
+            .latencies
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.append(&mut latencies);
+        Ok(())
+    }
+
+    async fn step(&mut self, client: &mut Client) -> io::Result<()> {
+        match self.scenario {
+            Scenario::Call => self.call(client).await,
+            Scenario::List => self.list(client).await,
+            Scenario::Notices => self.notices(client).await,
+            Scenario::OpenClose => {
+                client.open().await?;
+                client.close().await
+            }
+        }
+    }
+
+    /// An echo whose text differs each time.
+    async fn call(&mut self, client: &mut Client) -> io::Result<()> {
+        let id = client.take_id();
+        let mut text = format!("{}-{id}-", self.number);
+        text.extend(std::iter::repeat_n('x', TEXT.saturating_sub(text.len())));
+        self.body.clear();
+        let written = write!(
+            self.body,
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"echo","arguments":{{"text":"{text}"}}}}}}"#
+        );
+        written.map_err(io::Error::other)?;
+        let head = client.post(&self.body).await?;
+        let reply = client.wire.rest().await?;
+        if head.status != 200 {
+            return Err(io::Error::other(format!("call got {}", head.status)));
+        }
+        let result = result_slice(&reply, id)?.get();
+        let got = result
+            .strip_prefix(r#"{"content":[{"type":"text","text":""#)
+            .and_then(|rest| rest.strip_suffix(r#""}]}"#));
+        if got == Some(text.as_str()) {
+            Ok(())
+        } else {
+            Err(invalid("call: another text"))
+        }
+    }
+
+    async fn list(&mut self, client: &mut Client) -> io::Result<()> {
+        let id = client.take_id();
+        let head = client.post(&request_text(id, "tools/list", "{}")).await?;
+        let reply = client.wire.rest().await?;
+        if head.status != 200 {
+            return Err(io::Error::other(format!("list got {}", head.status)));
+        }
+        let result = result_slice(&reply, id)?.get();
+        match &self.list {
+            Some(list) if **list != *result => Err(invalid("list: another content")),
+            _ => Ok(()),
+        }
+    }
+
+    async fn notices(&mut self, client: &mut Client) -> io::Result<()> {
+        let id = client.take_id();
+        let params = format!(
+            r#"{{"name":"notices","arguments":{{"n":{NOTICES},"bytes":100}},"_meta":{{"progressToken":"t{id}"}}}}"#
+        );
+        let head = client
+            .post(&request_text(id, "tools/call", &params))
+            .await?;
+        if head.status != 200 || !head.is_events {
+            return Err(io::Error::other(format!("notices got {}", head.status)));
+        }
+        let mut decoder = Decoder::default();
+        let mut seen = 0;
+        let mut answered = false;
+        while let Some(event) = client.event(&mut decoder).await? {
+            if event.data.is_empty() {
+                continue;
+            }
+            let message: Value = serde_json::from_str(&event.data).map_err(io::Error::other)?;
+            if message.get("method").is_some() {
+                seen += 1;
+                let token = message
+                    .pointer("/params/progressToken")
+                    .and_then(Value::as_str);
+                let progress = message.pointer("/params/progress").and_then(Value::as_u64);
+                if token != Some(&format!("t{id}")) || progress != Some(seen) || answered {
+                    return Err(invalid("notices: out of order or not ours"));
+                }
+            } else {
+                answered = message.get("id").and_then(Value::as_u64) == Some(id);
+            }
+        }
+        if answered && seen == NOTICES {
+            Ok(())
+        } else {
+            Err(invalid("notices: some are missing"))
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `drill`: drives a gateway from outside, as benchmark and as endurance test.
+//!
+//! Starts everything that it needs on loopback (a stub upstream, nginx, the gateway) and ends it again.
+//! Exit code 1: a budget is missed or an invariant broken; the report says which.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test driver beside the gateway: it starts processes and reads the real clock"
+)]
+
+mod bench;
+mod client;
+mod keys;
+mod load;
+mod memory;
+mod place;
+mod report;
+mod sse;
+mod watch;
+mod wire;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+/// Drives a gateway.
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// CPU, memory and start-up figures beside nginx.
+    Bench(bench::BenchArgs),
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let passed = runtime.block_on(async {
+        match cli.command {
+            Command::Bench(args) => bench::run(args).await,
+        }
+    })?;
+    Ok(if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

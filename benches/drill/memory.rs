@@ -1,0 +1,168 @@
+//! What sessions cost while nothing happens, and how fast a start is.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::client::{Caller, Client, Target};
+use crate::place::{Gateway, GatewayPlan, Place, configure, serve};
+use crate::watch::resident_kib;
+
+/// Sessions opened at once.
+const AT_ONCE: usize = 32;
+/// Sessions that are opened and ended before anything is compared.
+const WARM_UP: usize = 50;
+
+/// Figures of one gateway process.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Memory {
+    pub(crate) after_start_kib: u64,
+    pub(crate) after_first_call_kib: u64,
+    /// Per idle session with an open GET stream.
+    pub(crate) idle_kib: f64,
+    /// The same after each has made one call.
+    pub(crate) idle_after_call_kib: f64,
+    /// With `crowd` sessions open.
+    pub(crate) crowd_kib: u64,
+    /// After they ended and `rest` passed.
+    pub(crate) rested_kib: u64,
+}
+
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Idle sessions measured.
+    pub(crate) idle: usize,
+    /// Sessions opened and ended.
+    pub(crate) crowd: usize,
+    /// From the end of the last to the last figure.
+    pub(crate) rest: Duration,
+}
+
+/// Measures a fresh gateway.
+pub(crate) async fn measure(
+    place: &Place,
+    gateway: &Gateway,
+    upstream: &str,
+    sizes: Sizes,
+) -> anyhow::Result<Memory> {
+    let pid = gateway.process.pid();
+    let callers = (0..16).map(|n| gateway.caller(place, upstream, &format!("idle-{n}")));
+    let callers = callers.collect::<anyhow::Result<Vec<_>>>()?;
+    let mut memory = Memory {
+        after_start_kib: resident_kib(pid)?,
+        ..Memory::default()
+    };
+    close_all(open_many(&callers, 1, true).await?).await?;
+    memory.after_first_call_kib = resident_kib(pid)?;
+    close_all(open_many(&callers, WARM_UP, true).await?).await?;
+
+    settle().await;
+    let before = resident_kib(pid)?;
+    let held = open_many(&callers, sizes.idle, false).await?;
+    settle().await;
+    memory.idle_kib = per_session(before, resident_kib(pid)?, sizes.idle);
+    close_all(held).await?;
+
+    settle().await;
+    let before = resident_kib(pid)?;
+    let held = open_many(&callers, sizes.idle, true).await?;
+    settle().await;
+    memory.idle_after_call_kib = per_session(before, resident_kib(pid)?, sizes.idle);
+    close_all(held).await?;
+
+    let held = open_many(&callers, sizes.crowd, true).await?;
+    memory.crowd_kib = resident_kib(pid)?;
+    close_all(held).await?;
+    tokio::time::sleep(sizes.rest).await;
+    memory.rested_kib = resident_kib(pid)?;
+    Ok(memory)
+}
+
+/// Opens sessions with an open GET stream each; `calls` says whether each makes a call first.
+async fn open_many(callers: &[Caller], count: usize, calls: bool) -> anyhow::Result<Vec<Client>> {
+    let open = |caller: Caller| async move {
+        let mut client = Client::connect(caller).await?;
+        client.open().await?;
+        if calls {
+            let params = r#"{"name":"echo","arguments":{"text":"hello"}}"#;
+            client.result("tools/call", params).await?;
+        }
+        let head = client.listen(None).await?;
+        if head.status != 200 {
+            bail!("GET got {}", head.status);
+        }
+        Ok(client)
+    };
+    stream::iter(callers.iter().cycle().take(count).cloned().map(open))
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
+}
+
+async fn close_all(clients: Vec<Client>) -> anyhow::Result<()> {
+    let close = |client: Client| async move {
+        let mut other = client.beside().await?;
+        drop(client);
+        other.close().await?;
+        Ok(())
+    };
+    stream::iter(clients.into_iter().map(close))
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
+}
+
+/// Lets the other side finish what it does in the background.
+async fn settle() {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn per_session(before: u64, after: u64, sessions: usize) -> f64 {
+    after.saturating_sub(before) as f64 / sessions.max(1) as f64
+}
+
+/// Milliseconds from starting the process to its first answer to an authorized `initialize`.
+pub(crate) async fn start_to_first_answer(
+    place: &Place,
+    binary: &Path,
+    upstreams: &str,
+    rounds: usize,
+) -> anyhow::Result<Vec<f64>> {
+    let mut millis = Vec::new();
+    for round in 0..rounds {
+        let plan = GatewayPlan {
+            binary,
+            name: "start",
+            threads: 2,
+            upstreams: upstreams.to_owned(),
+            tables: String::new(),
+        };
+        let (config, addr, _) = configure(place, &plan)?;
+        let url = format!("http://{addr}/mcp/http");
+        let token = place
+            .issuer
+            .token("start", &[url.clone(), format!("http://{addr}/mcp")])?;
+        let caller = Caller {
+            target: Target::parse(&url)?,
+            token: Some(token.into()),
+        };
+        let begin = Instant::now();
+        let process = place.run(&format!("start-{round}"), &mut serve(&plan, &config))?;
+        let answered = loop {
+            if let Ok(mut client) = Client::connect(caller.clone()).await {
+                client.open().await.context("first answer")?;
+                break begin.elapsed();
+            }
+            if begin.elapsed() > Duration::from_secs(10) {
+                bail!("no answer within 10 s:\n{}", process.log());
+            }
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        };
+        millis.push(answered.as_secs_f64() * 1000.0);
+    }
+    Ok(millis)
+}

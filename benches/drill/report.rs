@@ -1,0 +1,340 @@
+//! Medians, verdicts, and the two forms of the report.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::UNIX_EPOCH;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use crate::bench::{BenchArgs, Budget, Figures, Medians, Over, Row};
+use crate::load::Measured;
+use crate::memory::Memory;
+
+pub(crate) const DIRECT: &str = "direct";
+pub(crate) const NGINX: &str = "nginx";
+pub(crate) const ONE: &str = "gateway-1";
+pub(crate) const TWO: &str = "gateway-2";
+/// The process that is measured.
+pub(crate) const SELF: &str = "self";
+/// The stub behind it.
+pub(crate) const UPSTREAM: &str = "upstream";
+
+/// The run with the median CPU time; failures of all runs are kept.
+pub(crate) fn median(runs: &[Measured]) -> Measured {
+    let mut sorted: Vec<&Measured> = runs.iter().collect();
+    let key = |run: &Measured| {
+        run.cpu_micros
+            .get(SELF)
+            .or_else(|| run.cpu_micros.get(UPSTREAM))
+            .copied()
+            .unwrap_or(0.0)
+    };
+    sorted.sort_unstable_by(|a, b| key(a).total_cmp(&key(b)));
+    let mut median = sorted
+        .get(sorted.len() / 2)
+        .map_or_else(Measured::default, |m| (*m).clone());
+    median.failures = runs.iter().map(|run| run.failures).sum();
+    median.replies = runs.iter().map(|run| run.replies).sum();
+    median.problems = runs.iter().flat_map(|run| run.problems.clone()).collect();
+    median
+}
+
+/// Says on stderr how far we are.
+pub(crate) fn progress(row: &Row, medians: &Medians) -> anyhow::Result<()> {
+    let mut line = format!("{:<38}", row.name);
+    for (name, measured) in medians {
+        write!(
+            line,
+            " {name}: {:.1} µs {:.0}/s",
+            cpu(medians, name).unwrap_or(0.0),
+            measured.per_second
+        )?;
+        if measured.failures > 0 {
+            write!(
+                line,
+                " FAILED {} {:?}",
+                measured.failures, measured.problems
+            )?;
+        }
+    }
+    writeln!(std::io::stderr(), "{line}")?;
+    Ok(())
+}
+
+fn cpu(medians: &Medians, target: &str) -> Option<f64> {
+    medians.get(target)?.cpu_micros.get(SELF).copied()
+}
+
+/// The ratio (or time) that the row's budget is about, for one target.
+fn figure(row: &Row, medians: &Medians, target: &str) -> Option<f64> {
+    let own = cpu(medians, target)?;
+    match row.over {
+        Over::Http => Some(own / cpu(medians, NGINX)?),
+        Over::Stdio => Some(own),
+    }
+}
+
+fn verdict(row: &Row, medians: &Medians) -> Option<bool> {
+    let limit = match row.budget? {
+        Budget::TimesNginx(limit) | Budget::Micros(limit) => limit,
+    };
+    let figures = [ONE, TWO].map(|target| figure(row, medians, target));
+    figures
+        .into_iter()
+        .flatten()
+        .map(|figure| figure <= limit)
+        .reduce(|a, b| a && b)
+}
+
+/// One single figure and its budget.
+struct Single {
+    name: &'static str,
+    value: f64,
+    unit: &'static str,
+    limit: Option<f64>,
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn singles(memory: Option<&Memory>, start_millis: Option<f64>) -> Vec<Single> {
+    let mut singles = Vec::new();
+    let mut add = |name, value, unit, limit| {
+        singles.push(Single {
+            name,
+            value,
+            unit,
+            limit,
+        });
+    };
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    if let Some(memory) = memory {
+        add(
+            "resident after start",
+            mib(memory.after_start_kib),
+            "MiB",
+            None,
+        );
+        add(
+            "resident after the first call",
+            mib(memory.after_first_call_kib),
+            "MiB",
+            Some(20.0),
+        );
+        add(
+            "idle session with an open stream",
+            memory.idle_kib,
+            "KiB",
+            Some(24.0),
+        );
+        add(
+            "the same after one call",
+            memory.idle_after_call_kib,
+            "KiB",
+            None,
+        );
+        add(
+            "resident with 2,000 sessions open",
+            mib(memory.crowd_kib),
+            "MiB",
+            None,
+        );
+        add(
+            "resident 60 s after 2,000 sessions ended",
+            mib(memory.rested_kib),
+            "MiB",
+            Some(40.0),
+        );
+    }
+    if let Some(millis) = start_millis {
+        add("start to first answer", millis, "ms", Some(60.0));
+    }
+    singles
+}
+
+/// Writes both forms; true when no budget is missed and nothing failed.
+pub(crate) fn write(args: &BenchArgs, figures: &Figures) -> anyhow::Result<bool> {
+    let singles = singles(figures.memory.as_ref(), figures.start_millis);
+    let failures: u64 = figures
+        .rows
+        .iter()
+        .flat_map(|(_, medians)| medians.values())
+        .map(|measured| measured.failures)
+        .sum();
+    let rows_pass = figures
+        .rows
+        .iter()
+        .all(|(row, medians)| verdict(row, medians) != Some(false));
+    let singles_pass = singles
+        .iter()
+        .all(|s| s.limit.is_none_or(|limit| s.value <= limit));
+    let markdown = markdown(args, figures, &singles, failures)?;
+    if let Some(file) = &args.markdown {
+        std::fs::write(file, &markdown).context("cannot write the report")?;
+    }
+    if let Some(file) = &args.json {
+        let json = serde_json::to_string_pretty(&as_json(figures, &singles))?;
+        std::fs::write(file, json + "\n").context("cannot write the figures")?;
+    }
+    std::io::stdout().write_all(markdown.as_bytes())?;
+    Ok(rows_pass && singles_pass && failures == 0)
+}
+
+fn word(verdict: Option<bool>) -> &'static str {
+    match verdict {
+        Some(true) => "pass",
+        Some(false) => "**miss**",
+        None => "–",
+    }
+}
+
+fn markdown(
+    args: &BenchArgs,
+    figures: &Figures,
+    singles: &[Single],
+    failures: u64,
+) -> anyhow::Result<String> {
+    let mut out = String::from(INTRODUCTION);
+    writeln!(
+        out,
+        "Measured {} on {}.\nMedians of {} rounds of {} ms each. Failed or wrong answers: {failures}.\n",
+        today(),
+        machine(),
+        args.rounds,
+        args.window
+    )?;
+    out.push_str(
+        "| what | nginx µs | gateway, 1 thread | gateway, 2 threads | × nginx (1 / 2) | budget | verdict | replies/s: direct, nginx, 1, 2 | p99 ms (1 / 2) |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for (row, medians) in &figures.rows {
+        out.push_str(&table_line(row, medians));
+    }
+    if !singles.is_empty() {
+        out.push_str("\n| what | figure | budget | verdict |\n| --- | --- | --- | --- |\n");
+        for single in singles {
+            let limit = single
+                .limit
+                .map_or_else(|| "–".to_owned(), |l| format!("≤ {l} {}", single.unit));
+            let verdict = single.limit.map(|limit| single.value <= limit);
+            writeln!(
+                out,
+                "| {} | {:.1} {} | {limit} | {} |",
+                single.name,
+                single.value,
+                single.unit,
+                word(verdict)
+            )?;
+        }
+    }
+    Ok(out)
+}
+
+fn table_line(row: &Row, medians: &Medians) -> String {
+    let micros =
+        |target| cpu(medians, target).map_or_else(|| "–".to_owned(), |cpu| format!("{cpu:.1}"));
+    let ratio = |target| match row.over {
+        Over::Http => {
+            figure(row, medians, target).map_or_else(|| "–".to_owned(), |r| format!("{r:.2}"))
+        }
+        Over::Stdio => "–".to_owned(),
+    };
+    let budget = match row.budget {
+        Some(Budget::TimesNginx(limit)) => format!("≤ {limit} ×"),
+        Some(Budget::Micros(limit)) => format!("≤ {limit} µs"),
+        None => "–".to_owned(),
+    };
+    let rates = [DIRECT, NGINX, ONE, TWO].map(|target| {
+        medians
+            .get(target)
+            .map_or_else(|| "–".to_owned(), |m| format!("{:.0}", m.per_second))
+    });
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let p99 = [ONE, TWO].map(|target| {
+        medians.get(target).map_or_else(
+            || "–".to_owned(),
+            |m| format!("{:.1}", m.p99_micros as f64 / 1000.0),
+        )
+    });
+    format!(
+        "| {} | {} | {} µs | {} µs | {} / {} | {budget} | {} | {} | {} |\n",
+        row.name,
+        micros(NGINX),
+        micros(ONE),
+        micros(TWO),
+        ratio(ONE),
+        ratio(TWO),
+        word(verdict(row, medians)),
+        rates.join(", "),
+        p99.join(" / "),
+    )
+}
+
+fn as_json(figures: &Figures, singles: &[Single]) -> Value {
+    let rows = figures.rows.iter().map(|(row, medians)| {
+        let targets: serde_json::Map<String, Value> = medians
+            .iter()
+            .map(|(name, m)| {
+                let value = json!({
+                    "cpu_micros": m.cpu_micros, "per_second": m.per_second, "replies": m.replies,
+                    "failures": m.failures, "problems": m.problems,
+                    "p50_micros": m.p50_micros, "p99_micros": m.p99_micros,
+                });
+                ((*name).to_owned(), value)
+            })
+            .collect();
+        json!({
+            "name": row.name, "sessions": row.sessions, "targets": targets,
+            "figure": [figure(row, medians, ONE), figure(row, medians, TWO)],
+            "pass": verdict(row, medians),
+        })
+    });
+    let singles = singles.iter().map(|single| {
+        json!({"name": single.name, "value": single.value, "unit": single.unit,
+               "limit": single.limit})
+    });
+    json!({
+        "date": today(), "machine": machine(),
+        "rows": rows.collect::<Vec<_>>(), "singles": singles.collect::<Vec<_>>(),
+    })
+}
+
+fn today() -> String {
+    let since = std::time::SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or_default();
+    jiff::Timestamp::from_second(seconds).map_or_else(
+        |_| String::new(),
+        |now| now.strftime("%Y-%m-%d").to_string(),
+    )
+}
+
+/// Processor, cores and kernel, as the system tells them.
+fn machine() -> String {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("model name")?
+                .split_once(": ")
+                .map(|(_, name)| name)
+        })
+        .unwrap_or("an unknown processor");
+    let cores = cpuinfo
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{model}, {cores} cores, Linux {}", kernel.trim())
+}
+
+const INTRODUCTION: &str = "# Benchmarks
+
+Written by `make bench`; do not edit. The same load goes straight to a small stub upstream, through
+nginx (Debian's, one worker, plain reverse proxy, no access log, kept-alive upstream connections) and
+through the gateway with one and with two worker threads, in alternating rounds of one run.
+The gateway verifies a JWT per request, decides by policy, counts metrics, exports sampled traces and writes its access log.
+Figures are microseconds of CPU time of the process itself (`/proc/<pid>/task/*/schedstat`) per verified reply:
+every reply's id and content is checked. Compare ratios, not absolute times: they travel between machines.
+
+";

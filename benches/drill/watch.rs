@@ -1,0 +1,96 @@
+//! What a process costs, read from `/proc`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Context as _;
+
+/// CPU time of each thread of a process, in nanoseconds.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cpu(BTreeMap<u32, u64>);
+
+impl Cpu {
+    pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
+        let mut threads = BTreeMap::new();
+        let tasks = format!("/proc/{pid}/task");
+        for entry in std::fs::read_dir(&tasks).with_context(|| format!("cannot read {tasks}"))? {
+            let path = entry?.path();
+            let tid = path
+                .file_name()
+                .and_then(|name| name.to_str()?.parse().ok());
+            // A thread may end while we look.
+            if let (Some(tid), Ok(text)) = (tid, std::fs::read_to_string(path.join("schedstat"))) {
+                let running = text.split(' ').next().and_then(|ns| ns.parse().ok());
+                threads.insert(tid, running.unwrap_or(0));
+            }
+        }
+        Ok(Self(threads))
+    }
+
+    /// Nanoseconds spent since `earlier`.
+    pub(crate) fn since(&self, earlier: &Self) -> u64 {
+        let spent = |(tid, ns): (&u32, &u64)| {
+            ns.saturating_sub(earlier.0.get(tid).copied().unwrap_or_default())
+        };
+        self.0.iter().map(spent).sum()
+    }
+}
+
+/// Resident memory in KiB.
+pub(crate) fn resident_kib(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .with_context(|| format!("process {pid} is gone"))?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok())
+        .context("no VmRSS")
+}
+
+/// One process, as `/proc/<pid>/stat` shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) parent: u32,
+    pub(crate) name: String,
+    pub(crate) is_zombie: bool,
+}
+
+/// All processes.
+pub(crate) fn processes() -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let stats = entries.flatten().map(|entry| entry.path().join("stat"));
+    stats.filter_map(|stat| read_process(&stat)).collect()
+}
+
+fn read_process(file: &Path) -> Option<Process> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let (start, rest) = text.rsplit_once(')')?;
+    let (pid, name) = start.split_once(" (")?;
+    let mut fields = rest.split_whitespace();
+    Some(Process {
+        pid: pid.parse().ok()?,
+        name: name.to_owned(),
+        is_zombie: fields.next()? == "Z",
+        parent: fields.next()?.parse().ok()?,
+    })
+}
+
+/// All processes that descend from `root`, zombies included.
+pub(crate) fn descendants(root: u32) -> Vec<Process> {
+    let all = processes();
+    let mut found: Vec<Process> = Vec::new();
+    let mut parents = vec![root];
+    while let Some(parent) = parents.pop() {
+        for process in all.iter().filter(|process| process.parent == parent) {
+            parents.push(process.pid);
+            found.push(process.clone());
+        }
+    }
+    found
+}
+
+/// Whether the process still exists and is no zombie.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    read_process(Path::new(&format!("/proc/{pid}/stat"))).is_some_and(|p| !p.is_zombie)
+}
