@@ -183,14 +183,14 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     }
     let mut lanes = vec![Lane {
         name: report::DIRECT,
-        http: vec![anonymous(&direct)],
+        http: vec![Caller::anonymous(direct.clone())],
         stdio: Vec::new(),
         watch: Vec::new(),
     }];
     if let Some(nginx) = &nginx {
         lanes.push(Lane {
             name: report::NGINX,
-            http: vec![anonymous(&Target::parse(&nginx.url)?)],
+            http: vec![Caller::anonymous(Target::parse(&nginx.url)?)],
             stdio: Vec::new(),
             watch: vec![(report::SELF.to_owned(), nginx.worker)],
         });
@@ -302,16 +302,9 @@ fn lane(name: &'static str, place: &Place, gateway: &Gateway) -> anyhow::Result<
     })
 }
 
-fn anonymous(target: &Target) -> Caller {
-    Caller {
-        target: target.clone(),
-        token: None,
-    }
-}
-
 /// What `tools/list` says without anybody between.
 async fn reference_list(direct: &Target) -> anyhow::Result<String> {
-    let mut client = Client::connect(anonymous(direct)).await?;
+    let mut client = Client::connect(Caller::anonymous(direct.clone())).await?;
     client.open().await?;
     client
         .result("tools/list", "{}")

@@ -43,6 +43,16 @@ pub(crate) struct Caller {
     pub(crate) token: Option<Arc<str>>,
 }
 
+impl Caller {
+    /// Without a token.
+    pub(crate) fn anonymous(target: Target) -> Self {
+        Self {
+            target,
+            token: None,
+        }
+    }
+}
+
 /// One session.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -92,12 +102,7 @@ impl Client {
         Ok(other)
     }
 
-    pub(crate) fn session_id(&self) -> Option<&str> {
-        self.session.as_deref()
-    }
-
-    /// Goes on with another token.
-    pub(crate) fn set_session(&mut self, session: Option<String>) {
+    fn set_session(&mut self, session: Option<String>) {
         self.session = session;
         self.compose();
     }

@@ -10,11 +10,17 @@
 
 mod bench;
 mod client;
+mod drain;
+mod gauges;
 mod keys;
+mod kills;
+mod lifecycle;
 mod load;
 mod memory;
+mod outcome;
 mod place;
 mod report;
+mod resumption;
 mod sse;
 mod watch;
 mod wire;
@@ -35,6 +41,14 @@ struct Cli {
 enum Command {
     /// CPU, memory and start-up figures beside nginx.
     Bench(bench::BenchArgs),
+    /// Forced disconnects: no event lost, none twice, no result lost.
+    Resumption(resumption::ResumptionArgs),
+    /// Sessions opened and abandoned over stdio: nothing is left of them.
+    Lifecycle(lifecycle::LifecycleArgs),
+    /// `kill -9` of a child and of the gateway.
+    Kills(kills::KillsArgs),
+    /// SIGTERM under load.
+    Drain(drain::DrainArgs),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -46,6 +60,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let passed = runtime.block_on(async {
         match cli.command {
             Command::Bench(args) => bench::run(args).await,
+            Command::Resumption(args) => resumption::run(args).await,
+            Command::Lifecycle(args) => lifecycle::run(args).await,
+            Command::Kills(args) => kills::run(args).await,
+            Command::Drain(args) => drain::run(args).await,
         }
     })?;
     Ok(if passed {

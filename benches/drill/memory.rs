@@ -15,19 +15,19 @@ const AT_ONCE: usize = 32;
 /// Sessions that are opened and ended before anything is compared.
 const WARM_UP: usize = 50;
 
-/// Figures of one gateway process.
+/// Figures of one gateway process, in KiB.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Memory {
-    pub(crate) after_start_kib: u64,
-    pub(crate) after_first_call_kib: u64,
+    pub(crate) after_start: u64,
+    pub(crate) after_first_call: u64,
     /// Per idle session with an open GET stream.
-    pub(crate) idle_kib: f64,
+    pub(crate) idle: f64,
     /// The same after each has made one call.
-    pub(crate) idle_after_call_kib: f64,
+    pub(crate) idle_after_call: f64,
     /// With `crowd` sessions open.
-    pub(crate) crowd_kib: u64,
+    pub(crate) crowd: u64,
     /// After they ended and `rest` passed.
-    pub(crate) rested_kib: u64,
+    pub(crate) rested: u64,
 }
 
 /// How much is done.
@@ -52,32 +52,32 @@ pub(crate) async fn measure(
     let callers = (0..16).map(|n| gateway.caller(place, upstream, &format!("idle-{n}")));
     let callers = callers.collect::<anyhow::Result<Vec<_>>>()?;
     let mut memory = Memory {
-        after_start_kib: resident_kib(pid)?,
+        after_start: resident_kib(pid)?,
         ..Memory::default()
     };
     close_all(open_many(&callers, 1, true).await?).await?;
-    memory.after_first_call_kib = resident_kib(pid)?;
+    memory.after_first_call = resident_kib(pid)?;
     close_all(open_many(&callers, WARM_UP, true).await?).await?;
 
     settle().await;
     let before = resident_kib(pid)?;
     let held = open_many(&callers, sizes.idle, false).await?;
     settle().await;
-    memory.idle_kib = per_session(before, resident_kib(pid)?, sizes.idle);
+    memory.idle = per_session(before, resident_kib(pid)?, sizes.idle);
     close_all(held).await?;
 
     settle().await;
     let before = resident_kib(pid)?;
     let held = open_many(&callers, sizes.idle, true).await?;
     settle().await;
-    memory.idle_after_call_kib = per_session(before, resident_kib(pid)?, sizes.idle);
+    memory.idle_after_call = per_session(before, resident_kib(pid)?, sizes.idle);
     close_all(held).await?;
 
     let held = open_many(&callers, sizes.crowd, true).await?;
-    memory.crowd_kib = resident_kib(pid)?;
+    memory.crowd = resident_kib(pid)?;
     close_all(held).await?;
     tokio::time::sleep(sizes.rest).await;
-    memory.rested_kib = resident_kib(pid)?;
+    memory.rested = resident_kib(pid)?;
     Ok(memory)
 }
 

@@ -108,39 +108,34 @@ fn singles(memory: Option<&Memory>, start_millis: Option<f64>) -> Vec<Single> {
     };
     let mib = |kib: u64| kib as f64 / 1024.0;
     if let Some(memory) = memory {
-        add(
-            "resident after start",
-            mib(memory.after_start_kib),
-            "MiB",
-            None,
-        );
+        add("resident after start", mib(memory.after_start), "MiB", None);
         add(
             "resident after the first call",
-            mib(memory.after_first_call_kib),
+            mib(memory.after_first_call),
             "MiB",
             Some(20.0),
         );
         add(
             "idle session with an open stream",
-            memory.idle_kib,
+            memory.idle,
             "KiB",
             Some(24.0),
         );
         add(
             "the same after one call",
-            memory.idle_after_call_kib,
+            memory.idle_after_call,
             "KiB",
             None,
         );
         add(
             "resident with 2,000 sessions open",
-            mib(memory.crowd_kib),
+            mib(memory.crowd),
             "MiB",
             None,
         );
         add(
             "resident 60 s after 2,000 sessions ended",
-            mib(memory.rested_kib),
+            mib(memory.rested),
             "MiB",
             Some(40.0),
         );

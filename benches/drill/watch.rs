@@ -94,3 +94,16 @@ pub(crate) fn descendants(root: u32) -> Vec<Process> {
 pub(crate) fn is_alive(pid: u32) -> bool {
     read_process(Path::new(&format!("/proc/{pid}/stat"))).is_some_and(|p| !p.is_zombie)
 }
+
+/// Live or dead, all processes one of whose arguments is `argument`.
+pub(crate) fn with_argument(argument: &str) -> Vec<Process> {
+    let carries = |process: &Process| {
+        let file = format!("/proc/{}/cmdline", process.pid);
+        let line = std::fs::read(file).unwrap_or_default();
+        line.split(|byte| *byte == 0)
+            .any(|word| word == argument.as_bytes())
+    };
+    let mut found = processes();
+    found.retain(carries);
+    found
+}

@@ -168,8 +168,7 @@ async fn run(world: &Arc<World>, session: &Arc<Session>, later: Later) -> Respon
 
 /// A POST stream, primed where the revision has priming.
 fn events(world: &World, session: &Arc<Session>, stream: Arc<Stream>) -> Response<Body> {
-    let primes = session.with(|inner| inner.revision.as_str() >= "2025-11-25")
-        && world.options.keeps_streams();
+    let primes = primes(world, session);
     match world.options.poll {
         Some(retry) if primes => event_body(Either::Left(Full::new(stream.priming(retry)))),
         _ => {
@@ -177,6 +176,11 @@ fn events(world: &World, session: &Arc<Session>, stream: Arc<Stream>) -> Respons
             event_body(Either::Right(StreamBody::new(frames).boxed_unsync()))
         }
     }
+}
+
+/// Whether streams of this session start with an event that only carries an id.
+fn primes(world: &World, session: &Session) -> bool {
+    world.options.keeps_streams() && session.with(|inner| inner.revision.as_str() >= "2025-11-25")
 }
 
 fn get(world: &Arc<World>, headers: &HeaderMap) -> Response<Body> {
@@ -205,7 +209,8 @@ fn get(world: &Arc<World>, headers: &HeaderMap) -> Response<Body> {
             Outlet::Lines(_) => return refused(StatusCode::NOT_FOUND, "no stream"),
         },
     };
-    let frames = stream.read(None, session.hold_get());
+    let primes = primes(world, &session).then_some(RETRY);
+    let frames = stream.read(primes, session.hold_get());
     event_body(Either::Right(StreamBody::new(frames).boxed_unsync()))
 }
 

@@ -75,7 +75,11 @@ const TOOLS: &[Tool] = &[
         "Announces an update if the resource is subscribed to",
         &["uri$"],
     ),
-    ("log", "Logs n messages of a level", &["level$", "n"]),
+    (
+        "log",
+        "Logs n messages of a level, numbered from first",
+        &["level$", "n", "first", "via$"],
+    ),
     (
         "slow_list",
         "Delays the session's lists from now on",

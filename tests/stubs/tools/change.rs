@@ -71,10 +71,14 @@ fn log(call: &Call) -> Outcome {
     if !call.session.logs(level) {
         return Outcome::text("not logged");
     }
-    for number in 1..=call.number("n").unwrap_or(1) {
+    let outlet = match call.text("via") {
+        Some("get") => &call.session.general,
+        _ => &call.outlet,
+    };
+    let first = call.number("first").unwrap_or(1);
+    for number in first..first.saturating_add(call.number("n").unwrap_or(1)) {
         let params = json!({"level": level, "logger": "stub", "data": format!("entry {number}")});
-        call.outlet
-            .message(notification("notifications/message", &params));
+        outlet.message(notification("notifications/message", &params));
     }
     Outcome::text("logged")
 }
