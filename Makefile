@@ -27,7 +27,7 @@ run: preconditions ## Builds the gateway and runs it with a demonstration upstre
 .PHONY: check
 check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format, lints, docs, dependencies, layering, generated files
 	cargo fmt --all --check
-	cargo clippy --quiet --locked --all-targets -- -D warnings
+	cargo clippy --quiet --locked --all-targets --features stubs -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --locked --no-deps --document-private-items
 	$(TOOLS)/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
 	$(TOOLS)/bin/cargo-machete --skip-target-dir .
@@ -47,6 +47,25 @@ $(TOOLS)/deny-$(DENY):
 $(TOOLS)/machete-$(MACHETE):
 	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-machete@$(MACHETE)
 	touch $@
+
+DRILL := target/release/drill
+
+.PHONY: drill
+drill: preconditions
+	cargo build --release --locked --features stubs --bins
+
+.PHONY: bench
+bench: drill ## Measures CPU, memory and start-up beside nginx; writes docs/benchmarks.md
+	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
+	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
+	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json
+
+.PHONY: soak
+soak: drill ## The long forms: 1,000 disconnects, 5,000 abandoned stdio sessions, kills, drains
+	$(DRILL) resumption --disconnects 1000
+	$(DRILL) kills --rounds 10
+	$(DRILL) drain --rounds 10
+	$(DRILL) lifecycle --sessions 5000
 
 .PHONY: preconditions
 preconditions:
