@@ -1,5 +1,7 @@
 //! Towards MCP clients: everything that speaks HTTP with the outside.
 
+pub mod access_log;
+pub mod admin;
 pub mod cors;
 pub mod guard;
 pub mod listener;

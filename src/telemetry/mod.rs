@@ -1,5 +1,8 @@
 //! What operators see: names of spans, metrics and fields, and the machinery behind them.
 
+mod log;
 pub mod metrics;
 pub mod names;
+pub mod redact;
+pub mod setup;
 pub mod trace;

@@ -4,6 +4,9 @@
 /// The instrumentation scope of everything we emit.
 pub const SCOPE: &str = "drawbridge";
 
+/// Target of the access lines.
+pub const ACCESS_TARGET: &str = "access";
+
 /// Metrics.
 pub mod metric {
     /// Calls as clients see them, seconds.
@@ -143,6 +146,10 @@ pub mod attribute {
     pub const ENDPOINT: &str = "drawbridge.endpoint";
     /// The configured name of an upstream.
     pub const UPSTREAM: &str = "drawbridge.upstream";
+    /// Our version.
+    pub const SERVICE_VERSION: &str = "service.version";
+    /// This process.
+    pub const SERVICE_INSTANCE: &str = "service.instance.id";
     /// Why something was refused; one word.
     pub const REASON: &str = "drawbridge.reason";
 }

@@ -1,0 +1,273 @@
+//! One event as one line of JSON, or of text for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level};
+
+use crate::config::LogFormat;
+use crate::telemetry::redact::{MASK, is_secret_name, redact};
+
+/// A value is cut here; whole bodies have no place in a log.
+const MAX_VALUE_BYTES: usize = 4096;
+/// A line that grew beyond this gives its buffer back.
+const KEPT_BYTES: usize = 16 * 1024;
+
+/// A buffer for lines that keeps what successive lines share.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    text: String,
+    scratch: String,
+    /// The second that `stamp` shows.
+    second: Option<u64>,
+    /// `2026-11-21T09:00:00`
+    stamp: String,
+}
+
+impl Line {
+    /// Replaces the content by `event`, with a line feed.
+    pub(super) fn write(&mut self, format: LogFormat, now: Duration, event: &Event<'_>) {
+        self.text.clear();
+        self.text.shrink_to(KEPT_BYTES);
+        self.stamp(now);
+        let level = level_word(*event.metadata().level());
+        let target = event.metadata().target();
+        let (text, stamp, millis) = (&mut self.text, &self.stamp, now.subsec_millis());
+        // Writing to a String cannot fail.
+        let _ = match format {
+            LogFormat::Json => write!(
+                text,
+                r#"{{"timestamp":"{stamp}.{millis:03}Z","level":"{level}","target":"{target}""#
+            ),
+            LogFormat::Text => write!(text, "{stamp}.{millis:03}Z {level:<5} {target}:"),
+        };
+        event.record(&mut Fields {
+            format,
+            text,
+            scratch: &mut self.scratch,
+        });
+        self.text.push_str(if format == LogFormat::Json {
+            "}\n"
+        } else {
+            "\n"
+        });
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+
+    fn stamp(&mut self, now: Duration) {
+        let second = now.as_secs();
+        if self.second == Some(second) {
+            return;
+        }
+        self.second = Some(second);
+        self.stamp.clear();
+        let at = i64::try_from(second)
+            .ok()
+            .and_then(|s| jiff::Timestamp::from_second(s).ok());
+        // `2026-11-21T09:00:00Z` without its last letter; the fraction comes in between.
+        let _ = write!(self.stamp, "{}", at.unwrap_or_default());
+        self.stamp.pop();
+    }
+}
+
+fn level_word(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "ERROR",
+        Level::WARN => "WARN",
+        Level::INFO => "INFO",
+        Level::DEBUG => "DEBUG",
+        Level::TRACE => "TRACE",
+    }
+}
+
+/// Writes the fields of an event.
+struct Fields<'a> {
+    format: LogFormat,
+    text: &'a mut String,
+    scratch: &'a mut String,
+}
+
+impl Fields<'_> {
+    fn name(&mut self, name: &str) {
+        match self.format {
+            LogFormat::Json => {
+                self.text.push_str(",\"");
+                self.text.push_str(name);
+                self.text.push_str("\":");
+            }
+            LogFormat::Text => {
+                self.text.push(' ');
+                if name != "message" {
+                    self.text.push_str(name);
+                    self.text.push('=');
+                }
+            }
+        }
+    }
+
+    fn plain(&mut self, field: &Field, value: impl std::fmt::Display) {
+        self.name(field.name());
+        let _ = write!(self.text, "{value}");
+    }
+
+    fn string(&mut self, field: &Field, value: &str) {
+        self.name(field.name());
+        let cut = value.floor_char_boundary(MAX_VALUE_BYTES);
+        let value = value.get(..cut).unwrap_or_default();
+        let safe = if is_secret_name(field.name()) {
+            MASK.into()
+        } else {
+            redact(value)
+        };
+        match self.format {
+            LogFormat::Json => {
+                self.text.push('"');
+                escape(self.text, &safe);
+                self.text.push('"');
+            }
+            LogFormat::Text => escape_lines(self.text, &safe),
+        }
+    }
+}
+
+impl Visit for Fields<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.string(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let mut scratch = std::mem::take(self.scratch);
+        scratch.clear();
+        let _ = write!(scratch, "{value:?}");
+        self.string(field, &scratch);
+        scratch.shrink_to(KEPT_BYTES);
+        *self.scratch = scratch;
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.plain(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.plain(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.plain(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        if value.is_finite() {
+            self.plain(field, value);
+        } else {
+            self.record_debug(field, &value);
+        }
+    }
+}
+
+/// JSON string content.
+fn escape(into: &mut String, text: &str) {
+    for character in text.chars() {
+        match character {
+            '"' => into.push_str("\\\""),
+            '\\' => into.push_str("\\\\"),
+            '\n' => into.push_str("\\n"),
+            '\r' => into.push_str("\\r"),
+            '\t' => into.push_str("\\t"),
+            control if control.is_control() => {
+                let _ = write!(into, "\\u{:04x}", u32::from(control));
+            }
+            other => into.push(other),
+        }
+    }
+}
+
+/// Text for a terminal: nothing in it may begin a line or steer the terminal.
+fn escape_lines(into: &mut String, text: &str) {
+    for character in text.chars() {
+        if character.is_control() {
+            into.extend(character.escape_default());
+        } else {
+            into.push(character);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::layer::{Context, SubscriberExt};
+
+    use super::*;
+
+    /// Collects lines instead of writing them.
+    struct Collect(LogFormat, Arc<Mutex<String>>);
+
+    impl<S: tracing::Subscriber> Layer<S> for Collect {
+        fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+            let mut line = Line::default();
+            line.write(self.0, Duration::from_millis(1_795_251_600_123), event);
+            self.1.lock().unwrap().push_str(&line.text);
+        }
+    }
+
+    fn collect(format: LogFormat, work: impl FnOnce()) -> String {
+        let lines = Arc::new(Mutex::new(String::new()));
+        let layer = Collect(format, Arc::clone(&lines));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), work);
+        let lines = lines.lock().unwrap();
+        lines.clone()
+    }
+
+    #[test]
+    fn a_json_line_is_one_object_with_its_fields_on_top() {
+        let line = collect(LogFormat::Json, || {
+            tracing::warn!(upstream = "files", tries = 3, ok = false, "gone \"away\"\n");
+        });
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(line.matches('\n').count(), 1);
+        assert_eq!(value["timestamp"], "2026-11-21T09:00:00.123Z");
+        assert_eq!(value["level"], "WARN");
+        assert_eq!(value["message"], "gone \"away\"\n");
+        assert_eq!(value["upstream"], "files");
+        assert_eq!(value["tries"], 3);
+        assert_eq!(value["ok"], false);
+    }
+
+    #[test]
+    fn a_text_line_cannot_be_broken_by_what_it_says() {
+        let line = collect(LogFormat::Text, || {
+            tracing::info!(name = "a\n2026 ERROR forged\u{1b}[2J", "hello");
+        });
+        assert_eq!(line.matches('\n').count(), 1);
+        assert!(!line.contains('\u{1b}'));
+        assert!(line.starts_with("2026-11-21T09:00:00.123Z INFO "));
+    }
+
+    #[test]
+    fn secrets_are_masked_in_fields_and_messages() {
+        let token = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2ln";
+        for format in [LogFormat::Json, LogFormat::Text] {
+            let line = collect(format, || {
+                let shown = format!("Authorization: Bearer {token}");
+                tracing::info!(password = "hunter2", header = %shown, debug = ?Some(token), "token={token}");
+            });
+            assert!(!line.contains("hunter2") && !line.contains("eyJ"), "{line}");
+        }
+    }
+
+    #[test]
+    fn long_values_are_cut() {
+        let line = collect(LogFormat::Json, || {
+            tracing::info!(body = "é".repeat(10_000), "x");
+        });
+        assert!(line.len() < MAX_VALUE_BYTES + 200);
+        serde_json::from_str::<serde_json::Value>(&line).unwrap();
+    }
+}

@@ -1,0 +1,171 @@
+//! Bytes to standard output from a thread of their own; whoever logs only copies.
+
+use std::io::Write;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::telemetry::metrics::COUNTERS;
+
+/// Lines waiting to be written; what comes on top is dropped and counted.
+const MAX_WAITING_BYTES: usize = 1024 * 1024;
+/// The writer collects for this long, so that a busy gateway wakes it 50 times a second and not
+/// once per line.
+const COLLECT: Duration = Duration::from_millis(20);
+
+/// Where lines are put; cheap to clone.
+#[derive(Debug, Clone)]
+pub(in crate::telemetry) struct Writer {
+    shared: Arc<Shared>,
+}
+
+/// Writes what is waiting when it is dropped, then ends the thread.
+#[derive(Debug)]
+pub(in crate::telemetry) struct WriterGuard {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: Vec<u8>,
+    /// The writer sleeps and has to be woken.
+    asleep: bool,
+    closed: bool,
+}
+
+impl Writer {
+    /// Starts the thread that writes to `out`.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(in crate::telemetry) fn start(
+        out: impl Write + Send + 'static,
+    ) -> std::io::Result<(Self, WriterGuard)> {
+        let shared = Arc::new(Shared::default());
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || theirs.write_all_to(out))?;
+        let guard = WriterGuard {
+            shared: Arc::clone(&shared),
+            thread: Some(thread),
+        };
+        Ok((Self { shared }, guard))
+    }
+
+    /// Queues one line.
+    pub(in crate::telemetry) fn put(&self, line: &[u8]) {
+        let mut state = self.shared.lock();
+        if state.waiting.len() + line.len() > MAX_WAITING_BYTES {
+            drop(state);
+            COUNTERS.log_lines_dropped.add(1);
+            return;
+        }
+        state.waiting.extend_from_slice(line);
+        let wake = std::mem::take(&mut state.asleep);
+        drop(state);
+        if wake {
+            self.shared.wake.notify_one();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write_all_to(&self, mut out: impl Write) {
+        let mut batch = Vec::new();
+        loop {
+            let mut state = self.lock();
+            while state.waiting.is_empty() && !state.closed {
+                state.asleep = true;
+                state = self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if !state.closed {
+                let collected = self.wake.wait_timeout(state, COLLECT);
+                state = collected.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let last = state.closed;
+            std::mem::swap(&mut batch, &mut state.waiting);
+            drop(state);
+            // Nobody is left to tell when standard output is gone.
+            drop(out.write_all(&batch).and_then(|()| out.flush()));
+            batch.clear();
+            if last {
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for WriterGuard {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.wake.notify_one();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An output that can be held up.
+    #[derive(Clone, Default)]
+    struct Gate(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn everything_put_before_the_end_is_written_in_order() {
+        let gate = Gate::default();
+        let (writer, guard) = Writer::start(gate.clone()).unwrap();
+        for n in 0..1000 {
+            writer.put(format!("{n}\n").as_bytes());
+        }
+        drop(guard);
+        let written = String::from_utf8(gate.0.lock().unwrap().clone()).unwrap();
+        let numbers: Vec<u32> = written.lines().map(|line| line.parse().unwrap()).collect();
+        assert_eq!(numbers, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_output_that_blocks_costs_lines_and_nobody_waits() {
+        let gate = Gate::default();
+        let held = Arc::clone(&gate.0);
+        let held = held.lock().unwrap();
+        let before = COUNTERS.log_lines_dropped.get();
+        let (writer, guard) = Writer::start(gate.clone()).unwrap();
+        let line = [b'x'; 1024];
+        for _ in 0..4096 {
+            writer.put(&line);
+        }
+        assert!(COUNTERS.log_lines_dropped.get() > before);
+        drop(held);
+        drop(guard);
+        assert!(gate.0.lock().unwrap().len() <= 3 * MAX_WAITING_BYTES);
+    }
+}

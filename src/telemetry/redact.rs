@@ -1,0 +1,293 @@
+//! Masks what looks like a secret in text that leaves for a log.
+//!
+//! The last line of defence, behind `secret::Secret` and inclusion lists: it knows shapes, not
+//! meanings, and rather masks too much.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Stands where a secret stood.
+pub const MASK: &str = "[redacted]";
+
+/// Authentication schemes whose credentials follow after a space.
+const SCHEMES: [&str; 4] = ["bearer", "basic", "dpop", "negotiate"];
+/// Names whose value is secret, as whole words or as the end of one.
+const SECRET_NAMES: [&str; 12] = [
+    "password",
+    "passwd",
+    "pwd",
+    "passphrase",
+    "secret",
+    "token",
+    "api_key",
+    "apikey",
+    "api-key",
+    "authorization",
+    "cookie",
+    "assertion",
+];
+/// Further names, as whole words only.
+const SECRET_WORDS: [&str; 5] = ["code", "code_verifier", "private_key", "access_key", "sig"];
+/// How the tokens of well-known services begin.
+const PREFIXES: [&str; 12] = [
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "sk-",
+    "AKIA",
+    "npm_",
+    "pypi-",
+];
+/// From this length on, what follows a scheme or a prefix is a credential rather than a word.
+const MIN_CREDENTIAL_BYTES: usize = 8;
+
+/// Whether the value of a field called `name` must not be shown at all.
+#[must_use]
+pub fn is_secret_name(name: &str) -> bool {
+    let bare = name.trim_matches(['_', '-']);
+    SECRET_NAMES
+        .iter()
+        .any(|secret| ends_with_ignoring_case(bare, secret))
+}
+
+/// `text` with everything masked that has the shape of a secret; borrowed when there is nothing.
+#[must_use]
+pub fn redact(text: &str) -> Cow<'_, str> {
+    let mut masked = String::new();
+    let mut copied = 0;
+    let mut at = 0;
+    while let Some(secret) = next_secret(text, at) {
+        masked.push_str(text.get(copied..secret.start).unwrap_or_default());
+        masked.push_str(MASK);
+        copied = secret.end;
+        at = secret.end;
+    }
+    if copied == 0 {
+        return Cow::Borrowed(text);
+    }
+    masked.push_str(text.get(copied..).unwrap_or_default());
+    Cow::Owned(masked)
+}
+
+/// The next secret at or after `from`. Positions are always at ASCII characters.
+fn next_secret(text: &str, from: usize) -> Option<Range<usize>> {
+    let bytes = text.as_bytes();
+    let mut at = from;
+    while at < bytes.len() {
+        let word = run(bytes, at, is_word);
+        if word.is_empty() {
+            if let Some(secret) = user_info(bytes, at) {
+                return Some(secret);
+            }
+            at += 1;
+            continue;
+        }
+        let end = word.end;
+        if let Some(secret) = secret_at(text, word) {
+            return Some(secret);
+        }
+        at = end;
+    }
+    None
+}
+
+fn secret_at(text: &str, word: Range<usize>) -> Option<Range<usize>> {
+    let name = text.get(word.clone())?;
+    let bytes = text.as_bytes();
+    if name.starts_with("eyJ") {
+        let token = run(bytes, word.start, |b| is_word(b) || b == b'.');
+        let dots = bytes.get(token.clone())?.contains(&b'.');
+        return (dots && token.len() > 2 * MIN_CREDENTIAL_BYTES).then_some(token);
+    }
+    if PREFIXES
+        .iter()
+        .any(|p| name.len() >= p.len() + MIN_CREDENTIAL_BYTES && name.starts_with(p))
+    {
+        return Some(word);
+    }
+    if SCHEMES
+        .iter()
+        .any(|scheme| name.eq_ignore_ascii_case(scheme))
+    {
+        return credentials(bytes, word.end);
+    }
+    let secret = is_secret_name(name)
+        || SECRET_WORDS
+            .iter()
+            .any(|secret| name.eq_ignore_ascii_case(secret));
+    if secret {
+        assigned(text, word.end)
+    } else {
+        None
+    }
+}
+
+/// `Bearer <token68>`, but not `Bearer realm="…"`.
+fn credentials(bytes: &[u8], after: usize) -> Option<Range<usize>> {
+    let spaces = run(bytes, after, |b| b == b' ');
+    let token = run(bytes, spaces.end, |b| is_word(b) || b"._~+/=".contains(&b));
+    let parameter = bytes.get(token.end) == Some(&b'"');
+    let long = token.len() >= MIN_CREDENTIAL_BYTES;
+    (!spaces.is_empty() && long && !parameter).then_some(token)
+}
+
+/// `name=value`, `name: value`, `"name":"value"`, also with escaped quotes.
+fn assigned(text: &str, after: usize) -> Option<Range<usize>> {
+    let bytes = text.as_bytes();
+    let quotes = run(bytes, after, is_quote);
+    let spaces = run(bytes, quotes.end, |b| b == b' ');
+    let sign = *bytes
+        .get(spaces.end)
+        .filter(|b| **b == b'=' || **b == b':')?;
+    let gap = run(bytes, spaces.end + 1, |b| b == b' ');
+    let opening = run(bytes, gap.end, is_quote);
+    let value = if opening.is_empty() {
+        run(bytes, opening.end, |b| {
+            !b.is_ascii_whitespace() && !b",;&)}]\"'".contains(&b)
+        })
+    } else {
+        run(bytes, opening.end, |b| !is_quote(b))
+    };
+    // `Authorization: Bearer x` is found at its scheme.
+    let scheme = text.get(value.clone()).is_some_and(|value| {
+        SCHEMES
+            .iter()
+            .any(|scheme| value.eq_ignore_ascii_case(scheme))
+    });
+    if scheme {
+        return credentials(bytes, value.end);
+    }
+    // Prose: `invalid token: it has expired`.
+    let prose = sign == b':' && opening.is_empty() && !looks_random(bytes.get(value.clone())?);
+    (!value.is_empty() && !prose).then_some(value)
+}
+
+/// The password in `scheme://name:password@host`.
+fn user_info(bytes: &[u8], at: usize) -> Option<Range<usize>> {
+    let rest = bytes.get(at..)?.strip_prefix(b"://")?;
+    let start = at + 3;
+    let authority = rest.iter().take_while(|b| !b"/?# \"'<>".contains(b));
+    let authority = rest.get(..authority.count())?;
+    let end = authority.iter().rposition(|b| *b == b'@')?;
+    let colon = authority.iter().take(end).position(|b| *b == b':')?;
+    (colon + 1 < end).then_some(start + colon + 1..start + end)
+}
+
+fn looks_random(value: &[u8]) -> bool {
+    value.len() >= MIN_CREDENTIAL_BYTES && value.iter().any(u8::is_ascii_digit)
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+fn is_quote(byte: u8) -> bool {
+    byte == b'"' || byte == b'\'' || byte == b'\\'
+}
+
+fn run(bytes: &[u8], from: usize, belongs: impl Fn(u8) -> bool) -> Range<usize> {
+    let rest = bytes.get(from..).unwrap_or_default();
+    let length = rest
+        .iter()
+        .position(|byte| !belongs(*byte))
+        .unwrap_or(rest.len());
+    from..from + length
+}
+
+fn ends_with_ignoring_case(text: &str, end: &str) -> bool {
+    let start = text.len().checked_sub(end.len());
+    start
+        .and_then(|start| text.get(start..))
+        .is_some_and(|tail| tail.eq_ignore_ascii_case(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rstest::rstest;
+
+    use super::*;
+
+    const JWT: &str = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl";
+
+    #[rstest]
+    #[case(
+        "Authorization: Bearer abcdef123456",
+        "Authorization: Bearer [redacted]"
+    )]
+    #[case(
+        "authorization=bearer  abcdef123456, x",
+        "authorization=bearer  [redacted], x"
+    )]
+    #[case("got Basic dXNlcjpwYXNzd29yZA==", "got Basic [redacted]")]
+    #[case("password=hunter2 next", "password=[redacted] next")]
+    #[case("db_password: hunter22", "db_password: [redacted]")]
+    #[case(
+        r#"{"client_secret":"a b c","x":1}"#,
+        r#"{"client_secret":"[redacted]","x":1}"#
+    )]
+    #[case(
+        r#"{\"access_token\":\"abc\"}"#,
+        r#"{\"access_token\":\"[redacted]\"}"#
+    )]
+    #[case("?code=4711&state=1", "?code=[redacted]&state=1")]
+    #[case("API_KEY=abc", "API_KEY=[redacted]")]
+    #[case("x-api-key: 0123456789", "x-api-key: [redacted]")]
+    #[case("https://bob:pass@host/x", "https://bob:[redacted]@host/x")]
+    #[case("token ghp_0123456789abcdef", "token [redacted]")]
+    #[case("päss password=geheim€", "päss password=[redacted]")]
+    fn secrets_are_masked(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(redact(text), expected);
+    }
+
+    #[test]
+    fn a_token_is_masked_wherever_it_stands() {
+        for text in [
+            JWT.to_owned(),
+            format!("x={JWT}"),
+            format!("[{JWT}]"),
+            format!("é{JWT}é"),
+        ] {
+            assert!(!redact(&text).contains("eyJ"), "{}", redact(&text));
+        }
+    }
+
+    #[rstest]
+    #[case("invalid token: it has expired")]
+    #[case("Bearer realm=\"x\", error=\"invalid_token\"")]
+    #[case("bearer tokens")]
+    #[case("upstream files: connection refused (os error 111)")]
+    #[case("eyJust a word")]
+    #[case("https://host:8080/a@b")]
+    #[case("tokens=17")]
+    fn ordinary_text_stays(#[case] text: &str) {
+        assert!(matches!(redact(text), Cow::Borrowed(_)), "{}", redact(text));
+    }
+
+    #[rstest]
+    #[case("password", true)]
+    #[case("access_token", true)]
+    #[case("clientSecret", true)]
+    #[case("Authorization", true)]
+    #[case("tool", false)]
+    #[case("tokens", false)]
+    fn secret_field_names_are_known(#[case] name: &str, #[case] secret: bool) {
+        assert_eq!(is_secret_name(name), secret);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_breaks_it_and_what_follows_a_name_is_gone(
+            before in "\\PC{0,20}", secret in "[a-z0-9]{6,20}", after in "\\PC{0,20}",
+        ) {
+            let text = format!("{before} password={secret} {after}");
+            prop_assume!(!before.contains(&secret) && !after.contains(&secret));
+            prop_assert!(!redact(&text).contains(&secret));
+        }
+    }
+}

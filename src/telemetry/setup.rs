@@ -1,0 +1,260 @@
+//! Switches telemetry on at the start of the process, and off so that nothing is lost.
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use opentelemetry::KeyValue;
+use opentelemetry::logs::LoggerProvider;
+use opentelemetry::metrics::{Meter, MeterProvider};
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::{
+    ExporterBuildError, LogExporter, MetricExporter, Protocol, SpanExporter, WithExportConfig,
+};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkError;
+use opentelemetry_sdk::logs::SdkLoggerProvider;
+use opentelemetry_sdk::metrics::SdkMeterProvider;
+use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use prometheus::{Registry, TextEncoder};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use url::Url;
+
+use super::log::{self, ExportLayer, LineLayer, Writer, WriterGuard};
+use super::metrics::{COUNTERS, GAUGES, LABELED};
+use super::names::{SCOPE, attribute};
+use super::trace::Tracing;
+use crate::config;
+
+/// For one export at the end; a collector that is gone must not hold up the exit.
+const LAST_EXPORT: Duration = Duration::from_secs(2);
+/// On top of it, for threads to end.
+const SLACK: Duration = Duration::from_millis(250);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why telemetry cannot be switched on.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The OTLP exporter cannot be built.
+    #[error("cannot export to telemetry.otlp_endpoint")]
+    Export(#[from] ExporterBuildError),
+    /// The Prometheus exporter cannot be built.
+    #[error("cannot collect metrics")]
+    Metrics(#[from] OTelSdkError),
+    /// Another part of the process has installed a subscriber.
+    #[error("logging is already set up")]
+    AlreadySetUp(#[from] tracing_subscriber::util::TryInitError),
+    /// The system refuses a thread.
+    #[error("cannot start the log writer")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Keeps telemetry running; what is still queued is sent when it is dropped.
+///
+/// Dropping blocks for some seconds at most: drop it outside the runtime.
+#[derive(Debug)]
+pub struct TelemetryGuard {
+    registry: Registry,
+    tracer: Option<SdkTracerProvider>,
+    logger: Option<SdkLoggerProvider>,
+    meter: SdkMeterProvider,
+    /// Last, so that the other parts can still say what went wrong.
+    _writer: WriterGuard,
+}
+
+/// The metrics as Prometheus reads them; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct MetricsPage(Registry);
+
+impl MetricsPage {
+    /// The page, in the text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let families = self.0.gather();
+        TextEncoder::new()
+            .encode_to_string(&families)
+            .unwrap_or_default()
+    }
+}
+
+/// Sets up logging, metrics and, with an endpoint, the export of all three signals. Once per
+/// process; sends logs of panics to the log as well.
+///
+/// # Errors
+/// An exporter cannot be built, or it was set up before.
+pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryError> {
+    let resource = Resource::builder()
+        .with_service_name(settings.service_name.clone())
+        .with_attribute(KeyValue::new(
+            attribute::SERVICE_VERSION,
+            env!("CARGO_PKG_VERSION"),
+        ))
+        .with_attribute(KeyValue::new(
+            attribute::SERVICE_INSTANCE,
+            format!("{:016x}", rand::random::<u64>()),
+        ))
+        .build();
+    let registry = Registry::new();
+    let mut meter = SdkMeterProvider::builder()
+        .with_resource(resource.clone())
+        .with_reader(
+            opentelemetry_prometheus::exporter()
+                .with_registry(registry.clone())
+                .scope_info_enabled(false)
+                .build()?,
+        );
+    let (mut tracer, mut logger) = (None, None);
+    if let Some(endpoint) = &settings.otlp_endpoint {
+        meter = meter.with_periodic_exporter(metric_exporter(endpoint)?);
+        tracer = Some(
+            SdkTracerProvider::builder()
+                .with_resource(resource.clone())
+                // Whether to record is decided before the SDK is asked: see `trace::Tracing`.
+                .with_sampler(Sampler::AlwaysOn)
+                .with_batch_exporter(span_exporter(endpoint)?)
+                .build(),
+        );
+        logger = Some(
+            SdkLoggerProvider::builder()
+                .with_resource(resource)
+                .with_batch_exporter(log_exporter(endpoint)?)
+                .build(),
+        );
+    }
+    let meter = meter.build();
+    let (writer, writer_guard) = Writer::start(std::io::stdout())?;
+    let export = logger
+        .as_ref()
+        .map(|provider| ExportLayer::new(provider.logger(SCOPE)));
+    tracing_subscriber::registry()
+        .with(LineLayer::new(settings.log_format, writer).and_then(export))
+        .with(log::filter())
+        .try_init()?;
+    std::panic::set_hook(Box::new(report_panic));
+    if let Some(tracer) = &tracer {
+        Tracing::install(tracer.tracer(SCOPE), settings.sample_ratio);
+    }
+    opentelemetry::global::set_meter_provider(meter.clone());
+    observe(&meter.meter(SCOPE));
+    Ok(TelemetryGuard {
+        registry,
+        tracer,
+        logger,
+        meter,
+        _writer: writer_guard,
+    })
+}
+
+impl TelemetryGuard {
+    /// What `/metrics` shows.
+    #[must_use]
+    pub fn metrics_page(&self) -> MetricsPage {
+        MetricsPage(self.registry.clone())
+    }
+}
+
+/// Ends one signal, if it was on.
+type ShutDown = Box<dyn FnOnce() -> Option<Result<(), OTelSdkError>> + Send>;
+
+impl Drop for TelemetryGuard {
+    fn drop(&mut self) {
+        let (tracer, logger, meter) = (self.tracer.take(), self.logger.take(), self.meter.clone());
+        let signals: [ShutDown; 3] = [
+            Box::new(move || tracer.map(|t| t.shutdown_with_timeout(LAST_EXPORT))),
+            Box::new(move || logger.map(|l| l.shutdown_with_timeout(LAST_EXPORT))),
+            Box::new(move || Some(meter.shutdown_with_timeout(LAST_EXPORT))),
+        ];
+        // On threads of their own: one deadline for all, and kept even where the SDK has its own.
+        let (done, outcomes) = mpsc::sync_channel(signals.len());
+        for signal in signals {
+            let done = done.clone();
+            drop(std::thread::spawn(move || done.send(signal())));
+        }
+        drop(done);
+        let deadline = Instant::now() + LAST_EXPORT + SLACK;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        while let Ok(outcome) = outcomes.recv_timeout(left()) {
+            if let Some(Err(error)) = outcome {
+                tracing::warn!(%error, "telemetry was not exported to its end");
+            }
+        }
+    }
+}
+
+/// Lets the exporters read the plain atomics.
+fn observe(meter: &Meter) {
+    for counter in COUNTERS.all() {
+        meter
+            .u64_observable_counter(counter.name)
+            .with_unit(counter.unit)
+            .with_description(counter.help)
+            .with_callback(|observer| observer.observe(counter.get(), &[]))
+            .build();
+    }
+    for gauge in GAUGES.all() {
+        meter
+            .i64_observable_up_down_counter(gauge.name)
+            .with_unit(gauge.unit)
+            .with_description(gauge.help)
+            .with_callback(|observer| observer.observe(gauge.get(), &[]))
+            .build();
+    }
+    for labeled in LABELED.all() {
+        meter
+            .u64_observable_counter(labeled.name)
+            .with_unit(labeled.unit)
+            .with_description(labeled.help)
+            .with_callback(|observer| {
+                for (value, count) in labeled.get() {
+                    observer.observe(count, &[KeyValue::new(labeled.label, value)]);
+                }
+            })
+            .build();
+    }
+}
+
+fn report_panic(panic: &std::panic::PanicHookInfo<'_>) {
+    let location = panic
+        .location()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let message = panic.payload_as_str().unwrap_or("no message");
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or_default();
+    tracing::error!(location, thread, "panic: {message}");
+}
+
+fn signal_url(endpoint: &Url, signal: &str) -> String {
+    format!("{}/v1/{signal}", endpoint.as_str().trim_end_matches('/'))
+}
+
+fn span_exporter(endpoint: &Url) -> Result<SpanExporter, ExporterBuildError> {
+    SpanExporter::builder()
+        .with_http()
+        .with_protocol(Protocol::HttpBinary)
+        .with_timeout(EXPORT_TIMEOUT)
+        .with_endpoint(signal_url(endpoint, "traces"))
+        .build()
+}
+
+fn metric_exporter(endpoint: &Url) -> Result<MetricExporter, ExporterBuildError> {
+    MetricExporter::builder()
+        .with_http()
+        .with_protocol(Protocol::HttpBinary)
+        .with_timeout(EXPORT_TIMEOUT)
+        .with_endpoint(signal_url(endpoint, "metrics"))
+        .build()
+}
+
+fn log_exporter(endpoint: &Url) -> Result<LogExporter, ExporterBuildError> {
+    LogExporter::builder()
+        .with_http()
+        .with_protocol(Protocol::HttpBinary)
+        .with_timeout(EXPORT_TIMEOUT)
+        .with_endpoint(signal_url(endpoint, "logs"))
+        .build()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Each test sets up the process anew: the test runner gives every test a process of its own.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use super::*;
+use crate::config::LogFormat;
+use crate::telemetry::trace::{CallSpan, Outcome, TraceContext};
+
+fn settings(otlp_endpoint: Option<Url>) -> config::Telemetry {
+    config::Telemetry {
+        otlp_endpoint,
+        sample_ratio: 1.0,
+        log_format: LogFormat::Json,
+        service_name: "drawbridge-test".to_owned(),
+    }
+}
+
+fn one_call() {
+    let place: Arc<str> = "mcp".into();
+    let mut span = CallSpan::server(&TraceContext::default(), "tools/call", &place);
+    assert!(span.context().is_sampled());
+    span.tool("search");
+    span.finish(Outcome::ToolError);
+}
+
+// SPEC C-99.
+#[test]
+fn the_metrics_page_shows_calls_and_counters() {
+    let guard = init(&settings(None)).unwrap();
+    let place: Arc<str> = "mcp".into();
+    let mut span = CallSpan::server(&TraceContext::default(), "tools/call", &place);
+    span.tool("search");
+    span.finish(Outcome::Ok);
+    for n in 0..50 {
+        drop(CallSpan::server(
+            &TraceContext::default(),
+            &format!("made/up{n}"),
+            &place,
+        ));
+    }
+    COUNTERS.notices_dropped.add(3);
+    LABELED.auth_refused.add("expired", 2);
+    let page = guard.metrics_page().render();
+    let has = |start: &str, end: &str| {
+        page.lines()
+            .any(|line| line.starts_with(start) && line.ends_with(end))
+    };
+    assert!(
+        has("mcp_server_operation_duration_seconds_count{", "} 1"),
+        "{page}"
+    );
+    assert!(page.contains("gen_ai_tool_name=\"search\""));
+    assert!(has("drawbridge_notices_dropped_total", " 3"), "{page}");
+    assert!(
+        page.contains("drawbridge_auth_refused_total{drawbridge_reason=\"expired\"} 2"),
+        "{page}"
+    );
+    assert!(!page.contains("made/up"), "invented methods make no series");
+    let series = page
+        .matches("mcp_server_operation_duration_seconds_count{")
+        .count();
+    assert_eq!(series, 2, "one for the tool, one for all the others");
+}
+
+/// Takes OTLP requests and tells path and body.
+fn collector() -> (Url, mpsc::Receiver<(String, Vec<u8>)>) {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = Url::parse(&format!("http://{}/", socket.local_addr().unwrap())).unwrap();
+    let (requests, seen) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in socket.incoming() {
+            let requests = requests.clone();
+            std::thread::spawn(move || {
+                let mut stream = stream.unwrap();
+                while let Some(request) = read_request(&mut stream) {
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                    stream.write_all(answer).unwrap();
+                    drop(requests.send(request));
+                }
+            });
+        }
+    });
+    (url, seen)
+}
+
+fn read_request(stream: &mut std::net::TcpStream) -> Option<(String, Vec<u8>)> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if stream.read(&mut byte).ok()? == 0 {
+            return None;
+        }
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head
+        .lines()
+        .find_map(|line| {
+            line.to_ascii_lowercase()
+                .strip_prefix("content-length:")
+                .map(str::to_owned)
+        })
+        .map_or(0, |text| text.trim().parse().unwrap());
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    Some((head.split(' ').nth(1).unwrap().to_owned(), body))
+}
+
+fn contains(body: &[u8], text: &str) -> bool {
+    body.windows(text.len())
+        .any(|window| window == text.as_bytes())
+}
+
+// DEPENDENCIES "Things that bite" 3: inside a runtime, with the export threads outside of it.
+#[tokio::test]
+async fn all_three_signals_reach_the_collector_without_secrets() {
+    let (url, seen) = collector();
+    let guard = init(&settings(Some(url))).unwrap();
+    one_call();
+    tracing::warn!(
+        password = "hunter2",
+        "upstream said Bearer abcdef0123456789"
+    );
+    tokio::task::spawn_blocking(move || drop(guard))
+        .await
+        .unwrap();
+    let requests: Vec<_> = seen.try_iter().collect();
+    let body = |path: &str| {
+        let found = requests.iter().find(|(seen, _)| seen == path);
+        &found.unwrap_or_else(|| panic!("nothing came to {path}")).1
+    };
+    assert!(contains(body("/v1/traces"), "tools/call search"));
+    assert!(contains(body("/v1/traces"), "tool_error"));
+    assert!(contains(
+        body("/v1/metrics"),
+        "mcp.server.operation.duration"
+    ));
+    assert!(contains(body("/v1/metrics"), "drawbridge.connections.open"));
+    let logs = body("/v1/logs");
+    assert!(contains(logs, "upstream said Bearer [redacted]"));
+    assert!(!contains(logs, "hunter2") && !contains(logs, "abcdef0123456789"));
+}
+
+#[test]
+fn a_dead_collector_does_not_hold_up_the_end() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = Url::parse(&format!("http://{}", socket.local_addr().unwrap())).unwrap();
+    let guard = init(&settings(Some(url))).unwrap();
+    one_call();
+    let started = Instant::now();
+    drop(guard);
+    assert!(
+        started.elapsed() < 2 * LAST_EXPORT,
+        "{:?}",
+        started.elapsed()
+    );
+}
