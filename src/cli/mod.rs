@@ -14,6 +14,7 @@ use clap::{Parser, Subcommand};
 
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors};
+use crate::upstream::stdio;
 
 /// The exit code for a configuration that cannot be used (`EX_CONFIG` of sysexits).
 const BAD_CONFIG: u8 = 78;
@@ -51,8 +52,18 @@ enum Command {
 }
 
 /// Does what `args` ask for; the first of them is the program.
+///
+/// Must be called before any other thread exists: two of the hidden commands turn this process
+/// into something else.
 #[must_use]
 pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.collect();
+    // Not for clap: their arguments are the gateway's own, and they start many times a second.
+    match args.get(1).and_then(|command| command.to_str()) {
+        Some(stdio::EXEC_CHILD) => return stdio::exec_child(args.into_iter().skip(2)),
+        Some(stdio::GUARDIAN) => return stdio::guardian(),
+        _ => {}
+    }
     match Cli::try_parse_from(args) {
         Ok(cli) => match cli.command {
             Command::Check {
