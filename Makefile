@@ -31,8 +31,12 @@ check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --locked --no-deps --document-private-items
 	$(TOOLS)/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
 	$(TOOLS)/bin/cargo-machete --skip-target-dir .
-	cargo test --quiet --locked --test layering
-	cargo test --quiet --locked --lib config::shipped
+	cargo test --quiet --locked --features stubs --test layering
+	cargo test --quiet --locked --features stubs --lib config::shipped
+
+.PHONY: test
+test: preconditions ## Installs what is missing, then gates and all tests, with counts (35 minutes cold at most)
+	tests/setup/test.sh
 
 .PHONY: reference
 reference: ## Writes config/gateway.reference.toml anew

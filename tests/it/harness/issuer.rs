@@ -51,11 +51,11 @@ impl Issuer {
 
     /// A good access token.
     pub(crate) fn mint(&self, subject: &str, audiences: &[String], scope: &str) -> String {
-        self.sign(&self.header(), &self.claims(subject, audiences, scope))
+        self.sign(&Self::header(), &self.claims(subject, audiences, scope))
     }
 
     /// The header of a good token.
-    pub(crate) fn header(&self) -> Header {
+    pub(crate) fn header() -> Header {
         let mut header = Header::new(Algorithm::ES256);
         header.typ = Some("at+jwt".into());
         header.kid = Some(KEY_ID.into());

@@ -23,8 +23,8 @@ pub(crate) mod setup;
 pub(crate) mod upstream;
 
 pub(crate) use gateway::Gateway;
-pub(crate) use http::{Actor, Answer};
-pub(crate) use session::{Reply, Session};
+pub(crate) use http::Answer;
+pub(crate) use session::Session;
 pub(crate) use setup::Setup;
 
 use std::time::{Duration, Instant};
@@ -46,8 +46,6 @@ pub(crate) async fn eventually<T>(what: &str, mut claim: impl AsyncFnMut() -> Op
 
 /// Awaits `future`; fails the test with `what` after [`PATIENCE`].
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
-        Ok(value) => value,
-        Err(_) => panic!("{what}: nothing within {PATIENCE:?}"),
-    }
+    let outcome = tokio::time::timeout(PATIENCE, future).await;
+    outcome.unwrap_or_else(|_| panic!("{what}: nothing within {PATIENCE:?}"))
 }

@@ -95,9 +95,9 @@ impl Setup {
         if let Some(issuer) = &self.issuer {
             write!(
                 text,
-                "[[auth.issuers]]\nissuer = {:?}\njwks_file = {:?}\n\n",
+                "[[auth.issuers]]\nissuer = {:?}\njwks_file = \"{}\"\n\n",
                 issuer.name,
-                issuer.jwks_file()
+                issuer.jwks_file().display()
             )
             .unwrap();
         }
