@@ -1,26 +1,12 @@
-//! Bytes and rules of MCP. Imports nothing of ours.
+//! Bytes and rules of MCP: messages, revisions, methods, event streams. Imports nothing of ours.
 
+mod decode_error;
+mod id;
+pub mod json;
+mod message;
 mod revision;
 
+pub use decode_error::DecodeError;
+pub use id::RequestId;
+pub use message::{Editor, Kind, Message};
 pub use revision::{Era, Revision};
-
-use bytes::Bytes;
-
-/// stub
-#[derive(Debug, Clone)]
-pub struct Message(Bytes);
-
-impl Message {
-    /// stub
-    pub fn result(&self) -> Option<&str> {
-        None
-    }
-    /// stub
-    pub fn error(&self) -> Option<&str> {
-        None
-    }
-    /// stub
-    pub fn with_id(&self, _id: &str) -> Bytes {
-        self.0.clone()
-    }
-}

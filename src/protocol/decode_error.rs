@@ -1,0 +1,69 @@
+//! Why bytes are no message.
+
+use super::json::Flaw;
+
+/// Why bytes are no JSON-RPC message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Not UTF-8.
+    #[error("not UTF-8")]
+    NotUtf8,
+    /// Not exactly one JSON value.
+    #[error("not valid JSON at byte {offset}")]
+    NotJson {
+        /// Where the first flaw is, in bytes.
+        offset: usize,
+    },
+    /// An object that we read repeats a member, or spells it so that two parsers differ.
+    #[error("ambiguous member {member:?}")]
+    Ambiguous {
+        /// The member.
+        member: String,
+    },
+    /// Nested deeper than allowed.
+    #[error("nested too deeply")]
+    TooDeep,
+    /// JSON, but no JSON-RPC message.
+    #[error("invalid message: {reason}")]
+    InvalidRequest {
+        /// What is wrong, for the sender.
+        reason: &'static str,
+        /// JSON text of the id to answer under, when one was readable.
+        id: Option<String>,
+    },
+    /// More messages in one array than allowed.
+    #[error("too many messages in one array")]
+    TooMany,
+}
+
+impl DecodeError {
+    /// Whether the answer is a parse error (-32700) and not an invalid request (-32600).
+    /// Spec: SPEC T-06.
+    #[must_use]
+    pub fn is_parse_error(&self) -> bool {
+        match self {
+            Self::NotUtf8 | Self::NotJson { .. } | Self::Ambiguous { .. } | Self::TooDeep => true,
+            Self::InvalidRequest { .. } | Self::TooMany => false,
+        }
+    }
+
+    /// JSON text of the id to answer under, when one was readable.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        match self {
+            Self::InvalidRequest { id, .. } => id.as_deref(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn from_flaw(flaw: Flaw, offset: usize) -> Self {
+        match flaw {
+            Flaw::Syntax => Self::NotJson { offset },
+            Flaw::TooDeep => Self::TooDeep,
+        }
+    }
+
+    pub(super) fn invalid(reason: &'static str) -> Self {
+        Self::InvalidRequest { reason, id: None }
+    }
+}

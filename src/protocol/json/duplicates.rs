@@ -1,0 +1,100 @@
+//! Finding repeated member names.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+/// When two names count as the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Folding {
+    /// Equal characters.
+    Exact,
+    /// Equal but for case. Some servers match members without regard to it (Go's `encoding/json`,
+    /// which also takes `ſ` for `s` and `K` for `k`), so that `Name` could override `name`.
+    Case,
+}
+
+/// Up to here comparing all pairs beats hashing.
+const PAIRWISE: usize = 16;
+
+/// The first name that repeats an earlier one.
+pub(crate) fn first_duplicate<'a>(
+    names: impl Iterator<Item = &'a str> + Clone,
+    folding: Folding,
+) -> Option<String> {
+    if names.clone().nth(PAIRWISE).is_some() {
+        let mut seen = HashSet::new();
+        return names
+            .map(|name| {
+                (
+                    name,
+                    if folding == Folding::Case {
+                        fold(name)
+                    } else {
+                        name.into()
+                    },
+                )
+            })
+            .find_map(|(name, key)| (!seen.insert(key)).then(|| name.to_owned()));
+    }
+    let mut rest = names;
+    while let Some(name) = rest.next() {
+        if rest.clone().any(|other| same(name, other, folding)) {
+            return Some(name.to_owned());
+        }
+    }
+    None
+}
+
+fn same(a: &str, b: &str, folding: Folding) -> bool {
+    match folding {
+        Folding::Exact => a == b,
+        Folding::Case => {
+            a.eq_ignore_ascii_case(b) || !(a.is_ascii() && b.is_ascii()) && fold(a) == fold(b)
+        }
+    }
+}
+
+fn fold(name: &str) -> Cow<'_, str> {
+    if !name
+        .bytes()
+        .any(|b| b.is_ascii_uppercase() || !b.is_ascii())
+    {
+        return Cow::Borrowed(name);
+    }
+    let lower = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        _ => c.to_ascii_lowercase(),
+    };
+    Cow::Owned(name.chars().map(lower).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_names_are_found_in_short_and_long_lists() {
+        let many: Vec<String> = (0..40).map(|n| format!("member{n}")).collect();
+        let names = || many.iter().map(String::as_str);
+        assert_eq!(first_duplicate(names(), Folding::Case), None);
+        let twice = names().chain(["MEMBER7"]);
+        assert_eq!(
+            first_duplicate(twice.clone(), Folding::Case),
+            Some("MEMBER7".to_owned())
+        );
+        assert_eq!(first_duplicate(twice, Folding::Exact), None);
+        assert_eq!(
+            first_duplicate(["a", "b", "a"].into_iter(), Folding::Exact),
+            Some("a".into())
+        );
+    }
+
+    #[test]
+    fn letters_that_lenient_parsers_confuse_count_as_equal() {
+        let pair = ["param\u{17f}", "params"].into_iter();
+        assert!(first_duplicate(pair, Folding::Case).is_some());
+        let pair = ["to\u{212a}en", "token"].into_iter();
+        assert!(first_duplicate(pair, Folding::Case).is_some());
+    }
+}

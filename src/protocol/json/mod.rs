@@ -1,0 +1,186 @@
+//! Small readers and writers of JSON text: what lies where, without a tree.
+//!
+//! Every function takes one JSON text and hands out slices of it. Objects that are read here must
+//! not repeat a member: two parsers could read them differently (DESIGN §3, "Bytes, not trees").
+
+mod duplicates;
+mod scan;
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+pub(crate) use duplicates::{Folding, first_duplicate};
+pub(crate) use scan::{Flaw, RawString, Scanner};
+
+/// How deep containers may nest where the caller names no limit of its own (DESIGN §3).
+pub const MAX_DEPTH: usize = 128;
+
+/// Why a JSON text was not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JsonError {
+    /// Not JSON, or not the kind of value that was asked for.
+    #[error("not the expected JSON at byte {offset}")]
+    NotJson {
+        /// Where, in bytes from the start of the text.
+        offset: usize,
+    },
+    /// Nested deeper than [`MAX_DEPTH`].
+    #[error("JSON nested too deeply")]
+    TooDeep,
+    /// An object repeats a member, or names one in a way that two parsers read differently.
+    #[error("ambiguous member {member:?}")]
+    Ambiguous {
+        /// The member.
+        member: String,
+    },
+}
+
+/// Members of an object, in order: decoded name and JSON text of the value.
+pub type Members<'a> = Vec<(Cow<'a, str>, &'a str)>;
+
+/// The members of the one object that `text` holds.
+///
+/// # Errors
+/// When `text` is not exactly one object, or repeats a member.
+pub fn members(text: &str) -> Result<Members<'_>, JsonError> {
+    let mut found = Members::new();
+    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let walked = scanner.object(|scanner, key| {
+        let name = decode(key).ok_or_else(|| Stop::ambiguous(key))?;
+        let span = scanner.value()?;
+        found.push((name, slice(text, span)));
+        Ok(())
+    });
+    walked
+        .and_then(|()| Ok(scanner.finish()?))
+        .map_err(|stop: Stop| stop.at(scanner.offset()))?;
+    let names = found.iter().map(|(name, _)| name.as_ref());
+    match first_duplicate(names, Folding::Exact) {
+        Some(member) => Err(JsonError::Ambiguous { member }),
+        None => Ok(found),
+    }
+}
+
+/// JSON texts of the elements of the one array that `text` holds.
+///
+/// # Errors
+/// When `text` is not exactly one array.
+pub fn elements(text: &str) -> Result<Vec<&str>, JsonError> {
+    let mut found = Vec::new();
+    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let walked = scanner.array(|scanner| {
+        let span = scanner.value()?;
+        found.push(slice(text, span));
+        Ok(())
+    });
+    walked
+        .and_then(|()| Ok(scanner.finish()?))
+        .map_err(|stop: Stop| stop.at(scanner.offset()))?;
+    Ok(found)
+}
+
+/// The string that `text` holds, decoded; `None` when it holds anything else, a lone surrogate
+/// included.
+#[must_use]
+pub fn string(text: &str) -> Option<Cow<'_, str>> {
+    let mut scanner = Scanner::new(text, 0);
+    if scanner.peek() != Some(b'"') {
+        return None;
+    }
+    let raw = scanner.string().ok()?;
+    scanner.finish().ok()?;
+    decode(raw)
+}
+
+/// The JSON text of a string.
+#[must_use]
+pub fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    quote_into(&mut out, text);
+    out
+}
+
+/// Appends the JSON text of a string.
+pub fn quote_into(out: &mut String, text: &str) {
+    out.push('"');
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c == '"' || c == '\\' || c < ' ') {
+        let (plain, special) = rest.split_at(at);
+        out.push_str(plain);
+        let mut chars = special.chars();
+        match chars.next() {
+            Some('"') => out.push_str("\\\""),
+            Some('\\') => out.push_str("\\\\"),
+            Some('\n') => out.push_str("\\n"),
+            Some('\r') => out.push_str("\\r"),
+            Some('\t') => out.push_str("\\t"),
+            Some(control) => {
+                out.push_str("\\u00");
+                let code = control as u32;
+                out.extend(
+                    [code >> 4, code & 15]
+                        .iter()
+                        .filter_map(|d| char::from_digit(*d, 16)),
+                );
+            }
+            None => {}
+        }
+        rest = chars.as_str();
+    }
+    out.push_str(rest);
+    out.push('"');
+}
+
+/// Where `part` lies inside `whole`, in bytes; `None` when it is no slice of it.
+#[must_use]
+pub fn span_of(whole: &str, part: &str) -> Option<Range<usize>> {
+    let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
+    let end = start.checked_add(part.len())?;
+    (end <= whole.len()).then_some(start..end)
+}
+
+/// Decodes a scanned string; `None` for a lone surrogate.
+pub(crate) fn decode(raw: RawString<'_>) -> Option<Cow<'_, str>> {
+    if !raw.escaped {
+        return Some(Cow::Borrowed(raw.inner));
+    }
+    let mut quoted = String::with_capacity(raw.inner.len() + 2);
+    quoted.push('"');
+    quoted.push_str(raw.inner);
+    quoted.push('"');
+    serde_json::from_str(&quoted).ok().map(Cow::Owned)
+}
+
+/// The slice at `span`, which a scanner of `text` gave out.
+pub(crate) fn slice(text: &str, span: Range<usize>) -> &str {
+    text.get(span).unwrap_or_default()
+}
+
+/// What ends a walk early.
+enum Stop {
+    Flaw(Flaw),
+    Ambiguous(String),
+}
+
+impl Stop {
+    fn ambiguous(key: RawString<'_>) -> Self {
+        Self::Ambiguous(key.inner.to_owned())
+    }
+
+    fn at(self, offset: usize) -> JsonError {
+        match self {
+            Self::Flaw(Flaw::Syntax) => JsonError::NotJson { offset },
+            Self::Flaw(Flaw::TooDeep) => JsonError::TooDeep,
+            Self::Ambiguous(member) => JsonError::Ambiguous { member },
+        }
+    }
+}
+
+impl From<Flaw> for Stop {
+    fn from(flaw: Flaw) -> Self {
+        Self::Flaw(flaw)
+    }
+}
+
+#[cfg(test)]
+mod tests;

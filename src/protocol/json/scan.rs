@@ -1,0 +1,307 @@
+//! A strict JSON scanner over borrowed text: one pass, no tree, no allocation.
+//!
+//! It checks the whole grammar of RFC 8259 (duplicates are the caller's business: only the caller
+//! knows which objects are read), bounds the depth, and says where values lie.
+
+use std::ops::Range;
+
+/// Why scanning stopped; the place is [`Scanner::offset`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// Not JSON at this place.
+    Syntax,
+    /// Nested deeper than allowed.
+    TooDeep,
+}
+
+/// A string as it stands in the text: what lies between the quotes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RawString<'a> {
+    /// The text between the quotes.
+    pub(crate) inner: &'a str,
+    /// Whether it holds a backslash.
+    pub(crate) escaped: bool,
+    /// Offset of the opening quote.
+    pub(crate) start: usize,
+}
+
+/// A cursor that moves over one JSON text.
+#[derive(Debug)]
+pub(crate) struct Scanner<'a> {
+    text: &'a str,
+    at: usize,
+    depth: usize,
+    max_depth: usize,
+}
+
+const ONES: u64 = 0x0101_0101_0101_0101;
+const HIGHS: u64 = ONES << 7;
+
+impl<'a> Scanner<'a> {
+    /// A cursor at the start of `text`; containers nest at most `max_depth` deep.
+    pub(crate) fn new(text: &'a str, max_depth: usize) -> Self {
+        Self {
+            text,
+            at: 0,
+            depth: 0,
+            max_depth,
+        }
+    }
+
+    /// Where the cursor stands, in bytes.
+    pub(crate) fn offset(&self) -> usize {
+        self.at
+    }
+
+    /// The text that is scanned.
+    pub(crate) fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// Skips white space and shows the next byte; `None` at the end.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Option<u8> {
+        let bytes = self.text.as_bytes();
+        loop {
+            match bytes.get(self.at) {
+                Some(b' ' | b'\n' | b'\t' | b'\r') => self.at += 1,
+                other => return other.copied(),
+            }
+        }
+    }
+
+    /// Only white space may be left.
+    pub(crate) fn finish(&mut self) -> Result<(), Flaw> {
+        if self.peek().is_none() {
+            Ok(())
+        } else {
+            Err(Flaw::Syntax)
+        }
+    }
+
+    /// Moves over one value and says where it lay.
+    pub(crate) fn value(&mut self) -> Result<Range<usize>, Flaw> {
+        let first = self.peek();
+        let start = self.at;
+        self.skip(first)?;
+        Ok(start..self.at)
+    }
+
+    fn skip(&mut self, first: Option<u8>) -> Result<(), Flaw> {
+        match first {
+            Some(b'"') => self.string().map(drop),
+            Some(b'{') => self.object(|scanner, _| {
+                let first = scanner.peek();
+                scanner.skip(first)
+            }),
+            Some(b'[') => self.array(|scanner| {
+                let first = scanner.peek();
+                scanner.skip(first)
+            }),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b't') => self.literal(b"true"),
+            Some(b'f') => self.literal(b"false"),
+            Some(b'n') => self.literal(b"null"),
+            _ => Err(Flaw::Syntax),
+        }
+    }
+
+    /// Moves over an object; `each` stands before a member's value and must move over it.
+    #[inline]
+    pub(crate) fn object<E: From<Flaw>>(
+        &mut self,
+        mut each: impl FnMut(&mut Self, RawString<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.open(b'{')?;
+        if self.close(b'}') {
+            return Ok(());
+        }
+        loop {
+            if self.peek() != Some(b'"') {
+                return Err(Flaw::Syntax.into());
+            }
+            let key = self.string()?;
+            self.expect(b':')?;
+            each(self, key)?;
+            if !self.more(b'}')? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Moves over an array; `each` stands before an element and must move over it.
+    #[inline]
+    pub(crate) fn array<E: From<Flaw>>(
+        &mut self,
+        mut each: impl FnMut(&mut Self) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.open(b'[')?;
+        if self.close(b']') {
+            return Ok(());
+        }
+        loop {
+            each(self)?;
+            if !self.more(b']')? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn open(&mut self, bracket: u8) -> Result<(), Flaw> {
+        self.expect(bracket)?;
+        if self.depth >= self.max_depth {
+            return Err(Flaw::TooDeep);
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    /// Moves over `bracket` if it comes next, which ends the container.
+    fn close(&mut self, bracket: u8) -> bool {
+        let closes = self.peek() == Some(bracket);
+        if closes {
+            self.at += 1;
+            self.depth -= 1;
+        }
+        closes
+    }
+
+    /// After an item: true at a comma, false at the closing `bracket`.
+    fn more(&mut self, bracket: u8) -> Result<bool, Flaw> {
+        if self.peek() == Some(b',') {
+            self.at += 1;
+            return Ok(true);
+        }
+        if self.close(bracket) {
+            Ok(false)
+        } else {
+            Err(Flaw::Syntax)
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), Flaw> {
+        if self.peek() != Some(byte) {
+            return Err(Flaw::Syntax);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn literal(&mut self, word: &[u8]) -> Result<(), Flaw> {
+        let end = self.at + word.len();
+        if self.text.as_bytes().get(self.at..end) != Some(word) {
+            return Err(Flaw::Syntax);
+        }
+        self.at = end;
+        Ok(())
+    }
+
+    fn number(&mut self) -> Result<(), Flaw> {
+        let bytes = self.text.as_bytes();
+        if bytes.get(self.at) == Some(&b'-') {
+            self.at += 1;
+        }
+        // A leading zero stands alone.
+        if bytes.get(self.at) == Some(&b'0') {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        if bytes.get(self.at) == Some(&b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = bytes.get(self.at) {
+            self.at += 1;
+            if let Some(b'+' | b'-') = bytes.get(self.at) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Result<(), Flaw> {
+        let bytes = self.text.as_bytes();
+        let start = self.at;
+        while bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
+            self.at += 1;
+        }
+        if self.at == start {
+            Err(Flaw::Syntax)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Moves over a string; the cursor stands on its opening quote.
+    #[inline]
+    pub(crate) fn string(&mut self) -> Result<RawString<'a>, Flaw> {
+        let start = self.at;
+        self.at += 1;
+        let mut escaped = false;
+        loop {
+            self.plain();
+            match self.text.as_bytes().get(self.at) {
+                Some(b'"') => break,
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                _ => return Err(Flaw::Syntax),
+            }
+        }
+        let inner = self.text.get(start + 1..self.at).ok_or(Flaw::Syntax)?;
+        self.at += 1;
+        Ok(RawString {
+            inner,
+            escaped,
+            start,
+        })
+    }
+
+    /// Moves to the next quote, backslash or control character, eight bytes at a time.
+    #[inline]
+    fn plain(&mut self) {
+        let mut rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
+        while let Some((chunk, tail)) = rest.split_first_chunk::<8>() {
+            let word = u64::from_le_bytes(*chunk);
+            let quote = word ^ (ONES * u64::from(b'"'));
+            let slash = word ^ (ONES * u64::from(b'\\'));
+            // The lowest marked byte is exact; a borrow can only mark bytes above it.
+            let marks = (word.wrapping_sub(ONES * 0x20) & !word
+                | quote.wrapping_sub(ONES) & !quote
+                | slash.wrapping_sub(ONES) & !slash)
+                & HIGHS;
+            if marks != 0 {
+                self.at += marks.trailing_zeros() as usize / 8;
+                return;
+            }
+            self.at += 8;
+            rest = tail;
+        }
+        let stop = rest
+            .iter()
+            .position(|&b| b == b'"' || b == b'\\' || b < 0x20);
+        self.at += stop.unwrap_or(rest.len());
+    }
+
+    fn escape(&mut self) -> Result<(), Flaw> {
+        let bytes = self.text.as_bytes();
+        match bytes.get(self.at + 1) {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 2;
+                Ok(())
+            }
+            Some(b'u') => {
+                let digits = bytes.get(self.at + 2..self.at + 6).ok_or(Flaw::Syntax)?;
+                if !digits.iter().all(u8::is_ascii_hexdigit) {
+                    return Err(Flaw::Syntax);
+                }
+                self.at += 6;
+                Ok(())
+            }
+            _ => Err(Flaw::Syntax),
+        }
+    }
+}

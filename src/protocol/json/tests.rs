@@ -1,0 +1,170 @@
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+
+fn is_json(text: &str) -> bool {
+    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    scanner.value().and_then(|_| scanner.finish()).is_ok()
+}
+
+#[rstest]
+fn what_the_grammar_allows_passes(
+    #[values(
+        "0",
+        "-0",
+        "-1.5e+10",
+        "1E2",
+        "\"\"",
+        "\"\\u00e9\\n\\/\"",
+        "[]",
+        "{}",
+        " [ 1 , 2 ] ",
+        "{\"a\":{\"b\":[true,false,null]}}",
+        "\"\\ud800\"",
+        "\"å😀\"",
+        "123456789012345678901234"
+    )]
+    text: &str,
+) {
+    assert!(is_json(text));
+}
+
+#[rstest]
+fn what_the_grammar_forbids_is_refused(
+    #[values(
+        "",
+        " ",
+        "01",
+        "-",
+        "1.",
+        ".5",
+        "1e",
+        "+1",
+        "\"",
+        "\"\\x\"",
+        "\"\\u12g4\"",
+        "\"\\u12",
+        "\"a\u{1}\"",
+        "\"long enough for a word \u{1f}\"",
+        "[1,]",
+        "[,1]",
+        "{\"a\"}",
+        "{\"a\":}",
+        "{a:1}",
+        "{\"a\":1,}",
+        "{,}",
+        "[1 2]",
+        "[",
+        "{",
+        "]",
+        "[}",
+        "tru",
+        "nul",
+        "NaN",
+        "1 2",
+        "{\"a\":1}}",
+        "'a'",
+        "\u{feff}{}",
+        "\"tab\there\""
+    )]
+    text: &str,
+) {
+    assert!(!is_json(text));
+}
+
+#[test]
+fn depth_is_bounded_without_recursion_beyond_the_bound() {
+    let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+    let mut scanner = Scanner::new("", 0);
+    assert!(is_json(&nested(MAX_DEPTH)));
+    assert_eq!(elements(&nested(MAX_DEPTH + 1)), Err(JsonError::TooDeep));
+    assert_eq!(elements(&"[".repeat(1_000_000)), Err(JsonError::TooDeep));
+    assert_eq!(scanner.value(), Err(Flaw::Syntax));
+}
+
+#[test]
+fn members_are_decoded_names_and_raw_values() {
+    let found = members(" { \"a\" : 1.0e2 , \"\\u0062\":[ 2 ], \"c\":\"\\n\" } ").unwrap();
+    let found: Vec<_> = found
+        .iter()
+        .map(|(name, value)| (name.as_ref(), *value))
+        .collect();
+    assert_eq!(found, [("a", "1.0e2"), ("b", "[ 2 ]"), ("c", "\"\\n\"")]);
+}
+
+#[test]
+fn repeated_members_are_refused_whatever_their_spelling() {
+    let twice = members(r#"{"a":1,"\u0061":2}"#);
+    assert_eq!(
+        twice,
+        Err(JsonError::Ambiguous {
+            member: "a".to_owned()
+        })
+    );
+    assert!(members(r#"{"\ud800":1}"#).is_err());
+    assert!(members(r#"{"x":{"a":1,"a":2}}"#).is_ok());
+}
+
+#[test]
+fn other_kinds_and_trailing_text_are_refused() {
+    assert!(members("[]").is_err());
+    assert!(elements("{}").is_err());
+    assert!(members("{} 1").is_err());
+    assert!(elements("[] ]").is_err());
+    assert_eq!(string("1"), None);
+    assert_eq!(string("\"a\" 1"), None);
+}
+
+#[test]
+fn spans_are_offsets_into_the_whole() {
+    let whole = "[1, 22]";
+    let parts = elements(whole).unwrap();
+    assert_eq!(span_of(whole, parts[1]), Some(4..6));
+    assert_eq!(span_of(parts[1], whole), None);
+}
+
+fn arb_json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        ".{0,20}".prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Into::into),
+            prop::collection::vec((".{0,6}", inner), 0..6)
+                .prop_map(|members| serde_json::Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn quoting_round_trips(text in ".*") {
+        let quoted = quote(&text);
+        prop_assert_eq!(string(&quoted).unwrap(), text.as_str());
+        prop_assert_eq!(serde_json::from_str::<String>(&quoted).unwrap(), text);
+    }
+
+    /// The referee is serde_json: our scanner accepts exactly what it accepts.
+    #[test]
+    fn damaged_json_is_judged_like_the_reference_parser(
+        value in arb_json(),
+        pretty: bool,
+        damage in prop::collection::vec((any::<prop::sample::Index>(), "[\\[\\]{}:,\"\\\\0-9eE.+\\- \ntfnu\u{1}é]"), 0..3),
+    ) {
+        let mut text = if pretty { format!("{value:#}") } else { value.to_string() };
+        for (place, with) in damage {
+            let places: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+            let at = places[place.index(places.len())];
+            let end = at + text[at..].chars().next().unwrap().len_utf8();
+            text.replace_range(at..end, &with);
+            if text.is_empty() { break; }
+        }
+        let reference = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();
+        prop_assert_eq!(is_json(&text), reference, "{}", text);
+    }
+}

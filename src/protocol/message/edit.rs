@@ -1,0 +1,284 @@
+//! Replacing members that are ours, and nothing else.
+
+use std::borrow::Cow;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::super::json;
+use super::{Member, Message, Section};
+
+/// Several replacements in one pass. Values are JSON text and are not checked.
+///
+/// The last word on a member counts. `params` and `params._meta` are created when absent; a
+/// `result` that is no object stays as it is.
+#[derive(Debug)]
+#[must_use = "call finish()"]
+pub struct Editor<'a> {
+    message: &'a Message,
+    changes: Vec<Change<'a>>,
+}
+
+#[derive(Debug)]
+struct Change<'a> {
+    section: Section,
+    name: Cow<'a, str>,
+    /// New JSON text; `None` removes the member.
+    value: Option<Cow<'a, str>>,
+}
+
+impl<'a> Editor<'a> {
+    pub(super) fn new(message: &'a Message) -> Self {
+        Self {
+            message,
+            changes: Vec::new(),
+        }
+    }
+
+    /// Replaces or adds the id (JSON text).
+    pub fn id(self, id: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Top, "id", Some(id.into()))
+    }
+
+    /// Replaces the method, given as plain text.
+    pub fn method(self, method: &str) -> Self {
+        self.change(Section::Top, "method", Some(json::quote(method).into()))
+    }
+
+    /// Replaces or adds a member of `params`.
+    pub fn param(self, name: impl Into<Cow<'a, str>>, json: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Params, name, Some(json.into()))
+    }
+
+    /// Removes a member of `params`.
+    pub fn remove_param(self, name: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Params, name, None)
+    }
+
+    /// Replaces or adds a member of `params._meta`.
+    pub fn meta(self, key: impl Into<Cow<'a, str>>, json: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Meta, key, Some(json.into()))
+    }
+
+    /// Removes a member of `params._meta`.
+    pub fn remove_meta(self, key: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Meta, key, None)
+    }
+
+    /// Replaces or adds a member at the top of `result`.
+    pub fn result_member(
+        self,
+        name: impl Into<Cow<'a, str>>,
+        json: impl Into<Cow<'a, str>>,
+    ) -> Self {
+        self.change(Section::Result, name, Some(json.into()))
+    }
+
+    /// Removes a member at the top of `result`.
+    pub fn remove_result_member(self, name: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Result, name, None)
+    }
+
+    /// Replaces the whole `result` of a response.
+    pub fn result(self, json: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Top, "result", Some(json.into()))
+    }
+
+    /// Replaces the whole `error` of a response.
+    pub fn error(self, json: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Top, "error", Some(json.into()))
+    }
+
+    /// Replaces or adds the whole `params`.
+    pub fn params(self, json: impl Into<Cow<'a, str>>) -> Self {
+        self.change(Section::Top, "params", Some(json.into()))
+    }
+
+    /// The new message.
+    #[must_use]
+    pub fn finish(self) -> Bytes {
+        if self.changes.is_empty() {
+            return self.message.bytes.clone();
+        }
+        let added: usize = self.changes.iter().map(Change::size).sum();
+        let mut out = BytesMut::with_capacity(self.message.bytes.len() + added);
+        let whole = self.object_span(Section::Top);
+        out.put_slice(self.bytes(0, whole.start));
+        self.write_object(&mut out, Section::Top);
+        out.put_slice(self.bytes(whole.end, self.message.bytes.len()));
+        out.freeze()
+    }
+
+    fn change(
+        mut self,
+        section: Section,
+        name: impl Into<Cow<'a, str>>,
+        value: Option<Cow<'a, str>>,
+    ) -> Self {
+        let name = name.into();
+        match self
+            .changes
+            .iter_mut()
+            .find(|c| c.section == section && c.name == name)
+        {
+            Some(earlier) => earlier.value = value,
+            None => self.changes.push(Change {
+                section,
+                name,
+                value,
+            }),
+        }
+        self
+    }
+
+    fn object_span(&self, section: Section) -> std::ops::Range<usize> {
+        let span = self.message.layout.objects.get(section as usize);
+        span.and_then(Clone::clone).unwrap_or_default()
+    }
+
+    fn bytes(&self, start: usize, end: usize) -> &[u8] {
+        self.message.bytes.get(start..end).unwrap_or_default()
+    }
+
+    /// Writes the object of `section` with its changes; the gaps between kept members stay.
+    fn write_object(&self, out: &mut BytesMut, section: Section) {
+        let span = self.object_span(section);
+        let mut kept_any = false;
+        // Start of the gap that stands before the next member.
+        let mut gap = span.start + 1;
+        out.put_u8(b'{');
+        let members = self
+            .message
+            .layout
+            .members
+            .iter()
+            .filter(|m| m.section == section);
+        for (index, member) in members.enumerate() {
+            let change = self.change_of(section, member);
+            let before = std::mem::replace(&mut gap, member.value.end);
+            if change.is_some_and(|c| c.value.is_none()) {
+                continue;
+            }
+            // A gap opens with the comma, which the first kept member must not have.
+            if kept_any || index == 0 {
+                out.put_slice(self.bytes(before, member.name.start));
+            }
+            kept_any = true;
+            out.put_slice(self.bytes(member.name.start, member.value.start));
+            match change.and_then(|c| c.value.as_deref()) {
+                Some(value) => out.put_slice(value.as_bytes()),
+                None => self.write_value(out, section, member),
+            }
+        }
+        for (name, value) in self.additions(section) {
+            if std::mem::replace(&mut kept_any, true) {
+                out.put_u8(b',');
+            }
+            out.put_slice(json::quote(name).as_bytes());
+            out.put_u8(b':');
+            out.put_slice(&value);
+        }
+        out.put_slice(self.bytes(gap, span.end));
+    }
+
+    fn write_value(&self, out: &mut BytesMut, section: Section, member: &Member) {
+        let Some(child) = self.child_of(section, member).filter(|c| self.touches(*c)) else {
+            out.put_slice(self.bytes(member.value.start, member.value.end));
+            return;
+        };
+        if self.message.bytes.get(member.value.start) == Some(&b'{') {
+            self.write_object(out, child);
+        } else if child == Section::Result || !self.gains(child) {
+            out.put_slice(self.bytes(member.value.start, member.value.end));
+        } else {
+            out.put_slice(&self.fresh(child));
+        }
+    }
+
+    /// Members that `section` gains: those named, and the objects that must be created.
+    fn additions(&self, section: Section) -> Vec<(&str, Bytes)> {
+        let mut added: Vec<(&str, Bytes)> = self
+            .changes
+            .iter()
+            .filter(|c| c.section == section && !self.has(section, &c.name))
+            .filter_map(|c| {
+                Some((
+                    &*c.name,
+                    Bytes::copy_from_slice(c.value.as_ref()?.as_bytes()),
+                ))
+            })
+            .collect();
+        let created = match section {
+            Section::Top => Some(("params", Section::Params)),
+            Section::Params => Some(("_meta", Section::Meta)),
+            Section::Meta | Section::Result | Section::Error => None,
+        };
+        if let Some((name, child)) = created
+            && self.gains(child)
+            && !self.has(section, name)
+            && !added.iter().any(|(n, _)| *n == name)
+        {
+            added.push((name, self.fresh(child)));
+        }
+        added
+    }
+
+    /// An object of `section` that holds the additions only.
+    fn fresh(&self, section: Section) -> Bytes {
+        let mut out = BytesMut::from(&b"{"[..]);
+        for (index, (name, value)) in self.additions(section).iter().enumerate() {
+            if index > 0 {
+                out.put_u8(b',');
+            }
+            out.put_slice(json::quote(name).as_bytes());
+            out.put_u8(b':');
+            out.put_slice(value);
+        }
+        out.put_u8(b'}');
+        out.freeze()
+    }
+
+    fn change_of(&self, section: Section, member: &Member) -> Option<&Change<'a>> {
+        let mut changes = self.changes.iter();
+        changes.find(|c| c.section == section && self.message.is_named(member, &c.name))
+    }
+
+    fn has(&self, section: Section, name: &str) -> bool {
+        let mut members = self.message.layout.members.iter();
+        members.any(|m| m.section == section && self.message.is_named(m, name))
+    }
+
+    fn child_of(&self, section: Section, member: &Member) -> Option<Section> {
+        let names: &[&str] = match section {
+            Section::Top => &["params", "result"],
+            Section::Params => &["_meta"],
+            Section::Meta | Section::Result | Section::Error => &[],
+        };
+        let name = names
+            .iter()
+            .find(|name| self.message.is_named(member, name))?;
+        section.child(name)
+    }
+
+    /// Whether anything changes in `section` or below it.
+    fn touches(&self, section: Section) -> bool {
+        let below = section == Section::Params;
+        let concerned = |s| s == section || below && s == Section::Meta;
+        self.changes.iter().any(|c| concerned(c.section))
+    }
+
+    /// Whether `section` or what lies below it gains a member.
+    fn gains(&self, section: Section) -> bool {
+        let below = section == Section::Params;
+        let concerned = |s| s == section || below && s == Section::Meta;
+        self.changes
+            .iter()
+            .any(|c| concerned(c.section) && c.value.is_some())
+    }
+}
+
+impl Change<'_> {
+    fn size(&self) -> usize {
+        // Room for quotes, colon, comma, and an object around it.
+        self.name.len() + self.value.as_ref().map_or(0, |value| value.len()) + 24
+    }
+}

@@ -1,0 +1,258 @@
+//! One JSON-RPC message: its bytes, and where the members lie that routing needs.
+//!
+//! Reads the message, `params`, `params._meta`, `error` and the top of `result`; everything below
+//! stays unread and passes byte for byte (DESIGN §3, "Bytes, not trees").
+
+mod edit;
+mod parse;
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub use edit::Editor;
+
+use super::decode_error::DecodeError;
+use super::json;
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Has a method and an id.
+    Request,
+    /// Has a method and no id.
+    Notification,
+    /// Has a result or an error.
+    Response,
+}
+
+/// One JSON-RPC message. Cloning shares the bytes.
+#[derive(Clone)]
+pub struct Message {
+    bytes: Bytes,
+    layout: Arc<Layout>,
+}
+
+/// Where the members that we read lie.
+#[derive(Debug)]
+struct Layout {
+    kind: Kind,
+    /// Index of the member that holds the id, when it is not null.
+    id: Option<usize>,
+    method: Option<Method>,
+    members: Vec<Member>,
+    /// Span of each object that was read, by [`Section`].
+    objects: [Option<Range<usize>>; Section::COUNT],
+}
+
+#[derive(Debug)]
+enum Method {
+    /// As it stands in the bytes.
+    Plain(Range<usize>),
+    /// Written with escapes.
+    Decoded(Box<str>),
+}
+
+/// One member of an object that was read.
+#[derive(Debug)]
+struct Member {
+    section: Section,
+    /// The name with its quotes.
+    name: Range<usize>,
+    /// The decoded name, where it is written with escapes.
+    decoded: Option<Box<str>>,
+    value: Range<usize>,
+}
+
+/// The objects that are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Section {
+    Top,
+    Params,
+    Meta,
+    Result,
+    Error,
+}
+
+impl Section {
+    const COUNT: usize = 5;
+
+    /// The section that member `name` of this one holds, if that is read too.
+    fn child(self, name: &str) -> Option<Self> {
+        Some(match (self, name) {
+            (Self::Top, "params") => Self::Params,
+            (Self::Top, "result") => Self::Result,
+            (Self::Top, "error") => Self::Error,
+            (Self::Params, "_meta") => Self::Meta,
+            _ => return None,
+        })
+    }
+}
+
+impl Message {
+    /// Reads one message whose containers nest at most `max_depth` deep.
+    ///
+    /// # Errors
+    /// See [`DecodeError`]; nothing of a refused message is used.
+    pub fn parse(bytes: Bytes, max_depth: usize) -> Result<Self, DecodeError> {
+        let layout = Arc::new(parse::layout(&bytes, max_depth)?);
+        Ok(Self { bytes, layout })
+    }
+
+    /// Reads an array of messages; each keeps its own verdict and shares the bytes.
+    ///
+    /// # Errors
+    /// When the whole is no JSON array, is empty, or holds more than `max_len` elements.
+    pub fn parse_batch(
+        bytes: Bytes,
+        max_depth: usize,
+        max_len: usize,
+    ) -> Result<Vec<Result<Self, DecodeError>>, DecodeError> {
+        let spans = parse::batch(&bytes, max_depth, max_len)?;
+        let read = move |span| Self::parse(bytes.slice(span), max_depth);
+        Ok(spans.into_iter().map(read).collect())
+    }
+
+    /// Whether `bytes` begin like an array of messages.
+    #[must_use]
+    pub fn is_batch(bytes: &[u8]) -> bool {
+        bytes
+            .iter()
+            .find(|b| !matches!(b, b' ' | b'\t' | b'\r' | b'\n'))
+            == Some(&b'[')
+    }
+
+    /// The whole message.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.layout.kind
+    }
+
+    /// JSON text of the id, exactly as it came; `None` for notifications and for error responses
+    /// with `"id": null`.
+    #[must_use]
+    pub fn id(&self) -> Option<&str> {
+        let member = self.layout.members.get(self.layout.id?)?;
+        self.text(&member.value)
+    }
+
+    /// The method, decoded.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        match self.layout.method.as_ref()? {
+            Method::Plain(span) => self.text(span),
+            Method::Decoded(text) => Some(text),
+        }
+    }
+
+    /// JSON text of `params`; `None` also for `"params": null`.
+    #[must_use]
+    pub fn params(&self) -> Option<&str> {
+        self.object(Section::Params)
+    }
+
+    /// JSON text of one member of `params`.
+    #[must_use]
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.member(Section::Params, name)
+    }
+
+    /// One member of `params`, decoded, when it is a JSON string.
+    #[must_use]
+    pub fn param_str(&self, name: &str) -> Option<Cow<'_, str>> {
+        json::string(self.param(name)?)
+    }
+
+    /// JSON text of one member of `params._meta`.
+    #[must_use]
+    pub fn meta(&self, key: &str) -> Option<&str> {
+        self.member(Section::Meta, key)
+    }
+
+    /// JSON text of `result`.
+    #[must_use]
+    pub fn result(&self) -> Option<&str> {
+        self.member(Section::Top, "result")
+    }
+
+    /// JSON text of one member at the top of `result`.
+    #[must_use]
+    pub fn result_member(&self, name: &str) -> Option<&str> {
+        self.member(Section::Result, name)
+    }
+
+    /// JSON text of `error`, an object.
+    #[must_use]
+    pub fn error(&self) -> Option<&str> {
+        self.object(Section::Error)
+    }
+
+    /// JSON text of one member of `error`.
+    #[must_use]
+    pub fn error_member(&self, name: &str) -> Option<&str> {
+        self.member(Section::Error, name)
+    }
+
+    /// `error.code`, when it is an integer of at most 64 bits.
+    #[must_use]
+    pub fn error_code(&self) -> Option<i64> {
+        self.error_member("code")?.parse().ok()
+    }
+
+    /// The same bytes under another id (JSON text).
+    #[must_use]
+    pub fn with_id(&self, id: &str) -> Bytes {
+        self.edit().id(id).finish()
+    }
+
+    /// Begins replacing members; what is not named stays byte for byte.
+    pub fn edit(&self) -> Editor<'_> {
+        Editor::new(self)
+    }
+
+    fn text(&self, span: &Range<usize>) -> Option<&str> {
+        // The whole was checked on the way in; without unsafe code a slice is checked again.
+        std::str::from_utf8(self.bytes.get(span.clone())?).ok()
+    }
+
+    fn object(&self, section: Section) -> Option<&str> {
+        self.text(self.layout.objects.get(section as usize)?.as_ref()?)
+    }
+
+    fn member(&self, section: Section, name: &str) -> Option<&str> {
+        let members = self.layout.members.iter().filter(|m| m.section == section);
+        let found = members.into_iter().find(|m| self.is_named(m, name))?;
+        self.text(&found.value)
+    }
+
+    fn is_named(&self, member: &Member, name: &str) -> bool {
+        if let Some(decoded) = &member.decoded {
+            return **decoded == *name;
+        }
+        let inner = member.name.start + 1..member.name.end.saturating_sub(1);
+        self.bytes.get(inner) == Some(name.as_bytes())
+    }
+}
+
+impl std::fmt::Debug for Message {
+    /// Shows what routing sees; never the payload, which may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Message")
+            .field("kind", &self.kind())
+            .field("id", &self.id())
+            .field("method", &self.method())
+            .field("len", &self.bytes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! One pass over the bytes of a message.
+
+use std::ops::Range;
+
+use super::super::decode_error::DecodeError;
+use super::super::id::RequestId;
+use super::super::json::{self, Flaw, Folding, RawString, Scanner, first_duplicate};
+use super::{Kind, Layout, Member, Method, Section};
+
+/// Longer ids are refused: they become map keys and are echoed.
+const MAX_ID_BYTES: usize = 4096;
+
+/// Finds what routing needs, and refuses what is no message.
+pub(super) fn layout(bytes: &[u8], max_depth: usize) -> Result<Layout, DecodeError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)?;
+    let mut scanner = Scanner::new(text, max_depth);
+    if scanner.peek() != Some(b'{') {
+        let one_value = scanner.value().and_then(|_| scanner.finish());
+        one_value.map_err(|flaw| DecodeError::from_flaw(flaw, scanner.offset()))?;
+        return Err(DecodeError::invalid("a message is one JSON object"));
+    }
+    let mut reader = Reader {
+        members: Vec::with_capacity(12),
+        objects: Default::default(),
+    };
+    let read = reader
+        .object(&mut scanner, Section::Top)
+        .and_then(|()| Ok(scanner.finish()?));
+    read.map_err(|stop| match stop {
+        Stop::Flaw(flaw) => DecodeError::from_flaw(flaw, scanner.offset()),
+        Stop::Ambiguous(member) => DecodeError::Ambiguous { member },
+    })?;
+    reader.classify(text)
+}
+
+/// Where the elements of an array of messages lie.
+pub(super) fn batch(
+    bytes: &[u8],
+    max_depth: usize,
+    max_len: usize,
+) -> Result<Vec<Range<usize>>, DecodeError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)?;
+    // The array itself is not part of any message's depth.
+    let mut scanner = Scanner::new(text, max_depth.saturating_add(1));
+    let mut spans = Vec::new();
+    let mut too_many = false;
+    let walked = scanner.array(|scanner| {
+        let span = scanner.value()?;
+        too_many = spans.len() >= max_len;
+        if too_many {
+            return Err(Flaw::Syntax);
+        }
+        spans.push(span);
+        Ok(())
+    });
+    if too_many {
+        return Err(DecodeError::TooMany);
+    }
+    let whole = walked.and_then(|()| scanner.finish());
+    whole.map_err(|flaw| DecodeError::from_flaw(flaw, scanner.offset()))?;
+    if spans.is_empty() {
+        return Err(DecodeError::invalid("an array of messages is not empty"));
+    }
+    Ok(spans)
+}
+
+struct Reader {
+    members: Vec<Member>,
+    objects: [Option<Range<usize>>; Section::COUNT],
+}
+
+enum Stop {
+    Flaw(Flaw),
+    Ambiguous(String),
+}
+
+impl From<Flaw> for Stop {
+    fn from(flaw: Flaw) -> Self {
+        Self::Flaw(flaw)
+    }
+}
+
+impl Reader {
+    fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
+        let start = scanner.offset();
+        let first = self.members.len();
+        scanner.object(|scanner, key| self.member(scanner, section, key))?;
+        if let Some(span) = self.objects.get_mut(section as usize) {
+            *span = Some(start..scanner.offset());
+        }
+        self.refuse_duplicates(scanner.text(), section, first)
+    }
+
+    fn member(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        section: Section,
+        key: RawString<'_>,
+    ) -> Result<(), Stop> {
+        // A lone surrogate in a name means different things to different parsers.
+        let name = json::decode(key).ok_or_else(|| Stop::Ambiguous(key.inner.to_owned()))?;
+        let opens = scanner.peek() == Some(b'{');
+        let value = match section.child(&name).filter(|_| opens) {
+            Some(child) => {
+                let start = scanner.offset();
+                self.object(scanner, child)?;
+                start..scanner.offset()
+            }
+            None => scanner.value()?,
+        };
+        self.members.push(Member {
+            section,
+            name: key.start..key.start + key.inner.len() + 2,
+            decoded: key.escaped.then(|| name.into()),
+            value,
+        });
+        Ok(())
+    }
+
+    /// Names that steer us must also steer every other parser the same way: compared without
+    /// regard to case in the message and in `params`, exactly elsewhere.
+    fn refuse_duplicates(&self, text: &str, section: Section, first: usize) -> Result<(), Stop> {
+        let folding = match section {
+            Section::Top | Section::Params => Folding::Case,
+            Section::Meta | Section::Result | Section::Error => Folding::Exact,
+        };
+        let read = self.members.get(first..).unwrap_or_default();
+        let names = read
+            .iter()
+            .filter(|m| m.section == section)
+            .map(|m| name_of(text, m));
+        match first_duplicate(names, folding) {
+            Some(member) => Err(Stop::Ambiguous(member)),
+            None => Ok(()),
+        }
+    }
+
+    fn top<'a>(&self, text: &'a str, name: &str) -> Option<(usize, &'a str)> {
+        let mut members = self.members.iter().enumerate();
+        let (index, member) =
+            members.find(|(_, m)| m.section == Section::Top && name_of(text, m) == name)?;
+        Some((index, json::slice(text, member.value.clone())))
+    }
+
+    /// Applies the rules of JSON-RPC 2.0 and MCP to what was found. Spec: SPEC T-06, T-07.
+    fn classify(self, text: &str) -> Result<Layout, DecodeError> {
+        let id_member = self.top(text, "id");
+        let id = id_member.filter(|(_, id)| is_id(id));
+        let invalid = |reason| {
+            let id = id.map(|(_, id)| id.to_owned());
+            Err(DecodeError::InvalidRequest { reason, id })
+        };
+        if self
+            .top(text, "jsonrpc")
+            .and_then(|(_, v)| json::string(v))
+            .as_deref()
+            != Some("2.0")
+        {
+            return invalid("\"jsonrpc\" must be \"2.0\"");
+        }
+        let null_id = id_member.is_some_and(|(_, id)| id == "null");
+        if id_member.is_some() && id.is_none() && !null_id {
+            return invalid("\"id\" must be a string or an integer");
+        }
+        let method_member = self.top(text, "method");
+        let result = self.top(text, "result");
+        let error = self.top(text, "error");
+        let kind = match (method_member, result, error) {
+            (Some(_), None, None) if null_id => return invalid("\"id\" must not be null"),
+            (Some(_), None, None) if id.is_some() => Kind::Request,
+            (Some(_), None, None) => Kind::Notification,
+            (None, Some(_), None) if id.is_some() => Kind::Response,
+            (None, Some(_), None) => return invalid("a result needs an \"id\""),
+            (None, None, Some((_, error))) if error.starts_with('{') => Kind::Response,
+            (None, None, Some(_)) => return invalid("\"error\" must be an object"),
+            (None, None, None) => return invalid("\"method\" is missing"),
+            _ => return invalid("only one of \"method\", \"result\" and \"error\" may be present"),
+        };
+        let method = match method_member {
+            None => None,
+            Some((_, value)) => match method(text, value) {
+                None => return invalid("\"method\" must be a string"),
+                found => found,
+            },
+        };
+        if kind != Kind::Response
+            && self
+                .top(text, "params")
+                .is_some_and(|(_, p)| !p.starts_with('{') && p != "null")
+        {
+            return invalid("\"params\" must be an object");
+        }
+        let id = id.map(|(index, _)| index);
+        Ok(Layout {
+            kind,
+            id,
+            method,
+            members: self.members,
+            objects: self.objects,
+        })
+    }
+}
+
+fn name_of<'a>(text: &'a str, member: &'a Member) -> &'a str {
+    let inner = member.name.start + 1..member.name.end.saturating_sub(1);
+    member
+        .decoded
+        .as_deref()
+        .unwrap_or_else(|| json::slice(text, inner))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() <= MAX_ID_BYTES && RequestId::parse(text).is_some()
+}
+
+fn method(text: &str, value: &str) -> Option<Method> {
+    let decoded = json::string(value)?;
+    let start = json::span_of(text, value)?.start + 1;
+    Some(match decoded {
+        std::borrow::Cow::Borrowed(plain) => Method::Plain(start..start + plain.len()),
+        std::borrow::Cow::Owned(owned) => Method::Decoded(owned.into()),
+    })
+}
