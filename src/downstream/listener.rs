@@ -203,3 +203,5 @@ async fn pause_after(error: &io::Error) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tls_tests;

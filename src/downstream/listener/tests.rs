@@ -10,14 +10,14 @@ use crate::downstream::peer::PeerAddr;
 use crate::downstream::samples;
 
 /// A running listener with a slow route that ends when told to.
-struct Running {
+pub(super) struct Running {
     address: SocketAddr,
-    tasks: Tasks,
-    release: Arc<Notify>,
-    entered: Arc<Notify>,
+    pub(super) tasks: Tasks,
+    pub(super) release: Arc<Notify>,
+    pub(super) entered: Arc<Notify>,
 }
 
-fn start(change: impl FnOnce(&mut config::Server)) -> Running {
+pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
     let mut settings = samples::server("127.0.0.1:0", "http://127.0.0.1");
     change(&mut settings);
     let listener = Listener::bind(&settings, 16 * 1024).unwrap();
@@ -47,7 +47,7 @@ fn start(change: impl FnOnce(&mut config::Server)) -> Running {
     }
 }
 
-async fn connect(running: &Running) -> TcpStream {
+pub(super) async fn connect(running: &Running) -> TcpStream {
     TcpStream::connect(running.address).await.unwrap()
 }
 
@@ -56,7 +56,7 @@ async fn send(stream: &mut TcpStream, text: &str) {
 }
 
 /// Everything until the connection is closed.
-async fn rest(stream: &mut TcpStream) -> String {
+pub(super) async fn rest(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     // A reset after the answer is an end as well.
     drop(stream.read_to_end(&mut bytes).await);

@@ -1,0 +1,116 @@
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::Request;
+use http_body_util::BodyExt;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::AsyncWriteExt;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::tests::{Running, connect, rest, start};
+use super::*;
+
+/// A running TLS listener and a client configuration that trusts it.
+fn start_tls(
+    change: impl FnOnce(&mut config::Server),
+) -> (Running, ClientConfig, tempfile::TempDir) {
+    drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
+    let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (
+        folder.path().join("cert.pem"),
+        folder.path().join("key.pem"),
+    );
+    std::fs::write(&cert, issued.cert.pem()).unwrap();
+    std::fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
+    let running = start(|settings| {
+        settings.tls = Some(config::Tls { cert, key });
+        change(settings);
+    });
+    let mut roots = RootCertStore::empty();
+    roots.add(issued.cert.der().clone()).unwrap();
+    let client = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (running, client, folder)
+}
+
+async fn handshake(
+    running: &Running,
+    mut client: ClientConfig,
+    alpn: &str,
+) -> TlsStream<TcpStream> {
+    client.alpn_protocols = vec![alpn.as_bytes().to_vec()];
+    let name = ServerName::try_from("localhost").unwrap();
+    let stream = connect(running).await;
+    TlsConnector::from(Arc::new(client))
+        .connect(name, stream)
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn http1_is_spoken_when_the_client_chooses_it() {
+    let (running, client, _folder) = start_tls(|_| ());
+    let mut stream = handshake(&running, client, "http/1.1").await;
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    drop(tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await);
+    assert!(answer.ends_with("hello"), "{answer}");
+}
+
+#[tokio::test]
+async fn http2_is_spoken_when_the_client_chooses_it_and_drains() {
+    let (running, client, _folder) = start_tls(|_| ());
+    let stream = handshake(&running, client, "h2").await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"h2".as_slice()));
+    let io = TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+        .await
+        .unwrap();
+    running
+        .tasks
+        .spawn_service(async { drop(connection.await) });
+    let slow = Request::get("https://localhost/slow")
+        .body(Body::empty())
+        .unwrap();
+    let answer = sender.send_request(slow);
+    running.entered.notified().await;
+    let tasks = running.tasks.clone();
+    let release = async { running.release.notify_one() };
+    let (clean, answer, ()) =
+        tokio::join!(tasks.shut_down(Duration::from_secs(10)), answer, release);
+    assert!(clean);
+    let body = answer
+        .unwrap()
+        .into_body()
+        .collect()
+        .await
+        .unwrap()
+        .to_bytes();
+    assert_eq!(body, "done");
+}
+
+#[tokio::test]
+async fn a_handshake_that_does_not_come_is_cut_off() {
+    let (running, _client, _folder) =
+        start_tls(|settings| settings.handshake_timeout = Duration::from_millis(100));
+    assert_eq!(rest(&mut connect(&running).await).await, "");
+}
+
+#[tokio::test]
+async fn a_missing_certificate_is_named() {
+    let mut settings = crate::downstream::samples::server("127.0.0.1:0", "https://localhost");
+    settings.tls = Some(config::Tls {
+        cert: "/nowhere/cert.pem".into(),
+        key: "/nowhere".into(),
+    });
+    let error = Listener::bind(&settings, 16 * 1024).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/cert.pem"), "{error}");
+}
