@@ -38,15 +38,23 @@ impl Setup {
         }
     }
 
+    /// With tokens of an authorization server at `issuer`, found by discovery.
+    pub(crate) fn behind_issuer(issuer: &str) -> Self {
+        let tables = format!("[[auth.issuers]]\nissuer = {issuer:?}\n");
+        Self::open()
+            .toml(&tables)
+            .auth("mode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]")
+    }
+
     /// Lines for `[server]`.
     pub(crate) fn server(mut self, lines: &str) -> Self {
         writeln!(self.server, "{lines}").unwrap();
         self
     }
 
-    /// Lines for `[auth]`, before the issuers.
+    /// The lines of `[auth]`.
     pub(crate) fn auth(mut self, lines: &str) -> Self {
-        writeln!(self.auth, "{lines}").unwrap();
+        self.auth = format!("{lines}\n");
         self
     }
 

@@ -1,0 +1,94 @@
+// A real authorization server (oidc-provider) whose one user says yes to everything.
+// Usage: node server.mjs [port]; prints its issuer as the first line.
+//
+// PKCE, dynamic registration, resource indicators, JWT access tokens (RFC 9068), introspection.
+// Any resource is known; each token carries the resource it was asked for as its only audience.
+import { generateKeyPairSync } from 'node:crypto';
+import http from 'node:http';
+import Provider from 'oidc-provider';
+
+const SCOPES = ['mcp:tools', 'mcp:admin'];
+const USER = 'user-1';
+
+/** One signing key per process. */
+function signingKey() {
+  const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' });
+  return { ...privateKey.export({ format: 'jwk' }), kid: 'as-key', alg: 'ES256', use: 'sig' };
+}
+
+const server = http.createServer();
+await new Promise((resolve) => server.listen(Number(process.argv[2] ?? 0), '127.0.0.1', resolve));
+const issuer = `http://127.0.0.1:${server.address().port}`;
+
+const provider = new Provider(issuer, {
+  jwks: { keys: [signingKey()] },
+  clientDefaults: { application_type: 'native', id_token_signed_response_alg: 'ES256' },
+  // Which of the two a client is does not matter on loopback.
+  clientBasedCORS: () => true,
+  pkce: { required: () => true },
+  scopes: ['openid', 'offline_access', ...SCOPES],
+  findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
+  issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
+  cookies: { keys: ['only a test'] },
+  interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
+  features: {
+    devInteractions: { enabled: false },
+    registration: { enabled: true },
+    introspection: { enabled: true, allowedPolicy: () => true },
+    revocation: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      useGrantedResource: () => true,
+      defaultResource: () => undefined,
+      getResourceServerInfo: (_, resource) => ({
+        audience: resource,
+        scope: SCOPES.join(' '),
+        accessTokenFormat: 'jwt',
+        accessTokenTTL: 600,
+        jwt: { sign: { alg: 'ES256' } },
+      }),
+    },
+  },
+  ttl: { Session: 3600, Grant: 3600, Interaction: 600, IdToken: 600, RefreshToken: 3600 },
+});
+
+/** Logs the one user in, and grants whatever was asked for. */
+async function interact(request, response) {
+  const { prompt, params, session, grantId } = await provider.interactionDetails(request, response);
+  if (prompt.name === 'login') {
+    const result = { login: { accountId: USER } };
+    return provider.interactionFinished(request, response, result, { mergeWithLastSubmission: false });
+  }
+  const grant =
+    (grantId && (await provider.Grant.find(grantId))) ||
+    new provider.Grant({ accountId: session.accountId, clientId: params.client_id });
+  const { missingOIDCScope, missingOIDCClaims, missingResourceScopes } = prompt.details;
+  if (missingOIDCScope) grant.addOIDCScope(missingOIDCScope.join(' '));
+  if (missingOIDCClaims) grant.addOIDCClaims(missingOIDCClaims);
+  for (const [resource, scopes] of Object.entries(missingResourceScopes ?? {})) {
+    grant.addResourceScope(resource, scopes.join(' '));
+  }
+  const result = { consent: { grantId: await grant.save() } };
+  return provider.interactionFinished(request, response, result, { mergeWithLastSubmission: true });
+}
+
+/** Clients register with the scopes of their first 401, which must not become their ceiling. */
+async function withoutScope(request) {
+  const chunks = [];
+  for await (const chunk of request) chunks.push(chunk);
+  const { scope: _, ...metadata } = JSON.parse(Buffer.concat(chunks));
+  request.body = { ...metadata, application_type: 'native' };
+}
+
+const oidc = provider.callback();
+server.on('request', async (request, response) => {
+  try {
+    if (request.url.startsWith('/interaction/')) return await interact(request, response);
+    if (request.method === 'POST' && request.url === '/reg') await withoutScope(request);
+    return oidc(request, response);
+  } catch (error) {
+    console.error(error);
+    return response.writeHead(500).end(String(error));
+  }
+});
+console.log(issuer);

@@ -1,0 +1,94 @@
+// From 401 to a tool call, and through a scope step-up, without anybody at the keyboard.
+// Usage: node oauth.mjs <SDK generation> <JSON: { url, plainTool, scopedTool, scope }>
+import assert from 'node:assert/strict';
+import * as one from '@modelcontextprotocol/sdk/client/index.js';
+import { StreamableHTTPClientTransport as TransportOne } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
+import * as two from '@modelcontextprotocol/client';
+import { visit } from './browser.mjs';
+import { tour } from './report.mjs';
+
+const sdk = Number(process.argv[2]);
+const { url, plainTool, scopedTool, scope } = JSON.parse(process.argv[3]);
+const REDIRECT = 'http://127.0.0.1:9/callback';
+
+/** Keeps everything in memory and lets the "user" log in at once. */
+class Provider {
+  redirectUrl = REDIRECT;
+  clientMetadata = {
+    client_name: `tour-typescript-${sdk}`,
+    redirect_uris: [REDIRECT],
+    // 1.x cannot step up while it holds a refresh token.
+    grant_types: sdk === 1 ? ['authorization_code'] : ['authorization_code', 'refresh_token'],
+    response_types: ['code'],
+    token_endpoint_auth_method: 'none',
+  };
+  visits = 0;
+  requested = [];
+  clientInformation() { return this.client; }
+  saveClientInformation(client) { this.client = client; }
+  tokens() { return this.kept; }
+  saveTokens(tokens) { this.kept = tokens; }
+  codeVerifier() { return this.verifier; }
+  saveCodeVerifier(verifier) { this.verifier = verifier; }
+  discoveryState() { return this.discovered; }
+  saveDiscoveryState(state) { this.discovered = state; }
+  async redirectToAuthorization(where) {
+    this.visits += 1;
+    this.requested.push(where.searchParams.get('scope'));
+    this.landed = new URL(await visit(where, REDIRECT)).searchParams;
+  }
+}
+
+const provider = new Provider();
+const info = { name: `tour-typescript-${sdk}`, version: '1.0.0' };
+const Client = sdk === 1 ? one.Client : two.Client;
+const Transport = sdk === 1 ? TransportOne : two.StreamableHTTPClientTransport;
+const options = sdk === 1 ? {} : { versionNegotiation: { mode: 'auto' } };
+let client;
+let transport;
+
+async function connect() {
+  client = new Client(info, options);
+  transport = new Transport(new URL(url), { authProvider: provider });
+  await client.connect(transport);
+}
+
+/** Runs `action`; when it ends at the login page, hands in the code and runs it again. */
+async function authorized(action) {
+  try {
+    return await action();
+  } catch (error) {
+    if (!provider.landed) throw error;
+    const landed = provider.landed;
+    provider.landed = undefined;
+    await transport.finishAuth(sdk === 1 ? landed.get('code') : landed);
+    return action();
+  }
+}
+
+const call = (name) => client.callTool({ name, arguments: {} });
+
+await tour(
+  {
+    async from_401_to_a_tool_call() {
+      await authorized(connect);
+      assert.equal(provider.visits, 1);
+      assert.ok((await client.listTools()).tools.length > 0);
+      const result = await call(plainTool);
+      assert.ok(!result.isError, JSON.stringify(result));
+    },
+    async through_a_step_up() {
+      const result = await authorized(() => call(scopedTool));
+      assert.ok(!result.isError, JSON.stringify(result));
+      assert.equal(provider.visits, 2);
+      assert.ok(provider.requested[1].split(' ').includes(scope), String(provider.requested));
+    },
+    async still_the_same_user_afterwards() {
+      assert.ok(!(await call(plainTool)).isError);
+    },
+  },
+  async () => {
+    await transport.terminateSession();
+    await client.close();
+  },
+);
