@@ -1,10 +1,15 @@
 //! Bytes and rules of MCP: messages, revisions, methods, event streams. Imports nothing of ours.
 
 mod decode_error;
+pub mod error_codes;
+pub mod headers;
 mod id;
 pub mod json;
 mod message;
+pub mod meta;
+pub mod methods;
 mod revision;
+pub mod sse;
 
 pub use decode_error::DecodeError;
 pub use id::RequestId;

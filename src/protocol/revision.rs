@@ -70,4 +70,102 @@ impl Revision {
             Era::Modern
         }
     }
+
+    /// Whether a body may be an array of messages. Spec: SPEC T-09.
+    #[must_use]
+    pub fn supports_batches(self) -> bool {
+        self == Self::V2025_03_26
+    }
+
+    /// Whether event streams open with an empty event that carries an id, and may be closed early
+    /// with a reconnection time. Spec: SPEC T-26, T-28.
+    #[must_use]
+    pub fn has_priming_event(self) -> bool {
+        self == Self::V2025_11_25
+    }
+
+    /// Whether clients name the revision in a header after `initialize`. Spec: SPEC T-60.
+    #[must_use]
+    pub fn has_version_header(self) -> bool {
+        self >= Self::V2025_06_18
+    }
+
+    /// Whether there is Streamable HTTP; before, there was HTTP+SSE.
+    #[must_use]
+    pub fn has_streamable_http(self) -> bool {
+        self >= Self::V2025_03_26
+    }
+
+    /// Whether `completions` is a capability that servers declare. Spec: SPEC C-30.
+    #[must_use]
+    pub fn has_completions_capability(self) -> bool {
+        self >= Self::V2025_03_26
+    }
+
+    /// Whether progress may carry a `message`. Spec: SPEC C-03.
+    #[must_use]
+    pub fn has_progress_message(self) -> bool {
+        self >= Self::V2025_03_26
+    }
+
+    /// Whether servers may ask the user. Spec: SPEC C-80.
+    #[must_use]
+    pub fn has_elicitation(self) -> bool {
+        self >= Self::V2025_06_18
+    }
+
+    /// Whether questions have a `mode`, and may name a URL. Spec: SPEC C-80.
+    #[must_use]
+    pub fn has_url_elicitation(self) -> bool {
+        self >= Self::V2025_11_25
+    }
+
+    /// Whether results may hold `structuredContent` and links to resources.
+    #[must_use]
+    pub fn has_structured_content(self) -> bool {
+        self >= Self::V2025_06_18
+    }
+
+    /// Whether sampling requests may bring tools. Spec: SPEC C-70.
+    #[must_use]
+    pub fn has_sampling_tools(self) -> bool {
+        self >= Self::V2025_11_25
+    }
+
+    /// Whether `tasks` is a capability, for both sides. Spec: SPEC K-15.
+    #[must_use]
+    pub fn has_tasks_capability(self) -> bool {
+        self == Self::V2025_11_25
+    }
+}
+
+impl std::fmt::Display for Revision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wire_forms_round_trip() {
+        for revision in Revision::LEGACY.into_iter().chain([Revision::V2026_07_28]) {
+            assert_eq!(Revision::parse(revision.as_str()), Some(revision));
+        }
+        assert_eq!(Revision::parse("2025-11-25 "), None);
+    }
+
+    // SPEC T-09, T-26.
+    #[test]
+    fn arrays_and_priming_belong_to_one_revision_each() {
+        let all = || Revision::LEGACY.into_iter().chain([Revision::V2026_07_28]);
+        let batches: Vec<_> = all().filter(|r| r.supports_batches()).collect();
+        let priming: Vec<_> = all().filter(|r| r.has_priming_event()).collect();
+        assert_eq!(
+            (batches, priming),
+            (vec![Revision::V2025_03_26], vec![Revision::V2025_11_25])
+        );
+    }
 }

@@ -350,7 +350,7 @@ fn object(keys: &'static str) -> impl Strategy<Value = serde_json::Map<String, V
 proptest! {
     #[test]
     fn no_bytes_make_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _: Result<Message, DecodeError> = Message::parse(bytes.into(), 16);
+        drop(Message::parse(bytes.into(), 16));
     }
 
     #[test]

@@ -1,0 +1,319 @@
+//! One table: what each method is, which way it goes, and what it needs.
+
+use super::revision::Revision;
+
+/// Which way a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server.
+    ToServer,
+    /// From the server to the client.
+    ToClient,
+    /// Either way.
+    Both,
+}
+
+/// The parameter that says which upstream is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// `params.name`, a tool.
+    Tool,
+    /// `params.name`, a prompt.
+    Prompt,
+    /// `params.uri`, a resource.
+    Resource,
+    /// `params.ref`, a prompt, a resource or a template.
+    Reference,
+    /// `params.taskId`, a task.
+    Task,
+}
+
+impl Target {
+    /// The member of `params` that holds it.
+    #[must_use]
+    pub fn param(self) -> &'static str {
+        match self {
+            Self::Tool | Self::Prompt => "name",
+            Self::Resource => "uri",
+            Self::Reference => "ref",
+            Self::Task => "taskId",
+        }
+    }
+}
+
+/// A list that servers page out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ListKind {
+    /// `tools/list`
+    Tools,
+    /// `prompts/list`
+    Prompts,
+    /// `resources/list`
+    Resources,
+    /// `resources/templates/list`
+    Templates,
+}
+
+impl ListKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
+
+    /// The method that asks for it.
+    #[must_use]
+    pub fn method(self) -> &'static str {
+        match self {
+            Self::Tools => "tools/list",
+            Self::Prompts => "prompts/list",
+            Self::Resources => "resources/list",
+            Self::Templates => "resources/templates/list",
+        }
+    }
+
+    /// The member of the result that holds the items.
+    #[must_use]
+    pub fn member(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources => "resources",
+            Self::Templates => "resourceTemplates",
+        }
+    }
+
+    /// The member of an item that names it.
+    #[must_use]
+    pub fn item_key(self) -> &'static str {
+        match self {
+            Self::Tools | Self::Prompts => "name",
+            Self::Resources => "uri",
+            Self::Templates => "uriTemplate",
+        }
+    }
+
+    /// The capability that a server declares for it; also the middle of its change notice.
+    #[must_use]
+    pub fn capability(self) -> &'static str {
+        match self {
+            Self::Tools => "tools",
+            Self::Prompts => "prompts",
+            Self::Resources | Self::Templates => "resources",
+        }
+    }
+}
+
+/// A server capability that a method needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// None.
+    Nothing,
+    /// `tools`
+    Tools,
+    /// `prompts`
+    Prompts,
+    /// `resources`
+    Resources,
+    /// `resources.subscribe`
+    Subscribe,
+    /// `completions`; undeclared before 2025-03-26 (SPEC C-30).
+    Completions,
+    /// `logging`
+    Logging,
+    /// `tasks`
+    Tasks,
+}
+
+/// What is known of a method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Method {
+    /// Its name on the wire.
+    pub name: &'static str,
+    /// Which way it goes.
+    pub direction: Direction,
+    /// What routes it on a merged endpoint.
+    pub target: Option<Target>,
+    /// The list that it asks for.
+    pub list: Option<ListKind>,
+    /// What the server must have declared.
+    pub needs: Needs,
+    /// The first revision that has it.
+    pub since: Revision,
+    /// The last one.
+    pub until: Revision,
+}
+
+impl Method {
+    /// Whether `revision` has it.
+    #[must_use]
+    pub fn is_in(&self, revision: Revision) -> bool {
+        self.since <= revision && revision <= self.until
+    }
+
+    /// Whether it expects no answer.
+    #[must_use]
+    pub fn is_notification(&self) -> bool {
+        self.name.starts_with("notifications/")
+    }
+
+    const fn new(name: &'static str, direction: Direction) -> Self {
+        let (since, until) = (V2024_11_05, V2026_07_28);
+        Self {
+            name,
+            direction,
+            target: None,
+            list: None,
+            needs: Needs::Nothing,
+            since,
+            until,
+        }
+    }
+
+    const fn target(mut self, target: Target) -> Self {
+        self.target = Some(target);
+        self
+    }
+
+    const fn list(mut self, list: ListKind) -> Self {
+        self.list = Some(list);
+        self
+    }
+
+    const fn needs(mut self, needs: Needs) -> Self {
+        self.needs = needs;
+        self
+    }
+
+    const fn since(mut self, since: Revision) -> Self {
+        self.since = since;
+        self
+    }
+
+    const fn until(mut self, until: Revision) -> Self {
+        self.until = until;
+        self
+    }
+
+    const fn legacy(self) -> Self {
+        self.until(Revision::LATEST_LEGACY)
+    }
+}
+
+/// What is known of `name`; `None` for extensions and inventions.
+#[must_use]
+pub fn lookup(name: &str) -> Option<&'static Method> {
+    TABLE.iter().find(|method| method.name == name)
+}
+
+use Direction::{Both, ToClient, ToServer};
+use Revision::{V2024_11_05, V2025_06_18, V2025_11_25, V2026_07_28};
+
+/// Every method of the five revisions.
+pub const TABLE: &[Method] = &[
+    Method::new("tools/call", ToServer)
+        .target(Target::Tool)
+        .needs(Needs::Tools),
+    Method::new("tools/list", ToServer)
+        .list(ListKind::Tools)
+        .needs(Needs::Tools),
+    Method::new("prompts/get", ToServer)
+        .target(Target::Prompt)
+        .needs(Needs::Prompts),
+    Method::new("prompts/list", ToServer)
+        .list(ListKind::Prompts)
+        .needs(Needs::Prompts),
+    Method::new("resources/read", ToServer)
+        .target(Target::Resource)
+        .needs(Needs::Resources),
+    Method::new("resources/list", ToServer)
+        .list(ListKind::Resources)
+        .needs(Needs::Resources),
+    Method::new("resources/templates/list", ToServer)
+        .list(ListKind::Templates)
+        .needs(Needs::Resources),
+    Method::new("resources/subscribe", ToServer)
+        .target(Target::Resource)
+        .needs(Needs::Subscribe)
+        .legacy(),
+    Method::new("resources/unsubscribe", ToServer)
+        .target(Target::Resource)
+        .needs(Needs::Subscribe)
+        .legacy(),
+    Method::new("completion/complete", ToServer)
+        .target(Target::Reference)
+        .needs(Needs::Completions),
+    Method::new("logging/setLevel", ToServer)
+        .needs(Needs::Logging)
+        .legacy(),
+    Method::new("initialize", ToServer).legacy(),
+    Method::new("server/discover", ToServer).since(V2026_07_28),
+    Method::new("subscriptions/listen", ToServer).since(V2026_07_28),
+    Method::new("ping", Both).legacy(),
+    Method::new("tasks/get", Both)
+        .target(Target::Task)
+        .needs(Needs::Tasks)
+        .since(V2025_11_25),
+    Method::new("tasks/cancel", Both)
+        .target(Target::Task)
+        .needs(Needs::Tasks)
+        .since(V2025_11_25),
+    Method::new("tasks/result", Both)
+        .target(Target::Task)
+        .needs(Needs::Tasks)
+        .since(V2025_11_25)
+        .legacy(),
+    Method::new("tasks/list", Both)
+        .needs(Needs::Tasks)
+        .since(V2025_11_25)
+        .legacy(),
+    Method::new("tasks/update", ToServer)
+        .target(Target::Task)
+        .needs(Needs::Tasks)
+        .since(V2026_07_28),
+    Method::new("sampling/createMessage", ToClient).legacy(),
+    Method::new("elicitation/create", ToClient)
+        .since(V2025_06_18)
+        .legacy(),
+    Method::new("roots/list", ToClient).legacy(),
+    Method::new("notifications/initialized", ToServer).legacy(),
+    Method::new("notifications/cancelled", Both),
+    Method::new("notifications/progress", Both),
+    Method::new("notifications/message", ToClient),
+    Method::new("notifications/tools/list_changed", ToClient),
+    Method::new("notifications/prompts/list_changed", ToClient),
+    Method::new("notifications/resources/list_changed", ToClient),
+    Method::new("notifications/resources/updated", ToClient),
+    Method::new("notifications/roots/list_changed", ToServer).legacy(),
+    Method::new("notifications/elicitation/complete", ToClient)
+        .since(V2025_11_25)
+        .legacy(),
+    Method::new("notifications/tasks/status", Both)
+        .since(V2025_11_25)
+        .legacy(),
+    Method::new("notifications/tasks", ToClient).since(V2026_07_28),
+    Method::new("notifications/subscriptions/acknowledged", ToClient).since(V2026_07_28),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_method_stands_once_and_lists_agree_with_their_kind() {
+        let names: HashSet<_> = TABLE.iter().map(|method| method.name).collect();
+        assert_eq!(names.len(), TABLE.len());
+        for kind in ListKind::ALL {
+            assert_eq!(lookup(kind.method()).unwrap().list, Some(kind));
+        }
+        assert!(TABLE.iter().all(|method| method.since <= method.until));
+    }
+
+    #[test]
+    fn revisions_bound_methods() {
+        let has = |name, revision| lookup(name).unwrap().is_in(revision);
+        assert!(!has("elicitation/create", Revision::V2025_03_26));
+        assert!(has("elicitation/create", V2025_06_18));
+        assert!(!has("ping", V2026_07_28));
+        assert!(!has("server/discover", V2025_11_25));
+        assert_eq!(lookup("tools/invent"), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! Server-sent events: a bounded reader and a writer. Spec: WHATWG HTML §9.2, SPEC T-16.
+
+mod decode;
+mod encode;
+
+pub use decode::{SseDecoder, SseError, SseEvent};
+pub use encode::{encode_comment, encode_event, encode_priming, encode_retry};
