@@ -61,7 +61,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     // Not for clap: their arguments are the gateway's own, and they start many times a second.
     match args.get(1).and_then(|command| command.to_str()) {
         Some(stdio::EXEC_CHILD) => return stdio::exec_child(args.into_iter().skip(2)),
-        Some(stdio::GUARDIAN) => return stdio::guardian(),
+        Some(stdio::GUARDIAN) => return stdio::guardian(args.into_iter().skip(2)),
         _ => {}
     }
     match Cli::try_parse_from(args) {

@@ -14,6 +14,7 @@ use super::backoff::{Backoff, Crash};
 use super::outbox::{Outbox, SendError};
 use super::stderr::Log;
 use crate::call::OwnerKey;
+use crate::telemetry::metrics::LABELED;
 
 /// Why we stopped a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,11 +179,13 @@ impl ChildState {
     /// A line that is no message.
     // Spec: SPEC D-02
     pub(super) fn stray(&self, text: &[u8]) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
         self.log.stray(&self.upstream, self.pid, text);
     }
 
     /// A line beyond the bound.
     pub(super) fn too_long(&self, bytes: u64) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
         tracing::error!(
             upstream = &*self.upstream,
             pid = self.pid,

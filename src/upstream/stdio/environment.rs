@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use aws_lc_rs::digest::{SHA256, digest};
 
@@ -17,6 +18,9 @@ const INHERITED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 
 /// Where programs are looked up when we have no `PATH` ourselves.
 const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Where the homes are, below the root.
+const HOMES: &str = "homes";
 
 /// Readable, writable and searchable by us alone.
 const PRIVATE: u32 = 0o700;
@@ -75,10 +79,15 @@ fn private_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Gateways that may share one state directory, each with its own part of it.
+const MAX_SHARES: u32 = 64;
+
 /// The directories of all children.
 #[derive(Debug)]
 pub(super) struct Homes {
     root: PathBuf,
+    /// Held while we live: what carries a path below `root` is a child of ours.
+    _lock: File,
     /// Children that live in a home now.
     used: Mutex<HashMap<PathBuf, usize>>,
 }
@@ -92,25 +101,47 @@ pub(super) struct Home {
 }
 
 impl Homes {
-    /// Takes the first usable directory of `candidates`.
+    /// Takes a part of the first usable directory of `candidates`: the same part at every start,
+    /// unless another gateway holds it.
     ///
     /// # Errors
     /// None of them can be created for us alone; the error is that of the last.
     pub(super) fn open(candidates: &[PathBuf]) -> io::Result<Arc<Self>> {
         let mut refused = io::Error::from(io::ErrorKind::NotFound);
-        for root in candidates {
-            match private_dir(root) {
-                Ok(()) => {
-                    let root = std::path::absolute(root)?;
-                    return Ok(Arc::new(Self {
-                        root,
-                        used: Mutex::default(),
-                    }));
-                }
+        for directory in candidates {
+            match Self::share_of(directory) {
+                Ok(homes) => return Ok(Arc::new(homes)),
                 Err(error) => refused = error,
             }
         }
         Err(refused)
+    }
+
+    fn share_of(directory: &Path) -> io::Result<Self> {
+        private_dir(directory)?;
+        let directory = std::path::absolute(directory)?;
+        for share in 0..MAX_SHARES {
+            let root = directory.join(share.to_string());
+            private_dir(&root)?;
+            let lock = File::create(root.join("lock"))?;
+            match lock.try_lock() {
+                Ok(()) => {
+                    return Ok(Self {
+                        root,
+                        _lock: lock,
+                        used: Mutex::default(),
+                    });
+                }
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// The directory that all homes and caches are below.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The home of `owner` at `upstream`; nothing is created yet.
@@ -122,11 +153,9 @@ impl Homes {
             .flat_map(|byte| [byte >> 4, byte & 15])
             .filter_map(|nibble| char::from_digit(nibble.into(), 16))
             .collect();
-        let path = self.root.join("homes").join(upstream).join(name);
+        let path = self.root.join(HOMES).join(upstream).join(name);
         let caches = self.root.join("caches").join(upstream);
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        *used.entry(path.clone()).or_default() += 1;
-        drop(used);
+        *self.used().entry(path.clone()).or_default() += 1;
         Home {
             homes: Arc::clone(self),
             path,
@@ -134,12 +163,22 @@ impl Homes {
         }
     }
 
+    /// Whether a process that carries these directories of ours belongs to a living child. Its
+    /// home decides; without one, any child will do.
+    pub(super) fn are_used(&self, marks: &[PathBuf]) -> bool {
+        let homes = self.root.join(HOMES);
+        let used = self.used();
+        let home = marks.iter().find(|mark| mark.starts_with(&homes));
+        home.map_or_else(|| !used.is_empty(), |home| used.contains_key(home))
+    }
+
     /// Homes in use now.
     pub(super) fn in_use(&self) -> usize {
-        self.used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        self.used().len()
+    }
+
+    fn used(&self) -> MutexGuard<'_, HashMap<PathBuf, usize>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -237,4 +276,162 @@ pub(super) fn find_program(
     }
     let text = format!("no program {command:?} that can be run");
     Err(io::Error::new(io::ErrorKind::NotFound, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::call::Principal;
+    use crate::secret::Secret;
+
+    fn owner(name: &str) -> OwnerKey {
+        Principal::new("i", name, "", Vec::new(), None).owner()
+    }
+
+    fn carrier() -> StdioCarrier {
+        StdioCarrier {
+            command: "server".to_owned(),
+            args: Vec::new(),
+            cwd: None,
+            env: BTreeMap::new(),
+            inherit: Vec::new(),
+            rlimits: BTreeMap::new(),
+            stop_eof: Duration::ZERO,
+            stop_term: Duration::ZERO,
+            max_children: 1,
+        }
+    }
+
+    fn homes() -> (tempfile::TempDir, Arc<Homes>) {
+        let directory = tempfile::tempdir().unwrap();
+        let homes = Homes::open(&[directory.path().join("state")]).unwrap();
+        (directory, homes)
+    }
+
+    // Spec: SPEC D-13
+    #[test]
+    fn only_listed_variables_reach_a_child() {
+        let (_directory, homes) = homes();
+        let host = ["PATH", "LANG", "SECRET_TOKEN", "EXTRA", "HOME"];
+        let host = host
+            .map(|name| (name.into(), "ours".into()))
+            .into_iter()
+            .collect();
+        let mut carrier = carrier();
+        carrier.inherit = vec!["EXTRA".to_owned(), "MISSING".to_owned()];
+        carrier.env.insert("LANG".to_owned(), Secret::new("theirs"));
+        let home = homes.home(owner("alice"), "up");
+        let found = variables(&host, &carrier, &home);
+        let names: Vec<_> = found.keys().filter_map(|name| name.to_str()).collect();
+        let expected = [
+            "EXTRA",
+            "HOME",
+            "LANG",
+            "PATH",
+            "UV_CACHE_DIR",
+            "XDG_CACHE_HOME",
+            "npm_config_cache",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(found[OsStr::new("HOME")], home.path());
+        assert_eq!(found[OsStr::new("LANG")], "theirs");
+    }
+
+    #[test]
+    fn a_home_belongs_to_one_principal_and_upstream() {
+        let (_directory, homes) = homes();
+        let home = |who, upstream| homes.home(owner(who), upstream).path().to_owned();
+        assert_eq!(home("alice", "up"), home("alice", "up"));
+        assert_ne!(home("alice", "up"), home("bob", "up"));
+        assert_ne!(home("alice", "up"), home("alice", "other"));
+    }
+
+    #[test]
+    fn homes_are_private_and_go_when_empty() {
+        let (_directory, homes) = homes();
+        let (first, second) = (homes.home(owner("a"), "up"), homes.home(owner("a"), "up"));
+        first.create().unwrap();
+        let path = first.path().to_owned();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, PRIVATE);
+        drop(first);
+        assert!(path.exists(), "another child uses it");
+        drop(second);
+        assert!(!path.exists());
+        assert_eq!(homes.in_use(), 0);
+    }
+
+    #[test]
+    fn what_a_server_kept_in_its_home_stays() {
+        let (_directory, homes) = homes();
+        let home = homes.home(owner("a"), "up");
+        home.create().unwrap();
+        let kept = home.path().join("kept");
+        std::fs::write(&kept, "1").unwrap();
+        drop(home);
+        assert!(kept.exists());
+    }
+
+    #[test]
+    fn two_gateways_never_share_a_root() {
+        let (directory, homes) = homes();
+        let other = Homes::open(&[directory.path().join("state")]).unwrap();
+        assert_ne!(homes.root(), other.root());
+        let first = homes.root().to_owned();
+        drop(homes);
+        let again = Homes::open(&[directory.path().join("state")]).unwrap();
+        assert_eq!(again.root(), first);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_ours_is_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        let candidates = [
+            directory.path().join("file/below"),
+            directory.path().join("good"),
+        ];
+        let homes = Homes::open(&candidates).unwrap();
+        assert!(homes.root().starts_with(&candidates[1]));
+        assert!(Homes::open(&candidates[..1]).is_err());
+    }
+
+    #[test]
+    fn a_link_is_not_taken_for_a_directory_of_ours() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(directory.path(), &link).unwrap();
+        assert!(Homes::open(&[link]).is_err());
+    }
+
+    #[test]
+    fn a_stray_belongs_to_its_home_as_long_as_a_child_lives_there() {
+        let (_directory, homes) = homes();
+        let home = homes.home(owner("a"), "up");
+        let (path, cache) = (home.path().to_owned(), homes.root().join("caches/up/npm"));
+        let marks = [cache.clone(), path];
+        assert!(homes.are_used(&marks));
+        drop(home);
+        let _other = homes.home(owner("b"), "up");
+        assert!(!homes.are_used(&marks));
+        assert!(homes.are_used(&[cache]), "its home is unknown");
+    }
+
+    #[test]
+    fn programs_are_looked_up_where_the_child_would() {
+        let environment = BTreeMap::from([("PATH".into(), "/nowhere:/bin".into())]);
+        assert_eq!(find_program("sh", &environment).unwrap(), "sh");
+        assert_eq!(find_program("/bin/sh", &environment).unwrap(), "/bin/sh");
+        for missing in [
+            "no-such-program",
+            "/bin/no-such-program",
+            "/etc/passwd",
+            "/bin",
+            "",
+        ] {
+            let error = find_program(missing, &environment).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound, "{missing}");
+        }
+    }
 }

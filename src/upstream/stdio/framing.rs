@@ -8,6 +8,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
 use super::child::{ChildState, StopReason};
+use super::overlong::Watch;
 
 /// Room made for one read, bytes.
 const READ: usize = 8 * 1024;
@@ -33,8 +34,9 @@ impl Lines {
         }
     }
 
-    /// The next message: one line that looks like JSON, without its line break. `None` when the
-    /// child has ended or closed its output; [`StdioConnection::last_words`] is complete then.
+    /// The next message: one line that looks like JSON, without its line break. A reply over the
+    /// bound is replaced by an error with its id. `None` when the child has ended or closed its
+    /// output; [`StdioConnection::last_words`] is complete then.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -49,7 +51,12 @@ impl Lines {
                         return Some(message);
                     }
                     Line::Stray(text) => self.state.stray(&text),
-                    Line::TooLong(bytes) => self.state.too_long(bytes),
+                    Line::TooLong { bytes, stand_in } => {
+                        self.state.too_long(bytes);
+                        if stand_in.is_some() {
+                            return stand_in;
+                        }
+                    }
                 }
             }
             if !self.fill().await {
@@ -97,8 +104,13 @@ enum Line {
     Message(Bytes),
     /// Anything else: a banner, a debugging aid.
     Stray(Bytes),
-    /// Longer than the bound; how many bytes were thrown away.
-    TooLong(u64),
+    /// Longer than the bound, thrown away.
+    TooLong {
+        /// Its length.
+        bytes: u64,
+        /// What to deliver instead.
+        stand_in: Option<Bytes>,
+    },
 }
 
 /// Cuts bytes into lines.
@@ -107,9 +119,22 @@ struct Cutter {
     buffer: BytesMut,
     /// Bytes of `buffer` known to hold no line break.
     searched: usize,
-    /// Bytes thrown away of a line that is too long.
-    skipped: Option<u64>,
+    /// The line that is too long and still going on.
+    skipped: Option<Skipped>,
     max_line: usize,
+}
+
+#[derive(Debug, Default)]
+struct Skipped {
+    bytes: u64,
+    watch: Watch,
+}
+
+impl Skipped {
+    fn see(&mut self, piece: &[u8]) {
+        self.bytes += piece.len() as u64;
+        self.watch.see(piece);
+    }
 }
 
 impl Cutter {
@@ -133,9 +158,14 @@ impl Cutter {
             let mut line = self.buffer.split_to(self.searched + at + 1);
             self.searched = 0;
             line.truncate(line.len() - 1);
-            let skipped = self.skipped.take();
-            if skipped.is_some() || line.len() > self.max_line {
-                return Some(Line::TooLong(skipped.unwrap_or(0) + line.len() as u64));
+            if self.skipped.is_some() || line.len() > self.max_line {
+                let mut skipped = self.skipped.take().unwrap_or_default();
+                skipped.see(&line);
+                let stand_in = skipped.watch.stand_in(self.max_line);
+                return Some(Line::TooLong {
+                    bytes: skipped.bytes,
+                    stand_in,
+                });
             }
             let line = line.freeze();
             let text = line.trim_ascii();
@@ -151,14 +181,94 @@ impl Cutter {
     fn keep_bounded(&mut self) {
         self.searched = self.buffer.len();
         if self.skipped.is_some() || self.buffer.len() > self.max_line {
-            *self.skipped.get_or_insert(0) += self.buffer.len() as u64;
-            self.buffer = BytesMut::new();
+            self.skipped.get_or_insert_default().see(&self.buffer);
+            self.buffer.clear();
             self.searched = 0;
-        } else if self.buffer.is_empty() {
-            // An idle child keeps no buffer larger than one read.
-            if self.buffer.capacity() > READ {
-                self.buffer = BytesMut::new();
-            }
+        }
+        // An idle child keeps no buffer larger than one read.
+        if self.buffer.is_empty() && self.buffer.capacity() > READ {
+            self.buffer = BytesMut::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What comes out of `pieces` with a bound of 16 bytes.
+    fn cut(pieces: &[&[u8]]) -> Vec<Line> {
+        let mut cutter = Cutter::new(16);
+        let mut lines = Vec::new();
+        for piece in pieces {
+            cutter.buffer.extend_from_slice(piece);
+            lines.extend(std::iter::from_fn(|| cutter.cut()));
+        }
+        lines
+    }
+
+    fn message(text: &'static str) -> Line {
+        Line::Message(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn lines_are_judged_by_their_first_byte() {
+        let stray = Line::Stray(Bytes::from_static(b"hi"));
+        let lines = cut(&[b"{1}\r\n\n hi \n", b"[", b"2]\n", b"{unfinished"]);
+        assert_eq!(lines, [message("{1}"), stray, message("[2]")]);
+    }
+
+    #[test]
+    fn the_bound_counts_without_the_line_break() {
+        let lines = cut(&[b"{345678901234567\n{3456789012345678\n{}\n"]);
+        let too_long = Line::TooLong {
+            bytes: 17,
+            stand_in: None,
+        };
+        assert_eq!(
+            lines,
+            [message("{345678901234567"), too_long, message("{}")]
+        );
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_is_answered_in_its_place() {
+        let lines = cut(&[b"{\"id\":3,\"result\":{\"text", b"\":\"very long\"}}\n{}\n"]);
+        let [
+            Line::TooLong {
+                bytes: 38,
+                stand_in: Some(reply),
+            },
+            next,
+        ] = lines.as_slice()
+        else {
+            panic!("{lines:?}");
+        };
+        assert!(reply.starts_with(b"{\"jsonrpc\":\"2.0\",\"id\":3,\"error\""));
+        assert_eq!(*next, message("{}"));
+    }
+
+    #[test]
+    fn a_line_without_end_is_not_kept() {
+        let mut cutter = Cutter::new(16);
+        for _ in 0..1000 {
+            cutter.buffer.extend_from_slice(&[b'x'; 100]);
+            assert_eq!(cutter.cut(), None);
+        }
+        assert!(cutter.buffer.capacity() <= READ);
+    }
+
+    proptest! {
+        #[test]
+        fn where_the_pieces_are_cut_changes_nothing(
+            lines in proptest::collection::vec("[{a-z \":,}]{0,20}", 0..8),
+            size in 1_usize..30,
+        ) {
+            let text: Vec<u8> = lines.iter().flat_map(|line| [line.as_bytes(), b"\n"].concat()).collect();
+            let pieces: Vec<&[u8]> = text.chunks(size).collect();
+            prop_assert_eq!(cut(&pieces), cut(&[&text]));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! died, the guardian kills the groups that are left and ends.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::reap;
+use super::{reap, strays};
 
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "guardian";
@@ -22,11 +23,12 @@ pub const SUBCOMMAND: &str = "guardian";
 /// Longest line the gateway sends: a sign, a number, a line feed.
 const MAX_LINE: u64 = 16;
 
-/// Runs the hidden subcommand: reads group ids from standard input until it closes.
+/// Runs the hidden subcommand: reads group ids from standard input until it closes. The argument
+/// is the directory that only descendants of the children carry in their environment.
 ///
 /// Must be called before any other thread exists.
 #[must_use]
-pub fn guardian() -> ExitCode {
+pub fn guardian(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     // A signal to the gateway's group, or a terminal's hang-up, must not reach us. The handlers
     // stay installed for the life of the process; the streams are never read.
     let _ = rustix::process::setsid();
@@ -50,6 +52,13 @@ pub fn guardian() -> ExitCode {
         .filter_map(Pid::from_raw)
     {
         let _ = kill_process_group(group, Signal::KILL);
+    }
+    if let Some(root) = args
+        .next()
+        .map(PathBuf::from)
+        .filter(|root| root.is_absolute())
+    {
+        strays::kill_all(&root);
     }
     ExitCode::SUCCESS
 }
@@ -79,8 +88,14 @@ fn watch(mut input: impl io::BufRead) -> BTreeSet<i32> {
 /// The gateway's end of the pipe.
 #[derive(Debug)]
 pub(super) struct Guardian {
-    exe: PathBuf,
+    program: Program,
     link: Mutex<Link>,
+}
+
+#[derive(Debug)]
+struct Program {
+    exe: PathBuf,
+    root: PathBuf,
 }
 
 #[derive(Debug)]
@@ -90,15 +105,19 @@ struct Link {
 }
 
 impl Guardian {
-    /// Starts the guardian process from the program `exe`.
-    pub(super) fn start(exe: &Path) -> io::Result<Self> {
+    /// Starts the guardian process from the program `exe`; `root` is what marks strays.
+    pub(super) fn start(exe: &Path, root: &Path) -> io::Result<Self> {
         let mut link = Link {
             process: None,
             groups: BTreeSet::new(),
         };
-        link.revive(exe)?;
-        Ok(Self {
+        let program = Program {
             exe: exe.to_owned(),
+            root: root.to_owned(),
+        };
+        link.revive(&program)?;
+        Ok(Self {
+            program,
             link: Mutex::new(link),
         })
     }
@@ -107,14 +126,14 @@ impl Guardian {
     pub(super) fn watch(&self, id: i32) {
         let mut link = self.link();
         link.groups.insert(id);
-        link.tell(&self.exe, '+', id);
+        link.tell(&self.program, '+', id);
     }
 
     /// The group `id` is gone; its number may come to mean somebody else.
     pub(super) fn release(&self, id: i32) {
         let mut link = self.link();
         if link.groups.remove(&id) {
-            link.tell(&self.exe, '-', id);
+            link.tell(&self.program, '-', id);
         }
     }
 
@@ -126,7 +145,7 @@ impl Guardian {
             None => true,
         };
         if lost {
-            link.replace(&self.exe);
+            link.replace(&self.program);
         }
         !link.groups.is_empty()
     }
@@ -143,19 +162,19 @@ impl Guardian {
 
 impl Link {
     /// Sends one line; a guardian that cannot take it is replaced by one that is told everything.
-    fn tell(&mut self, exe: &Path, sign: char, id: i32) {
+    fn tell(&mut self, program: &Program, sign: char, id: i32) {
         let sent = match &mut self.process {
             Some((_, pipe)) => pipe.write_all(format!("{sign}{id}\n").as_bytes()).is_ok(),
             None => false,
         };
         if !sent {
-            self.replace(exe);
+            self.replace(program);
         }
     }
 
-    fn replace(&mut self, exe: &Path) {
+    fn replace(&mut self, program: &Program) {
         self.end();
-        if let Err(error) = self.revive(exe) {
+        if let Err(error) = self.revive(program) {
             tracing::error!(%error, "the guardian of stdio children cannot be restarted");
         }
     }
@@ -170,12 +189,13 @@ impl Link {
         }
     }
 
-    fn revive(&mut self, exe: &Path) -> io::Result<()> {
+    fn revive(&mut self, program: &Program) -> io::Result<()> {
         #[expect(clippy::disallowed_methods, reason = "the guardian of upstream::stdio")]
-        let mut command = Command::new(exe);
+        let mut command = Command::new(&program.exe);
         command
             .arg0("drawbridge")
             .arg(SUBCOMMAND)
+            .arg(&program.root)
             .env_clear()
             .current_dir("/")
             .process_group(0);

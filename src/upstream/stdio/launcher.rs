@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::environment::Home;
+use super::environment::{Home, Homes};
 use super::guardian::Guardian;
-use super::reap;
+use super::{reap, strays};
 
 /// Between two looks at orphans and the guardian, while there is something to look after.
 const ROUND: Duration = Duration::from_secs(1);
@@ -45,11 +45,15 @@ pub(super) struct Launcher(SyncSender<Order>);
 
 impl Launcher {
     /// Starts the thread; at most `queue` orders wait for it.
-    pub(super) fn start(guardian: Arc<Guardian>, queue: usize) -> io::Result<Self> {
+    pub(super) fn start(
+        guardian: Arc<Guardian>,
+        homes: Arc<Homes>,
+        queue: usize,
+    ) -> io::Result<Self> {
         let (orders, inbox) = sync_channel(queue);
         std::thread::Builder::new()
             .name("stdio-launcher".to_owned())
-            .spawn(move || serve(&inbox, &guardian))?;
+            .spawn(move || serve(&inbox, &guardian, &homes))?;
         Ok(Self(orders))
     }
 
@@ -75,7 +79,7 @@ impl Launcher {
     }
 }
 
-fn serve(inbox: &Receiver<Order>, guardian: &Guardian) {
+fn serve(inbox: &Receiver<Order>, guardian: &Guardian, homes: &Homes) {
     let mut quiet = 0;
     loop {
         let order = if quiet < QUIET_ROUNDS {
@@ -93,8 +97,13 @@ fn serve(inbox: &Receiver<Order>, guardian: &Guardian) {
             }
             Err(RecvTimeoutError::Timeout) => {
                 let orphans = reap::orphans();
-                let groups = guardian.check();
-                quiet = if orphans || groups { 0 } else { quiet + 1 };
+                end_strays(&orphans, homes);
+                let is_guarding = guardian.check();
+                quiet = if is_guarding || !orphans.is_empty() {
+                    0
+                } else {
+                    quiet + 1
+                };
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -113,6 +122,17 @@ fn launch(mut command: Command, home: Home, guardian: &Guardian) -> io::Result<L
         child,
         home,
     })
+}
+
+/// Ends orphans that outlived the child they came from by leaving its group.
+fn end_strays(orphans: &[u32], homes: &Homes) {
+    for pid in orphans {
+        let marks = strays::marks(*pid, homes.root());
+        if !marks.is_empty() && !homes.are_used(&marks) {
+            tracing::warn!(pid, "a process that left its upstream's group is ended");
+            strays::kill(*pid);
+        }
+    }
 }
 
 /// The process group that a child leads.

@@ -20,6 +20,7 @@ use super::guardian::Guardian;
 use super::outbox::Outbox;
 use super::reap;
 use super::stderr::Drain;
+use crate::telemetry::metrics::COUNTERS;
 
 /// How long a start may hold back others.
 const START_WINDOW: Duration = Duration::from_secs(10);
@@ -159,6 +160,7 @@ impl Group {
         self.signal(Signal::TERM);
         tokio::time::sleep(ladder.term).await;
         self.signal(Signal::KILL);
+        COUNTERS.children_killed.add(1);
         self.ended().await;
     }
 

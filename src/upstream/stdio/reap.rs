@@ -40,13 +40,13 @@ pub(super) fn forget(pid: u32) {
     }
 }
 
-/// Reaps every dead process that was handed to us; tells whether living ones remain.
-pub(super) fn orphans() -> bool {
+/// Reaps every dead process that was handed to us; returns the living ones.
+pub(super) fn orphans() -> Vec<u32> {
     let guard = awaited();
+    let mut alive = Vec::new();
     let Some(awaited) = guard.as_ref() else {
-        return false;
+        return alive;
     };
-    let mut alive = false;
     for pid in children() {
         if awaited.contains(&pid) {
             continue;
@@ -55,7 +55,9 @@ pub(super) fn orphans() -> bool {
             continue;
         };
         // `None`: it is still running. An error: somebody else was faster.
-        alive |= matches!(waitpid(Some(raw), WaitOptions::NOHANG), Ok(None));
+        if let Ok(None) = waitpid(Some(raw), WaitOptions::NOHANG) {
+            alive.push(pid);
+        }
     }
     alive
 }

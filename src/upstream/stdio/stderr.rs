@@ -8,6 +8,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
 use crate::config::StdioCarrier;
+use crate::telemetry::metrics::COUNTERS;
 
 /// Kept for the caller's error, bytes.
 const TAIL_BYTES: usize = 2 * 1024;
@@ -77,14 +78,16 @@ impl Log {
         }
         let mut shared = self.shared();
         shared.tail.push(&text);
-        let Some(muted) = shared.admit() else { return };
+        let Some(muted) = shared.admit(Instant::now()) else {
+            return;
+        };
         drop(shared);
         tracing::info!(upstream, pid, muted, "upstream stderr: {text}");
     }
 
     /// One line of standard output that is no message.
     pub(super) fn stray(&self, upstream: &str, pid: u32, line: &[u8]) {
-        let Some(muted) = self.shared().admit() else {
+        let Some(muted) = self.shared().admit(Instant::now()) else {
             return;
         };
         let seen = line.get(..self.redactor.window()).unwrap_or(line);
@@ -114,13 +117,13 @@ impl Log {
 
 impl Shared {
     /// Whether one more line may be logged now: the number of lines muted before it.
-    fn admit(&mut self) -> Option<u64> {
-        let now = Instant::now();
+    fn admit(&mut self, now: Instant) -> Option<u64> {
         let earned = now.saturating_duration_since(self.filled).as_secs_f64() * RATE;
         self.tokens = (self.tokens + earned).min(BURST);
         self.filled = now;
         if self.tokens < 1.0 {
             self.muted += 1;
+            COUNTERS.stderr_dropped.add(1);
             return None;
         }
         self.tokens -= 1.0;
@@ -273,5 +276,83 @@ impl Drain {
                 self.line.clear();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn redactor(secrets: &[&'static str]) -> Redactor {
+        Redactor::new(secrets.iter().copied())
+    }
+
+    #[test]
+    fn secrets_are_replaced_wherever_they_stand() {
+        let redactor = redactor(&[
+            "hunter2",
+            "hunter2-long",
+            "-----KEY\nMIIEabc\n-----END",
+            "1",
+        ]);
+        let clean = |line: &str| redactor.clean(line.as_bytes());
+        assert_eq!(clean("key=hunter2&x=hunter2-long."), "key=…&x=….");
+        assert_eq!(clean("line MIIEabc of a key"), "line … of a key");
+        assert_eq!(clean("1 is no secret"), "1 is no secret");
+    }
+
+    #[test]
+    fn control_characters_do_not_pass() {
+        assert_eq!(redactor(&[]).clean(b"\x1b[31mred\x07\r"), "[31mred");
+        assert_eq!(redactor(&[]).clean(b"\xffbroken"), "\u{fffd}broken");
+    }
+
+    #[test]
+    fn a_cut_line_shows_no_part_of_a_secret() {
+        let secret = "s3cr3t-value";
+        let redactor = redactor(&[secret]);
+        for before in LINE_BYTES - 20..LINE_BYTES + 20 {
+            let line = format!("{}{secret}{}", "x".repeat(before), "y".repeat(100));
+            let seen = &line.as_bytes()[..redactor.window()];
+            let text = redactor.clean(seen);
+            assert!(
+                !text.contains("s3"),
+                "{before}: {}",
+                &text[text.len() - 30..]
+            );
+            assert!(text.len() <= LINE_BYTES);
+        }
+        // Replacing shortens: what was cut must not slide into view.
+        let line = secret.repeat(LINE_BYTES);
+        let text = redactor.clean(&line.as_bytes()[..redactor.window()]);
+        assert!(!text.contains("s3"), "{text}");
+    }
+
+    #[test]
+    fn the_tail_keeps_the_end() {
+        let mut tail = Tail::default();
+        assert_eq!(tail.text(), None);
+        for number in 0..1000 {
+            tail.push(&format!("línea {number}"));
+        }
+        let text = tail.text().unwrap();
+        assert!(text.len() <= TAIL_BYTES && text.ends_with("línea 998\nlínea 999"));
+    }
+
+    #[test]
+    fn a_flood_is_muted_and_counted() {
+        let now = Instant::now();
+        let tail = Tail::default();
+        let mut shared = Shared {
+            tail,
+            tokens: 2.0,
+            filled: now,
+            muted: 0,
+        };
+        assert_eq!(
+            [0; 5].map(|_| shared.admit(now)),
+            [Some(0), Some(0), None, None, None]
+        );
+        assert_eq!(shared.admit(now + Duration::from_secs(1)), Some(3));
     }
 }

@@ -2,5 +2,10 @@
 //!
 //! The helper and the guardian are the real binary; the runtime is the test's own.
 
+mod caps;
+mod endings;
 mod framing;
+mod guardian;
+mod stderr;
+mod surroundings;
 mod world;

@@ -38,7 +38,7 @@ impl World {
         let mut settings = Stdio {
             max_children: 256,
             max_children_per_principal: 64,
-            idle: Duration::from_secs(600),
+            idle: Duration::from_mins(10),
             spawn_wait: Duration::from_secs(10),
         };
         change(&mut settings);
@@ -144,9 +144,9 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
         required_scopes: Vec::new(),
         audiences: Vec::new(),
         connect_timeout: Duration::from_secs(10),
-        idle_timeout: Duration::from_secs(60),
-        total_timeout: Duration::from_secs(1800),
-        ask_timeout: Duration::from_secs(600),
+        idle_timeout: Duration::from_mins(1),
+        total_timeout: Duration::from_mins(30),
+        ask_timeout: Duration::from_mins(10),
         restartable: false,
         retry_safe: Vec::new(),
     }

@@ -1,0 +1,171 @@
+//! What can still be told about a message that is too long to keep.
+//!
+//! The message goes by in pieces; only the members of its outermost object are noticed. If it was
+//! a reply, whoever waits for it gets an error in its place, instead of a deadline.
+
+use bytes::Bytes;
+
+/// Longest id that is remembered, bytes of JSON text.
+const MAX_ID: usize = 64;
+
+/// Longest member name that matters.
+const MAX_NAME: usize = 8;
+
+/// Watches one message go by.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    depth: u32,
+    string: InString,
+    /// Between a name and the end of its value, at depth 1.
+    in_value: bool,
+    /// The string or the scalar being read, as far as it may matter.
+    text: Vec<u8>,
+    name: Vec<u8>,
+    id: Option<Vec<u8>>,
+    kind: Kind,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum InString {
+    #[default]
+    No,
+    Yes,
+    /// Behind a backslash.
+    Escaped,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Unknown,
+    Reply,
+    /// Or a notification.
+    Request,
+}
+
+impl Watch {
+    /// Looks at the next piece.
+    pub(super) fn see(&mut self, piece: &[u8]) {
+        for byte in piece {
+            self.step(*byte);
+        }
+    }
+
+    /// The reply that stands for the message; `None` if it was none, or has no id.
+    pub(super) fn stand_in(self, max_bytes: usize) -> Option<Bytes> {
+        if self.kind != Kind::Reply {
+            return None;
+        }
+        let id = String::from_utf8(self.id?).ok()?;
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"the upstream's reply is longer than {max_bytes} bytes"}}}}"#
+        );
+        Some(text.into())
+    }
+
+    fn step(&mut self, byte: u8) {
+        if self.string != InString::No {
+            self.keep(byte);
+            self.string = match (self.string, byte) {
+                (InString::Yes, b'\\') => InString::Escaped,
+                (InString::Yes, b'"') => InString::No,
+                _ => InString::Yes,
+            };
+            return;
+        }
+        match byte {
+            b'"' => {
+                self.string = InString::Yes;
+                self.keep(byte);
+            }
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => {
+                self.close_member();
+                self.depth = self.depth.saturating_sub(1);
+            }
+            b',' => self.close_member(),
+            b':' if self.depth == 1 && !self.in_value => {
+                self.name = std::mem::take(&mut self.text);
+                self.in_value = true;
+            }
+            b' ' | b'\t' | b'\r' => {}
+            _ => self.keep(byte),
+        }
+    }
+
+    fn keep(&mut self, byte: u8) {
+        let bound = if self.in_value { MAX_ID } else { MAX_NAME + 2 };
+        // One more than allowed is kept, so that a text that is too long is known to be.
+        if self.depth == 1 && self.text.len() <= bound {
+            self.text.push(byte);
+        }
+    }
+
+    fn close_member(&mut self) {
+        if self.depth != 1 || !self.in_value {
+            return;
+        }
+        self.in_value = false;
+        let value = std::mem::take(&mut self.text);
+        match self.name.as_slice() {
+            b"\"method\"" => self.kind = Kind::Request,
+            b"\"result\"" | b"\"error\"" if self.kind == Kind::Unknown => self.kind = Kind::Reply,
+            b"\"id\"" if (1..=MAX_ID).contains(&value.len()) => self.id = Some(value),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stand_in(text: &str, piece: usize) -> Option<String> {
+        let mut watch = Watch::default();
+        text.as_bytes()
+            .chunks(piece)
+            .for_each(|piece| watch.see(piece));
+        watch
+            .stand_in(9)
+            .map(|reply| String::from_utf8(reply.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn a_reply_is_answered_wherever_its_id_stands() {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":7,"result":{"id":8,"text":"}\",\"id\":9"}}"#,
+            r#"{"result":{"content":[{"id":"x"},[1,2]],"method":"m"},"jsonrpc":"2.0", "id" : 7 }"#,
+            r#"{"error":{"code":1,"message":"m"},"id":7}"#,
+        ] {
+            for piece in [1, 3, 1000] {
+                let reply = stand_in(text, piece).unwrap();
+                assert!(
+                    reply.starts_with(r#"{"jsonrpc":"2.0","id":7,"error":"#),
+                    "{reply}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn string_ids_keep_their_text() {
+        let reply = stand_in(r#"{"id":"a \"b","result":{}}"#, 2).unwrap();
+        assert!(reply.contains(r#""id":"a \"b","#), "{reply}");
+    }
+
+    #[test]
+    fn requests_notices_and_fragments_are_not_answered() {
+        for text in [
+            r#"{"method":"sampling/createMessage","id":7,"params":{"result":1}}"#,
+            r#"{"method":"notifications/message","params":{"id":7}}"#,
+            r#"{"params":{"result":{},"id":7}}"#,
+            r#"{"id":7,"result":"never ends"#,
+            r#"[{"id":7,"result":{}}]"#,
+            r#"{"result":{}}"#,
+        ] {
+            assert_eq!(stand_in(text, 5), None, "{text}");
+        }
+        let long = format!(r#"{{"id":"{}","result":{{}}}}"#, "x".repeat(MAX_ID));
+        assert_eq!(stand_in(&long, 5), None);
+    }
+}

@@ -1,0 +1,363 @@
+//! All children of the gateway: opening one, ending all.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::unix::pipe;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::backoff::{Backoff, Wait};
+use super::child::{ChildState, StdioConnection, StopReason};
+use super::environment::{self, Home, Homes, Host};
+use super::exec_child::Plan;
+use super::framing::Lines;
+use super::guardian::Guardian;
+use super::launcher::{Launched, Launcher};
+use super::outbox::Outbox;
+use super::pool::{ChildSlots, Place, Slot, Wish};
+use super::process::{Group, Keeper, Ladder};
+use super::reap;
+use super::stderr::{Drain, Log};
+use crate::call::OwnerKey;
+use crate::config::{self, Carrier, StdioCarrier};
+use crate::lifecycle::Tasks;
+use crate::telemetry::metrics::{COUNTERS, GAUGES, LABELED, Open};
+
+/// A wait that is shorter is waited for instead of refused.
+const SHORT_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Between two looks for crash series that are over.
+const TIDY: Duration = Duration::from_secs(15);
+
+/// Why a child could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No place became free within `stdio.spawn_wait`.
+    #[error("too many upstream processes are running")]
+    AtCapacity {
+        /// When it may be worth trying again.
+        retry_after: Duration,
+    },
+    /// It crashed too often lately.
+    #[error("the upstream process keeps crashing")]
+    Backoff {
+        /// Until the next start is allowed.
+        retry_after: Duration,
+        /// What the last one said; for the same principal only.
+        last_words: Option<String>,
+    },
+    /// The system cannot start it, or there is no such program.
+    #[error("the upstream process cannot be started: {0}")]
+    Spawn(#[from] io::Error),
+    /// The gateway is stopping.
+    #[error("the gateway is stopping")]
+    Stopping,
+}
+
+impl OpenError {
+    /// One word for metrics.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::AtCapacity { .. } => "capacity",
+            Self::Backoff { .. } => "backoff",
+            Self::Spawn(_) => "system",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+/// How many of what exist now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Children, those that are starting or ending included.
+    pub children: usize,
+    /// Callers that wait for a place.
+    pub waiting: usize,
+    /// Entries in all maps that grow with children, principals or crashes.
+    pub entries: usize,
+}
+
+/// All children of the gateway.
+#[derive(Debug)]
+pub struct StdioRuntime {
+    host: Host,
+    settings: config::Stdio,
+    max_message: usize,
+    tasks: Tasks,
+    homes: Arc<Homes>,
+    slots: Arc<ChildSlots>,
+    starts: Arc<Semaphore>,
+    backoff: Arc<Backoff>,
+    guardian: Arc<Guardian>,
+    launcher: Launcher,
+}
+
+impl StdioRuntime {
+    /// Starts the guardian process and the thread that starts children. Must be called within a
+    /// Tokio runtime.
+    ///
+    /// # Errors
+    /// No private directory can be made, or no process can be started.
+    pub fn start(
+        settings: &config::Stdio,
+        limits: &config::Limits,
+        host: Host,
+        tasks: Tasks,
+    ) -> io::Result<Arc<Self>> {
+        if let Err(error) = reap::adopt_orphans() {
+            tracing::warn!(%error, "orphans of stdio children cannot be adopted");
+        }
+        let homes = Homes::open(&host.state_dirs)?;
+        let guardian = Arc::new(Guardian::start(&host.exe, homes.root())?);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let launcher = Launcher::start(
+            Arc::clone(&guardian),
+            Arc::clone(&homes),
+            cores.saturating_mul(4),
+        )?;
+        let runtime = Arc::new(Self {
+            homes,
+            slots: ChildSlots::new(settings),
+            starts: Arc::new(Semaphore::new(cores.saturating_mul(2))),
+            backoff: Arc::new(Backoff::default()),
+            guardian,
+            launcher,
+            settings: settings.clone(),
+            max_message: limits.upstream_message,
+            host,
+            tasks,
+        });
+        let backoff = Arc::downgrade(&runtime.backoff);
+        runtime.tasks.spawn_service(async move {
+            while let Some(backoff) = backoff.upgrade() {
+                backoff.forget_old(Instant::now());
+                drop(backoff);
+                tokio::time::sleep(TIDY).await;
+            }
+        });
+        Ok(runtime)
+    }
+
+    /// Starts a child of `upstream` for `owner`, waiting up to `stdio.spawn_wait` for a place.
+    /// It counts as in use until its first message; after that hold a [`BusyGuard`] while
+    /// something is asked of it.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. A program that starts and ends at once is no error here: its lines end.
+    ///
+    /// # Cancel safety
+    /// A child that was started meanwhile is stopped.
+    pub async fn open(
+        &self,
+        owner: OwnerKey,
+        upstream: &config::Upstream,
+    ) -> Result<(StdioConnection, Lines), OpenError> {
+        let opened = self.try_open(owner, upstream).await;
+        if let Err(error) = &opened {
+            LABELED.spawns_refused.add(error.reason(), 1);
+        }
+        opened
+    }
+
+    async fn try_open(
+        &self,
+        owner: OwnerKey,
+        upstream: &config::Upstream,
+    ) -> Result<(StdioConnection, Lines), OpenError> {
+        let Carrier::Stdio(carrier) = &upstream.carrier else {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
+        };
+        let name: Arc<str> = upstream.name.as_str().into();
+        self.back_off(owner, &name).await?;
+        let deadline = Instant::now() + self.settings.spawn_wait;
+        let wish = Wish {
+            owner,
+            upstream: Arc::clone(&name),
+            max_of_upstream: carrier.max_children,
+        };
+        let (slot, permit) = tokio::select! {
+            place = tokio::time::timeout_at(deadline, self.place(wish)) => {
+                place.ok().flatten().ok_or_else(|| self.at_capacity())?
+            }
+            () = self.tasks.stopping().cancelled() => return Err(OpenError::Stopping),
+        };
+        let home = self.homes.home(owner, &name);
+        let command = self.command(carrier, &home)?;
+        let launched = self.launcher.launch(command, home).await?;
+        COUNTERS.children_spawned.add(1);
+        tracing::info!(
+            upstream = &*name, owner = ?owner, pid = launched.child.id(),
+            "started an upstream process"
+        );
+        Ok(self.connect(launched, owner, name, carrier, slot, permit)?)
+    }
+
+    /// Stops every child by its ladder and waits until all have ended. Later opens are not
+    /// prevented: cancel [`Tasks`] for that.
+    ///
+    /// # Cancel safety
+    /// The children are stopped in any case.
+    pub async fn shut_down(&self) {
+        let children = self.slots.children();
+        for child in &children {
+            child.stop(StopReason::ShutDown);
+        }
+        for child in &children {
+            child.reaped().cancelled().await;
+        }
+    }
+
+    /// What exists now.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let (children, waiting) = self.slots.counts();
+        let entries = self.slots.entries() + self.homes.in_use() + self.backoff.len();
+        Counts {
+            children,
+            waiting,
+            entries,
+        }
+    }
+
+    /// The pid of the guardian process, if it runs.
+    #[must_use]
+    pub fn guardian_pid(&self) -> Option<u32> {
+        self.guardian.pid()
+    }
+
+    async fn back_off(&self, owner: OwnerKey, upstream: &Arc<str>) -> Result<(), OpenError> {
+        while let Some(Wait { left, last_words }) =
+            self.backoff.check(owner, upstream, Instant::now())
+        {
+            if left > SHORT_BACKOFF {
+                return Err(OpenError::Backoff {
+                    retry_after: left,
+                    last_words,
+                });
+            }
+            tokio::time::sleep(left).await;
+        }
+        Ok(())
+    }
+
+    async fn place(&self, wish: Wish) -> Option<(Slot, OwnedSemaphorePermit)> {
+        let slot = match self.slots.take(wish) {
+            Place::Taken(slot) => slot,
+            Place::Later(later) => later.await.ok()?,
+            Place::Refused => return None,
+        };
+        let permit = Arc::clone(&self.starts).acquire_owned().await.ok()?;
+        Some((slot, permit))
+    }
+
+    fn at_capacity(&self) -> OpenError {
+        let longest = Duration::from_secs(30);
+        let retry_after = self
+            .settings
+            .spawn_wait
+            .clamp(Duration::from_secs(1), longest);
+        OpenError::AtCapacity { retry_after }
+    }
+
+    /// The helper that will become the child.
+    fn command(&self, carrier: &StdioCarrier, home: &Home) -> io::Result<Command> {
+        let environment = environment::variables(&self.host.environment, carrier, home);
+        let program = environment::find_program(&carrier.command, &environment)?;
+        let plan = Plan {
+            parent: rustix::process::getpid().as_raw_pid(),
+            cwd: carrier
+                .cwd
+                .clone()
+                .unwrap_or_else(|| home.path().to_owned()),
+            rlimits: carrier
+                .rlimits
+                .iter()
+                .map(|(name, value)| (name.clone(), *value))
+                .collect(),
+            command: std::iter::once(program)
+                .chain(carrier.args.iter().map(Into::into))
+                .collect(),
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one place that starts children"
+        )]
+        let mut command = Command::new(&self.host.exe);
+        command
+            .arg0("drawbridge")
+            .args(plan.encode())
+            .env_clear()
+            .envs(environment);
+        command.process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Ok(command)
+    }
+
+    fn connect(
+        &self,
+        launched: Launched,
+        owner: OwnerKey,
+        upstream: Arc<str>,
+        carrier: &StdioCarrier,
+        slot: Slot,
+        permit: OwnedSemaphorePermit,
+    ) -> io::Result<(StdioConnection, Lines)> {
+        let pid = launched.child.id();
+        let group = Group::new(launched.child, Arc::clone(&self.guardian))?;
+        let outbox = pipe::Sender::from_owned_fd(launched.stdin)?;
+        let outbox = Arc::new(Outbox::new(outbox, self.max_message));
+        let stdout = pipe::Receiver::from_owned_fd(launched.stdout)?;
+        let stderr = Drain::new(pipe::Receiver::from_owned_fd(launched.stderr)?, pid);
+        let log = Log::new(carrier);
+        let backoff = Arc::clone(&self.backoff);
+        let state = Arc::new(ChildState::new(upstream, owner, pid, log, backoff, permit));
+        slot.settle(Arc::clone(&state));
+        let ladder = Ladder {
+            eof: carrier.stop_eof,
+            term: carrier.stop_term,
+        };
+        let keeper = Keeper {
+            state: Arc::clone(&state),
+            outbox: Arc::clone(&outbox),
+            stderr,
+            group,
+            ladder,
+            idle: self.settings.idle,
+            home: launched.home,
+        };
+        let reaped = Arc::clone(&state);
+        self.tasks.spawn_service(async move {
+            let end = EndOfChild {
+                slot: Some(slot),
+                state: reaped,
+                _running: GAUGES.children_running.enter(),
+            };
+            keeper.run().await;
+            drop(end);
+        });
+        let lines = Lines::new(stdout, Arc::clone(&state), self.max_message);
+        Ok((StdioConnection::new(state, outbox), lines))
+    }
+}
+
+/// Frees the place and tells everybody, also when the keeper is dropped unfinished.
+struct EndOfChild {
+    slot: Option<Slot>,
+    state: Arc<ChildState>,
+    _running: Open,
+}
+
+impl Drop for EndOfChild {
+    fn drop(&mut self) {
+        self.state.ended(None);
+        self.slot = None;
+        self.state.reaped().cancel();
+    }
+}

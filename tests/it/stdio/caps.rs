@@ -1,0 +1,184 @@
+//! Caps, eviction, waiting, backoff, and that nothing is kept of what is over.
+
+use std::time::{Duration, Instant};
+
+use drawbridge::config::Upstream;
+use drawbridge::upstream::stdio::OpenError;
+
+use super::world::{World, next, sh, tuned};
+use crate::harness::eventually;
+
+fn ready() -> Upstream {
+    sh("echo '{}'; exec cat")
+}
+
+fn named(mut upstream: Upstream, name: &str) -> Upstream {
+    name.clone_into(&mut upstream.name);
+    upstream
+}
+
+#[tokio::test]
+async fn over_the_cap_the_least_recently_used_idle_child_of_the_same_principal_goes() {
+    let world = World::with(|settings| settings.max_children_per_principal = 3);
+    let mut children = Vec::new();
+    for _ in 0..3 {
+        let (connection, mut lines) = world.open("alice", &ready()).await;
+        next(&mut lines).await;
+        children.push((connection, lines));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let busy = children[0].0.busy();
+    let (_bob, _bobs_lines) = world.open("bob", &ready()).await;
+    let (_fourth, _lines) = world.open("alice", &ready()).await;
+    let closed: Vec<bool> = children
+        .iter()
+        .map(|child| child.0.closed().is_cancelled())
+        .collect();
+    assert_eq!(closed, [false, true, false]);
+    assert!(children[1].0.last_words().unwrap().contains("place"));
+    drop(busy);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn nobody_elses_child_makes_room() {
+    let world = World::with(|settings| {
+        settings.max_children = 2;
+        settings.spawn_wait = Duration::from_millis(200);
+    });
+    let mut children = Vec::new();
+    for _ in 0..2 {
+        let (connection, mut lines) = world.open("alice", &ready()).await;
+        next(&mut lines).await;
+        children.push((connection, lines));
+    }
+    let started = Instant::now();
+    let refused = world.try_open("bob", &ready()).await.unwrap_err();
+    assert!(matches!(refused, OpenError::AtCapacity { .. }), "{refused}");
+    assert!(started.elapsed() >= Duration::from_millis(200));
+    assert!(
+        children
+            .iter()
+            .all(|child| !child.0.closed().is_cancelled())
+    );
+    world.end().await;
+}
+
+#[tokio::test]
+async fn whoever_waits_gets_the_next_free_place() {
+    let world = World::with(|settings| settings.max_children = 1);
+    let (first, mut lines) = world.open("alice", &ready()).await;
+    next(&mut lines).await;
+    let busy = first.busy();
+    let upstream = ready();
+    let waiting = world.open("bob", &upstream);
+    let mut waiting = Box::pin(waiting);
+    tokio::select! {
+        _ = &mut waiting => panic!("there is no place"),
+        () = tokio::time::sleep(Duration::from_millis(50)) => {}
+    }
+    assert_eq!(world.runtime.counts().waiting, 1);
+    first.close().await;
+    let (_second, mut lines) = waiting.await;
+    assert_eq!(next(&mut lines).await.as_deref(), Some("{}"));
+    drop(busy);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_upstreams_own_cap_is_met_by_its_own_children() {
+    let world = World::new();
+    let capped = tuned(ready(), |carrier| carrier.max_children = 1);
+    let (other, mut lines) = world.open("alice", &named(ready(), "other")).await;
+    next(&mut lines).await;
+    let (first, mut first_lines) = world.open("alice", &capped).await;
+    next(&mut first_lines).await;
+    let (_second, _lines) = world.open("alice", &capped).await;
+    assert!(first.closed().is_cancelled());
+    assert!(!other.closed().is_cancelled());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_gave_up_leaves_nothing() {
+    let world = World::with(|settings| settings.max_children = 1);
+    let (first, mut lines) = world.open("alice", &ready()).await;
+    next(&mut lines).await;
+    let busy = first.busy();
+    let waiting = world
+        .runtime
+        .open(super::world::owner("bob"), &ready())
+        .await_for(50)
+        .await;
+    assert!(waiting.is_none());
+    assert_eq!(world.runtime.counts().waiting, 0);
+    drop(busy);
+    drop((first, lines));
+    let (_again, _lines) = world.open("carol", &ready()).await;
+    world.end().await;
+}
+
+trait AwaitFor: Future + Sized {
+    async fn await_for(self, millis: u64) -> Option<Self::Output> {
+        tokio::time::timeout(Duration::from_millis(millis), self)
+            .await
+            .ok()
+    }
+}
+
+impl<F: Future> AwaitFor for F {}
+
+#[tokio::test]
+async fn a_crash_loop_is_slowed_down_and_says_so() {
+    let world = World::new();
+    let crashing = sh("echo 'no database' >&2; exit 1");
+    let refused = eventually("a refusal", async || {
+        match world.try_open("alice", &crashing).await {
+            Ok((_connection, mut lines)) => {
+                assert_eq!(next(&mut lines).await, None);
+                None
+            }
+            Err(refused) => Some(refused),
+        }
+    })
+    .await;
+    let OpenError::Backoff {
+        retry_after,
+        last_words,
+    } = &refused
+    else {
+        panic!("{refused}");
+    };
+    assert!(*retry_after > Duration::from_secs(1));
+    assert_eq!(last_words.as_deref(), Some("exit status: 1: no database"));
+    assert!(refused.to_string().contains("keeps crashing"));
+    let (_bob, _lines) = world.open("bob", &ready()).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn two_hundred_abandoned_children_leave_nothing() {
+    let world = World::with(|settings| {
+        settings.max_children = 8;
+        settings.max_children_per_principal = 4;
+        settings.spawn_wait = Duration::from_mins(1);
+    });
+    let upstream = ready();
+    let open = async |number: usize| {
+        let who = ["alice", "bob", "carol"][number % 3];
+        let (_connection, mut lines) = world.open(who, &upstream).await;
+        next(&mut lines).await;
+    };
+    for batch in 0..20 {
+        let numbers = batch * 10..(batch + 1) * 10;
+        futures_util::future::join_all(numbers.map(open)).await;
+    }
+    eventually("nothing left", async || {
+        let counts = world.runtime.counts();
+        (counts.children == 0 && counts.entries == 0).then_some(())
+    })
+    .await;
+    let homes = world.state.join("0/homes/up");
+    assert_eq!(std::fs::read_dir(homes).unwrap().count(), 0);
+    world.end().await;
+}

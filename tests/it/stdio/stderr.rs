@@ -1,0 +1,34 @@
+//! Standard error of children (SPEC D-03).
+
+use super::world::{World, next, python, sh, with_env};
+
+// Spec: SPEC D-03
+#[tokio::test]
+async fn a_flood_on_stderr_never_blocks_the_child() {
+    let world = World::new();
+    let script = "
+import sys
+for n in range(20):
+    sys.stderr.write('noise ' * 20000 + '\\n' + 'x\\n' * 20000)
+    print('{\"n\":%d}' % n)
+";
+    let (connection, mut lines) = world.open("alice", &python(script)).await;
+    for n in 0..20 {
+        assert_eq!(next(&mut lines).await, Some(format!("{{\"n\":{n}}}")));
+    }
+    assert_eq!(next(&mut lines).await, None);
+    assert!(connection.last_words().unwrap().len() < 3000);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn last_words_hold_no_secret_and_no_control_character() {
+    let world = World::new();
+    let script = "printf '\\033[31mbad key %s\\n' \"$API_KEY\" >&2; exit 3";
+    let upstream = with_env(sh(script), "API_KEY", "sk-0123456789");
+    let (connection, mut lines) = world.open("alice", &upstream).await;
+    assert_eq!(next(&mut lines).await, None);
+    let words = connection.last_words().unwrap();
+    assert_eq!(words, "exit status: 3: [31mbad key …");
+    world.end().await;
+}
