@@ -50,3 +50,45 @@ fn every_example_loads_without_a_doubt() {
     }
     assert!(seen >= 5, "{seen} examples");
 }
+
+fn deployment(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("deploy")
+        .join(name)
+}
+
+#[test]
+fn the_configurations_of_deployments_load_without_a_doubt() {
+    for name in ["compose/gateway.toml", "kubernetes/gateway.toml"] {
+        let config = read(&deployment(name));
+        assert!(config.warnings.is_empty(), "{name}: {:?}", config.warnings);
+    }
+}
+
+// The two halves of docker-compose.yml: what the realm puts into tokens is what the gateway wants.
+#[test]
+fn the_demonstration_realm_issues_tokens_for_the_gateway_of_the_compose_file() {
+    let config = read(&deployment("compose/gateway.toml"));
+    let realm = std::fs::read_to_string(deployment("keycloak/realm.json")).unwrap();
+    let realm: serde_json::Value = serde_json::from_str(&realm).unwrap();
+    let issuer = &config.auth.issuers[0].issuer;
+    assert!(issuer.ends_with(&format!("/realms/{}", realm["realm"].as_str().unwrap())));
+    let resource = format!(
+        "{}/mcp",
+        config.server.public_url.as_str().trim_end_matches('/')
+    );
+    let tool_scopes = config.auth.tool_scopes.iter().flat_map(|rule| &rule.scopes);
+    for scope in config.auth.required_scopes.iter().chain(tool_scopes) {
+        let scopes = realm["clientScopes"].as_array().unwrap();
+        let found = scopes.iter().find(|known| known["name"] == scope.as_str());
+        let mappers = found.unwrap_or_else(|| panic!("no scope {scope}"))["protocolMappers"]
+            .as_array()
+            .unwrap();
+        assert!(
+            mappers
+                .iter()
+                .any(|m| m["config"]["included.custom.audience"] == resource.as_str()),
+            "{scope} brings no audience {resource}"
+        );
+    }
+}

@@ -77,8 +77,8 @@ fn collector() -> (Url, mpsc::Receiver<(String, Vec<u8>)>) {
                 let mut stream = stream.unwrap();
                 while let Some(request) = read_request(&mut stream) {
                     let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-                    stream.write_all(answer).unwrap();
                     drop(requests.send(request));
+                    stream.write_all(answer).unwrap();
                 }
             });
         }
@@ -157,4 +157,43 @@ fn a_dead_collector_does_not_hold_up_the_end() {
         "{:?}",
         started.elapsed()
     );
+}
+
+/// Names in Prometheus spelling that `text` asks for, without the suffixes of histograms.
+fn metrics_named_in(text: &str) -> Vec<&str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("drawbridge_") || word.starts_with("mcp_"))
+        .filter(|word| {
+            ![
+                "drawbridge_upstream",
+                "drawbridge_reason",
+                "mcp_method_name",
+            ]
+            .contains(word)
+        })
+        .collect()
+}
+
+#[test]
+fn dashboards_and_alerts_ask_for_metrics_that_exist() {
+    let guard = init(&settings(None)).unwrap();
+    let place: Arc<str> = "x".into();
+    drop(CallSpan::server(&TraceContext::default(), "ping", &place));
+    drop(CallSpan::client(&TraceContext::default(), "ping", &place));
+    for labeled in LABELED.all() {
+        labeled.add("x", 1);
+    }
+    let page = guard.metrics_page().render();
+    for file in ["grafana/drawbridge.json", "alerts/drawbridge.yaml"] {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("deploy")
+            .join(file);
+        let text = std::fs::read_to_string(path).unwrap();
+        let named = metrics_named_in(&text);
+        assert!(named.len() > 10, "{file} names {} metrics", named.len());
+        for name in named {
+            let shown = |end: char| page.contains(&format!("\n{name}{end}"));
+            assert!(shown(' ') || shown('{'), "{file}: there is no {name}");
+        }
+    }
 }
