@@ -107,6 +107,11 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// # Cancel safety
     /// Dropping the future withdraws the questions.
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked>;
+
+    /// Why the client cancelled the call, if it did and said so (SPEC C-12).
+    fn cancel_reason(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// One logical connection to an upstream.
@@ -137,6 +142,13 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// A [`Fault`] when it cannot be opened.
     fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>>;
 
+    /// What the upstream declared, while the connection is open.
+    fn declared(&self) -> Option<Arc<Declared>>;
+
+    /// Whether messages outside calls are wanted now: opens or closes the stream for them, where
+    /// the carrier has one of its own.
+    fn listen(&self, wanted: bool);
+
     /// Ends the connection politely; later calls open it anew.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
@@ -160,5 +172,5 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     fn notice(&self, upstream: &Arc<str>, notice: Notice);
 
     /// A question that names no call.
-    fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Option<Answer>>;
+    fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;
 }

@@ -18,6 +18,9 @@
 //! | 10 | [`app`]: composition |
 //! | 11 | [`cli`]: the command line |
 
+pub mod app;
+pub mod audit;
+pub mod auth;
 pub mod call;
 pub mod cli;
 pub mod clock;
@@ -26,7 +29,12 @@ pub mod downstream;
 pub mod endpoint;
 pub mod fault;
 pub mod lifecycle;
+pub mod policy;
 pub mod protocol;
+pub mod relay;
+pub mod seal;
 pub mod secret;
+pub mod session;
+pub mod store;
 pub mod telemetry;
 pub mod upstream;

@@ -5,6 +5,10 @@ use bytes::Bytes;
 
 /// Effective client capabilities: the JSON text that is declared upstream, and what it says.
 #[derive(Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a capability of its own on the wire"
+)]
 pub struct ClientCapabilities {
     raw: Bytes,
     digest: u64,

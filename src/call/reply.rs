@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::protocol::Message;
+use crate::protocol::{Message, json};
 
 /// A reply, before it carries the client's request id.
 #[derive(Debug, Clone)]
@@ -33,6 +33,29 @@ impl Reply {
             Self::Relayed(message) => message.error(),
             Self::Error(bytes) => std::str::from_utf8(bytes).ok(),
             Self::Result(_) => None,
+        }
+    }
+
+    /// `error.code`, when it is an error.
+    #[must_use]
+    pub fn error_code(&self) -> Option<i64> {
+        match self {
+            Self::Relayed(message) => message.error_code(),
+            Self::Error(_) => {
+                let members = json::members(self.error()?).ok()?;
+                let (_, code) = members.iter().find(|(name, _)| name == "code")?;
+                code.parse().ok()
+            }
+            Self::Result(_) => None,
+        }
+    }
+
+    /// Whether it is a tool result that says `isError`.
+    #[must_use]
+    pub fn is_tool_error(&self) -> bool {
+        match self {
+            Self::Relayed(message) => message.result_member("isError") == Some("true"),
+            Self::Result(_) | Self::Error(_) => false,
         }
     }
 

@@ -32,6 +32,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs the gateway until SIGTERM or SIGINT; without a file, the built-in demonstration.
+    Serve {
+        /// The configuration.
+        #[arg(long, env = "DRAWBRIDGE_CONFIG", value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
     /// Reports every mistake in a configuration, or what it amounts to. Opens no port.
     Check {
         /// The configuration.
@@ -73,11 +79,32 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
                 out::say(config::reference().trim_end());
                 ExitCode::SUCCESS
             }
+            Command::Serve { config } => serve(config.as_deref()),
             Command::DemoUpstream => demo_upstream(),
         },
         Err(refusal) => {
             drop(refusal.print());
             ExitCode::from(u8::try_from(refusal.exit_code()).unwrap_or(2))
+        }
+    }
+}
+
+fn serve(file: Option<&Path>) -> ExitCode {
+    let config = match load(file) {
+        Ok(config) => config,
+        Err(refusal) => {
+            let name = file.map_or("quickstart.toml".into(), Path::to_string_lossy);
+            return refuse(&name, &refusal);
+        }
+    };
+    for warning in &config.warnings {
+        out::complain(&format!("warning: {warning}"));
+    }
+    match crate::app::run(config, &mut stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            out::complain(&format!("error: {error:#}"));
+            ExitCode::FAILURE
         }
     }
 }

@@ -1,10 +1,108 @@
-//! Towards MCP clients: everything that speaks HTTP with the outside.
+//! Towards MCP clients: the way of a request from the socket to the spine, and back.
 
 pub mod access_log;
 pub mod admin;
+mod batch;
 pub mod cors;
+mod event_body;
+mod exchange;
+mod gate;
 pub mod guard;
 pub mod listener;
 pub mod peer;
+mod reply;
 #[cfg(test)]
 pub(crate) mod samples;
+mod streamable;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+
+use self::exchange::Background;
+use self::guard::Guard;
+use crate::auth::Authenticator;
+use crate::config::Config;
+use crate::endpoint::Endpoint;
+use crate::lifecycle::Tasks;
+use crate::policy::rate::RateLimiter;
+use crate::relay::Relay;
+use crate::session::Sessions;
+
+/// What a path leads to.
+#[derive(Debug, Clone)]
+enum Target {
+    Endpoint(Arc<Endpoint>),
+    Metadata(Bytes),
+}
+
+/// Everything the MCP side of the gateway is made of.
+#[derive(Debug)]
+pub struct Front {
+    settings: Arc<Config>,
+    paths: HashMap<String, Target>,
+    guard: Guard,
+    auth: Arc<Authenticator>,
+    rate: RateLimiter,
+    sessions: Arc<Sessions>,
+    relay: Arc<Relay>,
+    background: Background,
+    tasks: Tasks,
+}
+
+/// The parts a [`Front`] is made of.
+#[derive(Debug)]
+pub struct FrontParts {
+    /// The whole configuration.
+    pub settings: Arc<Config>,
+    /// Every endpoint.
+    pub endpoints: Vec<Arc<Endpoint>>,
+    /// Who calls.
+    pub auth: Arc<Authenticator>,
+    /// How often.
+    pub rate: RateLimiter,
+    /// Legacy sessions.
+    pub sessions: Arc<Sessions>,
+    /// The spine.
+    pub relay: Arc<Relay>,
+    /// Background work.
+    pub tasks: Tasks,
+}
+
+impl Front {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(parts: FrontParts) -> Arc<Self> {
+        let places = Arc::new(Semaphore::new(parts.settings.sessions.max_detached));
+        Arc::new(Self {
+            guard: Guard::new(&parts.settings.server),
+            paths: gate::paths(&parts.settings, &parts.endpoints),
+            auth: parts.auth,
+            rate: parts.rate,
+            sessions: parts.sessions,
+            relay: parts.relay,
+            background: Background {
+                tasks: parts.tasks.clone(),
+                places,
+            },
+            tasks: parts.tasks,
+            settings: parts.settings,
+        })
+    }
+
+    /// Every route: each path is looked up behind the Host and Origin checks, so that there is
+    /// only one handler (DESIGN §4 has the order of refusals).
+    pub fn router(self: Arc<Self>) -> Router {
+        Router::new()
+            .fallback(
+                |State(front): State<Arc<Self>>, request: Request| async move {
+                    front.serve(request).await
+                },
+            )
+            .with_state(self)
+    }
+}

@@ -1,3 +1,22 @@
-//! Towards MCP servers: carriers, and the links on top of them.
+//! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
+pub mod error;
+pub mod http;
+pub mod isolation;
+pub mod knowledge;
+pub mod legacy;
 pub mod stdio;
+
+pub use isolation::{Seat, SetupError, Upstreams};
+
+use bytes::Bytes;
+
+/// JSON text of our own `Implementation`, declared where no single client stands behind a link.
+const OWN_INFO: Bytes = Bytes::from_static(
+    concat!(
+        r#"{"name":"drawbridge","version":""#,
+        env!("CARGO_PKG_VERSION"),
+        "\"}"
+    )
+    .as_bytes(),
+);

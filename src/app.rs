@@ -1,0 +1,172 @@
+//! The composition root: configuration in, a serving gateway out. The only module that names
+//! concrete parts.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+
+use crate::audit;
+use crate::auth::Authenticator;
+use crate::clock::{SharedClock, SystemClock};
+use crate::config::{self, Config};
+use crate::downstream::admin::{self, Readiness};
+use crate::downstream::listener::Listener;
+use crate::downstream::{Front, FrontParts};
+use crate::endpoint::{self, Endpoint};
+use crate::lifecycle::{Signals, Tasks};
+use crate::policy::Policy;
+use crate::policy::rate::RateLimiter;
+use crate::relay::{self, Relay};
+use crate::seal::Sealer;
+use crate::session::{SessionIds, Sessions, Settings};
+use crate::store::events::{Bounds, EventStore, MemoryEvents};
+use crate::telemetry::{self, setup::MetricsPage};
+use crate::upstream::Upstreams;
+use crate::upstream::stdio::Host;
+
+/// Probes and scrapers that are connected at once.
+const ADMIN_CONNECTIONS: usize = 64;
+
+/// Serves until a signal ends it; says where it listens on `out`.
+///
+/// # Errors
+/// Something the configuration asks for cannot be had: a port, a certificate, a key file.
+pub fn run(config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the runtime cannot be started")?;
+    let telemetry = telemetry::setup::init(&config.telemetry).context("telemetry")?;
+    let served = runtime.block_on(serve(config, telemetry.metrics_page(), out));
+    // Exporters block while they are flushed: outside the runtime.
+    drop(runtime);
+    drop(telemetry);
+    served
+}
+
+async fn serve(
+    mut config: Config,
+    metrics: MetricsPage,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let mut signals = Signals::install().context("signal handlers")?;
+    let tasks = Tasks::new();
+    let listener = Listener::bind(&config.server, config.limits.headers)?;
+    let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?;
+    // With port 0 the system chose: clients must be told the real one.
+    if config.server.public_url.port() == Some(0) {
+        let port = listener.local_addr().port();
+        config
+            .server
+            .public_url
+            .set_port(Some(port))
+            .map_err(|()| anyhow::anyhow!("public_url cannot have a port"))?;
+    }
+    let config = Arc::new(config);
+    let endpoints: Vec<_> = endpoint::endpoints(&config)
+        .into_iter()
+        .map(Arc::new)
+        .collect();
+    let parts = assemble(&config, &endpoints, &tasks)?;
+    let readiness = Readiness::new(tasks.clone());
+    tasks.spawn_service(Arc::clone(&parts.sessions).reap());
+    let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
+    let front = Front::new(parts.front);
+    announce(out, &config, &endpoints, &admin)?;
+    tasks.spawn_service(admin.run(
+        admin::router(readiness.clone(), Some(metrics)),
+        Tasks::new(),
+    ));
+    tasks.spawn_service(listener.run(front.router(), tasks.clone()));
+    readiness.started();
+    let clean = signals.drain(&tasks, config.server.drain).await;
+    sessions.close_all();
+    upstreams.shut_down().await;
+    tracing::info!(clean, "stopped");
+    Ok(())
+}
+
+/// The operators' port is served like the public one, but in the clear and without proxies.
+fn admin_listener(config: &Config) -> config::Server {
+    config::Server {
+        listen: config.admin.listen,
+        tls: None,
+        trusted_proxies: Vec::new(),
+        max_connections: ADMIN_CONNECTIONS,
+        ..config.server.clone()
+    }
+}
+
+struct Assembled {
+    front: FrontParts,
+    sessions: Arc<Sessions>,
+    upstreams: Arc<Upstreams>,
+}
+
+fn assemble(
+    config: &Arc<Config>,
+    endpoints: &[Arc<Endpoint>],
+    tasks: &Tasks,
+) -> anyhow::Result<Assembled> {
+    let clock: SharedClock = Arc::new(SystemClock);
+    let sealer = Arc::new(Sealer::new(&config.keys.seal).context("keys.seal")?);
+    let events: Arc<dyn EventStore> = Arc::new(MemoryEvents::new(Bounds {
+        max_age: config.events.max_age,
+        per_session: config.events.per_session,
+        total: config.events.total,
+    }));
+    let sessions = Sessions::new(
+        SessionIds::new(Arc::clone(&sealer), rand::random()),
+        Settings {
+            idle: config.sessions.idle,
+            absolute: config.sessions.absolute,
+            max_per_principal: config.sessions.max_per_principal,
+            max_total: config.sessions.max_total,
+        },
+        events,
+        Arc::clone(&clock),
+        tasks.clone(),
+    );
+    let upstreams =
+        Arc::new(Upstreams::new(config, Host::current(), tasks.clone()).context("upstreams")?);
+    let relay = Relay::new(relay::Parts {
+        settings: Arc::clone(config),
+        upstreams: Arc::clone(&upstreams),
+        policy: Arc::new(Policy::new(&config.auth)),
+        audit: audit::Sink::start(Arc::clone(&clock), tasks.clone()),
+        sealer,
+        sessions: Arc::clone(&sessions),
+        tasks: tasks.clone(),
+    });
+    let front = FrontParts {
+        auth: Authenticator::new(&config.auth, clock, tasks.clone()).context("auth")?,
+        rate: RateLimiter::new(config.limits.rate),
+        settings: Arc::clone(config),
+        endpoints: endpoints.to_vec(),
+        sessions: Arc::clone(&sessions),
+        relay,
+        tasks: tasks.clone(),
+    };
+    Ok(Assembled {
+        front,
+        sessions,
+        upstreams,
+    })
+}
+
+fn announce(
+    out: &mut dyn Write,
+    config: &Config,
+    endpoints: &[Arc<Endpoint>],
+    admin: &Listener,
+) -> anyhow::Result<()> {
+    let base = config.server.public_url.as_str().trim_end_matches('/');
+    let path = endpoints
+        .first()
+        .map_or("/mcp", |endpoint| endpoint.path.as_str());
+    writeln!(out, "listening on {base}{path}")?;
+    writeln!(out, "admin on http://{}", admin.local_addr())?;
+    out.flush()?;
+    Ok(())
+}

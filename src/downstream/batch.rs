@@ -1,0 +1,144 @@
+//! JSON-RPC arrays of 2025-03-26 sessions: one call per element, one shared answer.
+//! Spec: SPEC T-08, T-09, T-30…T-33; DESIGN §5.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::future::join_all;
+use http::request::Parts;
+use http::{Response, StatusCode};
+
+use super::exchange::{Links, Outcome, Running};
+use super::streamable::{MODERN_KEY, session_id};
+use super::{Front, reply};
+use crate::call::Principal;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{DecodeError, Kind, Message, Revision};
+use crate::session::{CallLink, Outlet, Session};
+
+type Elements = Vec<Result<Message, DecodeError>>;
+
+impl Front {
+    /// POST of an array.
+    pub(super) async fn post_batch(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: Arc<Principal>,
+        parts: &Parts,
+        bytes: Bytes,
+    ) -> Response<Body> {
+        let session = match self.bind(session_id(&parts.headers), &principal, endpoint) {
+            Ok(session) => session,
+            Err(fault) => return reply::fault_response(&fault, None),
+        };
+        match self.elements(&session, bytes) {
+            Ok(elements) => self.run_batch(&session, principal, parts, elements).await,
+            Err(fault) => reply::fault_response(&fault, None),
+        }
+    }
+
+    fn elements(&self, session: &Session, bytes: Bytes) -> Result<Elements, Fault> {
+        if session.revision != Revision::V2025_03_26 {
+            return Err(refuse(
+                "an array of messages is not allowed in this session",
+            ));
+        }
+        let limits = &self.settings.limits;
+        let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
+            .map_err(|error| reply::decode_fault(&error))?;
+        for message in elements.iter().flatten() {
+            if message.method() == Some("initialize") {
+                return Err(refuse("initialize must not be part of an array"));
+            }
+            if message.meta(MODERN_KEY).is_some() {
+                return Err(refuse(
+                    "an array must not hold messages of a later revision",
+                ));
+            }
+        }
+        Ok(elements)
+    }
+
+    async fn run_batch(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        principal: Arc<Principal>,
+        parts: &Parts,
+        elements: Elements,
+    ) -> Response<Body> {
+        let outlet: Arc<Outlet> = Arc::default();
+        let mut ready = Vec::new();
+        let mut calls = Vec::new();
+        for element in elements {
+            let message = match element {
+                Ok(message) => message,
+                Err(error) => {
+                    let fault = reply::decode_fault(&error);
+                    ready.push(reply::error_response(&fault, error.id()));
+                    continue;
+                }
+            };
+            match message.kind() {
+                Kind::Notification => self.relay.notification(session, &message).await,
+                Kind::Response => drop(session.questions().answer(&message)),
+                Kind::Request => {
+                    let id = message.id().map(str::to_owned);
+                    let principal = Arc::clone(&principal);
+                    let outlet = Arc::clone(&outlet);
+                    match self.begin(session, principal, &parts.headers, message, outlet) {
+                        Ok(call) => calls.push(call),
+                        Err(fault) => ready.push(reply::error_response(&fault, id.as_deref())),
+                    }
+                }
+            }
+        }
+        let mut links: Vec<Arc<CallLink>> =
+            calls.iter().map(|(_, link)| Arc::clone(link)).collect();
+        let Some(first) = links.pop() else {
+            return if ready.is_empty() {
+                reply::empty(StatusCode::ACCEPTED)
+            } else {
+                reply::json_response(StatusCode::OK, reply::array(&ready))
+            };
+        };
+        let each = calls.into_iter().map(|(call, link)| {
+            let future = self.run(call, Arc::clone(session));
+            async move {
+                let outcome = future.await;
+                link.end();
+                settle(&link, outcome)
+            }
+        });
+        let all = join_all(each);
+        let future = async move {
+            ready.extend(all.await.into_iter().flatten());
+            Outcome::Many(ready)
+        };
+        let running = Running {
+            future: Some(Box::pin(future)),
+            links: Links(first, links),
+            background: self.background.clone(),
+        };
+        self.answer(session, running).await
+    }
+}
+
+/// Puts a reply on the stream, if there is one; else it waits for the others.
+fn settle(link: &CallLink, outcome: Outcome) -> Option<Bytes> {
+    let (Outcome::Response(_, body) | Outcome::Denied(_, body)) = outcome else {
+        return None;
+    };
+    match link.opened() {
+        Some(stream) => {
+            stream.put(body);
+            None
+        }
+        None => Some(body),
+    }
+}
+
+fn refuse(text: &'static str) -> Fault {
+    Fault::downstream(FaultKind::InvalidRequest, text)
+}

@@ -1,0 +1,148 @@
+//! What is refused before a message is read, in the order of DESIGN §4: 421 Host / 403 Origin →
+//! 404 path → preflight 204 → 401 token → 403 endpoint scope → 405 method → 429 rate; then the
+//! handler of the method goes on with 406 / 415 / 413 → 400.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use http::header::{CACHE_CONTROL, ORIGIN, RETRY_AFTER};
+use http::{HeaderValue, Method, Response, StatusCode};
+
+use super::guard::RequestKind;
+use super::{Front, Target, cors, reply};
+use crate::auth;
+use crate::config::{AuthMode, Config};
+use crate::endpoint::Endpoint;
+use crate::telemetry::metrics::LABELED;
+
+/// Every path and what it leads to; a trailing slash is routed too (CLIENTS.md).
+pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<String, Target> {
+    let base = settings
+        .server
+        .public_url
+        .path()
+        .trim_end_matches('/')
+        .to_owned();
+    let mut paths = HashMap::new();
+    for endpoint in endpoints {
+        let target = Target::Endpoint(Arc::clone(endpoint));
+        paths.insert(format!("{}/", endpoint.path), target.clone());
+        paths.insert(endpoint.path.clone(), target);
+        if settings.auth.mode == AuthMode::None {
+            continue;
+        }
+        let document = Target::Metadata(auth::metadata(endpoint, &settings.auth));
+        // Spec: RFC 9728 §3.1. A proxy may strip the path of public_url or keep it.
+        let well_known = "/.well-known/oauth-protected-resource";
+        let mut places = vec![
+            format!("{well_known}{base}{}", endpoint.path),
+            format!("{well_known}{}", endpoint.path),
+        ];
+        if endpoint.path == "/mcp" {
+            places.push(well_known.to_owned());
+            places.push(format!("{well_known}{base}"));
+        }
+        for place in places {
+            paths.insert(format!("{place}/"), document.clone());
+            paths.insert(place, document.clone());
+        }
+    }
+    paths
+}
+
+impl Front {
+    /// Serves one HTTP request.
+    pub(super) async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
+        let origin = request.headers().get(ORIGIN).cloned();
+        let target = self.paths.get(request.uri().path()).cloned();
+        let kind = match &target {
+            Some(Target::Metadata(_)) => RequestKind::Metadata,
+            _ if cors::is_preflight(request.method(), request.headers()) => RequestKind::Preflight,
+            _ => RequestKind::Mcp,
+        };
+        let mut response = self.route(request, target, kind).await;
+        cors::decorate(&self.guard, kind, origin.as_ref(), response.headers_mut());
+        response
+    }
+
+    async fn route(
+        self: &Arc<Self>,
+        request: Request,
+        target: Option<Target>,
+        kind: RequestKind,
+    ) -> Response<Body> {
+        if let Err(failure) = self.guard.check(kind, request.uri(), request.headers()) {
+            LABELED.requests_refused.add(failure.reason(), 1);
+            return reply::plain(failure.status(), failure.reason());
+        }
+        let endpoint = match target {
+            None => return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path"),
+            Some(Target::Metadata(document)) => {
+                return metadata(request.method(), document, || {
+                    cors::preflight(&self.guard, kind, request.headers())
+                });
+            }
+            Some(Target::Endpoint(endpoint)) => endpoint,
+        };
+        if kind == RequestKind::Preflight {
+            return cors::preflight(&self.guard, kind, request.headers());
+        }
+        let query = request.uri().query();
+        let principal = match self
+            .auth
+            .authenticate(request.headers(), query, &endpoint)
+            .await
+        {
+            Ok(principal) => principal,
+            Err(denied) => return reply::denied(&denied),
+        };
+        let method = request.method().clone();
+        if ![Method::POST, Method::GET, Method::DELETE].contains(&method) {
+            return reply::method_not_allowed();
+        }
+        if let Err(wait) = self.rate.check(principal.owner()) {
+            let mut response = reply::plain(
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many requests, slow down",
+            );
+            let seconds = HeaderValue::from(wait.as_secs() + 1);
+            response.headers_mut().insert(RETRY_AFTER, seconds);
+            return response;
+        }
+        let (parts, body) = request.into_parts();
+        match method {
+            Method::POST => self.post(&endpoint, principal, &parts, body).await,
+            Method::GET => self.get(&endpoint, &principal, &parts.headers),
+            _ => self.delete(&endpoint, &principal, &parts.headers),
+        }
+    }
+}
+
+/// The metadata is public and never fails. Spec: RFC 9728 §3.2; SPEC A-02.
+fn metadata(
+    method: &Method,
+    document: bytes::Bytes,
+    preflight: impl FnOnce() -> Response<Body>,
+) -> Response<Body> {
+    match *method {
+        Method::GET | Method::HEAD => {
+            let mut response = reply::json_response(StatusCode::OK, document);
+            response.headers_mut().insert(
+                CACHE_CONTROL,
+                HeaderValue::from_static("public, max-age=300"),
+            );
+            response
+        }
+        Method::OPTIONS => preflight(),
+        _ => {
+            let mut response = reply::empty(StatusCode::METHOD_NOT_ALLOWED);
+            response.headers_mut().insert(
+                http::header::ALLOW,
+                HeaderValue::from_static("GET, HEAD, OPTIONS"),
+            );
+            response
+        }
+    }
+}

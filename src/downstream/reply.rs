@@ -1,0 +1,236 @@
+//! The only place that makes an HTTP response to an MCP message: one table from faults to status
+//! and JSON-RPC code. Spec: SPEC M-13, M-15, M-23, T-17, T-42…T-44, E-01…E-05; BRIDGING §3.10.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{HeaderValue, Response, StatusCode};
+
+use crate::auth::Denied;
+use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::protocol::{DecodeError, Revision, json};
+
+/// JSON text of the error object for a legacy client.
+#[must_use]
+pub(super) fn error_object(fault: &Fault) -> Bytes {
+    let code = legacy_code(fault.kind);
+    let mut out = format!(
+        r#"{{"code":{code},"message":{}"#,
+        json::quote(&fault.public)
+    );
+    if let Some(data) = data_of(fault) {
+        out.push_str(",\"data\":");
+        out.push_str(&data);
+    }
+    out.push('}');
+    out.into()
+}
+
+/// JSON text of a tool result that tells the model what went wrong (SPEC E-05).
+#[must_use]
+pub(super) fn tool_error(fault: &Fault) -> Bytes {
+    format!(
+        r#"{{"content":[{{"type":"text","text":{}}}],"isError":true}}"#,
+        json::quote(&fault.public)
+    )
+    .into()
+}
+
+/// Whether a failed `tools/call` is told as a tool result: what a model can act on.
+#[must_use]
+pub(super) fn is_tool_error(kind: FaultKind) -> bool {
+    matches!(
+        kind,
+        FaultKind::UpstreamUnavailable
+            | FaultKind::UpstreamLost
+            | FaultKind::UpstreamTimeout
+            | FaultKind::CannotAsk
+    )
+}
+
+/// HTTP status of a fault that is answered before a stream has begun. A 404 means "session gone"
+/// to a legacy client and nothing else (SPEC T-44).
+#[must_use]
+pub(super) fn legacy_status(kind: FaultKind) -> StatusCode {
+    match kind {
+        FaultKind::Parse
+        | FaultKind::InvalidRequest
+        | FaultKind::UnsupportedVersion
+        | FaultKind::MissingSession => StatusCode::BAD_REQUEST,
+        FaultKind::UnknownSession => StatusCode::NOT_FOUND,
+        FaultKind::CallerBusy => StatusCode::TOO_MANY_REQUESTS,
+        FaultKind::GatewayBusy => StatusCode::SERVICE_UNAVAILABLE,
+        FaultKind::UnknownMethod
+        | FaultKind::InvalidParams
+        | FaultKind::ResourceNotFound
+        | FaultKind::UpstreamUnavailable
+        | FaultKind::UpstreamLost
+        | FaultKind::UpstreamTimeout
+        | FaultKind::UpstreamInvalid
+        | FaultKind::CannotAsk
+        | FaultKind::Cancelled
+        | FaultKind::Internal => StatusCode::OK,
+    }
+}
+
+fn legacy_code(kind: FaultKind) -> i64 {
+    match kind {
+        FaultKind::Parse => -32700,
+        FaultKind::InvalidRequest | FaultKind::UnknownSession | FaultKind::MissingSession => -32600,
+        FaultKind::UnknownMethod => -32601,
+        FaultKind::InvalidParams => -32602,
+        FaultKind::ResourceNotFound => -32002,
+        FaultKind::UnsupportedVersion => -32022,
+        FaultKind::CallerBusy
+        | FaultKind::GatewayBusy
+        | FaultKind::UpstreamUnavailable
+        | FaultKind::UpstreamLost
+        | FaultKind::UpstreamTimeout
+        | FaultKind::UpstreamInvalid
+        | FaultKind::CannotAsk
+        | FaultKind::Cancelled
+        | FaultKind::Internal => -32603,
+    }
+}
+
+fn data_of(fault: &Fault) -> Option<String> {
+    if fault.data.is_some() {
+        return fault.data.clone();
+    }
+    let side = match fault.side {
+        Side::Downstream => return None,
+        Side::Upstream => "upstream",
+        Side::Gateway => "gateway",
+    };
+    let retry = match fault.retry {
+        Retry::After(after) => format!(r#","retryAfterMs":{}"#, after.as_millis()),
+        Retry::Same => r#","retryAfterMs":0"#.to_owned(),
+        Retry::Never => String::new(),
+    };
+    Some(format!(r#"{{"side":"{side}"{retry}}}"#))
+}
+
+/// A JSON response.
+#[must_use]
+pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A response without a body.
+#[must_use]
+pub(super) fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// A fault, as the answer to the request `id` (JSON text) or to what had no readable id.
+#[must_use]
+pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> {
+    let mut response = json_response(legacy_status(fault.kind), error_response(fault, id));
+    let busy = matches!(fault.kind, FaultKind::CallerBusy | FaultKind::GatewayBusy);
+    let after = match fault.retry {
+        Retry::After(after) => Some(after.as_secs_f64().ceil()),
+        _ if busy => Some(1.0),
+        _ => None,
+    };
+    if let (true, Some(after)) = (busy, after) {
+        let value = HeaderValue::from_str(&format!("{after:.0}"));
+        if let Ok(value) = value {
+            response.headers_mut().insert(RETRY_AFTER, value);
+        }
+    }
+    response
+}
+
+/// A refusal by authentication or policy, with its challenge.
+#[must_use]
+pub(super) fn denied(denied: &Denied) -> Response<Body> {
+    let body = format!(r#"{{"error":{}}}"#, json::quote(denied.reason));
+    let mut response = json_response(denied.status, body.into());
+    if let Some(challenge) = &denied.challenge {
+        response
+            .headers_mut()
+            .insert(WWW_AUTHENTICATE, challenge.clone());
+    }
+    response
+}
+
+/// 405 with the methods there are.
+#[must_use]
+pub(super) fn method_not_allowed() -> Response<Body> {
+    let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
+    response
+}
+
+/// A refusal that has nothing to do with JSON-RPC.
+#[must_use]
+pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
+    json_response(
+        status,
+        format!(r#"{{"error":{}}}"#, json::quote(text)).into(),
+    )
+}
+
+/// The fault behind bytes that are no message.
+#[must_use]
+pub(super) fn decode_fault(error: &DecodeError) -> Fault {
+    let kind = if error.is_parse_error() {
+        FaultKind::Parse
+    } else {
+        FaultKind::InvalidRequest
+    };
+    Fault::downstream(kind, error.to_string())
+}
+
+/// The answer to a revision that we do not serve. Spec: SPEC M-13, T-60.
+#[must_use]
+pub(super) fn unsupported_version(requested: &str) -> Fault {
+    let supported: Vec<String> = Revision::LEGACY
+        .iter()
+        .map(|revision| json::quote(revision.as_str()))
+        .collect();
+    let data = format!(
+        r#"{{"supported":[{}],"requested":{}}}"#,
+        supported.join(","),
+        json::quote(&requested.chars().take(64).collect::<String>())
+    );
+    Fault::downstream(
+        FaultKind::UnsupportedVersion,
+        "unsupported protocol version",
+    )
+    .with_data(data)
+}
+
+/// JSON text of an array of responses.
+#[must_use]
+pub(super) fn array(responses: &[Bytes]) -> Bytes {
+    let mut out = Vec::with_capacity(responses.iter().map(|response| response.len() + 1).sum());
+    for response in responses {
+        out.push(if out.is_empty() { b'[' } else { b',' });
+        out.extend_from_slice(response);
+    }
+    out.push(b']');
+    out.into()
+}
+
+/// A JSON-RPC error response, whatever its HTTP status.
+#[must_use]
+pub(super) fn error_response(fault: &Fault, id: Option<&str>) -> Bytes {
+    let mut body = format!(
+        r#"{{"jsonrpc":"2.0","id":{},"error":"#,
+        id.unwrap_or("null")
+    )
+    .into_bytes();
+    body.extend_from_slice(&error_object(fault));
+    body.push(b'}');
+    body.into()
+}

@@ -1,0 +1,432 @@
+//! Streamable HTTP of the legacy era: POST, GET and DELETE. Spec: SPEC §1, §1a–§1c.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::{Front, reply};
+use crate::call::{Call, Principal};
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::headers::{self, HeaderError, LAST_EVENT_ID, MCP_SESSION_ID};
+use crate::protocol::{Era, Kind, Message, RequestId, Revision};
+use crate::relay::Failure;
+use crate::session::{CallLink, EventId, NoRoom, Outlet, Session};
+use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
+
+/// How long a whole request body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// A GET stream ends this long after the token that opened it (DESIGN §5).
+const AFTER_EXPIRY: Duration = Duration::from_mins(1);
+/// The key that makes a request a modern one. Spec: SPEC M-19.
+pub(super) const MODERN_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+
+impl Front {
+    /// POST: one message, or an array of them on a 2025-03-26 session.
+    pub(super) async fn post(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: Arc<Principal>,
+        parts: &Parts,
+        body: Body,
+    ) -> Response<Body> {
+        let accept = Accept::read(&parts.headers);
+        if !(accept.json && accept.events) {
+            return reply::plain(
+                StatusCode::NOT_ACCEPTABLE,
+                "Accept must list application/json and text/event-stream",
+            );
+        }
+        if !is_json(&parts.headers) {
+            return reply::plain(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "Content-Type must be application/json",
+            );
+        }
+        let bytes = match self.read_body(&parts.headers, body).await {
+            Ok(bytes) => bytes,
+            Err(response) => return response,
+        };
+        if Message::is_batch(&bytes) {
+            return self.post_batch(endpoint, principal, parts, bytes).await;
+        }
+        let message = match Message::parse(bytes, self.settings.limits.json_depth) {
+            Ok(message) => message,
+            Err(error) => {
+                return reply::fault_response(&reply::decode_fault(&error), error.id());
+            }
+        };
+        match self
+            .post_message(endpoint, principal, parts, message.clone())
+            .await
+        {
+            Ok(response) => response,
+            Err(fault) => reply::fault_response(&fault, message.id()),
+        }
+    }
+
+    async fn post_message(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: Arc<Principal>,
+        parts: &Parts,
+        message: Message,
+    ) -> Result<Response<Body>, Fault> {
+        check_era(&parts.headers, &message)?;
+        let given = session_id(&parts.headers);
+        if message.method() == Some("initialize") && message.kind() == Kind::Request {
+            if given.is_some_and(|id| self.sessions.bind(id, &principal, endpoint).is_some()) {
+                // Spec: SPEC T-49.
+                return Err(Fault::downstream(
+                    FaultKind::InvalidRequest,
+                    "the session is initialized already",
+                ));
+            }
+            return self.initialize(endpoint, principal, &message).await;
+        }
+        let session = self.bind(given, &principal, endpoint)?;
+        match message.kind() {
+            Kind::Request => {
+                let (call, link) =
+                    self.begin(&session, principal, &parts.headers, message, Arc::default())?;
+                Ok(self.exchange(call, session, link).await)
+            }
+            Kind::Notification => {
+                self.relay.notification(&session, &message).await;
+                Ok(reply::empty(StatusCode::ACCEPTED))
+            }
+            Kind::Response => {
+                session.questions().answer(&message);
+                Ok(reply::empty(StatusCode::ACCEPTED))
+            }
+        }
+    }
+
+    async fn initialize(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: Arc<Principal>,
+        message: &Message,
+    ) -> Result<Response<Body>, Fault> {
+        if self.tasks.draining().is_cancelled() {
+            return Err(Fault::new(
+                FaultKind::GatewayBusy,
+                crate::fault::Side::Gateway,
+                "the gateway is shutting down, try again elsewhere",
+            ));
+        }
+        let id = message.id().unwrap_or("null").to_owned();
+        match self
+            .relay
+            .initialize(principal, Arc::clone(endpoint), message)
+            .await
+        {
+            Ok((session, result)) => {
+                let body = result.into_response(&id);
+                let mut response = reply::json_response(StatusCode::OK, body);
+                // Spec: SPEC T-40.
+                if let Ok(value) = HeaderValue::from_str(session.id()) {
+                    response.headers_mut().insert(MCP_SESSION_ID, value);
+                }
+                Ok(response)
+            }
+            Err(Failure::Fault(fault)) => {
+                super::exchange::log_fault(&fault);
+                Err(fault)
+            }
+            Err(Failure::Denied(denial)) => Err(Fault::downstream(
+                FaultKind::InvalidRequest,
+                denial.public(),
+            )),
+        }
+    }
+
+    /// Begins a call on its session; its messages go to `outlet`.
+    pub(super) fn begin(
+        &self,
+        session: &Arc<Session>,
+        principal: Arc<Principal>,
+        headers: &HeaderMap,
+        message: Message,
+        outlet: Arc<Outlet>,
+    ) -> Result<(Call, Arc<CallLink>), Fault> {
+        let limits = &self.settings.limits;
+        let id = message.id().and_then(RequestId::parse).ok_or_else(|| {
+            Fault::downstream(FaultKind::InvalidRequest, "the request has no usable id")
+        })?;
+        let link = session
+            .begin_call(
+                id,
+                outlet,
+                limits.calls_per_session,
+                limits.calls_per_principal,
+            )
+            .map_err(no_room)?;
+        let call = Call {
+            principal,
+            endpoint: Arc::clone(&session.endpoint),
+            revision: session.revision,
+            trace: TraceContext::incoming(
+                headers,
+                message.meta(TRACEPARENT),
+                message.meta(TRACESTATE),
+            ),
+            link: Arc::clone(&link) as _,
+            cancel: link.cancelled().clone(),
+            message,
+        };
+        Ok((call, link))
+    }
+
+    /// The session of this request. Spec: SPEC T-42, T-43.
+    pub(super) fn bind(
+        &self,
+        given: Option<&str>,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Result<Arc<Session>, Fault> {
+        let id = given.ok_or_else(|| {
+            Fault::downstream(
+                FaultKind::MissingSession,
+                "Mcp-Session-Id is missing: initialize first, then send it with every request",
+            )
+        })?;
+        self.sessions.bind(id, principal, endpoint).ok_or_else(|| {
+            Fault::downstream(
+                FaultKind::UnknownSession,
+                "there is no such session, initialize again without Mcp-Session-Id",
+            )
+        })
+    }
+
+    /// GET: the stream of messages outside calls, or the rest of a stream that broke off.
+    /// Spec: SPEC T-20, T-25, T-29.
+    pub(super) fn get(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: &Arc<Principal>,
+        headers: &HeaderMap,
+    ) -> Response<Body> {
+        if !Accept::read(headers).events {
+            return reply::plain(
+                StatusCode::NOT_ACCEPTABLE,
+                "Accept must list text/event-stream",
+            );
+        }
+        if let Err(fault) = check_version(headers) {
+            return reply::fault_response(&fault, None);
+        }
+        match self.open_get(endpoint, principal, headers) {
+            Ok(response) => response,
+            Err(fault) => reply::fault_response(&fault, None),
+        }
+    }
+
+    fn open_get(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: &Arc<Principal>,
+        headers: &HeaderMap,
+    ) -> Result<Response<Body>, Fault> {
+        let session = self.bind(session_id(headers), principal, endpoint)?;
+        let polls = session.revision >= Revision::V2025_11_25;
+        let permit = session
+            .open_stream(self.settings.limits.streams_per_session)
+            .map_err(no_room)?;
+        let reader = match headers.get(LAST_EVENT_ID) {
+            None => {
+                if polls {
+                    session.standalone().prime();
+                }
+                session.standalone().attach()
+            }
+            Some(last) => {
+                let last = last.to_str().ok().and_then(EventId::parse);
+                let known = last.filter(|last| last.tag == session.tag());
+                let resumed =
+                    known.and_then(|last| session.stream(last.stream)?.resume(last.seq).ok());
+                resumed.ok_or_else(|| {
+                    Fault::downstream(
+                        FaultKind::UnknownSession,
+                        "there is nothing to resume after this Last-Event-ID",
+                    )
+                })?
+            }
+        };
+        let standalone = reader.stream().number() == session.standalone().number();
+        if standalone {
+            self.relay.listen(&session);
+        }
+        let ends = standalone.then(|| self.end_of_get(&session, principal));
+        Ok(self.stream_body(&session, reader, None, ends, polls, permit))
+    }
+
+    /// Resolves when a GET stream has to end: with its session, its token, or the gateway.
+    fn end_of_get(
+        &self,
+        session: &Arc<Session>,
+        principal: &Principal,
+    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+        let closed = session.closed().clone();
+        let draining = self.tasks.draining().clone();
+        let left = principal
+            .expires_at()
+            .map(|at| at.saturating_sub(self.auth.now()) + AFTER_EXPIRY);
+        Box::pin(async move {
+            let expired = async {
+                match left {
+                    Some(left) => tokio::time::sleep(left).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = closed.cancelled() => {}
+                () = draining.cancelled() => {}
+                () = expired => {}
+            }
+        })
+    }
+
+    /// DELETE: the client has had enough. Spec: SPEC T-45.
+    pub(super) fn delete(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: &Principal,
+        headers: &HeaderMap,
+    ) -> Response<Body> {
+        match self.bind(session_id(headers), principal, endpoint) {
+            Ok(session) => {
+                self.sessions.close(&session);
+                reply::empty(StatusCode::NO_CONTENT)
+            }
+            Err(fault) => reply::fault_response(&fault, None),
+        }
+    }
+
+    async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Response<Body>> {
+        let limit = self.settings.limits.body;
+        let too_large = || {
+            reply::plain(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the request body is too large",
+            )
+        };
+        let announced = headers
+            .get(CONTENT_LENGTH)
+            .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+        if announced.is_some_and(|length| length > limit as u64) {
+            return Err(too_large());
+        }
+        match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit).collect()).await {
+            Ok(Ok(collected)) => Ok(collected.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+            Ok(Err(_)) => Err(reply::plain(
+                StatusCode::BAD_REQUEST,
+                "the request body broke off",
+            )),
+            Err(_) => Err(reply::plain(
+                StatusCode::REQUEST_TIMEOUT,
+                "the request body is slow",
+            )),
+        }
+    }
+}
+
+fn no_room(refused: NoRoom) -> Fault {
+    let kind = match refused {
+        NoRoom::IdInUse => FaultKind::InvalidRequest,
+        NoRoom::TooManyCalls | NoRoom::TooManyStreams => FaultKind::CallerBusy,
+    };
+    Fault::downstream(kind, refused.to_string())
+}
+
+/// The session id that was sent; one that cannot be any is as unknown as a wrong one.
+pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
+    headers::session_id(headers).unwrap_or(Some(""))
+}
+
+/// A header that names no revision we know is refused; a legacy one that differs from the
+/// negotiated is tolerated. Spec: SPEC T-60…T-63.
+fn check_version(headers: &HeaderMap) -> Result<Option<Revision>, Fault> {
+    headers::protocol_version(headers).map_err(|error| match error {
+        HeaderError::UnknownVersion(requested) => reply::unsupported_version(&requested),
+        other => Fault::downstream(FaultKind::InvalidRequest, other.to_string()),
+    })
+}
+
+/// The modern era is answered so that clients of both eras fall back. Spec: SPEC M-13, M-19.
+fn check_era(headers: &HeaderMap, message: &Message) -> Result<(), Fault> {
+    let named = check_version(headers)?;
+    if let Some(requested) = message.meta(MODERN_KEY) {
+        let requested = crate::protocol::json::string(requested).unwrap_or_default();
+        return Err(reply::unsupported_version(&requested));
+    }
+    match named {
+        Some(revision) if revision.era() == Era::Modern => {
+            Err(reply::unsupported_version(revision.as_str()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+    else {
+        return false;
+    };
+    let media = value.split(';').next().unwrap_or_default().trim();
+    media.eq_ignore_ascii_case("application/json")
+}
+
+/// Which of our two media types a client takes. An absent header means both. Spec: SPEC T-10.
+struct Accept {
+    json: bool,
+    events: bool,
+}
+
+impl Accept {
+    fn read(headers: &HeaderMap) -> Self {
+        let mut accept = Self {
+            json: false,
+            events: false,
+        };
+        let mut present = false;
+        for value in headers.get_all(ACCEPT) {
+            present = true;
+            for part in value.to_str().unwrap_or_default().split(',') {
+                let mut pieces = part.split(';').map(str::trim);
+                let media = pieces.next().unwrap_or_default().to_ascii_lowercase();
+                if pieces.any(|piece| matches!(piece, "q=0" | "q=0.0" | "q=0.00" | "q=0.000")) {
+                    continue;
+                }
+                match media.as_str() {
+                    "*/*" => {
+                        accept = Self {
+                            json: true,
+                            events: true,
+                        }
+                    }
+                    "application/*" | "application/json" => accept.json = true,
+                    "text/*" | "text/event-stream" => accept.events = true,
+                    _ => {}
+                }
+            }
+        }
+        if present {
+            accept
+        } else {
+            Self {
+                json: true,
+                events: true,
+            }
+        }
+    }
+}

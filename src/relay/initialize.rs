@@ -1,0 +1,157 @@
+//! `initialize` of a client: a session, and what its upstreams declare.
+//! Spec: SPEC L-01, L-02, L-05, T-40; DESIGN §5 (knowledge); BRIDGING §5.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+
+use super::route::invalid;
+use super::{Failure, Relay, merge};
+use crate::call::{ClientCapabilities, Declared, Principal, Reply};
+use crate::config::Isolation;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::protocol::{Era, Message, Revision, json};
+use crate::session::{NewSession, Refused, Session};
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::knowledge::Key;
+
+impl Relay {
+    /// Opens a session and answers with what it can do.
+    ///
+    /// # Errors
+    /// [`Failure`] when there is no room for a session, or its only upstream cannot be opened.
+    ///
+    /// # Cancel safety
+    /// A session whose answer is never sent ends by its idle lifetime.
+    pub async fn initialize(
+        &self,
+        principal: Arc<Principal>,
+        endpoint: Arc<Endpoint>,
+        message: &Message,
+    ) -> Result<(Arc<Session>, Reply), Failure> {
+        let asked = message
+            .param_str("protocolVersion")
+            .ok_or_else(|| invalid("params.protocolVersion must be a string"))?;
+        // Spec: SPEC L-01. The modern revision is never negotiated here.
+        let revision = Revision::parse(&asked)
+            .filter(|revision| revision.era() == Era::Legacy)
+            .unwrap_or(Revision::LATEST_LEGACY);
+        let capabilities = message.param("capabilities").unwrap_or("{}");
+        let client_info = message
+            .param("clientInfo")
+            .filter(|info| info.starts_with('{'));
+        let client_info = client_info.unwrap_or(r#"{"name":"unknown","version":"0"}"#);
+        let new = NewSession {
+            principal,
+            endpoint,
+            revision,
+            capabilities: effective(capabilities),
+            client_info: Bytes::copy_from_slice(client_info.as_bytes()),
+        };
+        let session = self.parts.sessions.open(new).map_err(refused)?;
+        match self.declare(&session).await {
+            Ok(result) => Ok((session, Reply::Result(result))),
+            Err(fault) => {
+                self.parts.sessions.close(&session);
+                Err(fault.into())
+            }
+        }
+    }
+
+    async fn declare(&self, session: &Arc<Session>) -> Result<Bytes, Fault> {
+        let endpoint = &session.endpoint;
+        if let [upstream] = endpoint.upstreams.as_slice()
+            && self.is_pure(endpoint)
+        {
+            let declared = self.learn(session, upstream, None).await?;
+            return Ok(merge::pure(session.revision, &declared));
+        }
+        let wait = self.parts.settings.mcp.connect_wait;
+        let all = endpoint.upstreams.iter().map(|upstream| async move {
+            let declared = self.learn(session, upstream, Some(wait)).await;
+            if let Err(fault) = &declared {
+                LABELED.upstream_skipped.add(upstream, 1);
+                tracing::warn!(upstream = %upstream, error = %fault, "left out of a new session");
+            }
+            (Arc::clone(upstream), declared.ok())
+        });
+        let declared = join_all(all).await;
+        Ok(merge::merged(session.revision, &declared))
+    }
+
+    /// What an upstream declares to this session: known lately, or asked now on the session's own
+    /// link within `wait`. A handshake that takes longer goes on in the background.
+    pub(super) async fn learn(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        wait: Option<Duration>,
+    ) -> Result<Arc<Declared>, Fault> {
+        let key = self.knowledge_key(session, upstream);
+        if let Some(known) = self.knowledge.get(&key) {
+            return Ok(known);
+        }
+        let link = self.link(session, upstream)?;
+        let declared = match wait {
+            None => link.open().await?,
+            Some(wait) => {
+                let opening = Arc::clone(&link);
+                let (sender, receiver) = tokio::sync::oneshot::channel();
+                self.parts.tasks.spawn_service(async move {
+                    drop(sender.send(opening.open().await));
+                });
+                tokio::time::timeout(wait, receiver)
+                    .await
+                    .map_err(|_| {
+                        Fault::upstream(
+                            FaultKind::UpstreamTimeout,
+                            format!("upstream \"{upstream}\" is not ready yet"),
+                        )
+                    })?
+                    .map_err(Fault::internal)??
+            }
+        };
+        self.knowledge.learn(key, &declared);
+        Ok(declared)
+    }
+
+    fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
+        let settings = self.parts.upstreams.settings(upstream);
+        let by_owner = settings.is_some_and(|settings| settings.isolation == Isolation::Principal);
+        let capabilities = self
+            .parts
+            .upstreams
+            .declarable(upstream, &session.capabilities);
+        Key {
+            upstream: Arc::clone(upstream),
+            offer: session.revision,
+            capabilities: capabilities.fingerprint(),
+            owner: by_owner.then(|| session.owner()),
+        }
+    }
+}
+
+/// What the client can really be asked through us: tasks of the experimental design are not
+/// carried (BRIDGING §1.2, §3.8).
+fn effective(declared: &str) -> ClientCapabilities {
+    let Ok(members) = json::members(declared) else {
+        return ClientCapabilities::none();
+    };
+    let kept: Vec<String> = members
+        .iter()
+        .filter(|(name, _)| name != "tasks")
+        .map(|(name, value)| format!("{}:{value}", json::quote(name)))
+        .collect();
+    ClientCapabilities::read(Bytes::from(format!("{{{}}}", kept.join(","))))
+}
+
+fn refused(refused: Refused) -> Fault {
+    let (kind, side) = match refused {
+        Refused::Principal => (FaultKind::CallerBusy, Side::Downstream),
+        Refused::Total => (FaultKind::GatewayBusy, Side::Gateway),
+    };
+    Fault::new(kind, side, refused.to_string()).retry(Retry::After(Duration::from_secs(5)))
+}

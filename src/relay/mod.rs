@@ -1,0 +1,211 @@
+//! The spine: what happens to a request between its client and the upstreams.
+//!
+//! [`Relay::handle`] calls the steps in their order and nothing else: bind (the caller did), where,
+//! may, as whom, send. The route precedes the decision because rules speak of names as upstreams
+//! spell them (`docs/adr`).
+
+mod bring_back;
+mod initialize;
+mod intake;
+mod lists;
+mod mapping;
+mod merge;
+mod notify;
+mod route;
+mod view;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::audit;
+use crate::call::{Call, Reply, UpstreamLink};
+use crate::config::Config;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind};
+use crate::lifecycle::Tasks;
+use crate::policy::{Denial, Permit, Policy};
+use crate::seal::Sealer;
+use crate::session::{Session, Sessions};
+use crate::upstream::Upstreams;
+use crate::upstream::knowledge::Knowledge;
+
+use self::route::{Route, Target};
+
+/// The spine and what it needs.
+#[derive(Debug)]
+pub struct Relay {
+    parts: Parts,
+    knowledge: Knowledge,
+}
+
+/// What a [`Relay`] is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The whole configuration.
+    pub settings: Arc<Config>,
+    /// Where to.
+    pub upstreams: Arc<Upstreams>,
+    /// Who may what.
+    pub policy: Arc<Policy>,
+    /// Who did what.
+    pub audit: audit::Sink,
+    /// Seals cursors.
+    pub sealer: Arc<Sealer>,
+    /// Legacy sessions.
+    pub sessions: Arc<Sessions>,
+    /// Background work.
+    pub tasks: Tasks,
+}
+
+/// Why a request has no reply from an upstream.
+#[derive(Debug)]
+pub enum Failure {
+    /// Something failed.
+    Fault(Fault),
+    /// Policy refused.
+    Denied(Denial),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<Denial> for Failure {
+    fn from(denial: Denial) -> Self {
+        Self::Denied(denial)
+    }
+}
+
+impl Relay {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(parts: Parts) -> Arc<Self> {
+        Arc::new(Self {
+            parts,
+            knowledge: Knowledge::default(),
+        })
+    }
+
+    /// Answers one request of a session.
+    ///
+    /// # Errors
+    /// [`Failure`] when no upstream answered.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request upstream.
+    pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
+        match self.route(call, session).await? {
+            Route::Here(reply) => Ok(reply),
+            Route::One(target) => {
+                let permit = self.decide(call, &target)?;
+                let link = self.link(session, &target.upstream)?;
+                let reply = self.send(permit, &*link, call, &target).await;
+                self.record(call, &target, &reply);
+                self.bring_back(call, &target, reply?)
+            }
+            Route::List(list) => self.list(call, session, list).await,
+            Route::Everywhere => self.tell_all(call, session).await,
+        }
+    }
+
+    fn decide(&self, call: &Call, target: &Target) -> Result<Permit, Failure> {
+        let decision = self.parts.policy.decide(
+            &call.principal,
+            &call.endpoint,
+            &target.upstream,
+            call.message.method().unwrap_or_default(),
+            target.name.as_deref(),
+        );
+        if let Err(denial) = &decision {
+            self.audit(call, target, audit::Outcome::Denied, Some(&denial.rule));
+        }
+        Ok(decision?)
+    }
+
+    /// The session's link to an upstream, made when there is none yet.
+    fn link(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+    ) -> Result<Arc<dyn UpstreamLink>, Fault> {
+        if let Some(link) = session.link(upstream) {
+            return Ok(link);
+        }
+        let seat = self.seat(session, upstream);
+        let made = self.parts.upstreams.link(upstream, seat).ok_or_else(|| {
+            Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
+        })?;
+        let link = session.link_or(upstream, || made).ok_or_else(|| {
+            Fault::downstream(
+                FaultKind::UnknownSession,
+                "the session has ended, initialize again",
+            )
+        })?;
+        link.listen(session.standalone().is_attached());
+        Ok(link)
+    }
+
+    async fn send(
+        &self,
+        _permit: Permit,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        target: &Target,
+    ) -> Result<Reply, Fault> {
+        let request = target.request.as_ref().unwrap_or(&call.message);
+        match target.view.link(call) {
+            None => link.call(request, call).await,
+            Some(mapped) => {
+                link.call(
+                    request,
+                    &Call {
+                        link: mapped,
+                        ..call.clone()
+                    },
+                )
+                .await
+            }
+        }
+    }
+
+    fn record(&self, call: &Call, target: &Target, reply: &Result<Reply, Fault>) {
+        let outcome = match reply {
+            Ok(reply) if reply.error().is_none() => audit::Outcome::Ok,
+            Ok(_) => audit::Outcome::Error,
+            Err(_) => audit::Outcome::Failed,
+        };
+        self.audit(call, target, outcome, None);
+    }
+
+    fn audit(&self, call: &Call, target: &Target, outcome: audit::Outcome, rule: Option<&str>) {
+        self.parts.audit.record(audit::Record {
+            principal: Arc::clone(&call.principal),
+            endpoint: Arc::clone(&call.endpoint.name),
+            upstream: Arc::clone(&target.upstream),
+            message: call.message.clone(),
+            outcome,
+            rule: rule.map(str::to_owned),
+            trace: call.trace.clone(),
+        });
+    }
+}
+
+/// What binds a cursor to who got it, where and for what (SPEC C-40, A-30).
+fn cursor_context(call: &Call) -> Vec<u8> {
+    let mut context = endpoint_context(&call.endpoint);
+    context.extend_from_slice(call.principal.binding().bytes());
+    context.extend_from_slice(call.message.method().unwrap_or_default().as_bytes());
+    context
+}
+
+fn endpoint_context(endpoint: &Endpoint) -> Vec<u8> {
+    let mut context = endpoint.name.as_bytes().to_vec();
+    context.push(0);
+    context
+}
+
+/// A result without content.
+const EMPTY: Bytes = Bytes::from_static(b"{}");

@@ -1,0 +1,94 @@
+//! Notifications of a client, and what its streams mean for its upstreams.
+//! Spec: BRIDGING §2.4; SPEC C-10, L-06; DESIGN §6 (GET streams).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::{EMPTY, Failure, Relay};
+use crate::call::{Call, Reply};
+use crate::protocol::{Message, RequestId, json};
+use crate::session::Session;
+
+/// Upstream streams stay open this long after the client's.
+const LISTEN_AFTER: Duration = Duration::from_mins(1);
+
+impl Relay {
+    /// Takes a notification of a client.
+    pub async fn notification(&self, session: &Arc<Session>, message: &Message) {
+        match message.method() {
+            Some("notifications/initialized") => session.set_initialized(),
+            Some("notifications/cancelled") => {
+                let id = message.param("requestId").and_then(RequestId::parse);
+                let call = id.and_then(|id| session.running(&id));
+                // Unknown and finished ids are ignored (SPEC C-10).
+                if let Some(call) = call {
+                    let reason = message.param("reason").and_then(json::string);
+                    call.cancel(reason.map(std::borrow::Cow::into_owned));
+                }
+            }
+            Some("notifications/progress") | None => {}
+            Some(_) => {
+                let links = session.links();
+                join_all(
+                    links
+                        .iter()
+                        .map(|link| link.notify(message.bytes().clone())),
+                )
+                .await;
+            }
+        }
+    }
+
+    /// The client opened a stream for messages outside calls: its upstreams may send some.
+    pub fn listen(&self, session: &Arc<Session>) {
+        for link in session.links() {
+            link.listen(true);
+        }
+        let session = Arc::downgrade(session);
+        self.parts.tasks.spawn_service(async move {
+            loop {
+                tokio::time::sleep(LISTEN_AFTER).await;
+                let Some(session) = session.upgrade() else {
+                    return;
+                };
+                if session.closed().is_cancelled() {
+                    return;
+                }
+                if !session.standalone().is_attached() {
+                    for link in session.links() {
+                        link.listen(false);
+                    }
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Sends a request to every upstream of the session that is open; the answer is ours.
+    pub(super) async fn tell_all(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+    ) -> Result<Reply, Failure> {
+        let links = session.links();
+        let told = links.iter().map(|link| async {
+            let logs = link
+                .declared()
+                .is_some_and(|declared| has_member(&declared.capabilities, "logging"));
+            if logs && let Err(fault) = link.call(&call.message, call).await {
+                tracing::debug!(upstream = %link.upstream(), error = %fault, "level not set");
+            }
+        });
+        join_all(told).await;
+        Ok(Reply::Result(EMPTY))
+    }
+}
+
+fn has_member(object: &[u8], name: &str) -> bool {
+    let members = std::str::from_utf8(object)
+        .ok()
+        .and_then(|text| json::members(text).ok());
+    members.is_some_and(|members| members.iter().any(|(known, _)| known == name))
+}

@@ -1,0 +1,168 @@
+//! Where a request goes: here, to one upstream, to all of them. Spec: BRIDGING §2.2, §4.1.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::view::View;
+use super::{EMPTY, Relay, cursor_context};
+use crate::call::{Call, Level, Reply};
+use crate::config::Prefix;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Message, json};
+use crate::seal::Purpose;
+use crate::session::Session;
+
+/// Subscriptions of one session at most.
+const SUBSCRIPTIONS: usize = 1024;
+
+/// Where a request goes.
+#[derive(Debug)]
+pub(super) enum Route {
+    /// Nowhere: this is the answer.
+    Here(Reply),
+    /// To one upstream.
+    One(Box<Target>),
+    /// A list that several upstreams contribute to.
+    List(&'static str),
+    /// To every upstream that knows the method.
+    Everywhere,
+}
+
+/// One upstream, and the request as it will see it.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) upstream: Arc<str>,
+    /// Tool, prompt or URI as the upstream spells it.
+    pub(super) name: Option<String>,
+    /// The request, where it differs from the client's.
+    pub(super) request: Option<Message>,
+    pub(super) view: View,
+}
+
+impl Relay {
+    /// How an endpoint shows one of its upstreams.
+    pub(super) fn view(&self, endpoint: &Endpoint, upstream: &Arc<str>) -> View {
+        let always = self.parts.settings.mcp.prefix == Prefix::Always && &*endpoint.name == "mcp";
+        if endpoint.pure && !always {
+            View::Pure
+        } else {
+            View::Merged(Arc::clone(upstream))
+        }
+    }
+
+    pub(super) fn is_pure(&self, endpoint: &Endpoint) -> bool {
+        endpoint
+            .upstreams
+            .first()
+            .is_some_and(|upstream| matches!(self.view(endpoint, upstream), View::Pure))
+    }
+
+    /// Decides where a request goes.
+    pub(super) async fn route(&self, call: &Call, session: &Arc<Session>) -> Result<Route, Fault> {
+        let method = call.message.method().unwrap_or_default();
+        match method {
+            // Spec: SPEC L-07.
+            "ping" => return Ok(Route::Here(Reply::Result(EMPTY))),
+            "logging/setLevel" => {
+                let level = call.message.param_str("level");
+                let level = level
+                    .and_then(|word| Level::parse(&word))
+                    .ok_or_else(|| invalid("params.level must be one of debug … emergency"))?;
+                session.set_level(level);
+                if !self.is_pure(&call.endpoint) {
+                    return Ok(Route::Everywhere);
+                }
+            }
+            "server/discover" => return Err(unknown_method(method)),
+            _ => {}
+        }
+        let target = if self.is_pure(&call.endpoint) {
+            self.pure_target(call)?
+        } else {
+            match method {
+                "tools/list" => return Ok(Route::List("tools")),
+                "prompts/list" => return Ok(Route::List("prompts")),
+                "resources/list" => return Ok(Route::List("resources")),
+                "resources/templates/list" => return Ok(Route::List("resourceTemplates")),
+                _ => self.merged_target(call, session).await?,
+            }
+        };
+        note_subscription(session, method, &target)?;
+        Ok(Route::One(Box::new(target)))
+    }
+
+    fn pure_target(&self, call: &Call) -> Result<Target, Fault> {
+        let message = &call.message;
+        let upstream = call.endpoint.upstreams.first().map(Arc::clone);
+        let upstream = upstream.ok_or_else(|| invalid("this endpoint shows no upstream"))?;
+        let named = match message.method() {
+            Some("tools/call" | "prompts/get") => "name",
+            Some("resources/read" | "resources/subscribe" | "resources/unsubscribe") => "uri",
+            _ => "",
+        };
+        let name = message.param_str(named).map(std::borrow::Cow::into_owned);
+        if name.is_none() && !named.is_empty() {
+            return Err(invalid(format!("params.{named} must be a string")));
+        }
+        let request = match message.param("cursor") {
+            None => None,
+            Some(cursor) => {
+                let cursor = self.open_cursor(call, cursor)?;
+                let edited = message.edit().param("cursor", cursor).finish();
+                Some(self.reparse(edited)?)
+            }
+        };
+        Ok(Target {
+            upstream,
+            name,
+            request,
+            view: View::Pure,
+        })
+    }
+
+    /// The upstream's cursor inside ours, as JSON text. Spec: SPEC C-40.
+    fn open_cursor(&self, call: &Call, given: &str) -> Result<String, Fault> {
+        json::string(given)
+            .and_then(|text| {
+                self.parts
+                    .sealer
+                    .open(Purpose::Cursor, &cursor_context(call), &text)
+            })
+            .and_then(|plain| String::from_utf8(plain).ok())
+            .ok_or_else(|| invalid("unknown cursor, list again from the start"))
+    }
+
+    pub(super) fn reparse(&self, bytes: Bytes) -> Result<Message, Fault> {
+        Message::parse(bytes, self.parts.settings.limits.json_depth + 2).map_err(Fault::internal)
+    }
+}
+
+fn note_subscription(session: &Session, method: &str, target: &Target) -> Result<(), Fault> {
+    let Some(uri) = target.name.as_deref() else {
+        return Ok(());
+    };
+    match method {
+        "resources/subscribe" if !session.subscriptions().add(uri, SUBSCRIPTIONS) => {
+            Err(invalid("this session follows too many resources"))
+        }
+        "resources/unsubscribe" => {
+            session.subscriptions().remove(uri);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Fault {
+    Fault::downstream(FaultKind::InvalidParams, text)
+}
+
+pub(super) fn unknown_method(method: &str) -> Fault {
+    let method: String = method.chars().take(64).collect();
+    Fault::downstream(
+        FaultKind::UnknownMethod,
+        format!("unknown method {method:?}"),
+    )
+}

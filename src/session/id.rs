@@ -1,0 +1,178 @@
+//! `Mcp-Session-Id` and event ids: sealed handles, refused before any look-up when forged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::call::BindingKey;
+use crate::seal::{Purpose, Sealer};
+use crate::store::events::SessionKey;
+
+/// Bytes inside a sealed session id: key, node, issue time, binding.
+const LEN: usize = 16 + 8 + 8 + 32;
+
+/// Makes and reads session ids. Spec: SPEC T-41, T-47; DESIGN §5.
+#[derive(Debug, Clone)]
+pub struct SessionIds {
+    sealer: Arc<Sealer>,
+    node: [u8; 8],
+}
+
+/// What a genuine session id says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionId {
+    /// The session.
+    pub key: SessionKey,
+    /// The replica that made it.
+    pub node: [u8; 8],
+    /// When, since the Unix epoch.
+    pub issued: Duration,
+}
+
+impl SessionIds {
+    /// Ids sealed by `sealer` on the replica `node`.
+    #[must_use]
+    pub fn new(sealer: Arc<Sealer>, node: [u8; 8]) -> Self {
+        Self { sealer, node }
+    }
+
+    /// A fresh id for a session of `binding` on `endpoint`: its key and its text, which is
+    /// base64url and thus within 0x21–0x7E.
+    #[must_use]
+    pub fn mint(
+        &self,
+        binding: &BindingKey,
+        endpoint: &str,
+        now: Duration,
+    ) -> (SessionKey, String) {
+        let key: SessionKey = rand::random();
+        let mut plain = Vec::with_capacity(LEN);
+        plain.extend_from_slice(&key);
+        plain.extend_from_slice(&self.node);
+        plain.extend_from_slice(&millis(now).to_be_bytes());
+        plain.extend_from_slice(binding.bytes());
+        (
+            key,
+            self.sealer
+                .seal(Purpose::Session, endpoint.as_bytes(), &plain),
+        )
+    }
+
+    /// Reads an id that this binding was given on this endpoint; anything else is `None`, and a
+    /// stranger's id cannot be told from a forged one (SPEC A-30).
+    #[must_use]
+    pub fn read(&self, text: &str, binding: &BindingKey, endpoint: &str) -> Option<SessionId> {
+        let plain = self
+            .sealer
+            .open(Purpose::Session, endpoint.as_bytes(), text)?;
+        let (key, rest) = plain.split_first_chunk::<16>()?;
+        let (node, rest) = rest.split_first_chunk::<8>()?;
+        let (issued, rest) = rest.split_first_chunk::<8>()?;
+        (rest == binding.bytes()).then(|| SessionId {
+            key: *key,
+            node: *node,
+            issued: Duration::from_millis(u64::from_be_bytes(*issued)),
+        })
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// An SSE event id: `<tag>.<stream>.<seq>`, the tag being the session's (SPEC T-24).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventId {
+    /// The session's tag.
+    pub tag: u64,
+    /// The stream within the session.
+    pub stream: u32,
+    /// The position within the stream.
+    pub seq: u64,
+}
+
+impl EventId {
+    /// Reads the wire form.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let tag = parts.next().filter(|tag| tag.len() == 16)?;
+        let id = Self {
+            tag: u64::from_str_radix(tag, 16).ok()?,
+            stream: parts.next()?.parse().ok()?,
+            seq: parts.next()?.parse().ok()?,
+        };
+        parts.next().is_none().then_some(id)
+    }
+}
+
+impl std::fmt::Display for EventId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}.{}.{}", self.tag, self.stream, self.seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Principal;
+
+    fn ids() -> SessionIds {
+        SessionIds::new(Arc::new(Sealer::new(&[]).unwrap()), [1; 8])
+    }
+
+    fn binding(subject: &str) -> BindingKey {
+        Principal::new("https://issuer", subject, "client", Vec::new(), None).binding()
+    }
+
+    #[test]
+    fn an_id_reads_back_for_its_own_binding_and_endpoint_only() {
+        let ids = ids();
+        let now = Duration::from_secs(1_000);
+        let (key, text) = ids.mint(&binding("alice"), "mcp", now);
+        let read = ids.read(&text, &binding("alice"), "mcp");
+        assert_eq!(
+            read,
+            Some(SessionId {
+                key,
+                node: [1; 8],
+                issued: now
+            })
+        );
+        assert_eq!(ids.read(&text, &binding("mallory"), "mcp"), None);
+        assert_eq!(ids.read(&text, &binding("alice"), "files"), None);
+        assert_eq!(ids.read("forged", &binding("alice"), "mcp"), None);
+    }
+
+    // SPEC T-41.
+    #[test]
+    fn ids_are_visible_ascii_and_never_repeat() {
+        let ids = ids();
+        let made: std::collections::HashSet<String> = (0..1_000)
+            .map(|_| ids.mint(&binding("alice"), "mcp", Duration::ZERO).1)
+            .collect();
+        assert_eq!(made.len(), 1_000);
+        assert!(
+            made.iter()
+                .all(|id| id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)))
+        );
+    }
+
+    #[test]
+    fn event_ids_round_trip_and_garbage_is_refused() {
+        let id = EventId {
+            tag: 0xdead_beef,
+            stream: 4,
+            seq: 17,
+        };
+        assert_eq!(EventId::parse(&id.to_string()), Some(id));
+        for bad in [
+            "",
+            "1.2.3",
+            "00000000deadbeef.4",
+            "00000000deadbeef.4.17.1",
+            "x.y.z",
+        ] {
+            assert_eq!(EventId::parse(bad), None, "{bad}");
+        }
+    }
+}

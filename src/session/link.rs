@@ -1,0 +1,141 @@
+//! What a running call may do toward its legacy client: the downstream link of the legacy era.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+use super::{EventStream, Session, lock};
+use crate::call::{Asked, ClientCapabilities, DownstreamLink, Notice, Round};
+use crate::protocol::RequestId;
+
+/// Orders calls and streams by age, over all sessions.
+static ORDER: AtomicU64 = AtomicU64::new(0);
+
+/// A running call of a session. Its event stream exists from the first message that is not the
+/// reply, or when the exchange decides not to wait any longer (SPEC T-13).
+#[derive(Debug)]
+pub struct CallLink {
+    session: Arc<Session>,
+    id: RequestId,
+    outlet: Arc<Outlet>,
+    /// Whether the exchange that asked is still there.
+    awaited: AtomicBool,
+    order: u64,
+    cancel: CancellationToken,
+    reason: OnceLock<String>,
+}
+
+/// Where the messages of an exchange go; the calls of a JSON-RPC array share one.
+#[derive(Debug, Default)]
+pub struct Outlet {
+    stream: OnceLock<Arc<EventStream>>,
+    opened: Mutex<Option<Waker>>,
+}
+
+impl CallLink {
+    pub(super) fn new(session: Arc<Session>, id: RequestId, outlet: Arc<Outlet>) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            id,
+            outlet,
+            awaited: AtomicBool::new(true),
+            order: ORDER.fetch_add(1, Ordering::Relaxed),
+            cancel: CancellationToken::new(),
+            reason: OnceLock::new(),
+        })
+    }
+
+    /// The session it belongs to.
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// The call's stream; from now on it is answered as a stream of events.
+    pub fn stream(&self) -> Arc<EventStream> {
+        let stream = self.outlet.stream.get_or_init(|| self.session.new_stream());
+        if let Some(waker) = lock(&self.outlet.opened).take() {
+            waker.wake();
+        }
+        Arc::clone(stream)
+    }
+
+    /// Ready once the call has a stream.
+    pub fn poll_opened(&self, cx: &mut Context<'_>) -> Poll<Arc<EventStream>> {
+        let mut opened = lock(&self.outlet.opened);
+        if let Some(stream) = self.outlet.stream.get() {
+            return Poll::Ready(Arc::clone(stream));
+        }
+        *opened = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The stream, when there is one.
+    #[must_use]
+    pub fn opened(&self) -> Option<&Arc<EventStream>> {
+        self.outlet.stream.get()
+    }
+
+    /// Whether somebody reads what the call sends: its exchange, or one that resumed its stream.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Relaxed)
+            || self
+                .outlet
+                .stream
+                .get()
+                .is_some_and(|stream| stream.is_attached())
+    }
+
+    /// The exchange that asked is gone; the call runs on.
+    pub fn abandon(&self) {
+        self.awaited.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn order(&self) -> u64 {
+        self.order
+    }
+
+    /// The client, or the end of the session, cancels the call.
+    pub fn cancel(&self, reason: Option<String>) {
+        if let Some(reason) = reason {
+            self.reason.get_or_init(|| reason);
+        }
+        self.cancel.cancel();
+    }
+
+    /// Cancelled when nobody wants the answer.
+    #[must_use]
+    pub fn cancelled(&self) -> &CancellationToken {
+        &self.cancel
+    }
+
+    /// The call is over: its id is free again.
+    pub fn end(&self) {
+        self.session.end_call(&self.id);
+    }
+}
+
+impl DownstreamLink for CallLink {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.session.capabilities
+    }
+
+    fn notify(&self, notice: Notice) {
+        self.stream().notify(notice);
+    }
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        Box::pin(async move {
+            let stream = self.stream();
+            self.session.ask_on(&stream, round).await
+        })
+    }
+
+    fn cancel_reason(&self) -> Option<&str> {
+        self.reason.get().map(String::as_str)
+    }
+}

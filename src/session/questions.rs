@@ -1,0 +1,189 @@
+//! Questions put to the client of a session and the answers it posts.
+//! Spec: BRIDGING §2.3; SPEC L-03, C-10.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::{EventStream, HELD_QUESTION, Session, lock};
+use crate::call::{Answer, Asked, Notice, NoticeKind, Question, Round};
+use crate::protocol::Message;
+use crate::telemetry::metrics::COUNTERS;
+
+/// What the session has asked and not heard of yet. Ids are our own, unique in the session.
+#[derive(Debug, Default)]
+pub struct Questions {
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+}
+
+impl Questions {
+    fn open(&self) -> (u64, oneshot::Receiver<Answer>) {
+        let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, receiver) = oneshot::channel();
+        lock(&self.open).insert(id, sender);
+        (id, receiver)
+    }
+
+    /// Hands a posted JSON-RPC response to whoever asked. Late and foreign answers are ignored
+    /// (SPEC C-10); `false` then.
+    pub fn answer(&self, response: &Message) -> bool {
+        let id = response.id().and_then(|id| id.parse().ok());
+        let Some(asker) = id.and_then(|id: u64| lock(&self.open).remove(&id)) else {
+            return false;
+        };
+        asker.send(reply_of(response)).is_ok()
+    }
+
+    /// Questions without an answer.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        lock(&self.open).len()
+    }
+
+    /// Whether every question has its answer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn drop_all(&self) {
+        lock(&self.open).clear();
+    }
+}
+
+/// A response as an answer.
+#[must_use]
+pub fn reply_of(response: &Message) -> Answer {
+    match (response.result(), response.error()) {
+        (Some(result), _) => Answer::Result(Bytes::copy_from_slice(result.as_bytes())),
+        (None, error) => {
+            let text = error.unwrap_or(r#"{"code":-32603,"message":"no answer"}"#);
+            Answer::Error(Bytes::copy_from_slice(text.as_bytes()))
+        }
+    }
+}
+
+/// Withdraws a question when nobody waits for it any more.
+struct Withdraw<'a> {
+    session: &'a Session,
+    stream: &'a EventStream,
+    id: u64,
+}
+
+impl Drop for Withdraw<'_> {
+    fn drop(&mut self) {
+        if lock(&self.session.questions.open)
+            .remove(&self.id)
+            .is_none()
+        {
+            return;
+        }
+        COUNTERS.questions_withdrawn.add(1);
+        let bytes = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{}}}}}"#,
+            self.id
+        );
+        self.stream.notify(Notice {
+            kind: NoticeKind::Other,
+            bytes: bytes.into(),
+        });
+    }
+}
+
+impl Session {
+    /// Asks the client on `stream` and waits for every answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws what is unanswered.
+    pub(super) async fn ask_on(&self, stream: &EventStream, round: Round) -> Asked {
+        if !self.wait_initialized().await {
+            return Asked::CannotAsk("the client has not finished its handshake".to_owned());
+        }
+        let mut waiting = Vec::with_capacity(round.entries.len());
+        for (key, question) in round.entries {
+            let (id, receiver) = self.questions.open();
+            COUNTERS.questions_asked.add(1);
+            stream.put(request(id, &question));
+            waiting.push((
+                key,
+                receiver,
+                Withdraw {
+                    session: self,
+                    stream,
+                    id,
+                },
+            ));
+        }
+        let mut answers = Vec::with_capacity(waiting.len());
+        for (key, receiver, withdraw) in waiting {
+            let Ok(answer) = receiver.await else {
+                return Asked::CannotAsk("the session has ended".to_owned());
+            };
+            drop(withdraw);
+            answers.push((key, answer));
+        }
+        Asked::Answered(answers)
+    }
+
+    /// Asks something that names no call: on the newest call somebody waits for, else on the GET
+    /// stream, else as soon as there is either, for ten seconds (DESIGN §6).
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws the question.
+    pub async fn ask_unattributed(self: &Arc<Self>, question: Question) -> Asked {
+        let stream = tokio::time::timeout(HELD_QUESTION, async {
+            loop {
+                let changed = self.changed.notified();
+                if let Some(call) = self.newest_call() {
+                    return call.stream();
+                }
+                if self.standalone.is_attached() {
+                    return Arc::clone(&self.standalone);
+                }
+                changed.await;
+            }
+        });
+        let closed = self.closed.clone();
+        tokio::select! {
+            stream = stream => if let Ok(stream) = stream {
+                let entries = vec![(String::new(), question)];
+                self.ask_on(&stream, Round { entries, carry: None }).await
+            } else {
+                COUNTERS.questions_refused.add(1);
+                Asked::CannotAsk("no stream of the client is open".to_owned())
+            },
+            () = closed.cancelled() => Asked::CannotAsk("the session has ended".to_owned()),
+        }
+    }
+
+    async fn wait_initialized(&self) -> bool {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.initialized.load(Ordering::Acquire) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(HELD_QUESTION, wait).await.is_ok()
+    }
+}
+
+fn request(id: u64, question: &Question) -> Bytes {
+    let mut out = format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"{}""#,
+        question.method
+    )
+    .into_bytes();
+    if let Some(params) = &question.params {
+        out.extend_from_slice(b",\"params\":");
+        out.extend_from_slice(params);
+    }
+    out.push(b'}');
+    out.into()
+}

@@ -1,0 +1,291 @@
+//! Every live session of this replica: opening within caps, binding, expiry.
+//!
+//! The concurrent map stays private here and only clones leave it, so that no guard is ever held
+//! across an await (DEPENDENCIES, "Things that bite" 6).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dashmap::DashMap;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use super::{Session, SessionIds, lock};
+use crate::call::{ClientCapabilities, OwnerKey, Principal};
+use crate::clock::SharedClock;
+use crate::endpoint::Endpoint;
+use crate::lifecycle::Tasks;
+use crate::protocol::Revision;
+use crate::session::EventStream;
+use crate::store::events::{EventStore, SessionKey, StreamKey};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
+
+/// Lifetimes and caps.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Without a request or an open stream.
+    pub idle: Duration,
+    /// Whatever happens.
+    pub absolute: Duration,
+    /// Live sessions of one principal.
+    pub max_per_principal: usize,
+    /// Live sessions.
+    pub max_total: usize,
+}
+
+/// What a session is opened with.
+#[derive(Debug)]
+pub struct NewSession {
+    /// Who opens it.
+    pub principal: Arc<Principal>,
+    /// Where.
+    pub endpoint: Arc<Endpoint>,
+    /// What was negotiated.
+    pub revision: Revision,
+    /// What the client can be asked.
+    pub capabilities: ClientCapabilities,
+    /// JSON text of `clientInfo`.
+    pub client_info: Bytes,
+}
+
+/// Why no session can be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The principal has as many busy sessions as it may have.
+    #[error("too many sessions of this principal are in use")]
+    Principal,
+    /// The replica has as many sessions as it may have.
+    #[error("too many sessions")]
+    Total,
+}
+
+/// The registry.
+#[derive(Debug)]
+pub struct Sessions {
+    ids: SessionIds,
+    live: DashMap<SessionKey, Arc<Session>>,
+    owners: DashMap<OwnerKey, Arc<Owner>>,
+    count: AtomicUsize,
+    settings: Settings,
+    events: Arc<dyn EventStore>,
+    clock: SharedClock,
+    tasks: Tasks,
+}
+
+#[derive(Debug, Default)]
+struct Owner {
+    sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Sessions {
+    /// An empty registry that keeps stream contents in `events`.
+    #[must_use]
+    pub fn new(
+        ids: SessionIds,
+        settings: Settings,
+        events: Arc<dyn EventStore>,
+        clock: SharedClock,
+        tasks: Tasks,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            ids,
+            live: DashMap::new(),
+            owners: DashMap::new(),
+            count: AtomicUsize::new(0),
+            settings,
+            events,
+            clock,
+            tasks,
+        })
+    }
+
+    /// Live sessions now.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is no session.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Opens a session. At the principal's cap its own least recently used session without an open
+    /// stream or running call makes room; never another principal's (DESIGN §5).
+    ///
+    /// # Errors
+    /// [`Refused`] when there is no room.
+    pub fn open(&self, new: NewSession) -> Result<Arc<Session>, Refused> {
+        let owner_key = new.principal.owner();
+        let owner = Arc::clone(&self.owners.entry(owner_key).or_default());
+        let (spare, session) = {
+            let mut sessions = lock(&owner.sessions);
+            let full = sessions.len() >= self.settings.max_per_principal;
+            let crowded = self.count.load(Ordering::Relaxed) >= self.settings.max_total;
+            let mut spare = None;
+            if full || crowded {
+                spare = sessions
+                    .values()
+                    .filter(|session| !session.is_busy())
+                    .max_by_key(|session| session.idle_for())
+                    .map(Arc::clone);
+                if spare.is_none() {
+                    return Err(if full {
+                        Refused::Principal
+                    } else {
+                        Refused::Total
+                    });
+                }
+            }
+            let session = self.make(new, &owner);
+            sessions.insert(session.key(), Arc::clone(&session));
+            self.live.insert(session.key(), Arc::clone(&session));
+            self.count.fetch_add(1, Ordering::Relaxed);
+            (spare, session)
+        };
+        // The owner may have been dropped from the map while we held it: put it back.
+        self.owners.entry(owner_key).or_insert(owner);
+        GAUGES.sessions_open.add(1);
+        if let Some(spare) = spare {
+            COUNTERS.sessions_evicted.add(1);
+            self.close(&spare);
+        }
+        Ok(session)
+    }
+
+    fn make(&self, new: NewSession, owner: &Owner) -> Arc<Session> {
+        let binding = new.principal.binding();
+        let (key, id) = self
+            .ids
+            .mint(&binding, &new.endpoint.name, self.clock.now());
+        let standalone = StreamKey {
+            session: key,
+            stream: 0,
+        };
+        Arc::new(Session {
+            key,
+            id,
+            tag: rand::random(),
+            principal: new.principal,
+            endpoint: new.endpoint,
+            revision: new.revision,
+            capabilities: new.capabilities,
+            client_info: new.client_info,
+            standalone: EventStream::new(standalone, Arc::clone(&self.events)),
+            events: Arc::clone(&self.events),
+            streams: Mutex::default(),
+            next_stream: std::sync::atomic::AtomicU32::new(1),
+            calls: Mutex::default(),
+            questions: super::Questions::default(),
+            links: Mutex::default(),
+            owner_calls: Arc::clone(&owner.calls),
+            initialized: std::sync::atomic::AtomicBool::new(false),
+            changed: tokio::sync::Notify::new(),
+            level: Mutex::new(None),
+            subscriptions: super::Subscriptions::default(),
+            open_streams: AtomicUsize::new(0),
+            started: Instant::now(),
+            used_ms: AtomicU64::new(0),
+            closed: CancellationToken::new(),
+        })
+    }
+
+    /// The session behind an id, for its own binding on its own endpoint only. Forged, foreign,
+    /// over-age, idle and ended ids all look the same (SPEC T-43, T-47).
+    #[must_use]
+    pub fn bind(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Arc<Session>> {
+        let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
+        if self.clock.now().saturating_sub(handle.issued) > self.settings.absolute {
+            return None;
+        }
+        let session = self
+            .live
+            .get(&handle.key)
+            .map(|session| Arc::clone(&session))?;
+        if self.is_expired(&session) {
+            self.close(&session);
+            return None;
+        }
+        session.touch();
+        Some(session)
+    }
+
+    /// Ends a session; its upstream links are closed in the background.
+    pub fn close(&self, session: &Arc<Session>) {
+        if self.live.remove(&session.key()).is_none() {
+            return;
+        }
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        GAUGES.sessions_open.add(-1);
+        server_session_ended(session.revision.as_str(), session.age());
+        let owner_key = session.owner();
+        let owner = self.owners.get(&owner_key).map(|owner| Arc::clone(&owner));
+        if let Some(owner) = owner {
+            lock(&owner.sessions).remove(&session.key());
+        }
+        self.owners.remove_if(&owner_key, |_, owner| {
+            lock(&owner.sessions).is_empty() && owner.calls.load(Ordering::Relaxed) == 0
+        });
+        for link in session.end() {
+            self.tasks.spawn(async move { link.close().await });
+        }
+    }
+
+    /// Ends every session, for a shutdown.
+    pub fn close_all(&self) {
+        let all: Vec<_> = self
+            .live
+            .iter()
+            .map(|entry| Arc::clone(entry.value()))
+            .collect();
+        for session in all {
+            self.close(&session);
+        }
+    }
+
+    /// Ends idle and over-age sessions and sweeps the event log, for ever.
+    pub async fn reap(self: Arc<Self>) {
+        let period =
+            (self.settings.idle / 20).clamp(Duration::from_millis(100), Duration::from_secs(15));
+        let mut tick = tokio::time::interval(period);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.reap_once();
+        }
+    }
+
+    fn reap_once(&self) {
+        let expired: Vec<_> = self
+            .live
+            .iter()
+            .filter(|entry| self.is_expired(entry.value()))
+            .map(|entry| Arc::clone(entry.value()))
+            .collect();
+        for session in expired {
+            COUNTERS.sessions_expired.add(1);
+            self.close(&session);
+        }
+        self.owners.retain(|_, owner| {
+            !lock(&owner.sessions).is_empty() || owner.calls.load(Ordering::Relaxed) > 0
+        });
+        self.events.sweep();
+    }
+
+    fn is_expired(&self, session: &Session) -> bool {
+        session.idle_for() > self.settings.idle || session.age() > self.settings.absolute
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+use super::*;
+use crate::clock::TestClock;
+use crate::seal::Sealer;
+use crate::store::events::{Bounds, MemoryEvents};
+
+struct Fixture {
+    sessions: Arc<Sessions>,
+    clock: Arc<TestClock>,
+}
+
+fn fixture(max_per_principal: usize, max_total: usize) -> Fixture {
+    let clock = TestClock::at(1_000_000);
+    let bounds = Bounds {
+        max_age: Duration::from_mins(5),
+        per_session: 1 << 20,
+        total: 1 << 20,
+    };
+    let settings = Settings {
+        idle: Duration::from_mins(1),
+        absolute: Duration::from_mins(10),
+        max_per_principal,
+        max_total,
+    };
+    let sealer = Arc::new(Sealer::new(&[]).unwrap());
+    let sessions = Sessions::new(
+        SessionIds::new(sealer, [1; 8]),
+        settings,
+        Arc::new(MemoryEvents::new(bounds)),
+        Arc::clone(&clock) as _,
+        Tasks::new(),
+    );
+    Fixture { sessions, clock }
+}
+
+fn principal(subject: &str) -> Arc<Principal> {
+    Arc::new(Principal::new(
+        "https://issuer",
+        subject,
+        "client",
+        Vec::new(),
+        None,
+    ))
+}
+
+fn endpoint(name: &str) -> Arc<Endpoint> {
+    Arc::new(Endpoint {
+        name: name.into(),
+        path: format!("/mcp/{name}"),
+        resource: String::new(),
+        metadata_url: String::new(),
+        upstreams: Vec::new(),
+        pure: true,
+        required_scopes: Vec::new(),
+        audiences: Vec::new(),
+        issuers: Vec::new(),
+        tools: Vec::new(),
+    })
+}
+
+fn new(subject: &str) -> NewSession {
+    NewSession {
+        principal: principal(subject),
+        endpoint: endpoint("files"),
+        revision: Revision::V2025_11_25,
+        capabilities: ClientCapabilities::none(),
+        client_info: Bytes::from_static(b"{}"),
+    }
+}
+
+// SPEC T-47.
+#[tokio::test]
+async fn a_session_binds_for_its_own_principal_on_its_own_endpoint_only() {
+    let f = fixture(10, 10);
+    let session = f.sessions.open(new("alice")).unwrap();
+    let bind = |who: &str, at: &str| {
+        f.sessions
+            .bind(session.id(), &principal(who), &endpoint(at))
+    };
+    assert!(bind("alice", "files").is_some());
+    assert!(bind("mallory", "files").is_none());
+    assert!(bind("alice", "other").is_none());
+}
+
+// SPEC T-45.
+#[tokio::test]
+async fn a_closed_session_is_unknown() {
+    let f = fixture(10, 10);
+    let session = f.sessions.open(new("alice")).unwrap();
+    f.sessions.close(&session);
+    assert!(
+        f.sessions
+            .bind(session.id(), &principal("alice"), &endpoint("files"))
+            .is_none()
+    );
+    assert!(f.sessions.is_empty());
+    assert!(session.closed().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_principals_cap_its_least_recently_used_session_makes_room() {
+    let f = fixture(2, 10);
+    let first = f.sessions.open(new("alice")).unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let second = f.sessions.open(new("alice")).unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    first.touch();
+    let third = f.sessions.open(new("alice")).unwrap();
+    assert!(second.closed().is_cancelled());
+    assert!(!first.closed().is_cancelled() && !third.closed().is_cancelled());
+}
+
+#[tokio::test]
+async fn a_busy_session_never_makes_room_and_strangers_sessions_neither() {
+    let f = fixture(1, 2);
+    let busy = f.sessions.open(new("alice")).unwrap();
+    let _stream = busy.open_stream(8).unwrap();
+    assert_eq!(
+        f.sessions.open(new("alice")).unwrap_err(),
+        Refused::Principal
+    );
+    let _bob = f.sessions.open(new("bob")).unwrap();
+    assert_eq!(f.sessions.open(new("carol")).unwrap_err(), Refused::Total);
+    assert!(!busy.closed().is_cancelled());
+}
+
+// SPEC T-50.
+#[tokio::test(start_paused = true)]
+async fn idle_sessions_expire_and_open_streams_keep_them() {
+    let f = fixture(10, 10);
+    let idle = f.sessions.open(new("alice")).unwrap();
+    let used = f.sessions.open(new("alice")).unwrap();
+    let stream = used.open_stream(8).unwrap();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    f.sessions.reap_once();
+    assert!(idle.closed().is_cancelled());
+    assert!(!used.closed().is_cancelled());
+    drop(stream);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    f.sessions.reap_once();
+    assert!(used.closed().is_cancelled());
+    assert_eq!(f.sessions.owners.len(), 0);
+}
+
+#[tokio::test]
+async fn an_over_age_id_is_refused_before_any_look_up() {
+    let f = fixture(10, 10);
+    let session = f.sessions.open(new("alice")).unwrap();
+    f.clock.advance(Duration::from_secs(601));
+    assert!(
+        f.sessions
+            .bind(session.id(), &principal("alice"), &endpoint("files"))
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn a_running_id_cannot_be_used_again_and_calls_are_capped() {
+    use super::super::NoRoom;
+    use crate::protocol::RequestId;
+    let f = fixture(10, 10);
+    let session = f.sessions.open(new("alice")).unwrap();
+    let begin = |id: &str, per_session, per_principal| {
+        let id = RequestId::parse(id).unwrap();
+        session.begin_call(id, Arc::default(), per_session, per_principal)
+    };
+    let call = begin("1", 2, 9).unwrap();
+    assert_eq!(begin("1", 2, 9).unwrap_err(), NoRoom::IdInUse);
+    assert!(begin("\"1\"", 2, 9).is_ok());
+    assert_eq!(begin("2", 2, 9).unwrap_err(), NoRoom::TooManyCalls);
+    assert_eq!(begin("2", 9, 2).unwrap_err(), NoRoom::TooManyCalls);
+    call.end();
+    assert!(begin("1", 2, 2).is_ok());
+}

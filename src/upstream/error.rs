@@ -1,0 +1,134 @@
+//! Why an upstream gave no reply.
+
+use std::time::Duration;
+
+use crate::fault::{Fault, FaultKind, Retry};
+use crate::telemetry::names::error_type;
+
+/// A failure of one exchange with an upstream. A JSON-RPC error is not one: it is a reply.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// It could not be reached or started; nothing has run.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    /// The connection broke off; whether the call ran is unknown.
+    #[error("the connection was lost")]
+    Lost {
+        /// The end of a child's stderr.
+        last_words: Option<String>,
+    },
+    /// It no longer knows our session; nothing has run.
+    #[error("it has forgotten the session")]
+    SessionGone,
+    /// It asks us to come back later.
+    #[error("it is busy")]
+    Busy {
+        /// When, if it said so.
+        retry_after: Option<Duration>,
+    },
+    /// A cap of ours leaves no place for another child.
+    #[error("no place under the caps on child processes")]
+    AtCapacity {
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// An HTTP status that no MCP server should answer with.
+    #[error("it answered with HTTP status {0}")]
+    Status(u16),
+    /// A message over the bound.
+    #[error("it sent more than {limit} bytes at once")]
+    TooLarge {
+        /// The bound, bytes.
+        limit: usize,
+    },
+    /// Something that is no MCP message, or not for us.
+    #[error("it sent an invalid message: {0}")]
+    Invalid(String),
+    /// The handshake failed.
+    #[error("the handshake failed: {0}")]
+    Handshake(String),
+    /// No frame in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// The caller no longer wants the answer.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl From<super::http::client::ExchangeError> for LinkError {
+    fn from(error: super::http::client::ExchangeError) -> Self {
+        if error.is_connect() {
+            Self::Unreachable("the connection was refused or timed out".to_owned())
+        } else {
+            Self::Lost { last_words: None }
+        }
+    }
+}
+
+impl LinkError {
+    /// One word for metrics and spans.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Unreachable(_) | Self::Status(_) | Self::Handshake(_) => error_type::UNAVAILABLE,
+            Self::Lost { .. } | Self::SessionGone => error_type::LOST,
+            Self::Busy { .. } | Self::AtCapacity { .. } => error_type::BUSY,
+            Self::TooLarge { .. } | Self::Invalid(_) => error_type::INVALID,
+            Self::Timeout => error_type::TIMEOUT,
+            Self::Cancelled => error_type::CANCELLED,
+        }
+    }
+
+    /// As the caller may learn it. Names the upstream as configured, never an address.
+    #[must_use]
+    pub fn into_fault(self, upstream: &str) -> Fault {
+        let (kind, text, retry) = match &self {
+            Self::Unreachable(_) | Self::Handshake(_) | Self::Status(_) => (
+                FaultKind::UpstreamUnavailable,
+                format!("upstream \"{upstream}\" is not available: {self}"),
+                Retry::After(Duration::from_secs(2)),
+            ),
+            Self::Busy { retry_after } => (
+                FaultKind::UpstreamUnavailable,
+                format!("upstream \"{upstream}\" is busy, try again later"),
+                Retry::After(retry_after.unwrap_or(Duration::from_secs(1))),
+            ),
+            Self::AtCapacity { retry_after } => (
+                FaultKind::GatewayBusy,
+                format!("no free child process for upstream \"{upstream}\", try again later"),
+                Retry::After(*retry_after),
+            ),
+            Self::Lost { last_words } => {
+                let mut text = format!(
+                    "upstream \"{upstream}\" broke off; whether the request ran is unknown"
+                );
+                if let Some(words) = last_words.as_deref().filter(|words| !words.is_empty()) {
+                    text.push_str("; its last words: ");
+                    text.push_str(words);
+                }
+                (FaultKind::UpstreamLost, text, Retry::Never)
+            }
+            Self::SessionGone => (
+                FaultKind::UpstreamLost,
+                format!("upstream \"{upstream}\" keeps forgetting its session"),
+                Retry::Same,
+            ),
+            Self::TooLarge { .. } | Self::Invalid(_) => (
+                FaultKind::UpstreamInvalid,
+                format!("upstream \"{upstream}\" misbehaved: {self}"),
+                Retry::Never,
+            ),
+            Self::Timeout => (
+                FaultKind::UpstreamTimeout,
+                format!("upstream \"{upstream}\" did not answer in time"),
+                Retry::Never,
+            ),
+            Self::Cancelled => (
+                FaultKind::Cancelled,
+                "the request was cancelled".to_owned(),
+                Retry::Never,
+            ),
+        };
+        Fault::upstream(kind, text).retry(retry).caused_by(self)
+    }
+}

@@ -1,0 +1,4 @@
+//! Carrier: Streamable HTTP toward an upstream.
+
+pub mod client;
+pub mod wire;

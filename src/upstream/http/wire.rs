@@ -1,0 +1,323 @@
+//! One upstream session over Streamable HTTP: posting, reading JSON or event streams, resuming
+//! them, and the GET stream. Spec: SPEC U-01…U-04, U-10, T-27.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+
+use super::client::{HttpClient, MessageHeaders};
+use crate::protocol::Message;
+use crate::protocol::sse::SseDecoder;
+use crate::telemetry::trace::TraceContext;
+use crate::upstream::error::LinkError;
+
+/// How often a broken stream is resumed without any event in between.
+const RESUME_ATTEMPTS: u32 = 5;
+/// Before a stream is resumed when the upstream did not say how long to wait.
+const RESUME_DELAY: Duration = Duration::from_millis(500);
+/// The longest `retry` that we honour.
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
+
+/// Bounds on what an upstream may send.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds {
+    /// One message, bytes.
+    pub message: usize,
+    /// One event, bytes.
+    pub event: usize,
+    /// Nesting of a message.
+    pub depth: usize,
+}
+
+/// The HTTP side of one upstream session.
+#[derive(Debug)]
+pub struct HttpWire {
+    client: HttpClient,
+    bounds: Bounds,
+    session: OnceLock<HeaderValue>,
+    version: OnceLock<HeaderValue>,
+}
+
+/// What takes the messages of a stream; `Some` from it ends the reading.
+pub(crate) type OnMessage<'a> = dyn FnMut(Message) -> Option<Message> + Send + 'a;
+
+impl HttpWire {
+    /// A wire without a session yet.
+    #[must_use]
+    pub fn new(client: HttpClient, bounds: Bounds) -> Self {
+        Self {
+            client,
+            bounds,
+            session: OnceLock::new(),
+            version: OnceLock::new(),
+        }
+    }
+
+    /// Whether the upstream gave us a session id.
+    #[must_use]
+    pub fn has_session(&self) -> bool {
+        self.session.get().is_some()
+    }
+
+    /// The revision every further request names (SPEC U-03).
+    pub fn set_version(&self, version: &'static str) {
+        self.version
+            .get_or_init(|| HeaderValue::from_static(version));
+    }
+
+    fn headers(&self, trace: Option<&TraceContext>) -> MessageHeaders {
+        let parent = trace.and_then(TraceContext::traceparent);
+        let state = trace.and_then(TraceContext::tracestate);
+        MessageHeaders {
+            session: self.session.get().cloned(),
+            version: self.version.get().cloned(),
+            last_event: None,
+            traceparent: parent.and_then(|text| HeaderValue::from_str(text.as_str()).ok()),
+            tracestate: state.and_then(|text| HeaderValue::from_str(text).ok()),
+        }
+    }
+
+    /// Posts a request and reads until `on_message` has its reply.
+    ///
+    /// # Errors
+    /// [`LinkError`] when there is no reply.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the exchange; whoever drops it cancels the call upstream.
+    pub(crate) async fn request(
+        &self,
+        message: Bytes,
+        trace: Option<&TraceContext>,
+        on_message: &mut OnMessage<'_>,
+    ) -> Result<Message, LinkError> {
+        let response = self.client.post(message, self.headers(trace)).await?;
+        let status = response.status();
+        if !status.is_success() {
+            return self.refused(response, on_message).await;
+        }
+        if let Some(id) = response.headers().get("mcp-session-id") {
+            self.session.get_or_init(|| id.clone());
+        }
+        if is_event_stream(&response) {
+            return self.read_stream(response, on_message).await;
+        }
+        let body = self.body(response).await?;
+        let reply = Message::parse(body, self.bounds.depth)
+            .map_err(|error| LinkError::Invalid(error.to_string()))?;
+        on_message(reply).ok_or_else(|| {
+            LinkError::Invalid("the response does not answer our request".to_owned())
+        })
+    }
+
+    /// Posts a notification or a response.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the upstream did not take it.
+    pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
+        let response = self.client.post(message, self.headers(None)).await?;
+        let status = response.status();
+        // Read to the end, so that the connection can be used again.
+        drop(
+            Limited::new(response.into_body(), self.bounds.message)
+                .collect()
+                .await,
+        );
+        if status.is_success() {
+            Ok(())
+        } else {
+            Err(self.status_error(status, None))
+        }
+    }
+
+    /// Ends the upstream session; that it cannot be ended is harmless (SPEC U-04).
+    pub(crate) async fn close(&self) {
+        if self.has_session() {
+            drop(self.client.delete(self.headers(None)).await);
+        }
+    }
+
+    async fn refused(
+        &self,
+        response: Response<Incoming>,
+        on_message: &mut OnMessage<'_>,
+    ) -> Result<Message, LinkError> {
+        let status = response.status();
+        let retry = response
+            .headers()
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .map(Duration::from_secs);
+        let gone = status == StatusCode::NOT_FOUND && self.has_session();
+        if !gone && let Ok(body) = self.body(response).await {
+            let reply = Message::parse(body, self.bounds.depth)
+                .ok()
+                .and_then(on_message);
+            if let Some(reply) = reply {
+                return Ok(reply);
+            }
+        }
+        Err(self.status_error(status, retry))
+    }
+
+    fn status_error(&self, status: StatusCode, retry_after: Option<Duration>) -> LinkError {
+        match status {
+            StatusCode::NOT_FOUND if self.has_session() => LinkError::SessionGone,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                LinkError::Busy { retry_after }
+            }
+            _ => LinkError::Status(status.as_u16()),
+        }
+    }
+
+    async fn body(&self, response: Response<Incoming>) -> Result<Bytes, LinkError> {
+        let body = Limited::new(response.into_body(), self.bounds.message)
+            .collect()
+            .await;
+        body.map(http_body_util::Collected::to_bytes)
+            .map_err(|error| {
+                if error.is::<http_body_util::LengthLimitError>() {
+                    LinkError::TooLarge {
+                        limit: self.bounds.message,
+                    }
+                } else {
+                    LinkError::Lost { last_words: None }
+                }
+            })
+    }
+
+    /// Reads a stream until the reply, resuming it where the upstream gave event ids.
+    async fn read_stream(
+        &self,
+        response: Response<Incoming>,
+        on_message: &mut OnMessage<'_>,
+    ) -> Result<Message, LinkError> {
+        let mut place = Place::default();
+        let mut body = response.into_body();
+        let mut attempts = 0;
+        loop {
+            let seen = place.events;
+            if let Some(reply) = self.read_once(&mut body, &mut place, on_message).await? {
+                return Ok(reply);
+            }
+            attempts = if place.events > seen { 0 } else { attempts + 1 };
+            let Some(last) = place
+                .last_event
+                .clone()
+                .filter(|_| attempts < RESUME_ATTEMPTS)
+            else {
+                return Err(LinkError::Lost { last_words: None });
+            };
+            tokio::time::sleep(place.retry.unwrap_or(RESUME_DELAY)).await;
+            let headers = MessageHeaders {
+                last_event: Some(last),
+                ..self.headers(None)
+            };
+            match self.client.listen(headers).await {
+                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                    body = response.into_body();
+                }
+                Ok(response) => return Err(self.status_error(response.status(), None)),
+                Err(error) if attempts + 1 >= RESUME_ATTEMPTS => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Reads one connection's worth of a stream.
+    async fn read_once(
+        &self,
+        body: &mut Incoming,
+        place: &mut Place,
+        on_message: &mut OnMessage<'_>,
+    ) -> Result<Option<Message>, LinkError> {
+        let mut decoder = SseDecoder::new(self.bounds.event);
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            decoder.feed(data);
+            while let Some(event) = decoder.next().map_err(|_| LinkError::TooLarge {
+                limit: self.bounds.event,
+            })? {
+                place.note(event.id.as_deref(), event.retry);
+                if !event.has_data || event.data.is_empty() {
+                    continue;
+                }
+                let message = Message::parse(event.data, self.bounds.depth)
+                    .map_err(|error| LinkError::Invalid(error.to_string()))?;
+                if let Some(reply) = on_message(message) {
+                    return Ok(Some(reply));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Keeps the GET stream open until the upstream turns out to have none.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the stream.
+    pub(crate) async fn listen(self: Arc<Self>, mut on_message: impl FnMut(Message) + Send) {
+        let mut place = Place::default();
+        let mut pause = RESUME_DELAY;
+        loop {
+            let headers = MessageHeaders {
+                last_event: place.last_event.clone(),
+                ..self.headers(None)
+            };
+            match self.client.listen(headers).await {
+                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                    pause = RESUME_DELAY;
+                    let mut body = response.into_body();
+                    let mut take = |message| {
+                        on_message(message);
+                        None
+                    };
+                    if let Err(error) = self.read_once(&mut body, &mut place, &mut take).await {
+                        tracing::warn!(error = %error, "upstream event stream is invalid");
+                    }
+                }
+                // The position is no longer kept there: go on from now.
+                Ok(response) if place.last_event.is_some() && response.status() == 404 => {
+                    place.last_event = None;
+                }
+                Ok(response) if response.status().is_client_error() => return,
+                Ok(_) | Err(_) => pause = (pause * 2).min(LONGEST_RETRY),
+            }
+            tokio::time::sleep(place.retry.unwrap_or(pause)).await;
+        }
+    }
+}
+
+/// Where we are in a stream.
+#[derive(Debug, Default)]
+struct Place {
+    last_event: Option<HeaderValue>,
+    retry: Option<Duration>,
+    events: u64,
+}
+
+impl Place {
+    fn note(&mut self, id: Option<&str>, retry: Option<u64>) {
+        self.events += 1;
+        if let Some(id) = id {
+            self.last_event = HeaderValue::from_str(id).ok().filter(|id| !id.is_empty());
+        }
+        if let Some(retry) = retry {
+            self.retry = Some(Duration::from_millis(retry).min(LONGEST_RETRY));
+        }
+    }
+}
+
+fn is_event_stream(response: &Response<Incoming>) -> bool {
+    response
+        .headers()
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.trim_start().starts_with("text/event-stream"))
+}

@@ -1,0 +1,356 @@
+//! Whose traffic may share an upstream session or child: one session, one principal, or all.
+//! Spec: DESIGN §6; BRIDGING §1.3.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dashmap::DashMap;
+use futures_util::future::{BoxFuture, join_all};
+
+use super::http::client::{ClientError, HttpClient};
+use super::http::wire::Bounds;
+use super::legacy::{Carrier, LegacyLink, Settings};
+use super::stdio::{Host, StdioRuntime};
+use crate::call::{
+    Asked, Call, ClientCapabilities, Declared, Intake, Notice, OwnerKey, Question, Reply,
+    UpstreamLink,
+};
+use crate::config::{self, Isolation};
+use crate::fault::Fault;
+use crate::lifecycle::Tasks;
+use crate::protocol::{Message, Revision};
+
+/// A shared HTTP session without users is ended after this.
+const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
+
+/// Who sits at a link, and what may be asked of them.
+#[derive(Debug)]
+pub struct Seat {
+    /// Whose credentials, children and quotas.
+    pub owner: OwnerKey,
+    /// What the client can be asked.
+    pub capabilities: ClientCapabilities,
+    /// JSON text of the client's `clientInfo`.
+    pub client_info: Bytes,
+    /// The revision offered to the upstream: the client's own, so that least has to be projected.
+    pub offer: Revision,
+    /// Where messages outside calls go.
+    pub intake: Arc<dyn Intake>,
+}
+
+/// Why upstreams cannot be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// An HTTP client cannot be made.
+    #[error("upstream {upstream:?}: {source}")]
+    Client {
+        /// Which upstream.
+        upstream: String,
+        /// Why.
+        source: ClientError,
+    },
+    /// The helper processes for children cannot be started.
+    #[error("helper processes for stdio upstreams cannot be started")]
+    Stdio(#[from] std::io::Error),
+}
+
+/// Every configured upstream.
+#[derive(Debug)]
+pub struct Upstreams {
+    entries: HashMap<Arc<str>, Entry>,
+    pools: Arc<DashMap<PoolKey, Arc<Pooled>>>,
+    stdio: Option<Arc<StdioRuntime>>,
+    limits: config::Limits,
+    stdio_idle: Duration,
+    tasks: Tasks,
+}
+
+#[derive(Debug)]
+struct Entry {
+    settings: Arc<config::Upstream>,
+    carrier: Carrier,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct PoolKey {
+    upstream: Arc<str>,
+    owner: Option<OwnerKey>,
+    capabilities: u64,
+    offer: Revision,
+}
+
+impl Upstreams {
+    /// Makes ready to reach every upstream of `config`; opens none. `host` is what
+    /// children are started with. Needs a Tokio runtime.
+    ///
+    /// # Errors
+    /// A client cannot be made, or the helper processes for children cannot be started.
+    pub fn new(config: &config::Config, host: Host, tasks: Tasks) -> Result<Self, SetupError> {
+        let limits = config.limits.clone();
+        let bounds = Bounds {
+            message: limits.upstream_message,
+            event: limits.sse_event,
+            depth: limits.json_depth,
+        };
+        let any_stdio = config
+            .upstreams
+            .iter()
+            .any(|u| matches!(u.carrier, config::Carrier::Stdio(_)));
+        let stdio = if any_stdio {
+            Some(StdioRuntime::start(
+                &config.stdio,
+                &limits,
+                host,
+                tasks.clone(),
+            )?)
+        } else {
+            None
+        };
+        let mut entries = HashMap::new();
+        for upstream in &config.upstreams {
+            let carrier = match (&upstream.carrier, &stdio) {
+                (config::Carrier::Http(http), _) => {
+                    let client = HttpClient::new(http).map_err(|source| SetupError::Client {
+                        upstream: upstream.name.clone(),
+                        source,
+                    })?;
+                    Carrier::Http(Box::new(client), bounds)
+                }
+                (config::Carrier::Stdio(_), Some(stdio)) => Carrier::Stdio(Arc::clone(stdio)),
+                (config::Carrier::Stdio(_), None) => continue,
+            };
+            let settings = Arc::new(upstream.clone());
+            entries.insert(
+                Arc::from(upstream.name.as_str()),
+                Entry { settings, carrier },
+            );
+        }
+        Ok(Self {
+            entries,
+            pools: Arc::default(),
+            stdio,
+            limits,
+            stdio_idle: config.stdio.idle,
+            tasks,
+        })
+    }
+
+    /// The configuration of an upstream.
+    #[must_use]
+    pub fn settings(&self, upstream: &str) -> Option<&Arc<config::Upstream>> {
+        self.entries.get(upstream).map(|entry| &entry.settings)
+    }
+
+    /// What is declared to an upstream of what the client can be asked: a child that serves
+    /// everybody cannot know whom it asks (DESIGN §6).
+    #[must_use]
+    pub fn declarable(&self, upstream: &str, client: &ClientCapabilities) -> ClientCapabilities {
+        match self.settings(upstream) {
+            Some(settings)
+                if settings.isolation == Isolation::Shared
+                    && matches!(settings.carrier, config::Carrier::Stdio(_)) =>
+            {
+                ClientCapabilities::none()
+            }
+            _ => client.clone(),
+        }
+    }
+
+    /// A link for this seat: its own, or a place at one that is shared. Nothing is opened yet.
+    #[must_use]
+    pub fn link(&self, upstream: &str, seat: Seat) -> Option<Arc<dyn UpstreamLink>> {
+        let (name, entry) = self.entries.get_key_value(upstream)?;
+        let owner = match entry.settings.isolation {
+            Isolation::Session => return Some(self.make(name, entry, seat, true)),
+            Isolation::Principal => Some(seat.owner),
+            Isolation::Shared => None,
+        };
+        let key = PoolKey {
+            upstream: Arc::clone(name),
+            owner,
+            capabilities: seat.capabilities.fingerprint(),
+            offer: seat.offer,
+        };
+        let intake = Arc::clone(&seat.intake);
+        let pooled = Arc::clone(&self.pools.entry(key.clone()).or_insert_with(|| {
+            let members = Arc::new(Members::default());
+            let client_info = crate::upstream::OWN_INFO;
+            let seat = Seat {
+                intake: Arc::clone(&members) as _,
+                client_info,
+                ..seat
+            };
+            Arc::new(Pooled {
+                link: self.make(name, entry, seat, false),
+                members,
+            })
+        }));
+        let number = pooled.members.join(intake);
+        let idle = match entry.carrier {
+            Carrier::Stdio(_) => self.stdio_idle,
+            Carrier::Http(..) => SHARED_HTTP_IDLE,
+        };
+        Some(Arc::new(Place {
+            pooled,
+            number,
+            key,
+            pools: Arc::clone(&self.pools),
+            idle,
+            tasks: self.tasks.clone(),
+            listening: AtomicBool::new(false),
+        }))
+    }
+
+    fn make(&self, name: &Arc<str>, entry: &Entry, seat: Seat, exclusive: bool) -> Arc<LegacyLink> {
+        LegacyLink::new(Settings {
+            upstream: Arc::clone(&entry.settings),
+            name: Arc::clone(name),
+            carrier: entry.carrier.clone(),
+            owner: seat.owner,
+            capabilities: seat.capabilities,
+            client_info: seat.client_info,
+            offer: seat.offer,
+            intake: seat.intake,
+            exclusive,
+            tasks: self.tasks.clone(),
+            message_depth: self.limits.json_depth,
+        })
+    }
+
+    /// Ends shared links and every child.
+    pub async fn shut_down(&self) {
+        let pools: Vec<_> = self
+            .pools
+            .iter()
+            .map(|entry| Arc::clone(entry.value()))
+            .collect();
+        self.pools.clear();
+        join_all(pools.iter().map(|pooled| pooled.link.close())).await;
+        if let Some(stdio) = &self.stdio {
+            stdio.shut_down().await;
+        }
+    }
+}
+
+/// A link with several sessions at it.
+#[derive(Debug)]
+struct Pooled {
+    link: Arc<LegacyLink>,
+    members: Arc<Members>,
+}
+
+/// Passes what belongs to no call to every session at the link.
+#[derive(Debug, Default)]
+struct Members {
+    next: AtomicU64,
+    intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
+    listening: AtomicU64,
+}
+
+impl Members {
+    fn join(&self, intake: Arc<dyn Intake>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.intakes).insert(number, intake);
+        number
+    }
+}
+
+impl Intake for Members {
+    fn notice(&self, upstream: &Arc<str>, notice: Notice) {
+        let members: Vec<_> = lock(&self.intakes).values().map(Arc::clone).collect();
+        for member in members {
+            member.notice(upstream, notice.clone());
+        }
+    }
+
+    fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
+        let refusal = "the question names no call, and several sessions share the upstream";
+        Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))
+    }
+}
+
+/// One session's place at a shared link.
+#[derive(Debug)]
+struct Place {
+    pooled: Arc<Pooled>,
+    number: u64,
+    key: PoolKey,
+    pools: Arc<DashMap<PoolKey, Arc<Pooled>>>,
+    idle: Duration,
+    tasks: Tasks,
+    listening: AtomicBool,
+}
+
+impl UpstreamLink for Place {
+    fn upstream(&self) -> &Arc<str> {
+        self.pooled.link.upstream()
+    }
+
+    fn call<'a>(
+        &'a self,
+        request: &'a Message,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Reply, Fault>> {
+        self.pooled.link.call(request, call)
+    }
+
+    fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        self.pooled.link.notify(message)
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+        self.pooled.link.open()
+    }
+
+    fn declared(&self) -> Option<Arc<Declared>> {
+        self.pooled.link.declared()
+    }
+
+    fn listen(&self, wanted: bool) {
+        let members = &self.pooled.members;
+        match (self.listening.swap(wanted, Ordering::Relaxed), wanted) {
+            (false, true) => members.listening.fetch_add(1, Ordering::Relaxed),
+            (true, false) => members.listening.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.pooled
+            .link
+            .listen(members.listening.load(Ordering::Relaxed) > 0);
+    }
+
+    /// Leaves the link; it ends when nobody has come back for a while.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.listen(false);
+            let empty = {
+                let mut intakes = lock(&self.pooled.members.intakes);
+                intakes.remove(&self.number);
+                intakes.is_empty()
+            };
+            if !empty {
+                return;
+            }
+            let (pools, key) = (Arc::clone(&self.pools), self.key.clone());
+            let (pooled, idle) = (Arc::clone(&self.pooled), self.idle);
+            self.tasks.spawn_service(async move {
+                tokio::time::sleep(idle).await;
+                let unused = |pooled: &Arc<Pooled>| lock(&pooled.members.intakes).is_empty();
+                if pools
+                    .remove_if(&key, |_, current| {
+                        Arc::ptr_eq(current, &pooled) && unused(current)
+                    })
+                    .is_some()
+                {
+                    pooled.link.close().await;
+                }
+            });
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

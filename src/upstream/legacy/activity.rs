@@ -1,0 +1,106 @@
+//! The deadlines of a call: no frame for too long, or too long altogether.
+//! Spec: SPEC U-12; DESIGN §6.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// When a call last showed life.
+#[derive(Debug)]
+pub(super) struct Activity {
+    started: Instant,
+    last_ms: AtomicU64,
+    questions: AtomicUsize,
+}
+
+/// Stops the idle clock while a question is open.
+#[derive(Debug)]
+pub(super) struct Paused(std::sync::Arc<Activity>);
+
+impl Activity {
+    pub(super) fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            last_ms: AtomicU64::new(0),
+            questions: AtomicUsize::new(0),
+        }
+    }
+
+    /// A frame of the call arrived.
+    pub(super) fn touch(&self) {
+        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_ms.store(ms, Ordering::Relaxed);
+    }
+
+    /// The idle clock stands still until the guard is dropped.
+    pub(super) fn pause(self: &std::sync::Arc<Self>) -> Paused {
+        self.questions.fetch_add(1, Ordering::Relaxed);
+        Paused(std::sync::Arc::clone(self))
+    }
+
+    /// Resolves when the call has been silent for `idle`, or has lasted `total`.
+    pub(super) async fn expired(&self, idle: Duration, total: Duration) {
+        let end = self.started + total;
+        loop {
+            let last = self.started + Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
+            let paused = self.questions.load(Ordering::Relaxed) > 0;
+            let due = if paused {
+                Instant::now() + idle
+            } else {
+                last + idle
+            };
+            let now = Instant::now();
+            if now >= end || due <= now {
+                return;
+            }
+            tokio::time::sleep_until(due.min(end)).await;
+        }
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.questions.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    const IDLE: Duration = Duration::from_mins(1);
+    const TOTAL: Duration = Duration::from_mins(10);
+
+    async fn lasts(activity: Arc<Activity>) -> Duration {
+        let start = Instant::now();
+        activity.expired(IDLE, TOTAL).await;
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_ends_a_call() {
+        assert_eq!(lasts(Arc::new(Activity::new())).await, IDLE);
+    }
+
+    // SPEC C-03: progress keeps a call alive.
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_resets_the_idle_clock() {
+        let activity = Arc::new(Activity::new());
+        let other = Arc::clone(&activity);
+        let (lasted, ()) = tokio::join!(lasts(activity), async move {
+            tokio::time::sleep(Duration::from_secs(50)).await;
+            other.touch();
+        });
+        assert_eq!(lasted, Duration::from_secs(110));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_question_stops_the_idle_clock_but_not_the_total() {
+        let activity = Arc::new(Activity::new());
+        let _paused = activity.pause();
+        assert_eq!(lasts(Arc::clone(&activity)).await, TOTAL);
+    }
+}

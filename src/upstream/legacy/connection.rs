@@ -1,0 +1,427 @@
+//! One physical connection of a legacy link: handshake done, our ids, our progress tokens.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::activity::Activity;
+use super::wire::{Carrier, Wire};
+use super::{Settings, handshake, lock};
+use crate::call::{Call, Declared, DownstreamLink, Reply};
+use crate::config;
+use crate::protocol::{Message, RequestId};
+use crate::telemetry::metrics::LABELED;
+use crate::telemetry::names::attribute;
+use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
+use crate::upstream::error::LinkError;
+use crate::upstream::http::wire::HttpWire;
+use crate::upstream::stdio::Lines;
+
+/// A connection after its handshake.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) settings: Arc<Settings>,
+    pub(super) wire: Wire,
+    declared: Arc<Declared>,
+    next_id: AtomicU64,
+    pub(super) pending: Mutex<HashMap<u64, Pending>>,
+    /// Open questions of the upstream, by its id, with what withdraws them.
+    pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
+    forgotten: AtomicBool,
+    closed: CancellationToken,
+    listener: Mutex<Option<CancellationToken>>,
+}
+
+/// A request of ours without its reply.
+#[derive(Debug)]
+pub(super) struct Pending {
+    /// The client's link; none for our own requests.
+    pub(super) link: Option<Arc<dyn DownstreamLink>>,
+    /// JSON text of the client's progress token.
+    pub(super) progress: Option<String>,
+    pub(super) activity: Arc<Activity>,
+    /// Cancelled when the request is over: its questions are withdrawn.
+    pub(super) over: CancellationToken,
+    reply: Option<oneshot::Sender<Result<Message, LinkError>>>,
+}
+
+impl Connection {
+    /// Opens the carrier and shakes hands.
+    pub(super) async fn open(settings: &Arc<Settings>) -> Result<Arc<Self>, LinkError> {
+        match &settings.carrier {
+            Carrier::Http(client, bounds) => {
+                let wire = HttpWire::new((**client).clone(), *bounds);
+                let first = Self::first(settings);
+                let take = &mut |message: Message| (message.id() == Some("1")).then_some(message);
+                let declared = handshake::read(&wire.request(first, None, take).await?)?;
+                wire.set_version(declared.revision.as_str());
+                let connection = Self::new(settings, Wire::Http(Arc::new(wire)), declared);
+                connection.wire.send(INITIALIZED).await?;
+                Ok(connection)
+            }
+            Carrier::Stdio(runtime) => {
+                let (child, mut lines) = runtime.open(settings.owner, &settings.upstream).await?;
+                let lost = || LinkError::Lost {
+                    last_words: child.last_words(),
+                };
+                child
+                    .send(Self::first(settings))
+                    .await
+                    .map_err(|_| lost())?;
+                let declared = loop {
+                    let line = lines.next().await.ok_or_else(lost)?;
+                    let message = Message::parse(line, settings.message_depth);
+                    match message {
+                        Ok(message) if message.id() == Some("1") && message.method().is_none() => {
+                            break handshake::read(&message)?;
+                        }
+                        _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
+                    }
+                };
+                let connection = Self::new(settings, Wire::Stdio(child), declared);
+                connection.wire.send(INITIALIZED).await?;
+                settings
+                    .tasks
+                    .spawn_service(read_lines(Arc::clone(&connection), lines));
+                Ok(connection)
+            }
+        }
+    }
+
+    fn first(settings: &Settings) -> Bytes {
+        let capabilities = settings.capabilities.raw();
+        handshake::request(1, settings.offer, capabilities, &settings.client_info)
+    }
+
+    fn new(settings: &Arc<Settings>, wire: Wire, declared: Arc<Declared>) -> Arc<Self> {
+        Arc::new(Self {
+            settings: Arc::clone(settings),
+            wire,
+            declared,
+            next_id: AtomicU64::new(2),
+            pending: Mutex::default(),
+            asking: Mutex::default(),
+            forgotten: AtomicBool::new(false),
+            closed: CancellationToken::new(),
+            listener: Mutex::default(),
+        })
+    }
+
+    pub(super) fn declared(&self) -> &Arc<Declared> {
+        &self.declared
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.forgotten.load(Ordering::Relaxed)
+            || match &self.wire {
+                Wire::Stdio(child) => child.closed().is_cancelled(),
+                Wire::Http(_) => false,
+            }
+    }
+
+    /// The upstream no longer knows this session.
+    pub(super) fn forget(self: &Arc<Self>) {
+        self.forgotten.store(true, Ordering::Relaxed);
+        self.listen(false);
+    }
+
+    /// Sends a call and waits for its reply, within the upstream's deadlines.
+    ///
+    /// # Cancel safety
+    /// Dropping the future tells the upstream that the request is cancelled.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, LinkError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let progress = request.meta("progressToken").map(str::to_owned);
+        let own = id.to_string();
+        let mut edit = request.edit().id(own.as_str());
+        if progress.is_some() {
+            edit = edit.meta("progressToken", own.as_str());
+        }
+        let method = request.method().unwrap_or_default();
+        let mut span = CallSpan::client(&call.trace, method, &self.settings.name);
+        if method == "tools/call"
+            && let Some(tool) = request.param_str("name")
+        {
+            span.attribute(attribute::TOOL, || tool.into_owned());
+        }
+        let (parent, state) = self.stamp(request, span.context());
+        if let Some(parent) = &parent {
+            edit = edit.meta(TRACEPARENT, parent.as_str());
+        }
+        if let Some(state) = &state {
+            edit = edit.meta(TRACESTATE, state.as_str());
+        }
+        let bytes = edit.finish();
+        let activity = Arc::new(Activity::new());
+        let link = Some(Arc::clone(&call.link));
+        let (flight, reply) = self.take_off(id, link, progress, Arc::clone(&activity));
+        let upstream = &self.settings.upstream;
+        let outcome = tokio::select! {
+            reply = self.exchange(id, bytes, Some(span.context()), reply) => {
+                flight.landed();
+                reply
+            }
+            () = activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
+                flight.abort("timeout");
+                Err(LinkError::Timeout)
+            }
+            () = call.cancel.cancelled() => {
+                flight.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
+                Err(LinkError::Cancelled)
+            }
+        };
+        span.finish(match &outcome {
+            Ok(reply) => reply.error_code().map_or(Outcome::Ok, Outcome::Rpc),
+            Err(error) => Outcome::Failed(error.kind()),
+        });
+        outcome.map(Reply::Relayed)
+    }
+
+    /// Trace context for `_meta`, as JSON text: on a pipe there is no header, and what the client
+    /// put there must not stay the parent (SPEC C-98).
+    fn stamp(&self, request: &Message, trace: &TraceContext) -> (Option<String>, Option<String>) {
+        let piped = matches!(self.wire, Wire::Stdio(_));
+        if !piped && request.meta(TRACEPARENT).is_none() {
+            return (None, None);
+        }
+        let quote = |text: &str| crate::protocol::json::quote(text);
+        let parent = trace.traceparent().map(|parent| quote(parent.as_str()));
+        (parent, trace.tracestate().map(quote))
+    }
+
+    /// Sends one of our own requests with a single parameter; that it fails is only logged.
+    pub(super) async fn tell(self: &Arc<Self>, method: &str, name: &str, value: &str) {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let bytes = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"{name}":{value}}}}}"#
+        );
+        let activity = Arc::new(Activity::new());
+        let (flight, reply) = self.take_off(id, None, None, Arc::clone(&activity));
+        let limit = self.settings.upstream.connect_timeout;
+        let exchange = self.exchange(id, bytes.into(), None, reply);
+        match tokio::time::timeout(limit, exchange).await {
+            Ok(Ok(reply)) if reply.error().is_none() => {}
+            _ => tracing::warn!(upstream = %self.settings.name, method, "state not restored"),
+        }
+        flight.landed();
+    }
+
+    fn take_off(
+        self: &Arc<Self>,
+        id: u64,
+        link: Option<Arc<dyn DownstreamLink>>,
+        progress: Option<String>,
+        activity: Arc<Activity>,
+    ) -> (InFlight, oneshot::Receiver<Result<Message, LinkError>>) {
+        let (sender, receiver) = oneshot::channel();
+        let over = CancellationToken::new();
+        let pending = Pending {
+            link,
+            progress,
+            activity,
+            over,
+            reply: Some(sender),
+        };
+        lock(&self.pending).insert(id, pending);
+        (
+            InFlight {
+                connection: Arc::clone(self),
+                id,
+                done: false,
+            },
+            receiver,
+        )
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        id: u64,
+        bytes: Bytes,
+        trace: Option<&TraceContext>,
+        reply: oneshot::Receiver<Result<Message, LinkError>>,
+    ) -> Result<Message, LinkError> {
+        match &self.wire {
+            Wire::Stdio(child) => {
+                let _busy = child.busy();
+                let lost = || LinkError::Lost {
+                    last_words: child.last_words(),
+                };
+                child.send(bytes).await.map_err(|_| lost())?;
+                reply.await.map_err(|_| lost())?
+            }
+            Wire::Http(http) => {
+                let mut take = |message| self.on_message(message, Some(id));
+                tokio::select! {
+                    direct = http.request(bytes, trace, &mut take) => direct,
+                    Ok(elsewhere) = reply => elsewhere,
+                }
+            }
+        }
+    }
+
+    /// Hands a reply that came on no call's own stream to whoever waits for it.
+    pub(super) fn deliver(&self, id: u64, message: Message) {
+        let waiting = lock(&self.pending)
+            .get_mut(&id)
+            .and_then(|pending| pending.reply.take());
+        match waiting {
+            Some(waiting) => drop(waiting.send(Ok(message))),
+            None => self.suspect("it answered a request that we did not make"),
+        }
+    }
+
+    /// Notes a breach of the protocol that does not end the connection (SPEC U-14).
+    pub(super) fn suspect(&self, what: &str) {
+        LABELED.upstream_garbage.add(&self.settings.name, 1);
+        tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
+    }
+
+    /// Sends a notification or a response; a failure shows in the calls.
+    pub(super) async fn send(&self, message: Bytes) {
+        if let Err(error) = self.wire.send(message).await {
+            tracing::debug!(upstream = %self.settings.name, error = %error, "not delivered");
+        }
+    }
+
+    /// Opens or closes the GET stream of an HTTP session.
+    pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
+        let Wire::Http(http) = &self.wire else { return };
+        let mut listener = lock(&self.listener);
+        match (&*listener, wanted && !self.is_closed() && self.can_push()) {
+            (None, true) => {
+                let stop = self.closed.child_token();
+                *listener = Some(stop.clone());
+                let (http, this) = (Arc::clone(http), Arc::downgrade(self));
+                self.settings.tasks.spawn_service(async move {
+                    let listen = http.listen(move |message| {
+                        if let Some(this) = this.upgrade() {
+                            this.on_message(message, None);
+                        }
+                    });
+                    tokio::select! {
+                        () = listen => {}
+                        () = stop.cancelled() => {}
+                    }
+                });
+            }
+            (Some(stop), false) => {
+                stop.cancel();
+                *listener = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether anything can come over a GET stream (DESIGN §6).
+    fn can_push(&self) -> bool {
+        let text = String::from_utf8_lossy(&self.declared.capabilities);
+        self.settings.capabilities.raw().as_ref() != b"{}"
+            || ["\"listChanged\"", "\"subscribe\"", "\"logging\""]
+                .iter()
+                .any(|word| text.contains(word))
+    }
+
+    /// Ends the connection politely.
+    pub(super) async fn close(&self) {
+        self.closed.cancel();
+        self.wire.close().await;
+        self.fail_all();
+    }
+
+    fn fail_all(&self) {
+        let last_words = match &self.wire {
+            Wire::Stdio(child) => child.last_words(),
+            Wire::Http(_) => None,
+        };
+        let waiting: Vec<_> = lock(&self.pending)
+            .values_mut()
+            .filter_map(|pending| pending.reply.take())
+            .collect();
+        for reply in waiting {
+            drop(reply.send(Err(LinkError::Lost {
+                last_words: last_words.clone(),
+            })));
+        }
+        for (_, question) in lock(&self.asking).drain() {
+            question.cancel();
+        }
+    }
+}
+
+/// The second half of the handshake.
+const INITIALIZED: Bytes =
+    Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+
+/// Reads a child until it is gone.
+async fn read_lines(connection: Arc<Connection>, mut lines: Lines) {
+    let depth = connection.settings.message_depth;
+    while let Some(line) = lines.next().await {
+        match Message::parse(line, depth) {
+            Ok(message) => drop(connection.on_message(message, None)),
+            Err(error) => {
+                connection.suspect(&format!("a line is no JSON-RPC message: {error}"));
+            }
+        }
+    }
+    connection.fail_all();
+}
+
+/// Tells the upstream that a request is cancelled unless it landed (SPEC C-10, C-11).
+struct InFlight {
+    connection: Arc<Connection>,
+    id: u64,
+    done: bool,
+}
+
+impl InFlight {
+    fn landed(mut self) {
+        self.done = true;
+    }
+
+    fn abort(mut self, reason: &str) {
+        self.done = true;
+        self.tell_cancelled(reason);
+    }
+
+    fn tell_cancelled(&self, reason: &str) {
+        let reason = crate::protocol::json::quote(reason);
+        let bytes: Bytes = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
+            self.id
+        )
+        .into();
+        match &self.connection.wire {
+            Wire::Stdio(child) => drop(child.try_send(bytes)),
+            Wire::Http(_) => {
+                let connection = Arc::clone(&self.connection);
+                self.connection.settings.tasks.spawn(async move {
+                    connection.send(bytes).await;
+                });
+            }
+        }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(pending) = lock(&self.connection.pending).remove(&self.id) {
+            pending.over.cancel();
+        }
+        if !self.done {
+            self.tell_cancelled("the caller has gone");
+        }
+    }
+}
+
+/// Whose questions may name no call.
+pub(super) fn may_ask_unattributed(settings: &Settings) -> bool {
+    settings.exclusive && settings.upstream.isolation == config::Isolation::Session
+}

@@ -1,0 +1,103 @@
+//! `initialize` toward an upstream. Spec: SPEC L-05, L-08, U-04.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::call::Declared;
+use crate::protocol::{Era, Message, Revision, json};
+use crate::upstream::error::LinkError;
+
+/// The request that offers `offer` with these capabilities.
+pub(super) fn request(id: u64, offer: Revision, capabilities: &[u8], client_info: &[u8]) -> Bytes {
+    let mut out = format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"initialize","params":{{"protocolVersion":"{}","capabilities":"#,
+        offer.as_str()
+    )
+    .into_bytes();
+    out.extend_from_slice(capabilities);
+    out.extend_from_slice(b",\"clientInfo\":");
+    out.extend_from_slice(client_info);
+    out.extend_from_slice(b"}}");
+    out.into()
+}
+
+/// What the upstream declared in its reply.
+pub(super) fn read(reply: &Message) -> Result<Arc<Declared>, LinkError> {
+    if let Some(error) = reply.error() {
+        let text = json::members(error)
+            .ok()
+            .and_then(|members| {
+                let (_, text) = members.into_iter().find(|(name, _)| name == "message")?;
+                json::string(text).map(std::borrow::Cow::into_owned)
+            })
+            .unwrap_or_default();
+        return Err(LinkError::Handshake(format!(
+            "initialize was refused: {text}"
+        )));
+    }
+    let member = |name: &str| reply.result_member(name);
+    let version = member("protocolVersion")
+        .and_then(json::string)
+        .unwrap_or_default();
+    let revision = Revision::parse(&version)
+        .filter(|revision| revision.era() == Era::Legacy)
+        .ok_or_else(|| {
+            LinkError::Handshake(format!("it speaks revision {version:?}, which we do not"))
+        })?;
+    let object = |name: &str| {
+        let text = member(name)
+            .filter(|text| text.starts_with('{'))
+            .unwrap_or("{}");
+        Bytes::copy_from_slice(text.as_bytes())
+    };
+    Ok(Arc::new(Declared {
+        revision,
+        capabilities: object("capabilities"),
+        server_info: object("serverInfo"),
+        instructions: member("instructions")
+            .and_then(json::string)
+            .map(std::borrow::Cow::into_owned),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(body: &str) -> Message {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,{body}}}"#);
+        Message::parse(text.into(), 128).unwrap()
+    }
+
+    #[test]
+    fn a_declared_revision_and_its_capabilities_are_read() {
+        let declared = read(&reply(
+            r#""result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"x"},"instructions":"a\nb"}"#,
+        ))
+        .unwrap();
+        assert_eq!(declared.revision, Revision::V2025_06_18);
+        assert_eq!(declared.capabilities.as_ref(), br#"{"tools":{}}"#);
+        assert_eq!(declared.instructions.as_deref(), Some("a\nb"));
+    }
+
+    // SPEC L-08.
+    #[test]
+    fn an_unknown_revision_ends_the_handshake() {
+        for version in ["3000-01-01", "2026-07-28", ""] {
+            let body = format!(r#""result":{{"protocolVersion":"{version}"}}"#);
+            assert!(
+                matches!(read(&reply(&body)), Err(LinkError::Handshake(_))),
+                "{version}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_upstreams_reason() {
+        let error = read(&reply(
+            r#""error":{"code":-32602,"message":"no such client"}"#,
+        ));
+        assert!(error.unwrap_err().to_string().contains("no such client"));
+    }
+}

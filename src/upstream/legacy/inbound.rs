@@ -1,0 +1,271 @@
+//! What an upstream sends besides replies: notifications and questions, and whose they are.
+//! Spec: SPEC C-01…C-03, C-70…C-72, C-80; BRIDGING §2.3, §2.4; DESIGN §6.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{Connection, may_ask_unattributed};
+use super::lock;
+use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
+use crate::protocol::{Message, RequestId, json};
+use crate::telemetry::metrics::{COUNTERS, LABELED};
+
+/// Open questions of one connection at most.
+const OPEN_QUESTIONS: usize = 64;
+
+impl Connection {
+    /// Takes one message; `origin` is our request on whose own stream it came. Returns the reply
+    /// to that request, when it is one.
+    pub(super) fn on_message(
+        self: &Arc<Self>,
+        message: Message,
+        origin: Option<u64>,
+    ) -> Option<Message> {
+        if let Some(id) = origin
+            && let Some(pending) = lock(&self.pending).get(&id)
+        {
+            pending.activity.touch();
+        }
+        match (message.method(), message.id()) {
+            (Some(_), Some(_)) => self.on_question(&message, origin),
+            (Some(_), None) => self.on_notice(&message, origin),
+            (None, id) => match id.and_then(|id| id.parse().ok()) {
+                Some(id) if Some(id) == origin => return Some(message),
+                Some(id) => self.deliver(id, message),
+                None => self.suspect("it sent a response with an id that is not ours"),
+            },
+        }
+        None
+    }
+
+    fn on_notice(self: &Arc<Self>, message: &Message, origin: Option<u64>) {
+        let method = message.method().unwrap_or_default();
+        let kind = match method {
+            "notifications/progress" => return self.on_progress(message),
+            "notifications/cancelled" => return self.on_withdrawn(message),
+            "notifications/message" => NoticeKind::Log,
+            "notifications/tools/list_changed" => NoticeKind::ListChanged { what: "tools" },
+            "notifications/prompts/list_changed" => NoticeKind::ListChanged { what: "prompts" },
+            "notifications/resources/list_changed" => NoticeKind::ListChanged { what: "resources" },
+            "notifications/resources/updated" => {
+                let uri = message.param_str("uri").unwrap_or_default().into_owned();
+                NoticeKind::ResourceUpdated { uri }
+            }
+            "notifications/elicitation/complete" => NoticeKind::ElicitationComplete,
+            _ => NoticeKind::Other,
+        };
+        let own = match &kind {
+            // A log message belongs to its call; on a shared pipe, to the newest one.
+            NoticeKind::Log => origin.or_else(|| self.newest()),
+            NoticeKind::Other => origin,
+            _ => None,
+        };
+        let notice = Notice {
+            kind,
+            bytes: message.bytes().clone(),
+        };
+        let link = own.and_then(|id| lock(&self.pending).get(&id)?.link.clone());
+        match link {
+            Some(link) => link.notify(notice),
+            None => self.settings.intake.notice(&self.settings.name, notice),
+        }
+    }
+
+    fn newest(&self) -> Option<u64> {
+        let pending = lock(&self.pending);
+        let one = self.settings.exclusive || pending.len() == 1;
+        pending
+            .iter()
+            .filter(|(_, p)| p.link.is_some() && one)
+            .map(|(id, _)| *id)
+            .max()
+    }
+
+    /// Routed by token, wherever it came (SPEC C-02).
+    fn on_progress(&self, message: &Message) {
+        let token = message
+            .param("progressToken")
+            .and_then(|token| token.parse().ok());
+        let found = token.and_then(|id: u64| {
+            let pending = lock(&self.pending);
+            let pending = pending.get(&id)?;
+            pending.activity.touch();
+            Some((pending.link.clone()?, pending.progress.clone()?))
+        });
+        let Some((link, token)) = found else {
+            LABELED.upstream_garbage.add(&self.settings.name, 1);
+            return;
+        };
+        let bytes = message
+            .edit()
+            .param("progressToken", token.as_str())
+            .finish();
+        link.notify(Notice {
+            bytes,
+            kind: NoticeKind::Progress { token },
+        });
+    }
+
+    /// The upstream no longer wants an answer to its question.
+    fn on_withdrawn(&self, message: &Message) {
+        let id = message.param("requestId").and_then(RequestId::parse);
+        if let Some(question) = id.and_then(|id| lock(&self.asking).remove(&id)) {
+            question.cancel();
+        }
+    }
+
+    fn on_question(self: &Arc<Self>, message: &Message, origin: Option<u64>) {
+        let (Some(method), Some(id)) = (message.method(), message.id()) else {
+            return;
+        };
+        let Some(key) = RequestId::parse(id) else {
+            return;
+        };
+        if method == "ping" {
+            return self.answer_later(id, Ok(Bytes::from_static(b"{}")));
+        }
+        let known = matches!(
+            method,
+            "elicitation/create" | "sampling/createMessage" | "roots/list"
+        );
+        let url = message.param_str("mode").is_some_and(|mode| mode == "url");
+        if !known || !self.settings.capabilities.allows(method, url) {
+            return self.answer_later(id, Err(refusal(method)));
+        }
+        let withdrawn = CancellationToken::new();
+        {
+            let mut asking = lock(&self.asking);
+            if asking.len() >= OPEN_QUESTIONS || asking.contains_key(&key) {
+                drop(asking);
+                return self.answer_later(id, Err(error(-32603, "too many open questions")));
+            }
+            asking.insert(key.clone(), withdrawn.clone());
+        }
+        let params = message
+            .params()
+            .map(|text| Bytes::copy_from_slice(text.as_bytes()));
+        let question = Question {
+            method: method.to_owned(),
+            params,
+        };
+        let (this, id) = (Arc::clone(self), id.to_owned());
+        self.settings.tasks.spawn_service(async move {
+            let answer = tokio::select! {
+                answer = this.ask(question, origin) => Some(answer),
+                () = withdrawn.cancelled() => None,
+            };
+            lock(&this.asking).remove(&key);
+            if let Some(answer) = answer {
+                this.send(response(&id, &answer)).await;
+            }
+        });
+    }
+
+    /// Puts a question to the client: on the call's own stream where the upstream said which call
+    /// it belongs to, else by the rules of DESIGN §6.
+    async fn ask(
+        self: &Arc<Self>,
+        question: Question,
+        origin: Option<u64>,
+    ) -> Result<Bytes, Bytes> {
+        let method = question.method.clone();
+        let asked = match self.asked_call(origin) {
+            Some((link, over, activity)) => {
+                let _paused = activity.pause();
+                let round = Round {
+                    entries: vec![(String::new(), question)],
+                    carry: None,
+                };
+                let limit = self.settings.upstream.ask_timeout;
+                tokio::select! {
+                    asked = tokio::time::timeout(limit, link.ask(round)) => asked,
+                    () = over.cancelled() => {
+                        return Err(error(-32603, "the call is over"));
+                    }
+                }
+            }
+            None if may_ask_unattributed(&self.settings) => {
+                let _paused: Vec<_> = lock(&self.pending)
+                    .values()
+                    .map(|p| p.activity.pause())
+                    .collect();
+                let limit = self.settings.upstream.ask_timeout;
+                let asked = self.settings.intake.question(&self.settings.name, question);
+                tokio::time::timeout(limit, asked).await
+            }
+            None => {
+                COUNTERS.questions_refused.add(1);
+                return unanswered(&method);
+            }
+        };
+        match asked {
+            Ok(Asked::Answered(answers)) => match answers.into_iter().next() {
+                Some((_, Answer::Result(result))) => Ok(result),
+                Some((_, Answer::Error(error))) => Err(error),
+                None => unanswered(&method),
+            },
+            Ok(Asked::Suspended(_) | Asked::CannotAsk(_)) | Err(_) => unanswered(&method),
+        }
+    }
+
+    /// The call that a question belongs to: the one on whose stream it came, or, on a connection
+    /// of several sessions, the only one that runs.
+    fn asked_call(&self, origin: Option<u64>) -> Option<AskedCall> {
+        let pending = lock(&self.pending);
+        let call = match origin {
+            Some(id) => pending.get(&id),
+            None if may_ask_unattributed(&self.settings) => None,
+            None if pending.len() == 1 => pending.values().next(),
+            None => None,
+        }?;
+        Some((
+            call.link.clone()?,
+            call.over.clone(),
+            Arc::clone(&call.activity),
+        ))
+    }
+
+    fn answer_later(self: &Arc<Self>, id: &str, answer: Result<Bytes, Bytes>) {
+        let (this, bytes) = (Arc::clone(self), response(id, &answer));
+        self.settings
+            .tasks
+            .spawn_service(async move { this.send(bytes).await });
+    }
+}
+
+type AskedCall = (
+    Arc<dyn DownstreamLink>,
+    CancellationToken,
+    Arc<super::activity::Activity>,
+);
+
+/// What the upstream is told when nobody answers: an elicitation is cancelled, anything else has
+/// an error form (BRIDGING §2.3, §3.1).
+fn unanswered(method: &str) -> Result<Bytes, Bytes> {
+    match method {
+        "elicitation/create" => Ok(Bytes::from_static(br#"{"action":"cancel"}"#)),
+        "sampling/createMessage" => Err(error(-1, "the user did not answer")),
+        _ => Err(error(-32603, "the client did not answer")),
+    }
+}
+
+fn refusal(method: &str) -> Bytes {
+    error(-32601, &format!("the client does not support {method}"))
+}
+
+fn error(code: i64, message: &str) -> Bytes {
+    format!(r#"{{"code":{code},"message":{}}}"#, json::quote(message)).into()
+}
+
+fn response(id: &str, answer: &Result<Bytes, Bytes>) -> Bytes {
+    let (name, body) = match answer {
+        Ok(result) => ("result", result),
+        Err(error) => ("error", error),
+    };
+    let mut out = format!(r#"{{"jsonrpc":"2.0","id":{id},"{name}":"#).into_bytes();
+    out.extend_from_slice(body);
+    out.push(b'}');
+    out.into()
+}
