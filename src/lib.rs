@@ -26,6 +26,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod downstream;
+pub mod egress;
 pub mod endpoint;
 pub mod fault;
 pub mod lifecycle;
