@@ -1,0 +1,156 @@
+//! From an issuer identifier to the place of its keys.
+//!
+//! Spec: RFC 8414 §3, `OpenID` Connect Discovery 1.0 §4; the orders are those of SPEC B-02.
+
+use serde::Deserialize;
+use url::Url;
+
+use super::fetch::{FetchError, Fetcher};
+
+/// Why an issuer's keys could not be found.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DiscoveryError {
+    #[error("the issuer is not a URL")]
+    Issuer(#[from] url::ParseError),
+    #[error("no metadata at {url}")]
+    Fetch {
+        url: Url,
+        #[source]
+        source: FetchError,
+    },
+    #[error("the metadata at {url} cannot be read")]
+    Document {
+        url: Url,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("the metadata at {0} is that of another issuer")]
+    OtherIssuer(Url),
+    #[error("the metadata at {url} names no usable key set")]
+    KeySetUrl {
+        url: Url,
+        #[source]
+        source: url::ParseError,
+    },
+}
+
+/// What we need of the metadata of an authorization server.
+#[derive(Debug, Deserialize)]
+struct Metadata {
+    issuer: String,
+    jwks_uri: String,
+}
+
+/// Fetches the key set document of `issuer`.
+///
+/// # Errors
+/// What stopped the last of the places that may hold the metadata.
+///
+/// # Cancel safety
+/// Dropping the future abandons the request under way.
+pub(super) async fn key_set(fetcher: &Fetcher, issuer: &str) -> Result<Vec<u8>, DiscoveryError> {
+    let base = Url::parse(issuer)?;
+    let mut failure = DiscoveryError::OtherIssuer(base.clone());
+    for url in places(&base) {
+        match metadata(fetcher, issuer, &base, &url).await {
+            Ok(metadata) => {
+                let url = Url::parse(&metadata.jwks_uri)
+                    .map_err(|source| DiscoveryError::KeySetUrl { url, source })?;
+                return fetcher
+                    .get(&url, &base)
+                    .await
+                    .map_err(|source| DiscoveryError::Fetch { url, source });
+            }
+            // Another place on a host that does not answer will not do better.
+            Err(
+                error @ DiscoveryError::Fetch {
+                    source: FetchError::Transport(_),
+                    ..
+                },
+            ) => return Err(error),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+async fn metadata(
+    fetcher: &Fetcher,
+    issuer: &str,
+    base: &Url,
+    url: &Url,
+) -> Result<Metadata, DiscoveryError> {
+    let document = fetcher
+        .get(url, base)
+        .await
+        .map_err(|source| DiscoveryError::Fetch {
+            url: url.clone(),
+            source,
+        })?;
+    let metadata: Metadata =
+        serde_json::from_slice(&document).map_err(|source| DiscoveryError::Document {
+            url: url.clone(),
+            source,
+        })?;
+    // Spec: RFC 8414 §3.3: identical, or not used at all; SPEC B-03
+    if metadata.issuer != issuer {
+        return Err(DiscoveryError::OtherIssuer(url.clone()));
+    }
+    Ok(metadata)
+}
+
+/// Where the metadata of an issuer may be, in the order of asking.
+fn places(issuer: &Url) -> Vec<Url> {
+    const OAUTH: &str = "/.well-known/oauth-authorization-server";
+    const OPENID: &str = "/.well-known/openid-configuration";
+    let path = issuer.path().trim_end_matches('/');
+    let mut paths = vec![format!("{OAUTH}{path}"), format!("{OPENID}{path}")];
+    if !path.is_empty() {
+        paths.push(format!("{path}{OPENID}"));
+    }
+    let at = |path: &String| {
+        let mut url = issuer.clone();
+        url.set_path(path);
+        url.set_query(None);
+        url.set_fragment(None);
+        url
+    };
+    paths.iter().map(at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(issuer: &str) -> Vec<String> {
+        let url = Url::parse(issuer).expect("a URL");
+        places(&url).iter().map(ToString::to_string).collect()
+    }
+
+    // SPEC B-02
+    #[test]
+    fn an_issuer_without_a_path_has_two_places() {
+        for issuer in ["https://as.test", "https://as.test/"] {
+            assert_eq!(
+                asked(issuer),
+                [
+                    "https://as.test/.well-known/oauth-authorization-server",
+                    "https://as.test/.well-known/openid-configuration"
+                ]
+            );
+        }
+    }
+
+    // SPEC B-02
+    #[test]
+    fn an_issuer_with_a_path_has_three() {
+        assert_eq!(
+            asked("https://as.test:8443/realms/x"),
+            [
+                "https://as.test:8443/.well-known/oauth-authorization-server/realms/x",
+                "https://as.test:8443/.well-known/openid-configuration/realms/x",
+                "https://as.test:8443/realms/x/.well-known/openid-configuration"
+            ]
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! Fetches of issuers' documents, the only HTTP requests of the resource server.
+//!
+//! A URL on the issuer's own origin is as trusted as the operator who wrote it down; any other is
+//! learned from a document and goes through the egress rules, names being judged by the addresses
+//! they resolve to at connect (SPEC X-01). No redirects, no proxies of the environment, 1 MiB, 5 s.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use http::header::ACCEPT;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect::Policy;
+use reqwest::{Client, ClientBuilder};
+use url::{Host, Url};
+
+use crate::egress::{self, Refusal};
+
+/// The largest document that is read, in bytes.
+pub(super) const MAX_BYTES: usize = 1024 * 1024;
+/// For one document, connecting included.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// For the connection alone.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why a document could not be had. For the log only: what a server inside answers must not reach
+/// a client (SPEC X-02).
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FetchError {
+    #[error("the URL is refused")]
+    Refused(#[from] Refusal),
+    #[error("the request failed")]
+    Transport(#[from] reqwest::Error),
+    #[error("the answer was HTTP {0}")]
+    Status(u16),
+    #[error("the document is larger than 1 MiB")]
+    TooLarge,
+}
+
+/// The two clients: one for each kind of trust.
+#[derive(Debug, Clone)]
+pub(super) struct Fetcher {
+    configured: Client,
+    learned: Client,
+}
+
+impl Fetcher {
+    /// Sets up both clients, trust anchors of the system included.
+    ///
+    /// # Errors
+    /// There are no trust anchors.
+    pub(super) fn new() -> Result<Self, reqwest::Error> {
+        Ok(Self {
+            configured: builder().build()?,
+            learned: builder()
+                .https_only(true)
+                .dns_resolver(PublicOnly)
+                .build()?,
+        })
+    }
+
+    /// Fetches `url` for an issuer that the operator configured as `issuer`.
+    ///
+    /// # Errors
+    /// There is no document, or it must not be fetched.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub(super) async fn get(&self, url: &Url, issuer: &Url) -> Result<Vec<u8>, FetchError> {
+        let client = if url.origin() == issuer.origin() {
+            check_configured(url)?;
+            &self.configured
+        } else {
+            egress::check_url(url)?;
+            &self.learned
+        };
+        let request = client.get(url.clone()).header(ACCEPT, "application/json");
+        let answer = request.send().await?;
+        if answer.status() != http::StatusCode::OK {
+            return Err(FetchError::Status(answer.status().as_u16()));
+        }
+        let mut document = Vec::new();
+        let mut body = answer.bytes_stream();
+        while let Some(chunk) = body.next().await {
+            let chunk = chunk?;
+            if document.len() + chunk.len() > MAX_BYTES {
+                return Err(FetchError::TooLarge);
+            }
+            document.extend_from_slice(&chunk);
+        }
+        Ok(document)
+    }
+}
+
+fn builder() -> ClientBuilder {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one client builder of the resource server"
+    )]
+    let builder = Client::builder();
+    builder
+        .redirect(Policy::none())
+        .no_proxy()
+        .referer(false)
+        .timeout(TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(1)
+}
+
+/// Plain HTTP is for hosts of this machine. SPEC A-24
+fn check_configured(url: &Url) -> Result<(), Refusal> {
+    let is_loopback = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    if url.scheme() == "https" || (url.scheme() == "http" && is_loopback) {
+        Ok(())
+    } else {
+        Err(Refusal::Scheme)
+    }
+}
+
+/// Resolves names to public addresses only, so that the address that is checked is the one that is
+/// connected to.
+struct PublicOnly;
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            Ok(public_only(found)?)
+        })
+    }
+}
+
+fn public_only(found: impl Iterator<Item = SocketAddr>) -> Result<Addrs, Refusal> {
+    let public: Vec<SocketAddr> = found
+        .filter(|address| egress::check_address(address.ip()).is_ok())
+        .collect();
+    if public.is_empty() {
+        return Err(Refusal::Address);
+    }
+    Ok(Box::new(public.into_iter()))
+}

@@ -1,0 +1,265 @@
+//! One trusted issuer and its keys: fetched once however many wait, seldom again, kept when the
+//! issuer cannot be reached (SPEC A-23).
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::discovery::{self, DiscoveryError};
+use super::fetch::{Fetcher, MAX_BYTES};
+use super::key_set::{KeySet, NotAKeySet};
+use crate::config;
+use crate::lifecycle::Tasks;
+use crate::telemetry::metrics::COUNTERS;
+
+/// Fetches that may follow each other within [`WINDOW`].
+const BURST: usize = 3;
+/// See [`BURST`]: a flood of unknown key ids costs the issuer three fetches in this time.
+const WINDOW: Duration = Duration::from_secs(30);
+/// After a fetch that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// For all documents of one fetch.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Keys of this age are fetched again in the background, so that one which the issuer has
+/// withdrawn does not stay.
+const STALE: Duration = Duration::from_mins(5);
+
+/// Why keys could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoadError {
+    #[error("the file cannot be read")]
+    File(#[from] std::io::Error),
+    #[error("the file is larger than 1 MiB")]
+    TooLarge,
+    #[error("the issuer's keys cannot be found")]
+    Discovery(#[from] DiscoveryError),
+    #[error("the issuer does not answer in time")]
+    TimedOut,
+    #[error(transparent)]
+    NotAKeySet(#[from] NotAKeySet),
+}
+
+/// Where keys come from.
+#[derive(Debug)]
+enum Source {
+    File(PathBuf),
+    Discovery(Fetcher),
+}
+
+/// One issuer of the configuration.
+#[derive(Debug)]
+pub(super) struct Issuer {
+    /// Compared byte for byte.
+    pub(super) id: String,
+    /// Audiences accepted on every endpoint.
+    pub(super) audiences: Vec<String>,
+    /// The claim that identifies the subject.
+    pub(super) subject_claim: String,
+    source: Source,
+    keys: RwLock<Option<Arc<Keys>>>,
+    /// Grows whenever the keys change.
+    generation: AtomicU64,
+    flight: Mutex<Flight>,
+}
+
+/// The keys as last loaded.
+#[derive(Debug)]
+pub(super) struct Keys {
+    pub(super) set: KeySet,
+    digest: Vec<u8>,
+    loaded: Instant,
+}
+
+/// What is known of fetches.
+#[derive(Debug, Default)]
+struct Flight {
+    /// Starts of the last fetches, [`BURST`] at most, oldest first.
+    started: VecDeque<Instant>,
+    failed: Option<Instant>,
+    /// Closed when the fetch under way is over.
+    running: Option<watch::Receiver<()>>,
+}
+
+impl Issuer {
+    /// Reads the key file if there is one; keys found by discovery are fetched when needed.
+    ///
+    /// # Errors
+    /// The file holds no keys.
+    pub(super) fn new(
+        config: &config::Issuer,
+        fetcher: impl FnOnce() -> Result<Fetcher, super::AuthError>,
+    ) -> Result<Self, super::AuthError> {
+        let (source, keys) = if let Some(path) = &config.jwks_file {
+            let keys = std::fs::read(path)
+                .map_err(LoadError::from)
+                .and_then(|json| Keys::read(&json))
+                .map_err(|source| super::AuthError::Keys {
+                    issuer: config.issuer.clone(),
+                    source: source.into(),
+                })?;
+            (Source::File(path.clone()), Some(Arc::new(keys)))
+        } else {
+            (Source::Discovery(fetcher()?), None)
+        };
+        Ok(Self {
+            id: config.issuer.clone(),
+            audiences: config.audiences.clone(),
+            subject_claim: config.subject_claim.clone().unwrap_or_else(|| "sub".into()),
+            source,
+            keys: RwLock::new(keys),
+            generation: AtomicU64::new(0),
+            flight: Mutex::default(),
+        })
+    }
+
+    /// The keys as last loaded; `None` before the first success.
+    pub(super) fn keys(&self) -> Option<Arc<Keys>> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.clone()
+    }
+
+    /// Differs from an earlier one when the keys have changed since.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Loads the keys again unless that was done too recently, and waits until it is over,
+    /// however it ended. All callers share one fetch.
+    ///
+    /// # Cancel safety
+    /// The fetch goes on without the caller.
+    pub(super) async fn refresh(self: &Arc<Self>, tasks: &Tasks) {
+        if let Some(mut running) = self.start_refresh(tasks) {
+            // An error is the end of the fetch: the sender is gone.
+            while running.changed().await.is_ok() {}
+        }
+    }
+
+    /// Starts to load keys that are old or missing, and does not wait.
+    pub(super) fn refresh_stale(self: &Arc<Self>, tasks: &Tasks) {
+        let is_fresh = |keys: Arc<Keys>| keys.loaded.elapsed() < STALE;
+        if !self.keys().is_some_and(is_fresh) {
+            self.start_refresh(tasks);
+        }
+    }
+
+    fn start_refresh(self: &Arc<Self>, tasks: &Tasks) -> Option<watch::Receiver<()>> {
+        let mut flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = &flight.running
+            && running.has_changed().is_ok()
+        {
+            return Some(running.clone());
+        }
+        if !flight.may_start() {
+            return None;
+        }
+        let (over, running) = watch::channel(());
+        flight.running = Some(running.clone());
+        drop(flight);
+        let issuer = Arc::clone(self);
+        tasks.spawn_service(async move {
+            issuer.reload().await;
+            drop(over);
+        });
+        Some(running)
+    }
+
+    #[cfg(test)]
+    pub(super) fn loads_started(&self) -> usize {
+        self.flight.lock().expect("no panic").started.len()
+    }
+
+    async fn reload(&self) {
+        COUNTERS.key_set_fetches.add(1);
+        let result = timeout(FETCH_TIMEOUT, self.load())
+            .await
+            .unwrap_or(Err(LoadError::TimedOut));
+        let failed = match result {
+            Ok(keys) => {
+                self.store(keys);
+                None
+            }
+            Err(error) => {
+                COUNTERS.key_set_failures.add(1);
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(
+                    issuer = self.id,
+                    error,
+                    "the keys of an issuer cannot be had"
+                );
+                Some(Instant::now())
+            }
+        };
+        let mut flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
+        flight.failed = failed;
+    }
+
+    async fn load(&self) -> Result<Keys, LoadError> {
+        let json = match &self.source {
+            Source::File(path) => read_file(path).await?,
+            Source::Discovery(fetcher) => discovery::key_set(fetcher, &self.id).await?,
+        };
+        Keys::read(&json)
+    }
+
+    fn store(&self, keys: Keys) {
+        let mut held = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = held.as_ref().is_none_or(|old| old.digest != keys.digest);
+        if is_new {
+            tracing::info!(
+                issuer = self.id,
+                keys = keys.set.len(),
+                "loaded the keys of an issuer"
+            );
+        }
+        *held = Some(Arc::new(keys));
+        if is_new {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+impl Keys {
+    fn read(json: &[u8]) -> Result<Self, LoadError> {
+        Ok(Self {
+            set: KeySet::read(json)?,
+            digest: digest(&SHA256, json).as_ref().to_vec(),
+            loaded: Instant::now(),
+        })
+    }
+}
+
+impl Flight {
+    /// Whether a fetch may start now; if so, notes that it does.
+    fn may_start(&mut self) -> bool {
+        let recently = |at: &Instant, pause: Duration| at.elapsed() < pause;
+        if self.failed.is_some_and(|at| recently(&at, AFTER_FAILURE)) {
+            return false;
+        }
+        if self.failed.is_none() && self.started.len() == BURST {
+            let is_too_early = self.started.front().is_some_and(|at| recently(at, WINDOW));
+            if is_too_early {
+                return false;
+            }
+        }
+        if self.started.len() == BURST {
+            self.started.pop_front();
+        }
+        self.started.push_back(Instant::now());
+        true
+    }
+}
+
+async fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
+    let size = tokio::fs::metadata(path).await?.len();
+    if size > MAX_BYTES as u64 {
+        return Err(LoadError::TooLarge);
+    }
+    Ok(tokio::fs::read(path).await?)
+}

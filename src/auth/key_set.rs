@@ -1,0 +1,178 @@
+//! The published keys of one issuer, and the check of a signature against the right one.
+//!
+//! Spec: RFC 7517, RFC 7518; RFC 8725 §3.1: a key serves only the algorithms it was made for.
+
+use std::fmt;
+
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::jwt::{Header, Reject, Token, algorithm_named};
+
+/// Keys that are kept of one set.
+const MAX_KEYS: usize = 100;
+/// Keys that are tried for one token.
+const MAX_TRIED: usize = 4;
+
+/// The keys of a set that can verify signatures; others are left out.
+#[derive(Debug, Default)]
+pub(super) struct KeySet {
+    keys: Vec<Key>,
+}
+
+/// One public key.
+struct Key {
+    id: Option<String>,
+    /// What the key says it is for.
+    algorithm: Option<Algorithm>,
+    material: Material,
+    public: DecodingKey,
+}
+
+/// What a key can be used with by its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Material {
+    Rsa,
+    P256,
+    P384,
+    Ed25519,
+}
+
+/// A document that is no key set.
+#[derive(Debug, thiserror::Error)]
+#[error("the document is not a JWK set")]
+pub(super) struct NotAKeySet(#[source] serde_json::Error);
+
+impl KeySet {
+    /// Reads a JWK set. Keys that we cannot use, and keys past the hundredth, are passed over: a
+    /// set may hold keys for other purposes. Spec: RFC 7517 §5
+    pub(super) fn read(json: &[u8]) -> Result<Self, NotAKeySet> {
+        #[derive(Deserialize)]
+        struct Document<'a> {
+            #[serde(borrow)]
+            keys: Vec<&'a RawValue>,
+        }
+        let document: Document<'_> = serde_json::from_slice(json).map_err(NotAKeySet)?;
+        let keys = document
+            .keys
+            .iter()
+            .filter_map(|raw| Key::read(raw.get()))
+            .take(MAX_KEYS)
+            .collect();
+        Ok(Self { keys })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Verifies the signature of `token` with the keys that fit its header.
+    ///
+    /// # Errors
+    /// [`Reject::UnknownKey`] when no key fits, [`Reject::Signature`] when one does and says no.
+    pub(super) fn verify(&self, token: &Token<'_>) -> Result<(), Reject> {
+        let mut fitting = self
+            .keys
+            .iter()
+            .filter(|key| key.fits(&token.header))
+            .take(MAX_TRIED)
+            .peekable();
+        if fitting.peek().is_none() {
+            return Err(Reject::UnknownKey);
+        }
+        let is_signed = fitting.any(|key| {
+            jsonwebtoken::crypto::verify(
+                token.signature,
+                token.signed.as_bytes(),
+                &key.public,
+                token.header.algorithm,
+            )
+            .unwrap_or(false)
+        });
+        is_signed.then_some(()).ok_or(Reject::Signature)
+    }
+}
+
+impl Key {
+    fn read(json: &str) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Named {
+            alg: Option<String>,
+        }
+        let jwk: Jwk = serde_json::from_str(json).ok()?;
+        let common = &jwk.common;
+        let for_signatures = matches!(common.public_key_use, None | Some(PublicKeyUse::Signature))
+            && common
+                .key_operations
+                .as_ref()
+                .is_none_or(|all| all.contains(&KeyOperations::Verify));
+        if !for_signatures {
+            return None;
+        }
+        let material = Material::of(&jwk.algorithm)?;
+        let algorithm = match serde_json::from_str::<Named>(json).ok()?.alg {
+            Some(name) => Some(algorithm_named(&name).filter(|one| material.serves(*one))?),
+            None => None,
+        };
+        Some(Self {
+            id: common.key_id.clone(),
+            algorithm,
+            material,
+            public: DecodingKey::from_jwk(&jwk).ok()?,
+        })
+    }
+
+    /// A token that names no key may use any of the right kind; one that does, only that one.
+    fn fits(&self, header: &Header) -> bool {
+        self.material.serves(header.algorithm)
+            && self.algorithm.is_none_or(|own| own == header.algorithm)
+            && (header.key_id.is_none() || header.key_id == self.id)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("id", &self.id)
+            .field("algorithm", &self.algorithm)
+            .field("material", &self.material)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Material {
+    /// A symmetric key in a published set is no key.
+    fn of(parameters: &AlgorithmParameters) -> Option<Self> {
+        match parameters {
+            AlgorithmParameters::RSA(_) => Some(Self::Rsa),
+            AlgorithmParameters::EllipticCurve(key) => match key.curve {
+                EllipticCurve::P256 => Some(Self::P256),
+                EllipticCurve::P384 => Some(Self::P384),
+                _ => None,
+            },
+            AlgorithmParameters::OctetKeyPair(key) => {
+                matches!(key.curve, EllipticCurve::Ed25519).then_some(Self::Ed25519)
+            }
+            _ => None,
+        }
+    }
+
+    fn serves(self, algorithm: Algorithm) -> bool {
+        match self {
+            Self::Rsa => matches!(
+                algorithm,
+                Algorithm::RS256
+                    | Algorithm::RS384
+                    | Algorithm::RS512
+                    | Algorithm::PS256
+                    | Algorithm::PS384
+                    | Algorithm::PS512
+            ),
+            Self::P256 => algorithm == Algorithm::ES256,
+            Self::P384 => algorithm == Algorithm::ES384,
+            Self::Ed25519 => algorithm == Algorithm::EdDSA,
+        }
+    }
+}

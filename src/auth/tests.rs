@@ -1,0 +1,469 @@
+//! The battery of tokens: a good one is accepted, and each way of being bad is refused with its
+//! status and challenge.
+
+mod keys;
+
+use std::time::Duration;
+
+use aws_lc_rs::hmac;
+use http::HeaderValue;
+use http::header::AUTHORIZATION;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::samples::{NOW, Signer, auth, claims, encode, endpoint};
+use super::*;
+use crate::clock::TestClock;
+
+const ISSUER: &str = "https://issuer.test";
+
+/// An authenticator that trusts the keys of one file.
+struct World {
+    authenticator: Arc<Authenticator>,
+    signer: Signer,
+    clock: Arc<TestClock>,
+    dir: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    fn with(change: impl FnOnce(&mut config::Auth)) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let signer = Signer::new("k1");
+        publish(&dir, &[signer.jwk()]);
+        let mut config = auth(&[ISSUER]);
+        config.issuers[0].jwks_file = Some(dir.path().join("jwks.json"));
+        change(&mut config);
+        let clock = TestClock::at(NOW);
+        let authenticator =
+            Authenticator::new(&config, Arc::clone(&clock) as SharedClock, Tasks::new());
+        Self {
+            authenticator: authenticator.expect("a usable configuration"),
+            signer,
+            clock,
+            dir,
+        }
+    }
+
+    async fn present(&self, token: &str) -> Result<Arc<Principal>, Denied> {
+        self.present_on(&endpoint(), token).await
+    }
+
+    async fn present_on(&self, at: &Endpoint, token: &str) -> Result<Arc<Principal>, Denied> {
+        let mut headers = HeaderMap::new();
+        let value = HeaderValue::try_from(format!("Bearer {token}")).expect("a header value");
+        headers.insert(AUTHORIZATION, value);
+        self.authenticator.authenticate(&headers, None, at).await
+    }
+
+    /// Presents a good token with these members of its header and claims replaced, or removed
+    /// where the value is null.
+    async fn present_changed(
+        &self,
+        header: Value,
+        claims: Value,
+    ) -> Result<Arc<Principal>, Denied> {
+        let token = self.changed(&header, &claims);
+        self.present(&token).await
+    }
+
+    fn changed(&self, header: &Value, changes: &Value) -> String {
+        let header = merged(self.signer.header(), header);
+        let claims = merged(claims(ISSUER), changes);
+        self.signer.sign(&header.to_string(), &claims.to_string())
+    }
+}
+
+fn publish(dir: &TempDir, keys: &[Value]) {
+    let set = json!({ "keys": keys }).to_string();
+    std::fs::write(dir.path().join("jwks.json"), set).expect("a file");
+}
+
+fn merged(mut base: Value, changes: &Value) -> Value {
+    let members = base.as_object_mut().expect("an object");
+    for (name, value) in changes.as_object().cloned().unwrap_or_default() {
+        if value.is_null() {
+            members.remove(&name);
+        } else {
+            members.insert(name, value);
+        }
+    }
+    base
+}
+
+/// Asserts a 401 with a challenge that says `invalid_token`, for this reason.
+fn assert_invalid(result: Result<Arc<Principal>, Denied>, reason: &str) {
+    let denied = result.expect_err("the token must be refused");
+    assert_eq!(
+        (denied.status, denied.reason),
+        (StatusCode::UNAUTHORIZED, reason)
+    );
+    let challenge = denied.challenge.expect("a challenge");
+    let challenge = challenge.to_str().expect("ASCII");
+    assert!(
+        challenge.starts_with("Bearer error=\"invalid_token\", error_description=\"")
+            && challenge.contains(
+                "resource_metadata=\"https://gw.test/.well-known/oauth-protected-resource/mcp\""
+            )
+            && challenge.ends_with("scope=\"mcp:tools\""),
+        "{challenge}"
+    );
+}
+
+#[tokio::test]
+async fn a_good_token_names_its_principal() {
+    let world = World::new();
+    let token = world.signer.mint(ISSUER);
+    let principal = world.present(&token).await.expect("a good token");
+    assert_eq!(
+        (principal.issuer(), principal.subject(), principal.client()),
+        (ISSUER, "alice", "c")
+    );
+    assert_eq!(principal.scopes(), ["mcp:tools"]);
+    assert_eq!(principal.expires_at(), Some(Duration::from_secs(NOW + 600)));
+}
+
+// SPEC A-10
+#[tokio::test]
+async fn without_a_token_a_401_says_where_to_get_one() {
+    let world = World::new();
+    let authenticator = &world.authenticator;
+    let denied = authenticator
+        .authenticate(&HeaderMap::new(), None, &endpoint())
+        .await
+        .expect_err("no token");
+    assert_eq!(denied.status, StatusCode::UNAUTHORIZED);
+    let challenge = denied.challenge.expect("a challenge");
+    assert!(!challenge.to_str().expect("ASCII").contains("error"));
+}
+
+// SPEC A-12
+#[rstest]
+#[case::repeated(&["Bearer a.b.c", "Bearer a.b.c"], None)]
+#[case::nothing_after_bearer(&["Bearer "], None)]
+#[case::foreign_characters(&["Bearer a\"b"], None)]
+#[case::two_words(&["Bearer a b"], None)]
+#[case::in_query(&[], Some("access_token=a.b.c"))]
+#[case::in_both(&["Bearer a.b.c"], Some("access_token=a.b.c"))]
+#[tokio::test]
+async fn malformed_credentials_are_a_400(
+    #[case] values: &[&'static str],
+    #[case] query: Option<&str>,
+) {
+    let world = World::new();
+    let mut headers = HeaderMap::new();
+    for value in values {
+        headers.append(AUTHORIZATION, HeaderValue::from_static(value));
+    }
+    let denied = world
+        .authenticator
+        .authenticate(&headers, query, &endpoint())
+        .await
+        .expect_err("malformed");
+    assert_eq!(denied.status, StatusCode::BAD_REQUEST);
+    let challenge = denied.challenge.expect("a challenge");
+    let challenge = challenge.to_str().expect("ASCII");
+    assert!(
+        challenge.starts_with("Bearer error=\"invalid_request\""),
+        "{challenge}"
+    );
+}
+
+// SPEC A-20, A-21; RFC 9068 §4. The first lines are those of the library's own omissions.
+#[rstest]
+#[case::no_audience(json!({}), json!({"aud": null}), "token_audience")]
+#[case::no_issuer(json!({}), json!({"iss": null}), "token_issuer")]
+#[case::no_expiry(json!({}), json!({"exp": null}), "token_claim")]
+#[case::no_subject(json!({}), json!({"sub": null}), "token_subject")]
+#[case::not_yet(json!({}), json!({"nbf": NOW + 61}), "token_not_yet_valid")]
+#[case::id_token_type(json!({"typ": "id_token+jwt"}), json!({}), "token_type")]
+#[case::logout_token_type(json!({"typ": "logout+jwt"}), json!({}), "token_type")]
+#[case::critical(json!({"crit": ["exp"]}), json!({}), "token_critical")]
+#[case::critical_nothing(json!({"crit": []}), json!({}), "token_critical")]
+#[case::other_audience(json!({}), json!({"aud": "https://gw.test/mcp/git"}), "token_audience")]
+#[case::audience_with_slash(json!({}), json!({"aud": "https://gw.test/mcp/"}), "token_audience")]
+#[case::other_audiences(json!({}), json!({"aud": ["a", "b"]}), "token_audience")]
+#[case::no_audiences(json!({}), json!({"aud": []}), "token_audience")]
+#[case::audience_twice(
+    json!({}), json!({"aud": ["https://gw.test/mcp", "https://gw.test/mcp"]}), "token_audience"
+)]
+#[case::audience_number(json!({}), json!({"aud": 1}), "token_claim")]
+#[case::audience_mixed(json!({}), json!({"aud": ["https://gw.test/mcp", 1]}), "token_claim")]
+#[case::other_issuer(json!({}), json!({"iss": "https://evil.test"}), "token_issuer")]
+#[case::issuer_with_slash(json!({}), json!({"iss": "https://issuer.test/"}), "token_issuer")]
+#[case::issuer_list(json!({}), json!({"iss": [ISSUER]}), "token_claim")]
+#[case::expired(json!({}), json!({"exp": NOW - 60}), "token_expired")]
+#[case::expiry_text(json!({}), json!({"exp": "9999999999"}), "token_claim")]
+#[case::negative_expiry(json!({}), json!({"exp": -1}), "token_expired")]
+#[case::issued_later(json!({}), json!({"iat": NOW + 61}), "token_not_yet_valid")]
+#[case::empty_subject(json!({}), json!({"sub": ""}), "token_subject")]
+#[case::subject_number(json!({}), json!({"sub": 7}), "token_claim")]
+#[case::client_number(json!({}), json!({"client_id": 7}), "token_claim")]
+#[case::scope_number(json!({}), json!({"scope": 7}), "token_claim")]
+#[case::bound(json!({}), json!({"cnf": {"jkt": "x"}}), "token_bound")]
+#[case::nonce(json!({"typ": "JWT"}), json!({"nonce": "n"}), "token_type")]
+#[case::token_hash(json!({"typ": null}), json!({"at_hash": "h"}), "token_type")]
+#[case::refresh_token(json!({"typ": "JWT"}), json!({"typ": "Refresh"}), "token_type")]
+#[case::unknown_key(json!({"kid": "k9"}), json!({}), "token_unknown_key")]
+#[case::other_algorithm(json!({"alg": "ES384"}), json!({}), "token_unknown_key")]
+#[case::rsa_with_ec_key(json!({"alg": "RS256"}), json!({}), "token_unknown_key")]
+#[case::no_algorithm(json!({"alg": null}), json!({}), "token_algorithm")]
+#[case::algorithm_none(json!({"alg": "none"}), json!({}), "token_algorithm")]
+#[case::algorithm_none_in_capitals(json!({"alg": "NONE"}), json!({}), "token_algorithm")]
+#[case::hmac(json!({"alg": "HS256"}), json!({}), "token_algorithm")]
+#[tokio::test]
+async fn a_token_with_one_fault_is_refused(
+    #[case] header: Value,
+    #[case] claims: Value,
+    #[case] reason: &str,
+) {
+    assert_invalid(World::new().present_changed(header, claims).await, reason);
+}
+
+#[rstest]
+#[case::media_type(json!({"typ": "application/at+jwt"}), json!({}))]
+#[case::capitals(json!({"typ": "AT+JWT"}), json!({}))]
+#[case::older_type(json!({"typ": "JWT"}), json!({}))]
+#[case::keycloak(json!({"typ": "JWT"}), json!({"typ": "Bearer", "azp": "c"}))]
+#[case::no_type(json!({"typ": null}), json!({}))]
+#[case::no_key_id(json!({"kid": null}), json!({}))]
+#[case::many_audiences(json!({}), json!({"aud": ["https://a.test", "https://gw.test/mcp"]}))]
+#[case::expired_within_skew(json!({}), json!({"exp": NOW - 59}))]
+#[case::early_within_skew(json!({}), json!({"nbf": NOW + 60, "iat": NOW + 60}))]
+#[case::fractions(json!({}), json!({"exp": 1_800_000_000.5, "iat": 1_799_999_999.5}))]
+#[case::no_issue_time(json!({}), json!({"iat": null, "jti": null}))]
+#[case::scope_list(json!({}), json!({"scope": null, "scp": ["mcp:tools", "x"]}))]
+#[case::scope_text_elsewhere(json!({}), json!({"scope": null, "scp": "x mcp:tools"}))]
+#[tokio::test]
+async fn what_servers_do_differently_is_accepted(#[case] header: Value, #[case] claims: Value) {
+    let result = World::new().present_changed(header, claims).await;
+    result.expect("an acceptable token");
+}
+
+#[rstest]
+#[case::client_id(json!({"azp": "a"}), "c")]
+#[case::authorized_party(json!({"client_id": null, "azp": "a"}), "a")]
+#[case::neither(json!({"client_id": null}), "")]
+#[tokio::test]
+async fn the_client_is_client_id_else_azp_else_empty(#[case] claims: Value, #[case] client: &str) {
+    let principal = World::new().present_changed(json!({}), claims).await;
+    assert_eq!(principal.expect("a good token").client(), client);
+}
+
+// RFC 8725 §2.1: the public key used as a shared secret
+#[tokio::test]
+async fn a_token_signed_with_the_public_key_as_secret_is_refused() {
+    let world = World::new();
+    let public = world.signer.public_bytes();
+    let jwk = world.signer.jwk().to_string();
+    for secret in [public, jwk.as_bytes()] {
+        let header = json!({"alg": "HS256", "typ": "at+jwt", "kid": "k1"}).to_string();
+        let claims = claims(ISSUER).to_string();
+        let signed = format!(
+            "{}.{}",
+            encode(header.as_bytes()),
+            encode(claims.as_bytes())
+        );
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let tag = hmac::sign(&key, signed.as_bytes());
+        let token = format!("{signed}.{}", encode(tag.as_ref()));
+        assert_invalid(world.present(&token).await, "token_algorithm");
+    }
+}
+
+#[rstest]
+#[case::claims(1)]
+#[case::signature(2)]
+#[tokio::test]
+async fn a_changed_token_is_refused(#[case] part: usize) {
+    let world = World::new();
+    let token = world.signer.mint(ISSUER);
+    let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
+    if part == 1 {
+        let claims = merged(claims(ISSUER), &json!({"sub": "mallory"}));
+        parts[1] = encode(claims.to_string().as_bytes());
+    } else {
+        let flipped = if parts[2].starts_with('A') { "B" } else { "A" };
+        parts[2].replace_range(..1, flipped);
+    }
+    assert_invalid(world.present(&parts.join(".")).await, "token_signature");
+}
+
+#[rstest]
+#[case::word("garbage", "token_not_a_jwt")]
+#[case::two_parts("e30.e30", "token_not_a_jwt")]
+#[case::five_parts("e30.e30.e30.e30.e30", "token_not_a_jwt")]
+#[case::empty_parts("..", "token_not_a_jwt")]
+#[case::padded("e30=.e30.e30", "token_not_a_jwt")]
+#[tokio::test]
+async fn what_is_no_jwt_is_refused(#[case] token: &str, #[case] reason: &str) {
+    let world = World::new();
+    // Padding inside a token is not even a bearer token.
+    let result = world.present(token).await;
+    if token.contains('=') {
+        assert_eq!(
+            result.expect_err("malformed").status,
+            StatusCode::BAD_REQUEST
+        );
+    } else {
+        assert_invalid(result, reason);
+    }
+}
+
+#[tokio::test]
+async fn an_empty_signature_is_refused() {
+    let world = World::new();
+    let token = world.signer.mint(ISSUER);
+    let (signed, _) = token.rsplit_once('.').expect("three parts");
+    assert_invalid(
+        world.present(&format!("{signed}.")).await,
+        "token_signature",
+    );
+}
+
+#[rstest]
+#[case::claim("\"aud\":\"https://gw.test/mcp\",\"aud\":\"https://gw.test/mcp\"")]
+#[case::escaped("\"aud\":\"https://gw.test/mcp\",\"\\u0061ud\":\"https://other.test\"")]
+#[tokio::test]
+async fn a_claim_that_stands_there_twice_is_refused(#[case] audiences: &str) {
+    let world = World::new();
+    let exp = NOW + 600;
+    let claims = format!(
+        "{{\"iss\":\"{ISSUER}\",\"sub\":\"a\",\"exp\":{exp},\"scope\":\"mcp:tools\",{audiences}}}"
+    );
+    let token = world
+        .signer
+        .sign(&world.signer.header().to_string(), &claims);
+    assert_invalid(world.present(&token).await, "token_not_a_jwt");
+}
+
+#[tokio::test]
+async fn a_header_parameter_that_stands_there_twice_is_refused() {
+    let world = World::new();
+    let header = "{\"alg\":\"ES256\",\"alg\":\"ES256\",\"typ\":\"at+jwt\",\"kid\":\"k1\"}";
+    let token = world.signer.sign(header, &claims(ISSUER).to_string());
+    assert_invalid(world.present(&token).await, "token_not_a_jwt");
+}
+
+#[tokio::test]
+async fn a_huge_token_is_refused() {
+    let world = World::new();
+    let claims = json!({"padding": "x".repeat(16 * 1024)});
+    assert_invalid(
+        world.present_changed(json!({}), claims).await,
+        "token_too_long",
+    );
+}
+
+// SPEC A-11
+#[tokio::test]
+async fn a_token_without_the_scope_of_the_endpoint_gets_403_and_keeps_what_it_has() {
+    let world = World::with(|config| {
+        config.tool_scopes.push(config::ToolScope {
+            tools: vec!["admin_*".to_owned()],
+            upstreams: Vec::new(),
+            scopes: vec!["mcp:admin".to_owned()],
+        });
+    });
+    let claims = json!({"scope": "unrelated mcp:admin"});
+    let denied = world.present_changed(json!({}), claims).await;
+    let denied = denied.expect_err("a scope is missing");
+    assert_eq!(denied.status, StatusCode::FORBIDDEN);
+    let challenge = denied.challenge.expect("a challenge");
+    let challenge = challenge.to_str().expect("ASCII");
+    assert!(
+        challenge.contains("error=\"insufficient_scope\""),
+        "{challenge}"
+    );
+    assert!(
+        challenge.ends_with("scope=\"mcp:tools mcp:admin\""),
+        "{challenge}"
+    );
+}
+
+// SPEC A-20, G-01
+#[tokio::test]
+async fn a_token_for_one_endpoint_is_refused_on_another() {
+    let world = World::new();
+    let token = world.signer.mint(ISSUER);
+    world
+        .present(&token)
+        .await
+        .expect("good on its own endpoint");
+    let mut other = endpoint();
+    other.name = "git".into();
+    other.resource = "https://gw.test/mcp/git".to_owned();
+    assert_invalid(world.present_on(&other, &token).await, "token_audience");
+}
+
+#[tokio::test]
+async fn configured_audiences_are_accepted_where_they_are_configured() {
+    let world = World::with(|config| config.issuers[0].audiences.push("everywhere".to_owned()));
+    let token = world.changed(&json!({}), &json!({"aud": "everywhere"}));
+    world
+        .present(&token)
+        .await
+        .expect("an audience of the issuer");
+    let token = world.changed(&json!({}), &json!({"aud": "here"}));
+    let mut here = endpoint();
+    here.audiences.push("here".to_owned());
+    world
+        .present_on(&here, &token)
+        .await
+        .expect("an audience of the endpoint");
+    assert_invalid(World::new().present(&token).await, "token_audience");
+}
+
+// SPEC A-21
+#[tokio::test]
+async fn an_endpoint_refuses_issuers_that_it_does_not_name() {
+    let world = World::new();
+    let token = world.signer.mint(ISSUER);
+    let mut other = endpoint();
+    other.issuers.push("https://other.test".to_owned());
+    assert_invalid(world.present_on(&other, &token).await, "token_issuer");
+}
+
+// SPEC A-21
+#[tokio::test]
+async fn another_claim_can_name_the_subject() {
+    let world = World::with(|config| config.issuers[0].subject_claim = Some("oid".to_owned()));
+    let claims = json!({"sub": null, "oid": "o-1"});
+    let principal = world.present_changed(json!({}), claims).await;
+    assert_eq!(principal.expect("a good token").subject(), "o-1");
+    let result = world.present_changed(json!({}), json!({})).await;
+    assert_invalid(result, "token_subject");
+}
+
+#[tokio::test]
+async fn a_remembered_token_still_expires() {
+    let world = World::new();
+    let token = world.changed(&json!({}), &json!({"exp": NOW + 10}));
+    world.present(&token).await.expect("good");
+    world.clock.advance(Duration::from_secs(70));
+    assert_invalid(world.present(&token).await, "token_expired");
+}
+
+#[tokio::test]
+async fn a_remembered_token_is_the_same_principal() {
+    let world = World::new();
+    let token = world.signer.mint(ISSUER);
+    let first = world.present(&token).await.expect("good");
+    let second = world.present(&token).await.expect("good");
+    assert!(Arc::ptr_eq(&first, &second));
+}
+
+// SPEC A-23
+// SPEC A-23
+// SPEC A-23
+// SPEC A-23
+#[tokio::test]
+async fn without_authentication_everybody_is_anonymous() {
+    let world = World::with(|config| config.mode = config::AuthMode::None);
+    let result = world.present("whatever").await;
+    assert_eq!(result.expect("everybody").subject(), "anonymous");
+}

@@ -1,0 +1,133 @@
+//! Which keys verify what, and when they are loaded again.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::super::samples::{NOW, Signer, auth, encode};
+use super::super::*;
+use super::{ISSUER, World, assert_invalid, merged, publish};
+use crate::clock::TestClock;
+
+#[tokio::test]
+async fn a_published_symmetric_key_verifies_nothing() {
+    let world = World::new();
+    let secret = json!({"kty": "oct", "kid": "k1", "k": encode(&[7; 32])});
+    publish(&world.dir, &[secret]);
+    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    let token = world.signer.mint(ISSUER);
+    assert_invalid(world.present(&token).await, "token_unknown_key");
+}
+
+#[rstest]
+#[case::for_encryption(json!({"use": "enc"}))]
+#[case::for_signing_only(json!({"use": null, "key_ops": ["sign"]}))]
+#[case::for_another_algorithm(json!({"alg": "ES384"}))]
+#[case::for_key_agreement(json!({"alg": "ECDH-ES"}))]
+#[case::on_another_curve(json!({"crv": "P-384", "alg": null}))]
+#[case::without_coordinates(json!({"y": null}))]
+#[tokio::test]
+async fn a_key_made_for_something_else_is_not_used(#[case] change: Value) {
+    let world = World::new();
+    publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
+    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    let token = world.signer.mint(ISSUER);
+    assert_invalid(world.present(&token).await, "token_unknown_key");
+}
+
+#[tokio::test]
+async fn keys_of_kinds_we_do_not_know_do_not_spoil_a_set() {
+    let world = World::new();
+    let strange = json!({"kty": "AKP", "alg": "ML-DSA-65", "kid": "k1", "pub": "x"});
+    let broken = json!({"kty": "EC", "kid": 7});
+    publish(&world.dir, &[strange, broken, world.signer.jwk()]);
+    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    let token = world.signer.mint(ISSUER);
+    world.present(&token).await.expect("the good key is there");
+}
+
+#[tokio::test]
+async fn a_token_of_a_foreign_key_is_refused() {
+    let world = World::new();
+    let token = Signer::new("k1").mint(ISSUER);
+    assert_invalid(world.present(&token).await, "token_signature");
+}
+
+#[tokio::test]
+async fn the_keys_of_one_issuer_do_not_sign_for_another() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let other = Signer::new("k1");
+    publish(&dir, &[other.jwk()]);
+    let file = dir.path().join("jwks.json");
+    let world = World::with(|config| {
+        config.issuers.push(config::Issuer {
+            issuer: "https://other.test".to_owned(),
+            jwks_file: Some(file),
+            audiences: Vec::new(),
+            subject_claim: None,
+        });
+    });
+    let theirs = other.mint("https://other.test");
+    world.present(&theirs).await.expect("its own token");
+    assert_invalid(world.present(&other.mint(ISSUER)).await, "token_signature");
+}
+
+#[tokio::test]
+async fn a_new_key_is_found_when_a_token_names_it() {
+    let world = World::new();
+    let next = Signer::new("k2");
+    publish(&world.dir, &[world.signer.jwk(), next.jwk()]);
+    let token = next.mint(ISSUER);
+    world.present(&token).await.expect("the key was published");
+}
+
+#[tokio::test]
+async fn a_withdrawn_key_ends_the_tokens_it_signed_also_the_remembered_ones() {
+    let world = World::new();
+    let old = world.signer.mint(ISSUER);
+    world.present(&old).await.expect("good");
+    let next = Signer::new("k2");
+    publish(&world.dir, &[next.jwk()]);
+    world
+        .present(&next.mint(ISSUER))
+        .await
+        .expect("the new key");
+    assert_invalid(world.present(&old).await, "token_unknown_key");
+}
+
+#[tokio::test]
+async fn a_flood_of_unknown_key_ids_costs_three_loads() {
+    let world = World::new();
+    let before = COUNTERS.key_set_fetches.get();
+    for n in 0..50 {
+        let token = world.changed(&json!({"kid": format!("x{n}")}), &json!({}));
+        assert_invalid(world.present(&token).await, "token_unknown_key");
+    }
+    // Other tests count too when they share the process.
+    let issuer = &world.authenticator.issuers[0];
+    assert!(COUNTERS.key_set_fetches.get() > before);
+    assert_eq!(issuer.loads_started(), 3);
+}
+
+#[tokio::test]
+async fn keys_are_kept_while_their_source_is_gone() {
+    let world = World::new();
+    std::fs::remove_file(world.dir.path().join("jwks.json")).expect("it was there");
+    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    let token = world.signer.mint(ISSUER);
+    world.present(&token).await.expect("the key is kept");
+}
+
+#[tokio::test]
+async fn a_key_file_without_keys_is_told_at_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("jwks.json");
+    std::fs::write(&path, "[]").expect("a file");
+    let mut config = auth(&[ISSUER]);
+    config.issuers[0].jwks_file = Some(path);
+    let clock = TestClock::at(NOW);
+    let error = Authenticator::new(&config, clock, Tasks::new()).expect_err("no keys");
+    assert_eq!(
+        error.to_string(),
+        "the keys of https://issuer.test cannot be loaded"
+    );
+}
