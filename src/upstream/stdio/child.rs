@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::{Backoff, Crash};
 use super::outbox::{Outbox, SendError};
+use super::pool::ChildSlots;
+use super::starts::StartPermit;
 use super::stderr::Log;
 use crate::call::OwnerKey;
 use crate::telemetry::metrics::LABELED;
@@ -39,6 +40,7 @@ pub(super) struct ChildState {
     pub(super) pid: u32,
     pub(super) log: Log,
     backoff: Arc<Backoff>,
+    slots: Arc<ChildSlots>,
     started: Instant,
     /// Uses that keep it from counting as idle.
     busy: AtomicU32,
@@ -46,7 +48,7 @@ pub(super) struct ChildState {
     last_used: AtomicU64,
     has_spoken: AtomicBool,
     /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
-    start_permit: Mutex<Option<OwnedSemaphorePermit>>,
+    start_permit: Mutex<Option<StartPermit>>,
     stop_reason: OnceLock<StopReason>,
     status: OnceLock<ExitStatus>,
     closed: CancellationToken,
@@ -54,26 +56,31 @@ pub(super) struct ChildState {
     reaped: CancellationToken,
 }
 
+/// What a child is born with.
+pub(super) struct Birth {
+    pub(super) upstream: Arc<str>,
+    pub(super) owner: OwnerKey,
+    pub(super) pid: u32,
+    pub(super) log: Log,
+    pub(super) backoff: Arc<Backoff>,
+    pub(super) slots: Arc<ChildSlots>,
+    pub(super) start_permit: StartPermit,
+}
+
 impl ChildState {
-    pub(super) fn new(
-        upstream: Arc<str>,
-        owner: OwnerKey,
-        pid: u32,
-        log: Log,
-        backoff: Arc<Backoff>,
-        start_permit: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(super) fn new(birth: Birth) -> Self {
         Self {
-            upstream,
-            owner,
-            pid,
-            log,
-            backoff,
+            upstream: birth.upstream,
+            owner: birth.owner,
+            pid: birth.pid,
+            log: birth.log,
+            backoff: birth.backoff,
+            slots: birth.slots,
             started: Instant::now(),
             busy: AtomicU32::new(0),
             last_used: AtomicU64::new(0),
             has_spoken: AtomicBool::new(false),
-            start_permit: Mutex::new(Some(start_permit)),
+            start_permit: Mutex::new(Some(birth.start_permit)),
             stop_reason: OnceLock::new(),
             status: OnceLock::new(),
             closed: CancellationToken::new(),
@@ -120,8 +127,30 @@ impl ChildState {
         }
         self.release_start();
         self.account();
+        self.tell_end();
         self.closed.cancel();
         self.gone.cancel();
+    }
+
+    fn tell_end(&self) {
+        let (upstream, pid) = (&*self.upstream, self.pid);
+        let status = self
+            .status
+            .get()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        match self.stop_reason() {
+            None => tracing::warn!(upstream, pid, status, "an upstream process ended by itself"),
+            Some(reason) => {
+                tracing::info!(
+                    upstream,
+                    pid,
+                    status,
+                    ?reason,
+                    "an upstream process was stopped"
+                );
+            }
+        }
     }
 
     /// It has written a message: it is up.
@@ -133,12 +162,17 @@ impl ChildState {
         self.touch();
     }
 
-    /// Lets the next child start.
+    /// Lets the next child start; from now on this one may be idle.
     pub(super) fn release_start(&self) {
-        self.start_permit
+        let permit = self
+            .start_permit
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+        if permit.is_some() {
+            drop(permit);
+            self.slots.went_idle(self.owner);
+        }
     }
 
     fn is_starting(&self) -> bool {
@@ -310,6 +344,8 @@ pub struct BusyGuard(Arc<ChildState>);
 impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.touch();
-        self.0.busy.fetch_sub(1, Ordering::AcqRel);
+        if self.0.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.slots.went_idle(self.0.owner);
+        }
     }
 }

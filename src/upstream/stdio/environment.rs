@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
@@ -79,6 +80,39 @@ fn private_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Tries while the last holder's guardian is still at work.
+const TRIES: u32 = 100;
+
+/// Between two of them.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// Takes the lock in `file`; `None` when another gateway holds it.
+fn lock(file: &Path) -> io::Result<Option<File>> {
+    let mut lock = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(file)?;
+    for _ in 0..TRIES {
+        match lock.try_lock() {
+            Ok(()) => {
+                lock.set_len(0)?;
+                write!(lock, "{}", std::process::id())?;
+                return Ok(Some(lock));
+            }
+            Err(TryLockError::WouldBlock) => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        let holder: u32 = std::fs::read_to_string(file)?.parse().unwrap_or(0);
+        if Path::new(&format!("/proc/{holder}")).exists() {
+            return Ok(None);
+        }
+        std::thread::sleep(TRY_AGAIN);
+    }
+    Ok(None)
+}
+
 /// Gateways that may share one state directory, each with its own part of it.
 const MAX_SHARES: u32 = 64;
 
@@ -86,8 +120,8 @@ const MAX_SHARES: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Homes {
     root: PathBuf,
-    /// Held while we live: what carries a path below `root` is a child of ours.
-    _lock: File,
+    /// Held while we or our guardian live: what carries a path below `root` is a child of ours.
+    lock: File,
     /// Children that live in a home now.
     used: Mutex<HashMap<PathBuf, usize>>,
 }
@@ -123,20 +157,21 @@ impl Homes {
         for share in 0..MAX_SHARES {
             let root = directory.join(share.to_string());
             private_dir(&root)?;
-            let lock = File::create(root.join("lock"))?;
-            match lock.try_lock() {
-                Ok(()) => {
-                    return Ok(Self {
-                        root,
-                        _lock: lock,
-                        used: Mutex::default(),
-                    });
-                }
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) => return Err(error),
+            if let Some(lock) = lock(&root.join("lock"))? {
+                return Ok(Self {
+                    root,
+                    lock,
+                    used: Mutex::default(),
+                });
             }
         }
         Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// The lock on the root, for the guardian: whoever starts next must not take the root while
+    /// it still ends what carries it.
+    pub(super) fn lock(&self) -> io::Result<File> {
+        self.lock.try_clone()
     }
 
     /// The directory that all homes and caches are below.
@@ -280,8 +315,6 @@ pub(super) fn find_program(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::call::Principal;
     use crate::secret::Secret;

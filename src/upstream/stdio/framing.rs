@@ -16,12 +16,27 @@ const READ: usize = 8 * 1024;
 /// How long the end of output waits for the end of the process, to know its last words.
 const LAST_WORDS_WAIT: Duration = Duration::from_millis(500);
 
+/// Stray lines after which a noisy child has to wait for [`PAUSE`].
+const MAX_NOISE: usize = 256;
+
+/// What one read of a line that is too long counts for, in stray lines.
+const READ_NOISE: usize = 16;
+
+/// Bounds what noise costs us.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Messages up to this length leave the buffer as copies: what is kept of them must not hold a
+/// buffer much larger than they are.
+const COPIED: usize = 4 * 1024;
+
 /// The messages of one child, in order. Reading is what keeps the child going: what is not read
 /// stays in the pipe, and a full pipe pauses the child. Dropping it stops the child.
 #[derive(Debug)]
 pub struct Lines {
     pipe: Option<Receiver>,
     cutter: Cutter,
+    /// Stray lines since the last pause; reads of a line that is too long count for several.
+    noise: usize,
     state: Arc<ChildState>,
 }
 
@@ -30,6 +45,7 @@ impl Lines {
         Self {
             pipe: Some(pipe),
             cutter: Cutter::new(max_line),
+            noise: 0,
             state,
         }
     }
@@ -50,7 +66,10 @@ impl Lines {
                         self.state.spoke();
                         return Some(message);
                     }
-                    Line::Stray(text) => self.state.stray(&text),
+                    Line::Stray(text) => {
+                        self.noise += 1;
+                        self.state.stray(&text);
+                    }
                     Line::TooLong { bytes, stand_in } => {
                         self.state.too_long(bytes);
                         if stand_in.is_some() {
@@ -58,6 +77,11 @@ impl Lines {
                         }
                     }
                 }
+            }
+            self.noise += usize::from(self.cutter.skipped.is_some()) * READ_NOISE;
+            if self.noise >= MAX_NOISE {
+                tokio::time::sleep(PAUSE).await;
+                self.noise = 0;
             }
             if !self.fill().await {
                 self.finish().await;
@@ -155,6 +179,7 @@ impl Cutter {
                 self.keep_bounded();
                 return None;
             };
+            let capacity = self.buffer.capacity();
             let mut line = self.buffer.split_to(self.searched + at + 1);
             self.searched = 0;
             line.truncate(line.len() - 1);
@@ -171,6 +196,9 @@ impl Cutter {
             let text = line.trim_ascii();
             match text.first() {
                 None => {}
+                Some(b'{' | b'[') if text.len() <= COPIED || text.len() * 2 < capacity => {
+                    return Some(Line::Message(Bytes::copy_from_slice(text)));
+                }
                 Some(b'{' | b'[') => return Some(Line::Message(line.slice_ref(text))),
                 Some(_) => return Some(Line::Stray(line.slice_ref(text))),
             }

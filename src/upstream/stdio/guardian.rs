@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::environment::Homes;
 use super::{reap, strays};
 
 /// The hidden subcommand.
@@ -96,6 +98,7 @@ pub(super) struct Guardian {
 struct Program {
     exe: PathBuf,
     root: PathBuf,
+    lock: File,
 }
 
 #[derive(Debug)]
@@ -105,15 +108,16 @@ struct Link {
 }
 
 impl Guardian {
-    /// Starts the guardian process from the program `exe`; `root` is what marks strays.
-    pub(super) fn start(exe: &Path, root: &Path) -> io::Result<Self> {
+    /// Starts the guardian process from the program `exe`; `homes` tell strays.
+    pub(super) fn start(exe: &Path, homes: &Homes) -> io::Result<Self> {
         let mut link = Link {
             process: None,
             groups: BTreeSet::new(),
         };
         let program = Program {
             exe: exe.to_owned(),
-            root: root.to_owned(),
+            root: homes.root().to_owned(),
+            lock: homes.lock()?,
         };
         link.revive(&program)?;
         Ok(Self {
@@ -201,7 +205,7 @@ impl Link {
             .process_group(0);
         command
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(program.lock.try_clone()?)
             .stderr(Stdio::null());
         let mut child = reap::spawn(&mut command)?;
         let mut pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
 use super::environment::{Home, Homes};
@@ -142,7 +143,10 @@ pub(super) fn group_of(child: &Child) -> i32 {
 
 /// Ends a child that nobody wants any more.
 fn discard(mut unwanted: Launched, guardian: &Guardian) {
-    drop(unwanted.child.kill());
+    if let Some(group) = Pid::from_raw(group_of(&unwanted.child)) {
+        // The only failure is that nobody is there any more.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
     drop(unwanted.child.wait());
     reap::forget(unwanted.child.id());
     guardian.release(group_of(&unwanted.child));

@@ -21,6 +21,7 @@ mod pool;
 mod process;
 mod reap;
 mod runtime;
+mod starts;
 mod stderr;
 mod strays;
 

@@ -2,6 +2,7 @@
 //! who has to make room (DESIGN §6).
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
@@ -23,6 +24,8 @@ pub(super) struct ChildSlots {
     caps: Caps,
     /// Callers that may wait at once.
     max_waiting: usize,
+    /// Whether anybody waits, to be asked without the lock.
+    is_contended: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -88,6 +91,7 @@ impl ChildSlots {
         Arc::new(Self {
             caps,
             max_waiting,
+            is_contended: AtomicBool::new(false),
             inner: Mutex::default(),
         })
     }
@@ -96,21 +100,43 @@ impl ChildSlots {
     /// stopped to make room; never somebody else's.
     pub(super) fn take(self: &Arc<Self>, wish: Wish) -> Place {
         let mut inner = self.inner();
-        inner.waiting.retain(|waiter| !waiter.grant.is_closed());
+        inner.forget_gone();
         if inner.fits(&wish, self.caps) {
             return Place::Taken(self.occupy(&mut inner, &wish));
         }
         if inner.waiting.len() >= self.max_waiting {
             return Place::Refused;
         }
-        let promised = inner.make_room(&wish, self.caps);
+        let promised = inner.make_room(&wish);
         let (grant, later) = oneshot::channel();
+        self.is_contended.store(true, Ordering::Release);
         inner.waiting.push_back(Waiter {
             wish,
             promised,
             grant,
         });
         Place::Later(later)
+    }
+
+    /// A child of `owner` is not in use any more: if its principal waits for a place, this is one.
+    pub(super) fn went_idle(&self, owner: OwnerKey) {
+        if !self.is_contended.load(Ordering::Acquire) {
+            return;
+        }
+        let mut inner = self.inner();
+        inner.forget_gone();
+        let at = inner
+            .waiting
+            .iter()
+            .position(|w| w.wish.owner == owner && w.promised.is_none());
+        if let Some(waiter) = at.and_then(|at| inner.waiting.get(at)) {
+            let promised = inner.make_room(&waiter.wish);
+            if let Some(waiter) = at.and_then(|at| inner.waiting.get_mut(at)) {
+                waiter.promised = promised;
+            }
+        }
+        self.is_contended
+            .store(!inner.waiting.is_empty(), Ordering::Release);
     }
 
     /// Every child in a place.
@@ -195,12 +221,16 @@ impl Inner {
         self.upstreams.get(&wish.upstream).copied().unwrap_or(0) < wish.max_of_upstream
     }
 
+    /// Forgets waiters that gave up.
+    fn forget_gone(&mut self) {
+        self.waiting.retain(|waiter| !waiter.grant.is_closed());
+    }
+
     /// Stops the least recently used idle child of the same principal whose place would do.
     /// Returns the place that will be free because of it.
-    fn make_room(&self, wish: &Wish, caps: Caps) -> Option<u64> {
+    fn make_room(&self, wish: &Wish) -> Option<u64> {
         let same_upstream = !self.upstream_fits(wish);
         // Total and principal's cap are helped by any child of the principal.
-        debug_assert!(!self.fits(wish, caps), "only called when there is no place");
         let promised = |id: &u64| self.waiting.iter().any(|w| w.promised.as_ref() == Some(id));
         let candidates = self.taken.iter().filter(|(_, taken)| {
             taken.owner == wish.owner && (!same_upstream || taken.upstream == wish.upstream)
@@ -245,7 +275,7 @@ impl Inner {
     /// Who gets a place now that `vacated` is free: whoever it was vacated for, else the first
     /// whose caps allow it.
     fn next_waiter(&mut self, vacated: u64, caps: Caps) -> Option<Waiter> {
-        self.waiting.retain(|waiter| !waiter.grant.is_closed());
+        self.forget_gone();
         let fits = |waiter: &Waiter| self.fits(&waiter.wish, caps);
         let promised = self
             .waiting
@@ -274,5 +304,139 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.slots.vacate(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::call::Principal;
+    use crate::upstream::stdio::backoff::Backoff;
+    use crate::upstream::stdio::child::Birth;
+    use crate::upstream::stdio::starts::Starts;
+    use crate::upstream::stdio::stderr::Log;
+
+    fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {
+        ChildSlots::new(&Stdio {
+            max_children: total,
+            max_children_per_principal: per_owner,
+            idle: std::time::Duration::MAX,
+            spawn_wait: std::time::Duration::MAX,
+        })
+    }
+
+    fn wish(who: &str, upstream: &str) -> Wish {
+        let owner = Principal::new("i", who, "", Vec::new(), None).owner();
+        Wish {
+            owner,
+            upstream: upstream.into(),
+            max_of_upstream: 3,
+        }
+    }
+
+    /// A child that has spoken, in its place.
+    fn child(slots: &Arc<ChildSlots>, slot: &Slot, wish: &Wish) -> Arc<ChildState> {
+        let starts = Starts::new(1);
+        let permit = starts.permit(&wish.upstream).now_or_never().flatten();
+        let child = Arc::new(ChildState::new(Birth {
+            upstream: Arc::clone(&wish.upstream),
+            owner: wish.owner,
+            pid: 0,
+            log: Log::new(&std::collections::BTreeMap::new()),
+            backoff: Arc::new(Backoff::default()),
+            slots: Arc::clone(slots),
+            start_permit: permit.unwrap(),
+        }));
+        slot.settle(Arc::clone(&child));
+        child.spoke();
+        child
+    }
+
+    fn at_once(slots: &Arc<ChildSlots>, wish: Wish) -> Slot {
+        match slots.take(wish) {
+            Place::Taken(slot) => slot,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn later(slots: &Arc<ChildSlots>, wish: Wish) -> oneshot::Receiver<Slot> {
+        match slots.take(wish) {
+            Place::Later(later) => later,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_place_goes_to_whoever_gave_a_child_for_it() {
+        let slots = slots(2, 2);
+        let alice = wish("alice", "up");
+        let first = at_once(&slots, alice.clone());
+        let idle = child(&slots, &first, &alice);
+        let _second = at_once(&slots, wish("bob", "up"));
+        let mut carol = later(&slots, wish("carol", "up"));
+        let mut mine = later(&slots, alice);
+        assert!(idle.closed().is_cancelled(), "alice's own child makes room");
+        drop(first);
+        assert!(carol.try_recv().is_err(), "though carol came first");
+        assert!(mine.try_recv().is_ok());
+    }
+
+    #[test]
+    fn each_waiter_costs_one_child_at_most() {
+        let slots = slots(9, 2);
+        let alice = wish("alice", "up");
+        let places = [0, 1].map(|_| at_once(&slots, alice.clone()));
+        let children = [0, 1].map(|at: usize| child(&slots, &places[at], &alice));
+        let closed = || {
+            children
+                .iter()
+                .filter(|child| child.closed().is_cancelled())
+                .count()
+        };
+        let _one = later(&slots, alice.clone());
+        assert_eq!(closed(), 1);
+        let _two = later(&slots, alice.clone());
+        assert_eq!(closed(), 2);
+        let _three = later(&slots, alice);
+        assert_eq!(slots.counts(), (2, 3));
+    }
+
+    #[test]
+    fn a_child_that_is_ending_anyway_saves_another() {
+        let slots = slots(9, 2);
+        let alice = wish("alice", "up");
+        let places = [0, 1].map(|_| at_once(&slots, alice.clone()));
+        let children = [0, 1].map(|at: usize| child(&slots, &places[at], &alice));
+        children[1].stop(StopReason::Dropped);
+        let _one = later(&slots, alice);
+        assert!(!children[0].closed().is_cancelled());
+    }
+
+    #[test]
+    fn waiting_has_a_bound_and_leaves_nothing() {
+        let slots = slots(1, 1);
+        let place = at_once(&slots, wish("alice", "up"));
+        let waiting: Vec<_> = (0..4).map(|_| later(&slots, wish("bob", "up"))).collect();
+        assert!(matches!(slots.take(wish("bob", "up")), Place::Refused));
+        drop(waiting);
+        drop(place);
+        assert_eq!(slots.counts(), (0, 0));
+        assert_eq!(slots.entries(), 0);
+    }
+
+    #[test]
+    fn a_grant_that_nobody_takes_goes_on_to_the_next() {
+        let slots = slots(1, 1);
+        let place = at_once(&slots, wish("alice", "up"));
+        let (gone, mut next) = (
+            later(&slots, wish("bob", "a")),
+            later(&slots, wish("carol", "b")),
+        );
+        drop(place);
+        assert!(next.try_recv().is_err(), "first come, first served");
+        drop(gone);
+        assert!(next.try_recv().is_ok());
     }
 }

@@ -23,7 +23,7 @@ use super::stderr::Drain;
 use crate::telemetry::metrics::COUNTERS;
 
 /// How long a start may hold back others.
-const START_WINDOW: Duration = Duration::from_secs(10);
+const START_WINDOW: Duration = Duration::from_secs(2);
 
 /// Between two looks at a process or group that nothing announces the end of.
 const LOOK: Duration = Duration::from_millis(10);

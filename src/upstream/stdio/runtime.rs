@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::unix::pipe;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::backoff::{Backoff, Wait};
-use super::child::{ChildState, StdioConnection, StopReason};
+use super::child::{Birth, ChildState, StdioConnection, StopReason};
 use super::environment::{self, Home, Homes, Host};
 use super::exec_child::Plan;
 use super::framing::Lines;
@@ -21,6 +21,7 @@ use super::outbox::Outbox;
 use super::pool::{ChildSlots, Place, Slot, Wish};
 use super::process::{Group, Keeper, Ladder};
 use super::reap;
+use super::starts::{StartPermit, Starts};
 use super::stderr::{Drain, Log};
 use crate::call::OwnerKey;
 use crate::config::{self, Carrier, StdioCarrier};
@@ -29,6 +30,9 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, LABELED, Open};
 
 /// A wait that is shorter is waited for instead of refused.
 const SHORT_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Between two looks for children that were being started at the end.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Between two looks for crash series that are over.
 const TIDY: Duration = Duration::from_secs(15);
@@ -90,10 +94,12 @@ pub struct StdioRuntime {
     tasks: Tasks,
     homes: Arc<Homes>,
     slots: Arc<ChildSlots>,
-    starts: Arc<Semaphore>,
+    starts: Starts,
     backoff: Arc<Backoff>,
     guardian: Arc<Guardian>,
     launcher: Launcher,
+    /// Cancelled when no child may start any more.
+    ended: CancellationToken,
 }
 
 impl StdioRuntime {
@@ -112,7 +118,7 @@ impl StdioRuntime {
             tracing::warn!(%error, "orphans of stdio children cannot be adopted");
         }
         let homes = Homes::open(&host.state_dirs)?;
-        let guardian = Arc::new(Guardian::start(&host.exe, homes.root())?);
+        let guardian = Arc::new(Guardian::start(&host.exe, &homes)?);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let launcher = Launcher::start(
             Arc::clone(&guardian),
@@ -122,7 +128,8 @@ impl StdioRuntime {
         let runtime = Arc::new(Self {
             homes,
             slots: ChildSlots::new(settings),
-            starts: Arc::new(Semaphore::new(cores.saturating_mul(2))),
+            starts: Starts::new(cores),
+            ended: CancellationToken::new(),
             backoff: Arc::new(Backoff::default()),
             guardian,
             launcher,
@@ -183,7 +190,7 @@ impl StdioRuntime {
             place = tokio::time::timeout_at(deadline, self.place(wish)) => {
                 place.ok().flatten().ok_or_else(|| self.at_capacity())?
             }
-            () = self.tasks.stopping().cancelled() => return Err(OpenError::Stopping),
+            () = self.ended.cancelled() => return Err(OpenError::Stopping),
         };
         let home = self.homes.home(owner, &name);
         let command = self.command(carrier, &home)?;
@@ -196,18 +203,25 @@ impl StdioRuntime {
         Ok(self.connect(launched, owner, name, carrier, slot, permit)?)
     }
 
-    /// Stops every child by its ladder and waits until all have ended. Later opens are not
-    /// prevented: cancel [`Tasks`] for that.
+    /// Starts no child any more, stops every one by its ladder and waits until all have ended.
     ///
     /// # Cancel safety
-    /// The children are stopped in any case.
+    /// No child is started any more in any case, and those that run are stopped.
     pub async fn shut_down(&self) {
-        let children = self.slots.children();
-        for child in &children {
-            child.stop(StopReason::ShutDown);
-        }
-        for child in &children {
-            child.reaped().cancelled().await;
+        self.ended.cancel();
+        loop {
+            let children = self.slots.children();
+            for child in &children {
+                child.stop(StopReason::ShutDown);
+            }
+            for child in &children {
+                child.reaped().cancelled().await;
+            }
+            if self.slots.counts().0 == 0 {
+                return;
+            }
+            // One is being started just now: it will see that it is too late.
+            tokio::time::sleep(LOOK).await;
         }
     }
 
@@ -244,14 +258,14 @@ impl StdioRuntime {
         Ok(())
     }
 
-    async fn place(&self, wish: Wish) -> Option<(Slot, OwnedSemaphorePermit)> {
+    async fn place(&self, wish: Wish) -> Option<(Slot, StartPermit)> {
+        let upstream = Arc::clone(&wish.upstream);
         let slot = match self.slots.take(wish) {
             Place::Taken(slot) => slot,
             Place::Later(later) => later.await.ok()?,
             Place::Refused => return None,
         };
-        let permit = Arc::clone(&self.starts).acquire_owned().await.ok()?;
-        Some((slot, permit))
+        Some((slot, self.starts.permit(&upstream).await?))
     }
 
     fn at_capacity(&self) -> OpenError {
@@ -307,7 +321,7 @@ impl StdioRuntime {
         upstream: Arc<str>,
         carrier: &StdioCarrier,
         slot: Slot,
-        permit: OwnedSemaphorePermit,
+        permit: StartPermit,
     ) -> io::Result<(StdioConnection, Lines)> {
         let pid = launched.child.id();
         let group = Group::new(launched.child, Arc::clone(&self.guardian))?;
@@ -315,10 +329,21 @@ impl StdioRuntime {
         let outbox = Arc::new(Outbox::new(outbox, self.max_message));
         let stdout = pipe::Receiver::from_owned_fd(launched.stdout)?;
         let stderr = Drain::new(pipe::Receiver::from_owned_fd(launched.stderr)?, pid);
-        let log = Log::new(carrier);
+        let log = Log::new(&carrier.env);
         let backoff = Arc::clone(&self.backoff);
-        let state = Arc::new(ChildState::new(upstream, owner, pid, log, backoff, permit));
+        let state = Arc::new(ChildState::new(Birth {
+            upstream,
+            owner,
+            pid,
+            log,
+            backoff,
+            slots: Arc::clone(&self.slots),
+            start_permit: permit,
+        }));
         slot.settle(Arc::clone(&state));
+        if self.ended.is_cancelled() {
+            state.stop(StopReason::ShutDown);
+        }
         let ladder = Ladder {
             eof: carrier.stop_eof,
             term: carrier.stop_term,

@@ -1,13 +1,14 @@
 //! What children say beside the protocol: drained always, logged at a bounded rate without
 //! secrets, and the end of it kept for the error a caller gets (SPEC D-03).
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
-use crate::config::StdioCarrier;
+use crate::secret::Secret;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Kept for the caller's error, bytes.
@@ -56,8 +57,8 @@ struct Shared {
 
 impl Log {
     /// A log that hides the values of the child's own variables.
-    pub(super) fn new(carrier: &StdioCarrier) -> Self {
-        let secrets = carrier.env.values().map(crate::secret::Secret::expose);
+    pub(super) fn new(env: &BTreeMap<String, Secret>) -> Self {
+        let secrets = env.values().map(Secret::expose);
         let shared = Shared {
             tail: Tail::default(),
             tokens: BURST,

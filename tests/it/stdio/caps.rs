@@ -86,6 +86,35 @@ async fn whoever_waits_gets_the_next_free_place() {
 }
 
 #[tokio::test]
+async fn a_child_that_turns_idle_makes_room_for_its_principals_next() {
+    let world = World::with(|settings| settings.max_children_per_principal = 1);
+    let (first, mut lines) = world.open("alice", &ready()).await;
+    next(&mut lines).await;
+    let busy = first.busy();
+    let upstream = ready();
+    let opened = async { tokio::join!(world.open("alice", &upstream), async { drop(busy) }).0 };
+    let (_second, _lines) = opened.await;
+    assert!(first.closed().is_cancelled());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn nothing_starts_after_the_shut_down() {
+    let world = World::new();
+    let upstream = ready();
+    let opening = world.runtime.open(super::world::owner("alice"), &upstream);
+    let (opened, ()) = tokio::join!(opening, world.runtime.shut_down());
+    if let Ok((connection, mut lines)) = opened {
+        while next(&mut lines).await.is_some() {}
+        assert!(connection.closed().is_cancelled());
+    }
+    assert_eq!(world.runtime.counts().children, 0);
+    let refused = world.try_open("alice", &upstream).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Stopping), "{refused}");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn an_upstreams_own_cap_is_met_by_its_own_children() {
     let world = World::new();
     let capped = tuned(ready(), |carrier| carrier.max_children = 1);

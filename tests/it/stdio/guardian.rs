@@ -1,13 +1,19 @@
 //! What is left when the gateway itself is killed: nothing.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
 
 use super::world::{World, exists, is_alive, next, python, sh};
 use crate::harness::eventually;
 
 /// Runs [`stand_in`] in a process of its own.
 const STAND_IN: &str = "DRAWBRIDGE_TEST_STAND_IN";
+
+/// Where it keeps its state.
+const STATE: &str = "DRAWBRIDGE_TEST_STATE";
 
 /// A child with a grandchild that ignores signals, and one that left the group.
 const FAMILY: &str = "
@@ -30,7 +36,8 @@ async fn stand_in() {
     if std::env::var_os(STAND_IN).is_none() {
         return;
     }
-    let world = World::new();
+    let state = std::path::PathBuf::from(std::env::var_os(STATE).unwrap());
+    let world = World::at(&state, |_| {});
     let mut pids = vec![world.runtime.guardian_pid().unwrap()];
     let (_family, mut lines) = world.open("alice", &python(FAMILY)).await;
     for _ in 0..3 {
@@ -48,7 +55,13 @@ async fn stand_in() {
 }
 
 /// The stand-in's process, and all pids: guardian, family, plain child.
-fn start_stand_in() -> (std::process::Child, Vec<u32>) {
+fn start_stand_in() -> (Child, Vec<u32>, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let (stand_in, pids) = start_stand_in_at(directory.path());
+    (stand_in, pids, directory)
+}
+
+fn start_stand_in_at(state: &Path) -> (Child, Vec<u32>) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([
         "--exact",
@@ -58,6 +71,7 @@ fn start_stand_in() -> (std::process::Child, Vec<u32>) {
     ]);
     command
         .env(STAND_IN, "1")
+        .env(STATE, state)
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let mut stand_in = command.spawn().unwrap();
@@ -84,15 +98,33 @@ async fn nothing_is_left(pids: &[u32]) {
 
 #[tokio::test]
 async fn killing_the_gateway_leaves_no_child_no_grandchild_and_no_guardian() {
-    let (mut stand_in, pids) = start_stand_in();
+    let (mut stand_in, pids, _directory) = start_stand_in();
     stand_in.kill().unwrap();
     stand_in.wait().unwrap();
     nothing_is_left(&pids).await;
 }
 
 #[tokio::test]
+async fn a_gateway_that_is_started_again_keeps_its_directories_and_its_children() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut stand_in, pids) = start_stand_in_at(directory.path());
+    stand_in.kill().unwrap();
+    stand_in.wait().unwrap();
+    let world = World::at(directory.path(), |_| {});
+    let (connection, mut lines) = world.open("alice", &sh("pwd >&2; echo '{}'; cat")).await;
+    assert_eq!(next(&mut lines).await.as_deref(), Some("{}"));
+    nothing_is_left(&pids).await;
+    assert!(is_alive(connection.pid()));
+    connection.close().await;
+    let words = connection.last_words().unwrap();
+    let homes = directory.path().join("0/homes");
+    assert!(words.contains(homes.to_str().unwrap()), "{words}");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn signals_to_the_guardian_do_not_stop_it_guarding() {
-    let (mut stand_in, pids) = start_stand_in();
+    let (mut stand_in, pids, _directory) = start_stand_in();
     for signal in ["-TERM", "-INT", "-HUP"] {
         let sent = Command::new("kill")
             .args([signal, &pids[0].to_string()])

@@ -24,7 +24,7 @@ pub(super) const ECHO: &str = "while IFS= read -r line; do printf '%s\\n' \"$lin
 pub(super) struct World {
     pub(super) runtime: Arc<StdioRuntime>,
     pub(super) state: PathBuf,
-    _directory: tempfile::TempDir,
+    directory: Option<tempfile::TempDir>,
 }
 
 impl World {
@@ -35,6 +35,14 @@ impl World {
 
     /// The same, with other settings.
     pub(super) fn with(change: impl FnOnce(&mut Stdio)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut world = Self::at(&directory.path().join("state"), change);
+        world.directory = Some(directory);
+        world
+    }
+
+    /// The same in a directory that somebody else looks after.
+    pub(super) fn at(state: &Path, change: impl FnOnce(&mut Stdio)) -> Self {
         let mut settings = Stdio {
             max_children: 256,
             max_children_per_principal: 64,
@@ -42,14 +50,12 @@ impl World {
             spawn_wait: Duration::from_secs(10),
         };
         change(&mut settings);
-        let directory = tempfile::tempdir().unwrap();
-        let state = directory.path().join("state");
-        let host = host(&state);
+        let host = host(state);
         let runtime = StdioRuntime::start(&settings, &limits(), host, Tasks::new()).unwrap();
         Self {
             runtime,
-            state,
-            _directory: directory,
+            state: state.to_owned(),
+            directory: None,
         }
     }
 
