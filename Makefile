@@ -71,6 +71,10 @@ soak: drill ## The long forms: 1,000 disconnects, 5,000 abandoned stdio sessions
 	$(DRILL) drain --rounds 10
 	$(DRILL) lifecycle --sessions 5000
 
+.PHONY: image-check
+image-check: preconditions ## Builds the container image and runs it once (Debian, root; no daemon)
+	deploy/image-check.sh
+
 .PHONY: preconditions
 preconditions:
 	@command -v cargo > /dev/null || { echo 'A Rust toolchain is needed ($(RUST_MIN) or later): https://rustup.rs'; exit 1; }
