@@ -1,10 +1,12 @@
 //! One structured line per request, written when its answer has ended. Fields: `docs/logging.md`.
 //!
-//! A record is filled as the request becomes known and travels with the body of its answer, so
-//! that the line of an event stream is written when the stream ends, and says how.
+//! A line belongs to the exchange and travels with the body of its answer, so that the line of an
+//! event stream is written when the stream ends. Whoever learns something about the request notes
+//! it in the line's record; what is learned after the line is written is lost.
 
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -20,140 +22,221 @@ use crate::telemetry::trace::TraceId;
 /// Names that clients send are cut here.
 const MAX_NAME_BYTES: usize = 128;
 
-/// What is known of one request. Dropping it writes the line.
+/// The line of one exchange; dropped without an answer, it says that the client has gone.
 #[derive(Debug)]
-pub struct AccessRecord {
-    fields: Option<Box<Fields>>,
+pub struct AccessLine {
+    record: AccessRecord,
 }
+
+/// Where facts about a request are noted; cheap to clone. Empty when nobody reads access lines.
+#[derive(Debug, Clone, Default)]
+pub struct AccessRecord(Option<Arc<Mutex<Fields>>>);
 
 #[derive(Debug)]
 struct Fields {
     started: Instant,
     method: Method,
     path: &'static str,
-    client: IpAddr,
-    endpoint: Option<String>,
-    status: u16,
+    client: Option<IpAddr>,
+    written: bool,
+    endpoint: Option<Arc<str>>,
+    status: Option<u16>,
     rpc_method: Option<String>,
     name: Option<String>,
     rpc_id: Option<String>,
     principal: Option<[u8; 4]>,
-    session: Option<String>,
-    upstream: Option<String>,
-    outcome: &'static str,
+    session: Option<u64>,
+    upstream: Option<Arc<str>>,
+    outcome: Option<&'static str>,
     trace: Option<TraceId>,
     bytes_in: u64,
     bytes_out: u64,
 }
 
-impl AccessRecord {
-    /// Begins the record of a request; `path` is the pattern of its route, never what was sent.
-    /// When nobody reads access lines, the record stays empty and costs nothing.
+impl AccessLine {
+    /// Begins the line of a request; `path` is the pattern of its route, never what was sent.
     #[must_use]
-    pub fn begin(method: &Method, path: &'static str, client: IpAddr) -> Self {
-        let fields = tracing::enabled!(target: ACCESS_TARGET, tracing::Level::INFO).then(|| {
-            Box::new(Fields {
+    pub fn begin(method: &Method, path: &'static str, client: Option<IpAddr>) -> Self {
+        let wanted = tracing::enabled!(target: ACCESS_TARGET, tracing::Level::INFO);
+        let fields = wanted.then(|| {
+            Arc::new(Mutex::new(Fields {
                 started: Instant::now(),
                 method: method.clone(),
                 path,
                 client,
+                written: false,
                 endpoint: None,
-                status: 0,
+                status: None,
                 rpc_method: None,
                 name: None,
                 rpc_id: None,
                 principal: None,
                 session: None,
                 upstream: None,
-                outcome: "ok",
+                outcome: None,
                 trace: None,
                 bytes_in: 0,
                 bytes_out: 0,
-            })
+            }))
         });
-        Self { fields }
+        Self {
+            record: AccessRecord(fields),
+        }
     }
 
-    /// Whether a line will be written.
+    /// Where facts are noted.
     #[must_use]
-    pub fn is_wanted(&self) -> bool {
-        self.fields.is_some()
+    pub fn record(&self) -> &AccessRecord {
+        &self.record
     }
 
-    /// The endpoint that was addressed.
-    pub fn endpoint(&mut self, name: &str) {
-        self.set(|fields| fields.endpoint = Some(bounded(name)));
-    }
-
-    /// The JSON-RPC method and id of the message, or of the first one of an array.
-    pub fn message(&mut self, rpc_method: &str, rpc_id: Option<&str>) {
-        self.set(|fields| {
-            fields.rpc_method = Some(bounded(rpc_method));
-            fields.rpc_id = rpc_id.map(bounded);
-        });
-    }
-
-    /// The tool, prompt or resource asked for.
-    pub fn name(&mut self, name: &str) {
-        self.set(|fields| fields.name = Some(bounded(name)));
-    }
-
-    /// Who asked, as a short digest: lines of one principal can be put together, and say no more.
-    pub fn principal(&mut self, owner: OwnerKey) {
-        let digest = owner.bytes().first_chunk().copied();
-        self.set(|fields| fields.principal = digest);
-    }
-
-    /// The tag of the session, never its id.
-    pub fn session(&mut self, tag: &str) {
-        self.set(|fields| fields.session = Some(bounded(tag)));
-    }
-
-    /// The upstream that answered.
-    pub fn upstream(&mut self, name: &str) {
-        self.set(|fields| fields.upstream = Some(bounded(name)));
-    }
-
-    /// How it ended, in one word: `ok`, `tool_error`, a JSON-RPC code, a reason for a refusal.
-    pub fn outcome(&mut self, word: &'static str) {
-        self.set(|fields| fields.outcome = word);
-    }
-
-    /// The trace that the request belongs to.
-    pub fn trace(&mut self, trace: Option<TraceId>) {
-        self.set(|fields| fields.trace = trace);
-    }
-
-    /// Bytes of the request's body.
-    pub fn received(&mut self, bytes: usize) {
-        self.set(|fields| fields.bytes_in = bytes as u64);
-    }
-
-    /// Hands the record to the answer: the line is written when its body has ended or is dropped.
+    /// Hands the line to the answer: it is written when the body has ended or is dropped.
     #[must_use]
     pub fn attach(mut self, response: Response<Body>) -> Response<Body> {
-        let Some(fields) = &mut self.fields else {
+        let record = std::mem::take(&mut self.record);
+        if record.0.is_none() {
             return response;
-        };
-        fields.status = response.status().as_u16();
-        if let Some(size) = response.body().size_hint().exact() {
+        }
+        let status = response.status().as_u16();
+        let size = response.body().size_hint().exact();
+        record.note(|fields| {
+            fields.status = Some(status);
+            fields.bytes_out = size.unwrap_or(0);
+        });
+        if size.is_some() {
             // A body that is there already needs no watching.
-            fields.bytes_out = size;
+            record.write();
             return response;
         }
         response.map(|body| {
             Body::new(Recorded {
                 body,
-                record: self,
+                record,
                 ended: false,
             })
         })
     }
+}
 
-    fn set(&mut self, change: impl FnOnce(&mut Fields)) {
-        if let Some(fields) = &mut self.fields {
-            change(fields);
+impl Drop for AccessLine {
+    fn drop(&mut self) {
+        self.record.gone();
+        self.record.write();
+    }
+}
+
+impl AccessRecord {
+    /// Whether a line will be written: what costs something to find out need not be otherwise.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The endpoint that was addressed.
+    pub fn endpoint(&self, name: &Arc<str>) {
+        self.note(|fields| fields.endpoint = Some(Arc::clone(name)));
+    }
+
+    /// Method, id and name (tool, prompt or resource) of the message, or of the first one of an
+    /// array.
+    pub fn message(&self, rpc_method: &str, rpc_id: Option<&str>, name: Option<&str>) {
+        self.note(|fields| {
+            fields.rpc_method.get_or_insert_with(|| bounded(rpc_method));
+            fields.rpc_id = fields.rpc_id.take().or_else(|| rpc_id.map(bounded));
+            fields.name = fields.name.take().or_else(|| name.map(bounded));
+        });
+    }
+
+    /// Who asked, as a short digest: lines of one principal can be put together, and say no more.
+    pub fn principal(&self, owner: OwnerKey) {
+        self.note(|fields| fields.principal = owner.bytes().first_chunk().copied());
+    }
+
+    /// The tag of the session, never its id.
+    pub fn session(&self, tag: u64) {
+        self.note(|fields| fields.session = Some(tag));
+    }
+
+    /// The upstream that answered.
+    pub fn upstream(&self, name: &Arc<str>) {
+        self.note(|fields| fields.upstream = Some(Arc::clone(name)));
+    }
+
+    /// How it ended, in one word, when the status does not say it all; the first word counts.
+    pub fn outcome(&self, word: &'static str) {
+        self.note(|fields| {
+            fields.outcome.get_or_insert(word);
+        });
+    }
+
+    /// The trace that the request belongs to.
+    pub fn trace(&self, trace: Option<TraceId>) {
+        self.note(|fields| fields.trace = trace);
+    }
+
+    /// Bytes of the request's body.
+    pub fn received(&self, bytes: usize) {
+        self.note(|fields| fields.bytes_in = bytes as u64);
+    }
+
+    fn gone(&self) {
+        self.outcome("client_gone");
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Fields)) {
+        if let Some(fields) = &self.0 {
+            change(&mut fields.lock().unwrap_or_else(PoisonError::into_inner));
         }
+    }
+
+    /// Writes the line, once.
+    fn write(&self) {
+        self.note(|fields| {
+            if !std::mem::replace(&mut fields.written, true) {
+                fields.write();
+            }
+        });
+    }
+}
+
+impl Fields {
+    fn write(&self) {
+        let micros = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let principal = self.principal.map(u32::from_be_bytes);
+        let by_status = if self.status.is_some_and(|status| status < 400) {
+            "ok"
+        } else {
+            "refused"
+        };
+        // Fields that are `None` are left out of the line.
+        tracing::info!(
+            target: ACCESS_TARGET,
+            status = self.status,
+            method = self.method.as_str(),
+            path = self.path,
+            client = self.client.map(tracing::field::display),
+            endpoint = self.endpoint.as_deref(),
+            rpc_method = self.rpc_method.as_deref(),
+            rpc_id = self.rpc_id.as_deref(),
+            name = self.name.as_deref(),
+            principal = principal.map(|digest| tracing::field::display(Hex(u64::from(digest), 8))),
+            session = self.session.map(|tag| tracing::field::display(Hex(tag, 16))),
+            upstream = self.upstream.as_deref(),
+            outcome = self.outcome.unwrap_or(by_status),
+            trace_id = self.trace.as_ref().map(TraceId::as_str),
+            bytes_in = self.bytes_in,
+            bytes_out = self.bytes_out,
+            duration_us = micros,
+        );
+    }
+}
+
+/// A number in so many hexadecimal digits.
+struct Hex(u64, usize);
+
+impl std::fmt::Display for Hex {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:0width$x}", self.0, width = self.1)
     }
 }
 
@@ -161,36 +244,6 @@ fn bounded(text: &str) -> String {
     text.get(..text.floor_char_boundary(MAX_NAME_BYTES))
         .unwrap_or_default()
         .to_owned()
-}
-
-impl Drop for AccessRecord {
-    fn drop(&mut self) {
-        let Some(fields) = self.fields.take() else {
-            return;
-        };
-        let micros = u64::try_from(fields.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let principal = fields.principal.map(u32::from_be_bytes);
-        // Fields that are `None` are left out of the line.
-        tracing::info!(
-            target: ACCESS_TARGET,
-            status = fields.status,
-            method = fields.method.as_str(),
-            path = fields.path,
-            client = %fields.client,
-            endpoint = fields.endpoint,
-            rpc_method = fields.rpc_method,
-            rpc_id = fields.rpc_id,
-            name = fields.name,
-            principal = principal.map(|digest| format!("{digest:08x}")),
-            session = fields.session,
-            upstream = fields.upstream,
-            outcome = fields.outcome,
-            trace_id = fields.trace.as_ref().map(TraceId::as_str),
-            bytes_in = fields.bytes_in,
-            bytes_out = fields.bytes_out,
-            duration_us = micros,
-        );
-    }
 }
 
 /// A body that is counted until its end.
@@ -213,7 +266,7 @@ impl http_body::Body for Recorded {
         match &frame {
             Some(Ok(frame)) => {
                 let sent = frame.data_ref().map_or(0, Bytes::len) as u64;
-                this.record.set(|fields| fields.bytes_out += sent);
+                this.record.note(|fields| fields.bytes_out += sent);
             }
             Some(Err(_)) => this.record.outcome("broken"),
             None => this.ended = true,
@@ -233,8 +286,9 @@ impl http_body::Body for Recorded {
 impl Drop for Recorded {
     fn drop(&mut self) {
         if !self.ended && !self.body.is_end_stream() {
-            self.record.outcome("client_gone");
+            self.record.gone();
         }
+        self.record.write();
     }
 }
 

@@ -9,8 +9,9 @@ use futures_util::future::join_all;
 use http::request::Parts;
 use http::{Response, StatusCode};
 
+use super::access_log::AccessRecord;
 use super::exchange::{Links, Outcome, Running};
-use super::streamable::{MODERN_KEY, session_id};
+use super::streamable::{MODERN_KEY, note_message, session_id};
 use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -28,13 +29,22 @@ impl Front {
         principal: Arc<Principal>,
         parts: &Parts,
         bytes: Bytes,
+        record: &AccessRecord,
     ) -> Response<Body> {
         let session = match self.bind(session_id(&parts.headers), &principal, endpoint) {
             Ok(session) => session,
             Err(fault) => return reply::fault_response(&fault, None),
         };
         match self.elements(&session, bytes) {
-            Ok(elements) => self.run_batch(&session, principal, parts, elements).await,
+            Ok(elements) => {
+                record.session(session.tag());
+                elements
+                    .iter()
+                    .flatten()
+                    .for_each(|message| note_message(record, message));
+                self.run_batch(&session, principal, parts, elements, record)
+                    .await
+            }
             Err(fault) => reply::fault_response(&fault, None),
         }
     }
@@ -67,6 +77,7 @@ impl Front {
         principal: Arc<Principal>,
         parts: &Parts,
         elements: Elements,
+        record: &AccessRecord,
     ) -> Response<Body> {
         let outlet: Arc<Outlet> = Arc::default();
         let mut ready = Vec::new();
@@ -104,7 +115,7 @@ impl Front {
             };
         };
         let each = calls.into_iter().map(|(call, link)| {
-            let future = self.run(call, Arc::clone(session));
+            let future = self.run(call, Arc::clone(session), record);
             async move {
                 let outcome = future.await;
                 link.end();

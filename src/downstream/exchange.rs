@@ -15,6 +15,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use tokio::sync::Semaphore;
 
 use super::Front;
+use super::access_log::AccessRecord;
 use super::event_body::{EventBody, Parts};
 use super::reply;
 use crate::auth;
@@ -24,7 +25,7 @@ use crate::protocol::Revision;
 use crate::relay::Failure;
 use crate::session::{CallLink, EventStream, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
-use crate::telemetry::names::error_type;
+use crate::telemetry::names::{attribute, error_type};
 use crate::telemetry::trace::{self, CallSpan};
 
 /// Sessions older than 2025-11-25 cannot resume a stream that was closed early, so that their
@@ -141,9 +142,10 @@ impl Front {
         call: Call,
         session: Arc<Session>,
         link: Arc<CallLink>,
+        record: &AccessRecord,
     ) -> Response<Body> {
         let running = Running {
-            future: Some(self.run(call, Arc::clone(&session))),
+            future: Some(self.run(call, Arc::clone(&session), record)),
             links: Links(link, Vec::new()),
             background: self.background.clone(),
         };
@@ -245,17 +247,24 @@ impl Front {
         self: &Arc<Self>,
         call: Call,
         session: Arc<Session>,
+        record: &AccessRecord,
     ) -> BoxFuture<'static, Outcome> {
         let front = Arc::clone(self);
-        let method = call.message.method().unwrap_or_default();
-        let span = CallSpan::server(&call.trace, method, &call.endpoint.name);
+        let span = server_span(&call, &session);
+        let record = record.clone();
+        record.trace(span.context().trace_id());
         let call = Call {
             trace: span.context().clone(),
             ..call
         };
         Box::pin(async move {
             let answer = front.relay.handle(&call, &session).await;
-            span.finish(ended(&answer));
+            let outcome = ended(&answer);
+            if let Some(word) = outcome.error_type() {
+                record.outcome(word);
+            }
+            drop(record);
+            span.finish(outcome);
             front.outcome(&call, answer)
         })
     }
@@ -292,6 +301,31 @@ impl Front {
     }
 }
 
+/// The span of a call, with what is known before it runs. SPEC C-99.
+fn server_span(call: &Call, session: &Session) -> CallSpan {
+    let message = &call.message;
+    let method = message.method().unwrap_or_default();
+    let mut span = CallSpan::server(&call.trace, method, &call.endpoint.name);
+    match method {
+        "tools/call" => {
+            if let Some(name) = message.param_str("name") {
+                span.tool(&name);
+            }
+        }
+        "prompts/get" => span.prompt(|| message.param_str("name")),
+        _ => {}
+    }
+    span.attribute(attribute::PROTOCOL_VERSION, || call.revision.as_str());
+    span.attribute(attribute::SESSION, || format!("{:016x}", session.tag()));
+    span.attribute(attribute::REQUEST_ID, || {
+        message.id().unwrap_or_default().to_owned()
+    });
+    if let Some(uri) = message.param_str("uri").filter(|_| span.is_recorded()) {
+        span.attribute(attribute::RESOURCE, || uri.into_owned());
+    }
+    span
+}
+
 /// The outcome as spans and durations tell it.
 fn ended(answer: &Result<Reply, Failure>) -> trace::Outcome {
     match answer {
@@ -301,16 +335,22 @@ fn ended(answer: &Result<Reply, Failure>) -> trace::Outcome {
             None => trace::Outcome::Ok,
         },
         Err(Failure::Denied(_)) => trace::Outcome::Failed(error_type::BAD_REQUEST),
-        Err(Failure::Fault(fault)) => trace::Outcome::Failed(match fault.kind {
-            FaultKind::Cancelled => error_type::CANCELLED,
-            FaultKind::UpstreamTimeout => error_type::TIMEOUT,
-            FaultKind::UpstreamUnavailable => error_type::UNAVAILABLE,
-            FaultKind::UpstreamLost => error_type::LOST,
-            FaultKind::UpstreamInvalid => error_type::INVALID,
-            FaultKind::CallerBusy | FaultKind::GatewayBusy => error_type::BUSY,
-            FaultKind::Internal => error_type::INTERNAL,
-            _ => error_type::BAD_REQUEST,
-        }),
+        Err(Failure::Fault(fault)) => trace::Outcome::Failed(error_word(fault.kind)),
+    }
+}
+
+/// A fault as spans, metrics and access lines call it.
+pub(super) fn error_word(kind: FaultKind) -> &'static str {
+    match kind {
+        FaultKind::Cancelled => error_type::CANCELLED,
+        FaultKind::UpstreamTimeout => error_type::TIMEOUT,
+        FaultKind::UpstreamUnavailable => error_type::UNAVAILABLE,
+        FaultKind::UpstreamLost => error_type::LOST,
+        FaultKind::UpstreamInvalid => error_type::INVALID,
+        FaultKind::CallerBusy | FaultKind::GatewayBusy => error_type::BUSY,
+        FaultKind::UnknownSession | FaultKind::MissingSession => error_type::SESSION,
+        FaultKind::Internal => error_type::INTERNAL,
+        _ => error_type::BAD_REQUEST,
     }
 }
 

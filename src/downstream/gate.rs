@@ -10,7 +10,9 @@ use axum::extract::Request;
 use http::header::{CACHE_CONTROL, ORIGIN, RETRY_AFTER};
 use http::{HeaderValue, Method, Response, StatusCode};
 
+use super::access_log::{AccessLine, AccessRecord};
 use super::guard::RequestKind;
+use super::peer::PeerAddr;
 use super::{Front, Target, cors, reply};
 use crate::auth;
 use crate::config::{AuthMode, Config};
@@ -57,14 +59,16 @@ impl Front {
     pub(super) async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
         let origin = request.headers().get(ORIGIN).cloned();
         let target = self.paths.get(request.uri().path()).cloned();
+        let client = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
+        let line = AccessLine::begin(request.method(), pattern(target.as_ref()), client);
         let kind = match &target {
             Some(Target::Metadata(_)) => RequestKind::Metadata,
             _ if cors::is_preflight(request.method(), request.headers()) => RequestKind::Preflight,
             _ => RequestKind::Mcp,
         };
-        let mut response = self.route(request, target, kind).await;
+        let mut response = self.route(request, target, kind, line.record()).await;
         cors::decorate(&self.guard, kind, origin.as_ref(), response.headers_mut());
-        response
+        line.attach(response)
     }
 
     async fn route(
@@ -72,9 +76,11 @@ impl Front {
         request: Request,
         target: Option<Target>,
         kind: RequestKind,
+        record: &AccessRecord,
     ) -> Response<Body> {
         if let Err(failure) = self.guard.check(kind, request.uri(), request.headers()) {
             LABELED.requests_refused.add(failure.reason(), 1);
+            record.outcome(failure.reason());
             return reply::plain(failure.status(), failure.reason());
         }
         let endpoint = match target {
@@ -89,6 +95,10 @@ impl Front {
         if kind == RequestKind::Preflight {
             return cors::preflight(&self.guard, kind, request.headers());
         }
+        record.endpoint(&endpoint.name);
+        if let [upstream] = endpoint.upstreams.as_slice() {
+            record.upstream(upstream);
+        }
         let query = request.uri().query();
         let principal = match self
             .auth
@@ -96,13 +106,18 @@ impl Front {
             .await
         {
             Ok(principal) => principal,
-            Err(denied) => return reply::denied(&denied),
+            Err(denied) => {
+                record.outcome(denied.reason);
+                return reply::denied(&denied);
+            }
         };
+        record.principal(principal.owner());
         let method = request.method().clone();
         if ![Method::POST, Method::GET, Method::DELETE].contains(&method) {
             return reply::method_not_allowed();
         }
         if let Err(wait) = self.rate.check(principal.owner()) {
+            record.outcome("rate_limited");
             let mut response = reply::plain(
                 StatusCode::TOO_MANY_REQUESTS,
                 "too many requests, slow down",
@@ -113,10 +128,20 @@ impl Front {
         }
         let (parts, body) = request.into_parts();
         match method {
-            Method::POST => self.post(&endpoint, principal, &parts, body).await,
-            Method::GET => self.get(&endpoint, &principal, &parts.headers),
-            _ => self.delete(&endpoint, &principal, &parts.headers),
+            Method::POST => self.post(&endpoint, principal, &parts, body, record).await,
+            Method::GET => self.get(&endpoint, &principal, &parts.headers, record),
+            _ => self.delete(&endpoint, &principal, &parts.headers, record),
         }
+    }
+}
+
+/// What an access line shows instead of the path that was sent.
+fn pattern(target: Option<&Target>) -> &'static str {
+    match target {
+        None => "other",
+        Some(Target::Metadata(_)) => "/.well-known/oauth-protected-resource",
+        Some(Target::Endpoint(endpoint)) if endpoint.path == "/mcp" => "/mcp",
+        Some(Target::Endpoint(_)) => "/mcp/{endpoint}",
     }
 }
 

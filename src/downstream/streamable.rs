@@ -10,6 +10,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
+use super::access_log::AccessRecord;
 use super::{Front, reply};
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
@@ -18,6 +19,7 @@ use crate::protocol::headers::{self, HeaderError, LAST_EVENT_ID, MCP_SESSION_ID}
 use crate::protocol::{Era, Kind, Message, RequestId, Revision};
 use crate::relay::Failure;
 use crate::session::{CallLink, EventId, NoRoom, Outlet, Session};
+use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 /// How long a whole request body may take.
@@ -35,6 +37,7 @@ impl Front {
         principal: Arc<Principal>,
         parts: &Parts,
         body: Body,
+        record: &AccessRecord,
     ) -> Response<Body> {
         let accept = Accept::read(&parts.headers);
         if !(accept.json && accept.events) {
@@ -53,21 +56,29 @@ impl Front {
             Ok(bytes) => bytes,
             Err(response) => return response,
         };
+        record.received(bytes.len());
         if Message::is_batch(&bytes) {
-            return self.post_batch(endpoint, principal, parts, bytes).await;
+            return self
+                .post_batch(endpoint, principal, parts, bytes, record)
+                .await;
         }
         let message = match Message::parse(bytes, self.settings.limits.json_depth) {
             Ok(message) => message,
             Err(error) => {
+                record.outcome(error_type::BAD_REQUEST);
                 return reply::fault_response(&reply::decode_fault(&error), error.id());
             }
         };
+        note_message(record, &message);
         match self
-            .post_message(endpoint, principal, parts, message.clone())
+            .post_message(endpoint, principal, parts, message.clone(), record)
             .await
         {
             Ok(response) => response,
-            Err(fault) => reply::fault_response(&fault, message.id()),
+            Err(fault) => {
+                record.outcome(super::exchange::error_word(fault.kind));
+                reply::fault_response(&fault, message.id())
+            }
         }
     }
 
@@ -77,6 +88,7 @@ impl Front {
         principal: Arc<Principal>,
         parts: &Parts,
         message: Message,
+        record: &AccessRecord,
     ) -> Result<Response<Body>, Fault> {
         check_era(&parts.headers, &message)?;
         let given = session_id(&parts.headers);
@@ -88,14 +100,15 @@ impl Front {
                     "the session is initialized already",
                 ));
             }
-            return self.initialize(endpoint, principal, &message).await;
+            return self.initialize(endpoint, principal, &message, record).await;
         }
         let session = self.bind(given, &principal, endpoint)?;
+        record.session(session.tag());
         match message.kind() {
             Kind::Request => {
                 let (call, link) =
                     self.begin(&session, principal, &parts.headers, message, Arc::default())?;
-                Ok(self.exchange(call, session, link).await)
+                Ok(self.exchange(call, session, link, record).await)
             }
             Kind::Notification => {
                 self.relay.notification(&session, &message).await;
@@ -113,6 +126,7 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         message: &Message,
+        record: &AccessRecord,
     ) -> Result<Response<Body>, Fault> {
         if self.tasks.draining().is_cancelled() {
             return Err(Fault::new(
@@ -128,6 +142,7 @@ impl Front {
             .await
         {
             Ok((session, result)) => {
+                record.session(session.tag());
                 let body = result.into_response(&id);
                 let mut response = reply::json_response(StatusCode::OK, body);
                 // Spec: SPEC T-40.
@@ -212,6 +227,7 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: &Arc<Principal>,
         headers: &HeaderMap,
+        record: &AccessRecord,
     ) -> Response<Body> {
         if !Accept::read(headers).events {
             return reply::plain(
@@ -222,7 +238,7 @@ impl Front {
         if let Err(fault) = check_version(headers) {
             return reply::fault_response(&fault, None);
         }
-        match self.open_get(endpoint, principal, headers) {
+        match self.open_get(endpoint, principal, headers, record) {
             Ok(response) => response,
             Err(fault) => reply::fault_response(&fault, None),
         }
@@ -233,8 +249,10 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: &Arc<Principal>,
         headers: &HeaderMap,
+        record: &AccessRecord,
     ) -> Result<Response<Body>, Fault> {
         let session = self.bind(session_id(headers), principal, endpoint)?;
+        record.session(session.tag());
         let polls = session.revision >= Revision::V2025_11_25;
         let permit = session
             .open_stream(self.settings.limits.streams_per_session)
@@ -299,9 +317,11 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: &Principal,
         headers: &HeaderMap,
+        record: &AccessRecord,
     ) -> Response<Body> {
         match self.bind(session_id(headers), principal, endpoint) {
             Ok(session) => {
+                record.session(session.tag());
                 self.sessions.close(&session);
                 reply::empty(StatusCode::NO_CONTENT)
             }
@@ -335,6 +355,22 @@ impl Front {
                 "the request body is slow",
             )),
         }
+    }
+}
+
+/// What an access line says of a message.
+pub(super) fn note_message(record: &AccessRecord, message: &Message) {
+    if record.is_wanted() {
+        let name = || {
+            message
+                .param_str("name")
+                .or_else(|| message.param_str("uri"))
+        };
+        record.message(
+            message.method().unwrap_or_default(),
+            message.id(),
+            name().as_deref(),
+        );
     }
 }
 

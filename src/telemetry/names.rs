@@ -168,6 +168,8 @@ pub mod error_type {
     pub const INVALID: &str = "upstream_invalid";
     /// The caller sent what cannot be served.
     pub const BAD_REQUEST: &str = "bad_request";
+    /// There is no such session for this caller.
+    pub const SESSION: &str = "session";
     /// A limit was reached.
     pub const BUSY: &str = "busy";
     /// Our own fault.

@@ -37,27 +37,34 @@ fn listen() -> (Lines, tracing::subscriber::DefaultGuard) {
     (lines, tracing::subscriber::set_default(subscriber))
 }
 
-fn begin() -> AccessRecord {
-    AccessRecord::begin(&Method::POST, "/mcp/{name}", "192.0.2.9".parse().unwrap())
+fn begin() -> AccessLine {
+    AccessLine::begin(&Method::POST, "/mcp/{name}", "192.0.2.9".parse().ok())
 }
 
 #[test]
 fn a_whole_answer_makes_one_line_at_once() {
     let (lines, _guard) = listen();
-    let mut record = begin();
-    record.message("tools/call", Some("7"));
-    record.name(&"é".repeat(500));
+    let line = begin();
+    let record = line.record().clone();
+    record.message("tools/call", Some("7"), Some(&"é".repeat(500)));
+    record.message("ping", Some("8"), None);
     record.principal(Principal::new("i", "alice@example.com", "", Vec::new(), None).owner());
+    record.session(0xab);
     record.outcome("tool_error");
-    let response = record.attach(Response::new(Body::from("four")));
+    record.outcome("later");
+    let response = line.attach(Response::new(Body::from("four")));
     assert_eq!(response.status(), StatusCode::OK);
+    record.outcome("too late");
+    drop(response);
     let lines = lines.0.lock().unwrap();
     assert_eq!(lines.len(), 1);
     for part in [
         "status=200",
         "path=\"/mcp/{name}\"",
-        "tools/call",
-        "tool_error",
+        "client=192.0.2.9",
+        "rpc_method=\"tools/call\" rpc_id=\"7\"",
+        "session=00000000000000ab",
+        "outcome=\"tool_error\"",
         "bytes_out=4",
     ] {
         assert!(lines[0].contains(part), "{part} is missing in {}", lines[0]);
@@ -83,15 +90,20 @@ async fn a_stream_makes_its_line_when_it_ends() {
 }
 
 #[tokio::test]
-async fn a_stream_that_the_client_leaves_says_so() {
+async fn a_client_that_leaves_is_noted() {
     let (lines, _guard) = listen();
     let endless = stream::pending::<Result<Bytes, std::io::Error>>();
     drop(begin().attach(Response::new(Body::from_stream(endless))));
+    drop(begin());
     let lines = lines.0.lock().unwrap();
-    assert!(lines[0].contains("client_gone"), "{}", lines[0]);
+    assert_eq!(lines.len(), 2);
+    assert!(
+        lines.iter().all(|line| line.contains("client_gone")),
+        "{lines:?}"
+    );
 }
 
 #[test]
 fn nothing_is_collected_when_nobody_reads() {
-    assert!(!begin().is_wanted());
+    assert!(begin().record().0.is_none());
 }

@@ -46,7 +46,7 @@ pub(in crate::telemetry) struct Series<'a> {
     pub(in crate::telemetry) method: &'static str,
     /// Endpoint or upstream.
     pub(in crate::telemetry) place: &'a str,
-    /// A resolved tool name.
+    /// The tool asked for.
     pub(in crate::telemetry) tool: Option<&'a str>,
     /// `error.type`.
     pub(in crate::telemetry) error: Option<&'static str>,
@@ -75,9 +75,17 @@ impl Durations {
         if let Some(bound) = known.get(&key) {
             return bound.record(took.as_secs_f64());
         }
-        let full = known.len() >= MAX_SERIES;
+        // An error says nothing about whether there is such a tool; an earlier result does.
+        let unproven = || {
+            let proof = Series {
+                error: None,
+                ..*series
+            };
+            series.error.is_some() && !known.contains_key(&HASHER.hash_one(&proof))
+        };
+        let nameless = series.tool.is_some() && (known.len() >= MAX_SERIES || unproven());
         drop(known);
-        if full && series.tool.is_some() {
+        if nameless {
             return self.record(
                 &Series {
                     tool: None,

@@ -35,6 +35,13 @@ fn the_metrics_page_shows_calls_and_counters() {
     span.tool("search");
     span.finish(Outcome::Ok);
     for n in 0..50 {
+        let mut unknown = CallSpan::server(&TraceContext::default(), "tools/call", &place);
+        unknown.tool(&format!("random{n}"));
+        unknown.finish(if n % 2 == 0 {
+            Outcome::ToolError
+        } else {
+            Outcome::Rpc(-32602)
+        });
         drop(CallSpan::server(
             &TraceContext::default(),
             &format!("made/up{n}"),
@@ -62,7 +69,11 @@ fn the_metrics_page_shows_calls_and_counters() {
     let series = page
         .matches("mcp_server_operation_duration_seconds_count{")
         .count();
-    assert_eq!(series, 2, "one for the tool, one for all the others");
+    assert_eq!(
+        series, 4,
+        "the tool, two errors of tools nobody knows, methods nobody knows"
+    );
+    assert!(!page.contains("random"));
 }
 
 /// Takes OTLP requests and tells path and body.

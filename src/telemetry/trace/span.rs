@@ -2,6 +2,7 @@
 //!
 //! Most calls are not sampled; those cost two clock reads, a random number and one look-up.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -15,6 +16,9 @@ use opentelemetry_sdk::trace::SdkTracer;
 use super::{KNOWN_FLAGS, Position, SAMPLED, TraceContext};
 use crate::telemetry::metrics::{Durations, Series};
 use crate::telemetry::names::{attribute, method, metric};
+
+/// Names that clients send are cut here.
+const MAX_TARGET_BYTES: usize = 128;
 
 static TRACING: OnceLock<Tracing> = OnceLock::new();
 
@@ -174,15 +178,36 @@ impl CallSpan {
         &self.context
     }
 
-    /// The tool that was found under the name asked for; names that are not resolved must not
-    /// come here, because each makes a new series.
+    /// Whether a span is recorded.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.recorded.is_some()
+    }
+
+    /// The tool asked for. It makes a series of its own once it has given a result, so that names
+    /// which nobody knows make none.
     pub fn tool(&mut self, name: &str) {
         self.tool = Some(name.into());
+        self.target(attribute::TOOL, name);
+        self.attribute(attribute::OPERATION, || "execute_tool");
+    }
+
+    /// The prompt asked for; `name` is only looked up when it is recorded.
+    pub fn prompt<'a>(&mut self, name: impl FnOnce() -> Option<Cow<'a, str>>) {
+        if let Some(name) = self.recorded.is_some().then(name).flatten() {
+            self.target(attribute::PROMPT, &name);
+        }
+    }
+
+    /// Spec: the conventions' span name, `{method} {target}`.
+    fn target(&mut self, key: &'static str, name: &str) {
         let method = self.method;
         if let Some(span) = &mut self.recorded {
+            let name = name
+                .get(..name.floor_char_boundary(MAX_TARGET_BYTES))
+                .unwrap_or_default();
             span.update_name(format!("{method} {name}"));
-            span.set_attribute(KeyValue::new(attribute::TOOL, name.to_owned()));
-            span.set_attribute(KeyValue::new(attribute::OPERATION, "execute_tool"));
+            span.set_attribute(KeyValue::new(key, name.to_owned()));
         }
     }
 
