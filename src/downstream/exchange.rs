@@ -24,7 +24,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::relay::Failure;
 use crate::session::{CallLink, EventStream, Session, StreamPermit};
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::telemetry::names::{attribute, error_type};
 use crate::telemetry::trace::{self, CallSpan};
 
@@ -104,11 +104,12 @@ impl Drop for Running {
             return;
         };
         COUNTERS.calls_detached.add(1);
+        let counted = GAUGES.calls_detached_now.enter();
         self.background.tasks.spawn(async move {
             let outcome = future.await;
             links.each(CallLink::end);
             finish(&links.0, outcome);
-            drop(place);
+            drop((place, counted));
         });
     }
 }
@@ -253,6 +254,7 @@ impl Front {
         let span = server_span(&call, &session);
         let record = record.clone();
         record.trace(span.context().trace_id());
+        let counted = GAUGES.calls_running.enter();
         let call = Call {
             trace: span.context().clone(),
             ..call
@@ -263,7 +265,7 @@ impl Front {
             if let Some(word) = outcome.error_type() {
                 record.outcome(word);
             }
-            drop(record);
+            drop((record, counted));
             span.finish(outcome);
             front.outcome(&call, answer)
         })

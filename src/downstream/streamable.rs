@@ -19,6 +19,7 @@ use crate::protocol::headers::{self, HeaderError, LAST_EVENT_ID, MCP_SESSION_ID}
 use crate::protocol::{Era, Kind, Message, RequestId, Revision};
 use crate::relay::Failure;
 use crate::session::{CallLink, EventId, NoRoom, Outlet, Session};
+use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
@@ -213,6 +214,7 @@ impl Front {
             )
         })?;
         self.sessions.bind(id, principal, endpoint).ok_or_else(|| {
+            COUNTERS.sessions_unknown.add(1);
             Fault::downstream(
                 FaultKind::UnknownSession,
                 "there is no such session, initialize again without Mcp-Session-Id",
@@ -269,6 +271,7 @@ impl Front {
                 let known = last.filter(|last| last.tag == session.tag());
                 let resumed =
                     known.and_then(|last| session.stream(last.stream)?.resume(last.seq).ok());
+                let resumed = resumed.inspect(|_| COUNTERS.streams_resumed.add(1));
                 resumed.ok_or_else(|| {
                     Fault::downstream(
                         FaultKind::UnknownSession,
@@ -332,6 +335,7 @@ impl Front {
     async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Response<Body>> {
         let limit = self.settings.limits.body;
         let too_large = || {
+            COUNTERS.bodies_too_large.add(1);
             reply::plain(
                 StatusCode::PAYLOAD_TOO_LARGE,
                 "the request body is too large",

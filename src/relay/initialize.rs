@@ -15,7 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::{Era, Message, Revision, json};
 use crate::session::{NewSession, Refused, Session};
-use crate::telemetry::metrics::LABELED;
+use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::knowledge::Key;
 
 impl Relay {
@@ -149,6 +149,7 @@ fn effective(declared: &str) -> ClientCapabilities {
 }
 
 fn refused(refused: Refused) -> Fault {
+    COUNTERS.sessions_refused.add(1);
     let (kind, side) = match refused {
         Refused::Principal => (FaultKind::CallerBusy, Side::Downstream),
         Refused::Total => (FaultKind::GatewayBusy, Side::Gateway),

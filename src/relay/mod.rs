@@ -27,6 +27,7 @@ use crate::lifecycle::Tasks;
 use crate::policy::{Denial, Permit, Policy};
 use crate::seal::Sealer;
 use crate::session::{Session, Sessions};
+use crate::telemetry::metrics::LABELED;
 use crate::upstream::Upstreams;
 use crate::upstream::knowledge::Knowledge;
 
@@ -120,6 +121,7 @@ impl Relay {
             target.name.as_deref(),
         );
         if let Err(denial) = &decision {
+            LABELED.policy_denied.add(&denial.rule, 1);
             self.audit(call, target, audit::Outcome::Denied, Some(&denial.rule));
         }
         Ok(decision?)

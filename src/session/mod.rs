@@ -31,6 +31,7 @@ use crate::call::{ClientCapabilities, Level, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{EventStore, SessionKey, StreamKey};
+use crate::telemetry::metrics::{GAUGES, Open};
 
 /// Finished streams a session remembers at most, for resumption.
 const FINISHED_STREAMS: usize = 1024;
@@ -87,13 +88,16 @@ pub enum NoRoom {
 
 /// A place among a session's open streams; free again when dropped.
 #[derive(Debug)]
-pub struct StreamPermit(Arc<Session>);
+pub struct StreamPermit {
+    session: Arc<Session>,
+    _open: Open,
+}
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        self.0.open_streams.fetch_sub(1, Ordering::Relaxed);
-        self.0.touch();
-        self.0.changed.notify_waiters();
+        self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
+        self.session.touch();
+        self.session.changed.notify_waiters();
     }
 }
 
@@ -194,7 +198,10 @@ impl Session {
     /// [`NoRoom::TooManyStreams`] at `max`.
     pub fn open_stream(self: &Arc<Self>, max: usize) -> Result<StreamPermit, NoRoom> {
         let before = self.open_streams.fetch_add(1, Ordering::Relaxed);
-        let permit = StreamPermit(Arc::clone(self));
+        let permit = StreamPermit {
+            session: Arc::clone(self),
+            _open: GAUGES.streams_open.enter(),
+        };
         if before >= max {
             return Err(NoRoom::TooManyStreams);
         }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::{EventStream, HELD_QUESTION, Session, lock};
 use crate::call::{Answer, Asked, Notice, NoticeKind, Question, Round};
 use crate::protocol::Message;
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 /// What the session has asked and not heard of yet. Ids are our own, unique in the session.
 #[derive(Debug, Default)]
@@ -72,6 +72,7 @@ struct Withdraw<'a> {
     session: &'a Session,
     stream: &'a EventStream,
     id: u64,
+    _open: Open,
 }
 
 impl Drop for Withdraw<'_> {
@@ -115,6 +116,7 @@ impl Session {
                     session: self,
                     stream,
                     id,
+                    _open: GAUGES.questions_open.enter(),
                 },
             ));
         }

@@ -9,7 +9,7 @@ mod sessions;
 
 pub(super) use durations::{Durations, Series};
 pub use instrument::{Counter, Gauge, Labeled, Open};
-pub use sessions::{client_session_ended, server_session_ended};
+pub use sessions::{UpstreamSession, server_session_ended};
 
 use super::names::{attribute, metric};
 
@@ -58,8 +58,6 @@ table! {
             "Streams that could not be continued because events were gone.";
         events_evicted = EVENTS_EVICTED "{event}"
             "Events removed from the log for age or size.";
-        events_dropped = EVENTS_DROPPED "{event}"
-            "Events that were too large for the log.";
         notices_coalesced = NOTICES_COALESCED "{notice}"
             "Notifications replaced by a newer one of the same kind.";
         notices_dropped = NOTICES_DROPPED "{notice}"
@@ -86,8 +84,6 @@ table! {
             "Fetches of issuers' keys.";
         key_set_failures = KEY_SET_FAILURES "{fetch}"
             "Fetches of issuers' keys that failed.";
-        list_cache_hits = LIST_CACHE_HITS "{list}"
-            "Lists answered from what is kept.";
         children_spawned = CHILDREN_SPAWNED "{process}"
             "Stdio children started.";
         children_killed = CHILDREN_KILLED "{process}"

@@ -34,8 +34,6 @@ pub mod metric {
     pub const STREAMS_UNRESUMABLE: &str = "drawbridge.streams.unresumable";
     /// Events removed from the log for age or size.
     pub const EVENTS_EVICTED: &str = "drawbridge.events.evicted";
-    /// Events that were too large for the log.
-    pub const EVENTS_DROPPED: &str = "drawbridge.events.dropped";
     /// Notifications replaced by a newer one of the same kind.
     pub const NOTICES_COALESCED: &str = "drawbridge.notices.coalesced";
     /// Notifications dropped because the client did not keep up.
@@ -62,8 +60,6 @@ pub mod metric {
     pub const KEY_SET_FETCHES: &str = "drawbridge.key_set.fetches";
     /// Fetches of issuers' keys that failed.
     pub const KEY_SET_FAILURES: &str = "drawbridge.key_set.failures";
-    /// Lists answered from what is kept.
-    pub const LIST_CACHE_HITS: &str = "drawbridge.list_cache.hits";
     /// Stdio children started.
     pub const CHILDREN_SPAWNED: &str = "drawbridge.children.spawned";
     /// Stdio children that had to be killed.

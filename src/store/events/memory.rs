@@ -10,6 +10,7 @@ use dashmap::DashMap;
 use tokio::time::Instant;
 
 use super::{Event, EventStore, Replay, SessionKey, StreamKey};
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// What an event costs besides its payload, bytes: kept small streams from being free.
 const OVERHEAD_BYTES: usize = 64;
@@ -97,6 +98,17 @@ impl MemoryEvents {
         true
     }
 
+    /// Tells operators how much is kept.
+    fn publish(&self) {
+        let (events, bytes) = self.size();
+        GAUGES
+            .events_kept
+            .set(i64::try_from(events).unwrap_or(i64::MAX));
+        GAUGES
+            .events_bytes
+            .set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
     /// How much time one entry of `order` stands for.
     fn slice(&self) -> Duration {
         self.bounds.max_age / 32
@@ -123,6 +135,7 @@ impl MemoryEvents {
         let old = |log: &Log| log.entries.front().is_some_and(|entry| entry.at <= until);
         while old(&log) && more() {
             self.evict_front(&mut log);
+            COUNTERS.events_evicted.add(1);
         }
         if log.entries.is_empty() {
             log.ordered_at = None;
@@ -151,6 +164,7 @@ impl EventStore for MemoryEvents {
             log.entries.push_back(entry);
             while log.bytes > self.bounds.per_session && log.entries.len() > 1 {
                 self.evict_front(&mut log);
+                COUNTERS.events_evicted.add(1);
             }
             let order = log
                 .ordered_at
@@ -164,6 +178,7 @@ impl EventStore for MemoryEvents {
             lock(&self.order).push_back((now, at.session));
         }
         self.evict_over_total();
+        self.publish();
         seq
     }
 
@@ -224,6 +239,7 @@ impl EventStore for MemoryEvents {
             let mut log = lock(&log);
             while self.evict_front(&mut log) {}
         }
+        self.publish();
     }
 
     fn sweep(&self) {
@@ -237,9 +253,10 @@ impl EventStore for MemoryEvents {
                     .is_some_and(|(at, _)| now.duration_since(*at) > age);
                 if due { order.pop_front() } else { None }
             };
-            let Some((from, session)) = due else { return };
+            let Some((from, session)) = due else { break };
             self.evict_until(session, from + self.slice(), || true);
         }
+        self.publish();
     }
 
     fn size(&self) -> (usize, usize) {

@@ -1,11 +1,12 @@
 //! How long sessions lived.
 
-use std::sync::LazyLock;
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Histogram;
 
+use super::{GAUGES, Open};
 use crate::telemetry::names::{SCOPE, attribute, metric};
 
 /// Upper bounds in seconds; sessions last from one call to a day.
@@ -34,10 +35,31 @@ pub fn server_session_ended(revision: &'static str, lived: Duration) {
     );
 }
 
-/// A session with `upstream` ended.
-pub fn client_session_ended(upstream: &str, lived: Duration) {
-    let upstream = KeyValue::new(attribute::UPSTREAM, upstream.to_owned());
-    CLIENT.record(lived.as_secs_f64(), &[upstream]);
+/// A session with an upstream, counted while it lives and timed when it is dropped.
+#[derive(Debug)]
+pub struct UpstreamSession {
+    upstream: Arc<str>,
+    started: Instant,
+    _open: Open,
+}
+
+impl UpstreamSession {
+    /// The session has just been opened.
+    #[must_use]
+    pub fn begin(upstream: &Arc<str>) -> Self {
+        Self {
+            upstream: Arc::clone(upstream),
+            started: Instant::now(),
+            _open: GAUGES.upstream_sessions_open.enter(),
+        }
+    }
+}
+
+impl Drop for UpstreamSession {
+    fn drop(&mut self) {
+        let upstream = KeyValue::new(attribute::UPSTREAM, Arc::clone(&self.upstream));
+        CLIENT.record(self.started.elapsed().as_secs_f64(), &[upstream]);
+    }
 }
 
 fn histogram(name: &'static str, help: &'static str) -> Histogram<f64> {

@@ -14,7 +14,7 @@ use super::{Settings, handshake, lock};
 use crate::call::{Call, Declared, DownstreamLink, Reply};
 use crate::config;
 use crate::protocol::{Message, RequestId};
-use crate::telemetry::metrics::LABELED;
+use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::error::LinkError;
@@ -34,6 +34,7 @@ pub(super) struct Connection {
     forgotten: AtomicBool,
     closed: CancellationToken,
     listener: Mutex<Option<CancellationToken>>,
+    _counted: UpstreamSession,
 }
 
 /// A request of ours without its reply.
@@ -108,6 +109,7 @@ impl Connection {
             forgotten: AtomicBool::new(false),
             closed: CancellationToken::new(),
             listener: Mutex::default(),
+            _counted: UpstreamSession::begin(&settings.name),
         })
     }
 
