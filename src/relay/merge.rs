@@ -1,22 +1,12 @@
-//! stub
-use crate::call::Declared;
-use crate::protocol::{Revision, json};
-use bytes::Bytes;
-use std::sync::Arc;
-pub(super) fn pure(revision: Revision, declared: &Declared) -> Bytes {
-    let caps = String::from_utf8_lossy(&declared.capabilities);
-    let info = String::from_utf8_lossy(&declared.server_info);
-    let mut out = format!(
-        r#"{{"protocolVersion":"{}","capabilities":{caps},"serverInfo":{info}"#,
-        revision.as_str()
-    );
-    if let Some(text) = &declared.instructions {
-        out.push_str(",\"instructions\":");
-        out.push_str(&json::quote(text));
-    }
-    out.push('}');
-    out.into()
-}
-pub(super) fn merged(_r: Revision, _d: &[(Arc<str>, Option<Arc<Declared>>)]) -> Bytes {
-    Bytes::new()
-}
+//! Several upstreams shown as one: the answer to `initialize`, and lists. Spec: BRIDGING §5.
+//!
+//! Pure: what each upstream said goes in, what the client gets comes out.
+
+pub mod capabilities;
+mod initialize;
+mod instructions;
+mod list;
+
+pub(super) use initialize::{merged, pure};
+pub use instructions::{Instructions, Part};
+pub use list::{ListMerger, Merged};

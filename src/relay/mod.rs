@@ -9,8 +9,10 @@ mod initialize;
 mod intake;
 mod lists;
 mod mapping;
-mod merge;
+pub mod merge;
+pub mod naming;
 mod notify;
+pub mod rewrite;
 mod route;
 mod view;
 

@@ -45,6 +45,31 @@ pub(crate) fn first_duplicate<'a>(
     None
 }
 
+/// The names that an object held so far; needs no heap for small objects.
+#[derive(Debug, Default)]
+pub(crate) struct Seen<'a> {
+    few: [&'a str; PAIRWISE],
+    len: usize,
+    more: HashSet<Cow<'a, str>>,
+}
+
+impl<'a> Seen<'a> {
+    /// Notes a decoded name; false when it was there before.
+    pub(crate) fn is_new(&mut self, name: Cow<'a, str>) -> bool {
+        if self.few.iter().take(self.len).any(|seen| *seen == name) {
+            return false;
+        }
+        match (name, self.few.get_mut(self.len)) {
+            (Cow::Borrowed(name), Some(place)) if self.more.is_empty() => {
+                *place = name;
+                self.len += 1;
+                true
+            }
+            (name, _) => self.more.insert(name),
+        }
+    }
+}
+
 fn same(a: &str, b: &str, folding: Folding) -> bool {
     match folding {
         Folding::Exact => a == b,
@@ -88,6 +113,19 @@ mod tests {
             first_duplicate(["a", "b", "a"].into_iter(), Folding::Exact),
             Some("a".into())
         );
+    }
+
+    #[test]
+    fn an_object_of_any_size_remembers_its_names() {
+        let names: Vec<String> = (0..40).map(|n| format!("m{n}")).collect();
+        let mut seen = Seen::default();
+        assert!(seen.is_new(Cow::Owned("m39".to_owned())));
+        for name in names.iter().take(39) {
+            assert!(seen.is_new(Cow::Borrowed(name.as_str())));
+        }
+        for name in &names {
+            assert!(!seen.is_new(Cow::Borrowed(name.as_str())));
+        }
     }
 
     #[test]

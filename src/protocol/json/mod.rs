@@ -10,10 +10,10 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 pub(crate) use duplicates::{Folding, first_duplicate};
-pub(crate) use scan::{Flaw, RawString, Scanner};
+pub(crate) use scan::{Flaw, RawString, Scanner, Stop};
 
-/// How deep containers may nest where the caller names no limit of its own (DESIGN §3).
-pub const MAX_DEPTH: usize = 128;
+/// How deep containers may nest at most, whatever the configuration says: the scanner recurses.
+pub const MAX_DEPTH: usize = 1024;
 
 /// Why a JSON text was not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,20 +45,14 @@ pub type Members<'a> = Vec<(Cow<'a, str>, &'a str)>;
 pub fn members(text: &str) -> Result<Members<'_>, JsonError> {
     let mut found = Members::new();
     let mut scanner = Scanner::new(text, MAX_DEPTH);
-    let walked = scanner.object(|scanner, key| {
-        let name = decode(key).ok_or_else(|| Stop::ambiguous(key))?;
+    let walked = scanner.members(|scanner, name| {
         let span = scanner.value()?;
-        found.push((name, slice(text, span)));
-        Ok(())
+        found.push((name.clone(), slice(text, span)));
+        Ok(true)
     });
-    walked
-        .and_then(|()| Ok(scanner.finish()?))
-        .map_err(|stop: Stop| stop.at(scanner.offset()))?;
-    let names = found.iter().map(|(name, _)| name.as_ref());
-    match first_duplicate(names, Folding::Exact) {
-        Some(member) => Err(JsonError::Ambiguous { member }),
-        None => Ok(found),
-    }
+    let whole = walked.and_then(|()| Ok(scanner.finish()?));
+    whole.map_err(|stop| stop.at(scanner.offset()))?;
+    Ok(found)
 }
 
 /// JSON texts of the elements of the one array that `text` holds.
@@ -73,9 +67,8 @@ pub fn elements(text: &str) -> Result<Vec<&str>, JsonError> {
         found.push(slice(text, span));
         Ok(())
     });
-    walked
-        .and_then(|()| Ok(scanner.finish()?))
-        .map_err(|stop: Stop| stop.at(scanner.offset()))?;
+    let whole = walked.and_then(|()| Ok(scanner.finish()?));
+    whole.map_err(|stop: Stop| stop.at(scanner.offset()))?;
     Ok(found)
 }
 
@@ -89,7 +82,7 @@ pub fn string(text: &str) -> Option<Cow<'_, str>> {
     }
     let raw = scanner.string().ok()?;
     scanner.finish().ok()?;
-    decode(raw)
+    raw.decode().ok()
 }
 
 /// The JSON text of a string.
@@ -139,47 +132,9 @@ pub fn span_of(whole: &str, part: &str) -> Option<Range<usize>> {
     (end <= whole.len()).then_some(start..end)
 }
 
-/// Decodes a scanned string; `None` for a lone surrogate.
-pub(crate) fn decode(raw: RawString<'_>) -> Option<Cow<'_, str>> {
-    if !raw.escaped {
-        return Some(Cow::Borrowed(raw.inner));
-    }
-    let mut quoted = String::with_capacity(raw.inner.len() + 2);
-    quoted.push('"');
-    quoted.push_str(raw.inner);
-    quoted.push('"');
-    serde_json::from_str(&quoted).ok().map(Cow::Owned)
-}
-
 /// The slice at `span`, which a scanner of `text` gave out.
 pub(crate) fn slice(text: &str, span: Range<usize>) -> &str {
     text.get(span).unwrap_or_default()
-}
-
-/// What ends a walk early.
-enum Stop {
-    Flaw(Flaw),
-    Ambiguous(String),
-}
-
-impl Stop {
-    fn ambiguous(key: RawString<'_>) -> Self {
-        Self::Ambiguous(key.inner.to_owned())
-    }
-
-    fn at(self, offset: usize) -> JsonError {
-        match self {
-            Self::Flaw(Flaw::Syntax) => JsonError::NotJson { offset },
-            Self::Flaw(Flaw::TooDeep) => JsonError::TooDeep,
-            Self::Ambiguous(member) => JsonError::Ambiguous { member },
-        }
-    }
-}
-
-impl From<Flaw> for Stop {
-    fn from(flaw: Flaw) -> Self {
-        Self::Flaw(flaw)
-    }
 }
 
 #[cfg(test)]

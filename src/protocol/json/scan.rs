@@ -3,7 +3,11 @@
 //! It checks the whole grammar of RFC 8259 (duplicates are the caller's business: only the caller
 //! knows which objects are read), bounds the depth, and says where values lie.
 
+use std::borrow::Cow;
 use std::ops::Range;
+
+use super::JsonError;
+use super::duplicates::Seen;
 
 /// Why scanning stopped; the place is [`Scanner::offset`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +16,32 @@ pub(crate) enum Flaw {
     Syntax,
     /// Nested deeper than allowed.
     TooDeep,
+}
+
+/// What ends a walk over an object that is read.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The text is no JSON, or too deep.
+    Flaw(Flaw),
+    /// A member is repeated, or no two parsers need read it alike.
+    Ambiguous(String),
+}
+
+impl Stop {
+    /// As an error of a walk that stands at `offset`.
+    pub(crate) fn at(self, offset: usize) -> JsonError {
+        match self {
+            Self::Flaw(Flaw::Syntax) => JsonError::NotJson { offset },
+            Self::Flaw(Flaw::TooDeep) => JsonError::TooDeep,
+            Self::Ambiguous(member) => JsonError::Ambiguous { member },
+        }
+    }
+}
+
+impl From<Flaw> for Stop {
+    fn from(flaw: Flaw) -> Self {
+        Self::Flaw(flaw)
+    }
 }
 
 /// A string as it stands in the text: what lies between the quotes.
@@ -25,8 +55,28 @@ pub(crate) struct RawString<'a> {
     pub(crate) start: usize,
 }
 
+impl<'a> RawString<'a> {
+    /// The decoded text.
+    ///
+    /// # Errors
+    /// A lone surrogate means different things to different parsers.
+    pub(crate) fn decode(self) -> Result<Cow<'a, str>, Stop> {
+        if !self.escaped {
+            return Ok(Cow::Borrowed(self.inner));
+        }
+        let quoted = ["\"", self.inner, "\""].concat();
+        let decoded = serde_json::from_str(&quoted).map(Cow::Owned);
+        decoded.map_err(|_| Stop::Ambiguous(self.inner.to_owned()))
+    }
+
+    /// Where it stands, quotes included.
+    pub(crate) fn span(self) -> Range<usize> {
+        self.start..self.start + self.inner.len() + 2
+    }
+}
+
 /// A cursor that moves over one JSON text.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Scanner<'a> {
     text: &'a str,
     at: usize,
@@ -127,6 +177,35 @@ impl<'a> Scanner<'a> {
                 return Ok(());
             }
         }
+    }
+
+    /// Moves over an object that is read: no member may be repeated. `each` gets the decoded name
+    /// and moves over the value, or says `false` and leaves it.
+    #[inline]
+    pub(crate) fn members(
+        &mut self,
+        mut each: impl FnMut(&mut Self, &Cow<'a, str>) -> Result<bool, Stop>,
+    ) -> Result<(), Stop> {
+        let mut seen = Seen::default();
+        self.object(|scanner, key| {
+            let name = key.decode()?;
+            if !seen.is_new(name.clone()) {
+                return Err(Stop::Ambiguous(name.into_owned()));
+            }
+            if !each(scanner, &name)? {
+                scanner.value()?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Moves over one value; the string that it is, if it is one.
+    pub(crate) fn string_value(&mut self) -> Result<Option<RawString<'a>>, Flaw> {
+        if self.peek() == Some(b'"') {
+            return self.string().map(Some);
+        }
+        self.value()?;
+        Ok(None)
     }
 
     /// Moves over an array; `each` stands before an element and must move over it.

@@ -92,7 +92,8 @@ impl Section {
 }
 
 impl Message {
-    /// Reads one message whose containers nest at most `max_depth` deep.
+    /// Reads one message whose containers nest at most `max_depth` deep, and never deeper than
+    /// [`json::MAX_DEPTH`].
     ///
     /// # Errors
     /// See [`DecodeError`]; nothing of a refused message is used.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::decode_error::DecodeError;
 use super::super::id::RequestId;
-use super::super::json::{self, Flaw, Folding, RawString, Scanner, first_duplicate};
+use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
 use super::{Kind, Layout, Member, Method, Section};
 
 /// Longer ids are refused: they become map keys and are echoed.
@@ -13,7 +13,7 @@ const MAX_ID_BYTES: usize = 4096;
 /// Finds what routing needs, and refuses what is no message.
 pub(super) fn layout(bytes: &[u8], max_depth: usize) -> Result<Layout, DecodeError> {
     let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)?;
-    let mut scanner = Scanner::new(text, max_depth);
+    let mut scanner = Scanner::new(text, max_depth.min(json::MAX_DEPTH));
     if scanner.peek() != Some(b'{') {
         let one_value = scanner.value().and_then(|_| scanner.finish());
         one_value.map_err(|flaw| DecodeError::from_flaw(flaw, scanner.offset()))?;
@@ -41,7 +41,7 @@ pub(super) fn batch(
 ) -> Result<Vec<Range<usize>>, DecodeError> {
     let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)?;
     // The array itself is not part of any message's depth.
-    let mut scanner = Scanner::new(text, max_depth.saturating_add(1));
+    let mut scanner = Scanner::new(text, max_depth.min(json::MAX_DEPTH) + 1);
     let mut spans = Vec::new();
     let mut too_many = false;
     let walked = scanner.array(|scanner| {
@@ -69,17 +69,6 @@ struct Reader {
     objects: [Option<Range<usize>>; Section::COUNT],
 }
 
-enum Stop {
-    Flaw(Flaw),
-    Ambiguous(String),
-}
-
-impl From<Flaw> for Stop {
-    fn from(flaw: Flaw) -> Self {
-        Self::Flaw(flaw)
-    }
-}
-
 impl Reader {
     fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
         let start = scanner.offset();
@@ -97,8 +86,7 @@ impl Reader {
         section: Section,
         key: RawString<'_>,
     ) -> Result<(), Stop> {
-        // A lone surrogate in a name means different things to different parsers.
-        let name = json::decode(key).ok_or_else(|| Stop::Ambiguous(key.inner.to_owned()))?;
+        let name = key.decode()?;
         let opens = scanner.peek() == Some(b'{');
         let value = match section.child(&name).filter(|_| opens) {
             Some(child) => {
@@ -110,7 +98,7 @@ impl Reader {
         };
         self.members.push(Member {
             section,
-            name: key.start..key.start + key.inner.len() + 2,
+            name: key.span(),
             decoded: key.escaped.then(|| name.into()),
             value,
         });

@@ -1,0 +1,229 @@
+//! What a principal's own lists say about names that do not name their upstream.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Prefix, uri};
+use crate::protocol::json;
+use crate::protocol::methods::ListKind;
+
+/// Most items that are remembered; what comes later is not found.
+const MAX_ITEMS: usize = 20_000;
+/// Owners of one bare name that are told apart, and named to the client.
+const MAX_OWNERS: usize = 8;
+
+/// What was listed under a name.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// One owner.
+    One {
+        /// The upstream.
+        upstream: &'a Arc<str>,
+        /// As the upstream knows it.
+        original: &'a str,
+    },
+    /// Several upstreams offer this bare name; the names that tell them apart.
+    Several(Vec<String>),
+    /// Nobody.
+    Nobody,
+}
+
+/// Names listed to one principal, of one kind, by the spelling that clients see and by the bare one.
+#[derive(Debug, Default)]
+pub struct Index {
+    shown: HashMap<Box<str>, Entry>,
+    bare: HashMap<Box<str>, Vec<Entry>>,
+    len: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    upstream: Arc<str>,
+    original: Arc<str>,
+}
+
+impl Index {
+    /// Adds the items of one upstream's list, the JSON text of an array, where `is_shown` says so.
+    /// Items without a name are passed over.
+    ///
+    /// # Errors
+    /// When the text is no array.
+    pub fn add(
+        &mut self,
+        kind: ListKind,
+        prefix: &Prefix,
+        items: &str,
+        mut is_shown: impl FnMut(&str) -> bool,
+    ) -> Result<(), json::JsonError> {
+        for item in json::elements(items)? {
+            let Ok(members) = json::members(item) else {
+                continue;
+            };
+            let named = members.iter().find(|(name, _)| name == kind.item_key());
+            let Some(original) = named.and_then(|(_, value)| json::string(value)) else {
+                continue;
+            };
+            if is_shown(&original) {
+                self.insert(kind, prefix, &original);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, kind: ListKind, prefix: &Prefix, original: &str) {
+        if self.len >= MAX_ITEMS {
+            return;
+        }
+        self.len += 1;
+        let entry = Entry {
+            upstream: prefix.upstream().clone(),
+            original: original.into(),
+        };
+        let shown = match kind {
+            ListKind::Tools | ListKind::Prompts => prefix.name(original).into(),
+            ListKind::Resources | ListKind::Templates => prefix.uri(original),
+        };
+        // The first owner keeps what it was listed under.
+        self.shown
+            .entry(shown.into())
+            .or_insert_with(|| entry.clone());
+        let owners = self.bare.entry(original.into()).or_default();
+        if owners.len() < MAX_OWNERS && !owners.contains(&entry) {
+            owners.push(entry);
+        }
+    }
+
+    /// Who offers `name`: first as shown, then as a bare name that exactly one upstream has.
+    ///
+    /// A second owner makes a bare name fail; it never switches. `http` URLs, which are shown bare,
+    /// belong to the first upstream that lists them.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Found<'_> {
+        if let Some(entry) = self.shown.get(name) {
+            return Found::One {
+                upstream: &entry.upstream,
+                original: &entry.original,
+            };
+        }
+        match self.bare.get(name).map(Vec::as_slice) {
+            Some([entry]) => Found::One {
+                upstream: &entry.upstream,
+                original: &entry.original,
+            },
+            None | Some([]) => Found::Nobody,
+            Some(several) => {
+                let prefixed = several
+                    .iter()
+                    .map(|e| Prefix::new(e.upstream.clone()).name(name));
+                Found::Several(prefixed.collect())
+            }
+        }
+    }
+
+    /// The owner of the longest listed URL that `url` continues after a `/`, `?` or `#`. Only
+    /// `http` URLs need this; they are never offered around.
+    #[must_use]
+    pub fn find_by_start(&self, url: &str) -> Option<&Arc<str>> {
+        if uri::Form::of(url) != uri::Form::Fetchable {
+            return None;
+        }
+        let continues = |known: &str| {
+            let rest = url.strip_prefix(known)?;
+            let at_border = known.ends_with('/') || rest.starts_with(['/', '?', '#']);
+            at_border.then_some(known.len())
+        };
+        let known = self
+            .shown
+            .iter()
+            .filter_map(|(known, e)| Some((continues(known)?, e)));
+        known
+            .max_by_key(|(length, _)| *length)
+            .map(|(_, entry)| &entry.upstream)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn index(kind: ListKind, lists: &[(&str, &str)]) -> Index {
+        let mut index = Index::default();
+        for (upstream, items) in lists {
+            index
+                .add(kind, &Prefix::new((*upstream).into()), items, |_| true)
+                .unwrap();
+        }
+        index
+    }
+
+    fn owner(found: &Found<'_>) -> String {
+        match found {
+            Found::One { upstream, original } => format!("{upstream} {original}"),
+            Found::Several(names) => names.join(" "),
+            Found::Nobody => "nobody".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_bare_name_belongs_to_its_only_owner() {
+        let two = index(
+            ListKind::Tools,
+            &[
+                ("a", r#"[{"name":"x"},{"name":"b__x"}]"#),
+                ("b", r#"[{"name":"x"},{"name":"y"}]"#),
+            ],
+        );
+        assert_eq!(owner(&two.find("y")), "b y");
+        assert_eq!(owner(&two.find("x")), "a__x b__x");
+        assert_eq!(owner(&two.find("z")), "nobody");
+        // What `b` is shown under is not for `a` to claim by a bare name.
+        assert_eq!(owner(&two.find("b__x")), "b x");
+    }
+
+    #[test]
+    fn shortened_names_are_found_again() {
+        let long = "n".repeat(200);
+        let one = index(
+            ListKind::Prompts,
+            &[("up", &format!(r#"[{{"name":"{long}"}}]"#))],
+        );
+        let shown = Prefix::new("up".into()).name(&long);
+        assert_eq!(owner(&one.find(&shown)), format!("up {long}"));
+    }
+
+    #[test]
+    fn what_policy_hides_is_not_found_and_gives_no_hint() {
+        let mut index = Index::default();
+        let items = r#"[{"name":"open"},{"name":"secret"},5,{"title":"no name"}]"#;
+        index
+            .add(ListKind::Tools, &Prefix::new("a".into()), items, |n| {
+                n != "secret"
+            })
+            .unwrap();
+        assert_eq!(index.find("secret"), Found::Nobody);
+        assert_eq!(index.find("a__secret"), Found::Nobody);
+        assert_eq!(owner(&index.find("open")), "a open");
+    }
+
+    #[test]
+    fn a_url_belongs_to_the_first_upstream_and_the_longest_start() {
+        let two = index(
+            ListKind::Resources,
+            &[
+                (
+                    "a",
+                    r#"[{"uri":"https://h/docs"},{"uri":"https://h/both"}]"#,
+                ),
+                (
+                    "b",
+                    r#"[{"uri":"https://h/docs/api/"},{"uri":"https://h/both"}]"#,
+                ),
+            ],
+        );
+        assert_eq!(owner(&two.find("https://h/both")), "a https://h/both");
+        assert_eq!(&**two.find_by_start("https://h/docs/x").unwrap(), "a");
+        assert_eq!(&**two.find_by_start("https://h/docs/api/x").unwrap(), "b");
+        assert_eq!(two.find_by_start("https://h/docsother"), None);
+        assert_eq!(two.find_by_start("https://h.evil/docs"), None);
+    }
+}

@@ -1,0 +1,189 @@
+//! Names and URIs inside messages, mapped where they occur. Spec: BRIDGING §4.2.
+//!
+//! Every function takes JSON text that was read before, and the mark of the upstream concerned, and
+//! gives the same text with the occurrences replaced, byte for byte otherwise. Texts, structured
+//! content, arguments and schemas are never touched.
+
+mod splice;
+mod walk;
+
+use std::borrow::Cow;
+
+use crate::protocol::json::{self, JsonError, MAX_DEPTH, Scanner, Stop};
+use crate::protocol::methods::lookup;
+
+use super::naming::{Prefix, clean};
+
+pub(super) use splice::Splices;
+pub(super) use walk::Walk;
+
+/// Characters of an upstream's title in a question: enough to recognise it.
+const MAX_TITLE: usize = 80;
+
+/// The result of a request of `method`, towards the client.
+///
+/// # Errors
+/// When an object that we rewrite repeats a member, or the text is no JSON.
+pub fn result<'t>(
+    method: &str,
+    result: &'t str,
+    prefix: &'t Prefix,
+) -> Result<Cow<'t, str>, JsonError> {
+    let list = lookup(method).and_then(|known| known.list);
+    rewrite(result, prefix, |walk, scanner| match (method, list) {
+        ("tools/call", _) => walk.call_result(scanner),
+        ("prompts/get", _) => walk.in_member(scanner, "messages", Walk::messages),
+        ("resources/read", _) => walk.in_member(scanner, "contents", Walk::contents),
+        (_, Some(kind)) => walk.in_member(scanner, kind.member(), |walk, s| walk.items(s, kind)),
+        _ => Ok(scanner.value().map(drop)?),
+    })
+}
+
+/// The parameters of a question that an upstream has for the client: `title` says who asks, and the
+/// client's context is not for it to read. Spec: BRIDGING §4.3, SPEC C-86.
+///
+/// # Errors
+/// When an object that we rewrite repeats a member, or the text is no JSON.
+pub fn question<'t>(
+    method: &str,
+    params: &'t str,
+    prefix: &'t Prefix,
+    title: &str,
+) -> Result<Cow<'t, str>, JsonError> {
+    rewrite(params, prefix, |walk, scanner| match method {
+        "sampling/createMessage" => walk.sampling(scanner),
+        "elicitation/create" => {
+            let title = format!("[{}] ", clean(title, MAX_TITLE));
+            walk.in_string(scanner, "message", |walk, raw| {
+                walk.splices
+                    .insert(raw.start + 1, json_inner(&title).into());
+                Ok(())
+            })
+        }
+        _ => Ok(scanner.value().map(drop)?),
+    })
+}
+
+/// The parameters of a notification, towards the client.
+///
+/// # Errors
+/// When an object that we rewrite repeats a member, or the text is no JSON.
+pub fn notice<'t>(
+    method: &str,
+    params: &'t str,
+    prefix: &'t Prefix,
+) -> Result<Cow<'t, str>, JsonError> {
+    rewrite(params, prefix, |walk, scanner| match method {
+        "notifications/resources/updated" => walk.in_string(scanner, "uri", Walk::uri),
+        "notifications/message" => walk.in_string(scanner, "logger", Walk::logger),
+        _ => Ok(scanner.value().map(drop)?),
+    })
+}
+
+/// An error object, towards the client that asked for `shown`: the upstream knows it as `sent`, and
+/// `data.uri` is mapped back where it is just that.
+///
+/// # Errors
+/// When an object that we rewrite repeats a member, or the text is no JSON.
+pub fn error<'t>(error: &'t str, sent: &str, shown: &str) -> Result<Cow<'t, str>, JsonError> {
+    let mut splices = Splices::default();
+    over(error, |scanner| {
+        walk::object(scanner, |scanner, name| {
+            if name != "data" {
+                return Ok(false);
+            }
+            walk::object(scanner, |scanner, name| {
+                if name != "uri" {
+                    return Ok(false);
+                }
+                if let Some(raw) = scanner.string_value()?
+                    && raw.decode()? == sent
+                {
+                    splices.replace(raw.span(), json::quote(shown).into());
+                }
+                Ok(true)
+            })?;
+            Ok(true)
+        })
+    })?;
+    Ok(splices.apply(error))
+}
+
+/// What a completion is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reference<'t> {
+    /// A prompt, by name.
+    Prompt(Cow<'t, str>),
+    /// A resource or a template, by URI.
+    Resource(Cow<'t, str>),
+}
+
+impl<'t> Reference<'t> {
+    /// Reads the JSON text of `params.ref`; `None` when it is no reference that we know.
+    #[must_use]
+    pub fn read(text: &'t str) -> Option<Self> {
+        let members = json::members(text).ok()?;
+        let member = |key| {
+            let found = members.iter().find(|(name, _)| name == key)?;
+            json::string(found.1)
+        };
+        match &*member("type")? {
+            "ref/prompt" => member("name").map(Self::Prompt),
+            "ref/resource" => member("uri").map(Self::Resource),
+            _ => None,
+        }
+    }
+
+    /// The same reference as the upstream knows it: `text` is what was [read](Self::read).
+    ///
+    /// # Errors
+    /// When `text` repeats a member, or is no JSON.
+    pub fn renamed(&self, text: &str, original: &str) -> Result<String, JsonError> {
+        let key = match self {
+            Self::Prompt(_) => "name",
+            Self::Resource(_) => "uri",
+        };
+        let mut splices = Splices::default();
+        over(text, |scanner| {
+            walk::object(scanner, |scanner, name| {
+                if name != key {
+                    return Ok(false);
+                }
+                splices.replace(scanner.value()?, json::quote(original).into());
+                Ok(true)
+            })
+        })?;
+        Ok(splices.apply(text).into_owned())
+    }
+}
+
+fn rewrite<'t>(
+    text: &'t str,
+    prefix: &'t Prefix,
+    walk: impl FnOnce(&mut Walk<'t>, &mut Scanner<'t>) -> Result<(), Stop>,
+) -> Result<Cow<'t, str>, JsonError> {
+    let mut walker = Walk::new(prefix);
+    over(text, |scanner| walk(&mut walker, scanner))?;
+    Ok(walker.splices.apply(text))
+}
+
+/// Walks over the one value that `text` holds.
+fn over<'t>(
+    text: &'t str,
+    walk: impl FnOnce(&mut Scanner<'t>) -> Result<(), Stop>,
+) -> Result<(), JsonError> {
+    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let walked = walk(&mut scanner).and_then(|()| Ok(scanner.finish()?));
+    walked.map_err(|stop| stop.at(scanner.offset()))
+}
+
+/// The JSON text of a string without its quotes.
+fn json_inner(text: &str) -> String {
+    let mut quoted = json::quote(text);
+    quoted.pop();
+    quoted.remove(0);
+    quoted
+}
+
+#[cfg(test)]
+mod tests;
