@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, may_ask_unattributed};
 use super::lock;
+use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
 use crate::protocol::{Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
@@ -57,7 +58,7 @@ impl Connection {
             _ => NoticeKind::Other,
         };
         let own = match &kind {
-            // A log message belongs to its call; on a shared pipe, to the newest one.
+            // A log message belongs to its call; on a pipe that carries all, to the newest one.
             NoticeKind::Log => origin.or_else(|| self.newest()),
             NoticeKind::Other => origin,
             _ => None,
@@ -74,6 +75,11 @@ impl Connection {
     }
 
     fn newest(&self) -> Option<u64> {
+        // Over HTTP the stream says whose a message is: one on the GET stream is no call's
+        // (SPEC T-22).
+        if let Wire::Http(_) = self.wire {
+            return None;
+        }
         let pending = lock(&self.pending);
         let one = self.settings.exclusive || pending.len() == 1;
         pending
