@@ -215,8 +215,12 @@ impl EventStore for MemoryEvents {
         if seq > edge.newest {
             return Replay::Unknown;
         }
-        // From the newest backwards: a live reader asks for the last few only.
-        let wanted = edge.newest - seq.max(edge.evicted);
+        // From the newest backwards: a live reader asks for the last few only, and who asks for
+        // none wants to know whether there could be any.
+        let wanted = match limit {
+            0 => 0,
+            _ => edge.newest - seq.max(edge.evicted),
+        };
         let mut events: Vec<Event> = log
             .entries
             .iter()
