@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -27,6 +28,9 @@ use crate::upstream::stdio::Host;
 
 /// Probes and scrapers that are connected at once.
 const ADMIN_CONNECTIONS: usize = 64;
+
+/// How long upstream sessions may take to end at a shutdown.
+const LINKS_GRACE: Duration = Duration::from_secs(2);
 
 /// Serves until a signal ends it; says where it listens on `out`.
 ///
@@ -81,7 +85,7 @@ async fn serve(
     tasks.spawn_service(listener.run(front.router(), tasks.clone()));
     readiness.started();
     let clean = signals.drain(&tasks, config.server.drain).await;
-    sessions.close_all();
+    sessions.close_all(LINKS_GRACE).await;
     upstreams.shut_down().await;
     tracing::info!(clean, "stopped");
     Ok(())

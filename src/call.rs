@@ -168,6 +168,9 @@ pub struct Declared {
 
 /// Where messages of an upstream go that belong to no call.
 pub trait Intake: Send + Sync + std::fmt::Debug {
+    /// A connection was opened: what the upstream declares now.
+    fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>);
+
     /// A notification outside any call.
     fn notice(&self, upstream: &Arc<str>, notice: Notice);
 

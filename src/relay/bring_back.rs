@@ -27,7 +27,7 @@ impl Relay {
         let message = match &target.view {
             View::Pure if method.ends_with("/list") => self.pure_list(call, target, message)?,
             View::Pure => message,
-            View::Merged(upstream) => mapping::result(upstream, method, message)?,
+            View::Merged(prefix) => mapping::result(prefix, method, message)?,
         };
         Ok(Reply::Relayed(message))
     }
@@ -79,7 +79,10 @@ fn error(message: Message, code: i64, target: &Target) -> Reply {
     if !(-32099..=-32020).contains(&code) {
         return match &target.view {
             View::Pure => Reply::Relayed(message),
-            View::Merged(upstream) => Reply::Relayed(mapping::error(upstream, message)),
+            View::Merged(_) => match (&target.name, &target.shown) {
+                (Some(sent), Some(shown)) => Reply::Relayed(mapping::error(message, sent, shown)),
+                _ => Reply::Relayed(message),
+            },
         };
     }
     let original = message.error().unwrap_or("null");

@@ -118,7 +118,7 @@ impl Relay {
         Ok(declared)
     }
 
-    fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
+    pub(super) fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
         let settings = self.parts.upstreams.settings(upstream);
         let by_owner = settings.is_some_and(|settings| settings.isolation == Isolation::Principal);
         let capabilities = self

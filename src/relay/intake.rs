@@ -7,17 +7,20 @@ use futures_util::future::BoxFuture;
 
 use super::Relay;
 use super::view::View;
-use crate::call::{Asked, Intake, Level, Notice, NoticeKind, Question};
+use crate::call::{Asked, Declared, Intake, Level, Notice, NoticeKind, Question};
 use crate::config::Isolation;
 use crate::protocol::{Message, json};
 use crate::session::Session;
 use crate::upstream::Seat;
+use crate::upstream::knowledge::{Key, Knowledge};
 
 /// A session as one of its upstreams sees it.
 #[derive(Debug)]
 struct SessionIntake {
     session: Weak<Session>,
     view: View,
+    knowledge: Knowledge,
+    key: Key,
     /// Set where other sessions subscribe over the same link: only what this one asked for.
     shared: bool,
 }
@@ -41,6 +44,8 @@ impl Relay {
             intake: Arc::new(SessionIntake {
                 session: Arc::downgrade(session),
                 view: self.view(&session.endpoint, upstream),
+                knowledge: self.knowledge.clone(),
+                key: self.knowledge_key(session, upstream),
                 shared,
             }),
         }
@@ -48,6 +53,17 @@ impl Relay {
 }
 
 impl Intake for SessionIntake {
+    /// A session that was answered from knowledge learns when that was wrong (DESIGN §5).
+    fn opened(&self, _upstream: &Arc<str>, declared: &Arc<Declared>) {
+        if self.knowledge.learn(self.key.clone(), declared)
+            && let Some(session) = self.session.upgrade()
+        {
+            for what in ["tools", "prompts", "resources"] {
+                session.standalone().notify(Notice::list_changed(what));
+            }
+        }
+    }
+
     fn notice(&self, _upstream: &Arc<str>, notice: Notice) {
         let Some(session) = self.session.upgrade() else {
             return;

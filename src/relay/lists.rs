@@ -1,23 +1,230 @@
-//! stub
-use super::{Failure, Relay, route::Target};
-use crate::call::{Call, Reply};
-use crate::fault::Fault;
-use crate::session::Session;
+//! Lists of a merged endpoint: every upstream is asked at once, and what is late or down is left
+//! out, counted, and announced when it is there. Spec: BRIDGING §5.4, §5.6; SPEC G-03; DESIGN §4.
+
 use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::merge::ListMerger;
+use super::naming::{Index, Prefix};
+use super::route::invalid;
+use super::view::View;
+use super::{Failure, Relay};
+use crate::call::{Call, Notice, Reply};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::methods::ListKind;
+use crate::protocol::{Message, json};
+use crate::session::Session;
+use crate::telemetry::metrics::LABELED;
+
+/// Pages of one upstream's list that are read.
+const MAX_PAGES: usize = 100;
+/// Between two attempts to reach an upstream that was left out: the first, and the longest.
+const RETURN_FIRST: Duration = Duration::from_secs(1);
+const RETURN_LONGEST: Duration = Duration::from_secs(60);
+
+/// One upstream's whole list: JSON texts of its pages' arrays.
+type Pages = Vec<String>;
+
 impl Relay {
+    /// Answers a list request of a merged endpoint, in one page.
     pub(super) async fn list(
         &self,
-        _c: &Call,
-        _s: &Arc<Session>,
-        _w: &'static str,
+        call: &Call,
+        session: &Arc<Session>,
+        kind: ListKind,
     ) -> Result<Reply, Failure> {
-        Ok(Reply::Result(super::EMPTY))
+        if call.message.param("cursor").is_some() {
+            return Err(invalid("unknown cursor, list again from the start").into());
+        }
+        let mut merger = ListMerger::new(kind);
+        for (upstream, pages) in self.collect(call, session, kind).await {
+            let prefix = Prefix::new(Arc::clone(&upstream));
+            for page in pages {
+                let shown = |name: &str| self.is_shown(call, &upstream, kind, name);
+                if merger.append(&prefix, &page, shown).is_err() {
+                    LABELED.upstream_garbage.add(&upstream, 1);
+                }
+            }
+        }
+        let merged = merger.finish(None);
+        if merged.dropped > 0 || !merged.lookalikes.is_empty() {
+            tracing::warn!(
+                dropped = merged.dropped,
+                lookalikes = ?merged.lookalikes,
+                "a merged list leaves items out or shows look-alikes"
+            );
+        }
+        Ok(Reply::Result(merged.result.into()))
     }
-    pub(super) async fn merged_target(
+
+    /// What the session's own lists say about names that do not name their upstream.
+    pub(super) async fn index(
         &self,
-        _c: &Call,
-        _s: &Arc<Session>,
-    ) -> Result<Target, Fault> {
-        Err(super::route::unknown_method("x"))
+        call: &Call,
+        session: &Arc<Session>,
+        kind: ListKind,
+    ) -> Arc<Index> {
+        let key = (session.key(), kind);
+        if let Some(index) = self.indexes.get(&key) {
+            return index;
+        }
+        let mut index = Index::default();
+        for (upstream, pages) in self.collect(call, session, kind).await {
+            let prefix = Prefix::new(upstream);
+            for page in pages {
+                let shown = |name: &str| self.is_shown(call, prefix.upstream(), kind, name);
+                if index.add(kind, &prefix, &page, shown).is_err() {
+                    LABELED.upstream_garbage.add(prefix.upstream(), 1);
+                }
+            }
+        }
+        let index = Arc::new(index);
+        self.indexes.insert(key, Arc::clone(&index));
+        index
     }
+
+    /// Every upstream's list, in configured order, without what policy hides.
+    async fn collect(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        kind: ListKind,
+    ) -> Vec<(Arc<str>, Pages)> {
+        let wait = self.parts.settings.mcp.connect_wait;
+        let all = call.endpoint.upstreams.iter().map(|upstream| async move {
+            let listed = tokio::time::timeout(wait, self.list_one(call, session, upstream, kind));
+            match listed.await {
+                Ok(Ok(pages)) => (Arc::clone(upstream), pages),
+                late_or_failed => {
+                    LABELED.upstream_skipped.add(upstream, 1);
+                    if let Ok(Err(fault)) = late_or_failed {
+                        tracing::warn!(upstream = %upstream, error = %fault, "left out of a list");
+                    }
+                    self.await_return(session, upstream);
+                    (Arc::clone(upstream), Vec::new())
+                }
+            }
+        });
+        join_all(all).await
+    }
+
+    async fn list_one(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        kind: ListKind,
+    ) -> Result<Pages, Fault> {
+        let permit = self.parts.policy.decide(
+            &call.principal,
+            &call.endpoint,
+            upstream,
+            kind.method(),
+            None,
+        );
+        if permit.is_err() {
+            return Ok(Vec::new());
+        }
+        let declared = self.learn(session, upstream, None).await?;
+        if !declares(&declared.capabilities, kind) {
+            return Ok(Vec::new());
+        }
+        let link = self.link(session, upstream)?;
+        let mut pages = Vec::new();
+        let mut cursor = None;
+        while pages.len() < MAX_PAGES {
+            let request = self.list_request(kind, cursor.as_deref())?;
+            let reply = link.call(&request, call).await?;
+            let Reply::Relayed(message) = reply else {
+                break;
+            };
+            let Some(items) = message.result_member(kind.member()) else {
+                return Err(Fault::upstream(
+                    FaultKind::UpstreamInvalid,
+                    format!("upstream \"{upstream}\" did not list its {}", kind.member()),
+                ));
+            };
+            pages.push(items.to_owned());
+            let next = message
+                .result_member("nextCursor")
+                .filter(|next| *next != "null");
+            // A cursor that stands still would go round for ever.
+            if next.is_none() || next == cursor.as_deref() {
+                break;
+            }
+            cursor = next.map(str::to_owned);
+        }
+        Ok(pages)
+    }
+
+    fn is_shown(&self, call: &Call, upstream: &str, kind: ListKind, name: &str) -> bool {
+        kind != ListKind::Tools
+            || self
+                .parts
+                .policy
+                .shows_tool(&call.endpoint, &call.principal, upstream, name)
+    }
+
+    fn list_request(&self, kind: ListKind, cursor: Option<&str>) -> Result<Message, Fault> {
+        let params = match cursor {
+            Some(cursor) => format!(r#","params":{{"cursor":{cursor}}}"#),
+            None => String::new(),
+        };
+        let method = kind.method();
+        self.reparse(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}"{params}}}"#).into())
+    }
+
+    /// Keeps trying an upstream that was left out, and tells the session when it is there.
+    pub(super) fn await_return(&self, session: &Arc<Session>, upstream: &Arc<str>) {
+        let Ok(link) = self.link(session, upstream) else {
+            return;
+        };
+        if !session.begin_waiting_for(upstream) {
+            return;
+        }
+        let view = self.view(&session.endpoint, upstream);
+        let (session, upstream) = (Arc::downgrade(session), Arc::clone(upstream));
+        self.parts.tasks.spawn_service(async move {
+            // One that is open and only slow is not worth a notice at once.
+            let mut pause = if link.declared().is_some() {
+                tokio::time::sleep(RETURN_LONGEST).await;
+                RETURN_LONGEST
+            } else {
+                RETURN_FIRST
+            };
+            loop {
+                let opened = link.open().await.is_ok();
+                let Some(session) = session.upgrade() else {
+                    return;
+                };
+                if session.closed().is_cancelled() {
+                    return;
+                }
+                if opened {
+                    session.end_waiting_for(&upstream);
+                    announce(&session, &view);
+                    return;
+                }
+                drop(session);
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETURN_LONGEST);
+            }
+        });
+    }
+}
+
+fn announce(session: &Session, view: &View) {
+    for what in ["tools", "prompts", "resources"] {
+        if let Some(notice) = view.notice(Notice::list_changed(what)) {
+            session.standalone().notify(notice);
+        }
+    }
+}
+
+fn declares(capabilities: &[u8], kind: ListKind) -> bool {
+    let text = std::str::from_utf8(capabilities).unwrap_or("{}");
+    json::members(text)
+        .is_ok_and(|members| members.iter().any(|(name, _)| name == kind.capability()))
 }

@@ -1,20 +1,146 @@
-//! stub
-use crate::call::{Notice, Question};
-use crate::fault::Fault;
-use crate::protocol::Message;
-use std::sync::Arc;
-pub(super) fn notice(_u: &Arc<str>, n: Notice) -> Option<Notice> {
-    Some(n)
+//! Messages of an upstream as a merged endpoint shows them. Where a message cannot be mapped it
+//! is not shown: what is unmapped could name another upstream's things.
+//! Spec: BRIDGING §4.1, §4.2.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use super::naming::Prefix;
+use super::rewrite;
+use crate::call::{Notice, NoticeKind, Question};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Message, json};
+use crate::telemetry::metrics::LABELED;
+
+/// Nesting of what was within bounds when it came.
+const ANY_DEPTH: usize = usize::MAX;
+
+/// A notification towards the client.
+pub(super) fn notice(prefix: &Prefix, notice: Notice) -> Option<Notice> {
+    let mapped = matches!(
+        notice.kind,
+        NoticeKind::ResourceUpdated { .. } | NoticeKind::Log
+    );
+    if !mapped {
+        return Some(notice);
+    }
+    let message = Message::parse(notice.bytes, ANY_DEPTH).ok()?;
+    let params = rewrite::notice(message.method()?, message.params()?, prefix).ok()?;
+    let kind = match notice.kind {
+        NoticeKind::ResourceUpdated { uri } => NoticeKind::ResourceUpdated {
+            uri: prefix.uri(&uri).into_owned(),
+        },
+        other => other,
+    };
+    let bytes = match &params {
+        Cow::Borrowed(_) => message.bytes().clone(),
+        Cow::Owned(params) => message.edit().params(params.as_str()).finish(),
+    };
+    Some(Notice { kind, bytes })
 }
-pub(super) fn question(_u: &Arc<str>, q: Question) -> Question {
-    q
+
+/// A question towards the client; says which upstream asks.
+pub(super) fn question(prefix: &Prefix, question: Question) -> Question {
+    let Some(params) = &question.params else {
+        return question;
+    };
+    let text = String::from_utf8_lossy(params);
+    match rewrite::question(&question.method, &text, prefix, prefix.upstream()) {
+        Ok(params) => {
+            let params = Some(Bytes::from(params.into_owned()));
+            Question { params, ..question }
+        }
+        // The client refuses a question without parameters; nothing of it was shown.
+        Err(_) => Question {
+            params: None,
+            ..question
+        },
+    }
 }
-pub(super) fn result(_u: &Arc<str>, _m: &str, m: Message) -> Result<Message, Fault> {
-    Ok(m)
+
+/// The result of a request of `method`.
+pub(super) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<Message, Fault> {
+    let Some(text) = message.result() else {
+        return Ok(message);
+    };
+    let mapped = rewrite::result(method, text, prefix).map_err(|error| {
+        LABELED.upstream_garbage.add(prefix.upstream(), 1);
+        Fault::upstream(
+            FaultKind::UpstreamInvalid,
+            format!(
+                "upstream \"{}\" sent an ambiguous result",
+                prefix.upstream()
+            ),
+        )
+        .caused_by(error)
+    })?;
+    let Cow::Owned(mapped) = mapped else {
+        return Ok(message);
+    };
+    let bytes = message.edit().result(mapped).finish();
+    Message::parse(bytes, ANY_DEPTH).map_err(Fault::internal)
 }
-pub(super) fn error(_u: &Arc<str>, m: Message) -> Message {
-    m
+
+/// An error about what the client calls `shown` and the upstream `sent`.
+pub(super) fn error(message: Message, sent: &str, shown: &str) -> Message {
+    let mapped = message
+        .error()
+        .and_then(|text| rewrite::error(text, sent, shown).ok());
+    let Some(Cow::Owned(mapped)) = mapped else {
+        return message;
+    };
+    let bytes = message.edit().error(mapped).finish();
+    Message::parse(bytes, ANY_DEPTH).unwrap_or(message)
 }
-pub(super) fn kept_tools(t: &str, _f: impl Fn(&str) -> bool) -> String {
-    t.to_owned()
+
+/// The items of a list of tools that are shown.
+pub(super) fn kept_tools(tools: &str, shows: impl Fn(&str) -> bool) -> String {
+    let elements = json::elements(tools).unwrap_or_default();
+    let kept: Vec<&str> = elements
+        .into_iter()
+        .filter(|tool| {
+            let members = json::members(tool).unwrap_or_default();
+            let name = members.iter().find(|(key, _)| key == "name");
+            name.and_then(|(_, name)| json::string(name))
+                .is_some_and(|name| shows(&name))
+        })
+        .collect();
+    format!("[{}]", kept.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_and_nameless_tools_are_left_out() {
+        let tools = r#"[{"name":"read_a","x":1},{"name":"write"},{"title":"none"}]"#;
+        let kept = kept_tools(tools, |name| name.starts_with("read_"));
+        assert_eq!(kept, r#"[{"name":"read_a","x":1}]"#);
+    }
+
+    #[test]
+    fn an_updated_resource_is_told_under_its_mapped_uri() {
+        let prefix = Prefix::new("files".into());
+        let bytes = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}"#;
+        let kind = NoticeKind::ResourceUpdated {
+            uri: "file:///a".to_owned(),
+        };
+        let shown = notice(
+            &prefix,
+            Notice {
+                kind,
+                bytes: bytes.into(),
+            },
+        )
+        .unwrap();
+        assert_eq!(
+            shown.kind,
+            NoticeKind::ResourceUpdated {
+                uri: "files+file:///a".to_owned()
+            }
+        );
+        assert!(String::from_utf8_lossy(&shown.bytes).contains("files+file:///a"));
+    }
 }

@@ -10,6 +10,7 @@ mod intake;
 mod lists;
 mod mapping;
 pub mod merge;
+mod named;
 pub mod naming;
 mod notify;
 pub mod rewrite;
@@ -18,7 +19,10 @@ mod view;
 
 use std::sync::Arc;
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use moka::sync::Cache;
 
 use crate::audit;
 use crate::call::{Call, Reply, UpstreamLink};
@@ -27,12 +31,15 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::lifecycle::Tasks;
 use crate::policy::{Denial, Permit, Policy};
+use crate::protocol::methods::ListKind;
 use crate::seal::Sealer;
 use crate::session::{Session, Sessions};
+use crate::store::events::SessionKey;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::Upstreams;
 use crate::upstream::knowledge::Knowledge;
 
+use self::naming::{Index, Prefixes};
 use self::route::{Route, Target};
 
 /// The spine and what it needs.
@@ -40,6 +47,10 @@ use self::route::{Route, Target};
 pub struct Relay {
     parts: Parts,
     knowledge: Knowledge,
+    /// The marks of all upstreams.
+    prefixes: Prefixes,
+    /// What sessions were listed lately, for names that do not name their upstream.
+    indexes: Cache<(SessionKey, ListKind), Arc<Index>>,
 }
 
 /// What a [`Relay`] is made of.
@@ -86,9 +97,17 @@ impl Relay {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Arc<Self> {
+        let upstreams = parts.settings.upstreams.iter();
+        let prefixes = Prefixes::new(upstreams.map(|upstream| upstream.name.as_str().into()));
+        let indexes = Cache::builder()
+            .max_capacity(INDEXES)
+            .time_to_live(INDEX_LIFE)
+            .build();
         Arc::new(Self {
             parts,
             knowledge: Knowledge::default(),
+            prefixes,
+            indexes,
         })
     }
 
@@ -142,7 +161,12 @@ impl Relay {
         let made = self.parts.upstreams.link(upstream, seat).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
         })?;
-        let link = session.link_or(upstream, || made).ok_or_else(|| {
+        let link = session.link_or(upstream, || Arc::clone(&made));
+        // Somebody else was faster, or the session is over: a place at a shared link is given up.
+        if link.as_ref().is_none_or(|link| !Arc::ptr_eq(link, &made)) {
+            self.parts.tasks.spawn(async move { made.close().await });
+        }
+        let link = link.ok_or_else(|| {
             Fault::downstream(
                 FaultKind::UnknownSession,
                 "the session has ended, initialize again",
@@ -210,6 +234,11 @@ fn endpoint_context(endpoint: &Endpoint) -> Vec<u8> {
     context.push(0);
     context
 }
+
+/// Indexes of names kept at most.
+const INDEXES: u64 = 1024;
+/// How long an index is believed.
+const INDEX_LIFE: Duration = Duration::from_secs(30);
 
 /// A result without content.
 const EMPTY: Bytes = Bytes::from_static(b"{}");

@@ -10,6 +10,7 @@ use crate::call::{Call, Level, Reply};
 use crate::config::Prefix;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
+use crate::protocol::methods::{self, ListKind};
 use crate::protocol::{Message, json};
 use crate::seal::Purpose;
 use crate::session::Session;
@@ -25,7 +26,7 @@ pub(super) enum Route {
     /// To one upstream.
     One(Box<Target>),
     /// A list that several upstreams contribute to.
-    List(&'static str),
+    List(ListKind),
     /// To every upstream that knows the method.
     Everywhere,
 }
@@ -36,6 +37,8 @@ pub(super) struct Target {
     pub(super) upstream: Arc<str>,
     /// Tool, prompt or URI as the upstream spells it.
     pub(super) name: Option<String>,
+    /// The same as the client spells it, where that differs.
+    pub(super) shown: Option<String>,
     /// The request, where it differs from the client's.
     pub(super) request: Option<Message>,
     pub(super) view: View,
@@ -45,10 +48,9 @@ impl Relay {
     /// How an endpoint shows one of its upstreams.
     pub(super) fn view(&self, endpoint: &Endpoint, upstream: &Arc<str>) -> View {
         let always = self.parts.settings.mcp.prefix == Prefix::Always && &*endpoint.name == "mcp";
-        if endpoint.pure && !always {
-            View::Pure
-        } else {
-            View::Merged(Arc::clone(upstream))
+        match self.prefixes.of(upstream) {
+            Some(prefix) if !endpoint.pure || always => View::Merged(Arc::new(prefix.clone())),
+            _ => View::Pure,
         }
     }
 
@@ -81,13 +83,10 @@ impl Relay {
         let target = if self.is_pure(&call.endpoint) {
             self.pure_target(call)?
         } else {
-            match method {
-                "tools/list" => return Ok(Route::List("tools")),
-                "prompts/list" => return Ok(Route::List("prompts")),
-                "resources/list" => return Ok(Route::List("resources")),
-                "resources/templates/list" => return Ok(Route::List("resourceTemplates")),
-                _ => self.merged_target(call, session).await?,
+            if let Some(kind) = methods::lookup(method).and_then(|known| known.list) {
+                return Ok(Route::List(kind));
             }
+            self.merged_target(call, session).await?
         };
         note_subscription(session, method, &target)?;
         Ok(Route::One(Box::new(target)))
@@ -117,6 +116,7 @@ impl Relay {
         Ok(Target {
             upstream,
             name,
+            shown: None,
             request,
             view: View::Pure,
         })

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use super::mapping;
+use super::naming::Prefix;
 use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Question, Round};
 
 /// How an upstream's names and URIs look on an endpoint (BRIDGING §4).
@@ -12,7 +14,7 @@ pub(super) enum View {
     /// Exactly as the upstream spells them.
     Pure,
     /// Mapped under the upstream's configured name.
-    Merged(Arc<str>),
+    Merged(Arc<Prefix>),
 }
 
 impl View {
@@ -20,7 +22,7 @@ impl View {
     pub(super) fn notice(&self, notice: Notice) -> Option<Notice> {
         match self {
             Self::Pure => Some(notice),
-            Self::Merged(upstream) => super::mapping::notice(upstream, notice),
+            Self::Merged(prefix) => mapping::notice(prefix, notice),
         }
     }
 
@@ -28,7 +30,7 @@ impl View {
     pub(super) fn question(&self, question: Question) -> Question {
         match self {
             Self::Pure => question,
-            Self::Merged(upstream) => super::mapping::question(upstream, question),
+            Self::Merged(prefix) => mapping::question(prefix, question),
         }
     }
 

@@ -11,7 +11,7 @@ mod registry;
 mod stream;
 mod subscriptions;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +61,7 @@ pub struct Session {
     calls: Mutex<HashMap<RequestId, Arc<CallLink>>>,
     questions: Questions,
     links: Mutex<HashMap<Arc<str>, Arc<dyn UpstreamLink>>>,
+    waiting: Mutex<HashSet<Arc<str>>>,
     owner_calls: Arc<AtomicUsize>,
     initialized: AtomicBool,
     changed: Notify,
@@ -281,11 +282,24 @@ impl Session {
         }
         streams.insert(number, Arc::clone(&stream));
         drop(streams);
+        if self.closed.is_cancelled() {
+            stream.close();
+        }
         // An id to resume from before there is any message. Spec: SPEC T-26.
         if self.revision >= Revision::V2025_11_25 {
             stream.prime();
         }
         stream
+    }
+
+    /// Notes that somebody waits for an upstream to come back; `false` when somebody does already.
+    pub fn begin_waiting_for(&self, upstream: &Arc<str>) -> bool {
+        lock(&self.waiting).insert(Arc::clone(upstream))
+    }
+
+    /// The upstream is back.
+    pub fn end_waiting_for(&self, upstream: &str) {
+        lock(&self.waiting).remove(upstream);
     }
 
     /// The upstream link of this session, if it has one.
@@ -323,7 +337,10 @@ impl Session {
         for call in calls {
             call.cancel(Some("the session has ended".to_owned()));
         }
-        self.standalone.finish(None);
+        self.standalone.close();
+        for stream in lock(&self.streams).values() {
+            stream.close();
+        }
         self.questions.drop_all();
         self.events.forget(self.key);
         links.into_values().collect()

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;
+use futures_util::future::join_all;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::{Session, SessionIds, lock};
-use crate::call::{ClientCapabilities, OwnerKey, Principal};
+use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
 use crate::lifecycle::Tasks;
@@ -183,6 +184,7 @@ impl Sessions {
             calls: Mutex::default(),
             questions: super::Questions::default(),
             links: Mutex::default(),
+            waiting: Mutex::default(),
             owner_calls: Arc::clone(&owner.calls),
             initialized: std::sync::atomic::AtomicBool::new(false),
             changed: tokio::sync::Notify::new(),
@@ -222,9 +224,14 @@ impl Sessions {
 
     /// Ends a session; its upstream links are closed in the background.
     pub fn close(&self, session: &Arc<Session>) {
-        if self.live.remove(&session.key()).is_none() {
-            return;
+        for link in self.remove(session).into_iter().flatten() {
+            self.tasks.spawn(async move { link.close().await });
         }
+    }
+
+    /// Takes a session out; its links, or nothing when it was out already.
+    fn remove(&self, session: &Arc<Session>) -> Option<Vec<Arc<dyn UpstreamLink>>> {
+        self.live.remove(&session.key())?;
         self.count.fetch_sub(1, Ordering::Relaxed);
         GAUGES.sessions_open.add(-1);
         server_session_ended(session.revision.as_str(), session.age());
@@ -236,21 +243,23 @@ impl Sessions {
         self.owners.remove_if(&owner_key, |_, owner| {
             lock(&owner.sessions).is_empty() && owner.calls.load(Ordering::Relaxed) == 0
         });
-        for link in session.end() {
-            self.tasks.spawn(async move { link.close().await });
-        }
+        Some(session.end())
     }
 
-    /// Ends every session, for a shutdown.
-    pub fn close_all(&self) {
+    /// Ends every session, for a shutdown, and waits up to `grace` for its upstream links.
+    pub async fn close_all(&self, grace: Duration) {
         let all: Vec<_> = self
             .live
             .iter()
             .map(|entry| Arc::clone(entry.value()))
             .collect();
-        for session in all {
-            self.close(&session);
-        }
+        let links: Vec<_> = all
+            .iter()
+            .filter_map(|session| self.remove(session))
+            .flatten()
+            .collect();
+        let closing = join_all(links.iter().map(|link| link.close()));
+        drop(tokio::time::timeout(grace, closing).await);
     }
 
     /// Ends idle and over-age sessions and sweeps the event log, for ever.

@@ -157,9 +157,12 @@ impl EventStream {
         true
     }
 
-    /// Puts a question or one of several replies on the stream; never dropped.
+    /// Puts a question or one of several replies on the stream; never dropped before its end.
     pub fn put(&self, message: Bytes) {
         let mut state = self.lock();
+        if state.finished {
+            return;
+        }
         state.written = self.store.append(self.key, message, false);
         wake(state);
     }
@@ -167,6 +170,9 @@ impl EventStream {
     /// Puts an empty event with an id on the stream. Spec: SPEC T-26.
     pub fn prime(&self) {
         let mut state = self.lock();
+        if state.finished {
+            return;
+        }
         state.written = self.store.append(self.key, Bytes::new(), false);
         wake(state);
     }
@@ -179,6 +185,13 @@ impl EventStream {
         }
         state.finished = true;
         state.written = self.store.append(self.key, reply.unwrap_or_default(), true);
+        wake(state);
+    }
+
+    /// Ends the stream without a message: its session is over, and nothing more may be logged.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.finished = true;
         wake(state);
     }
 

@@ -251,6 +251,10 @@ struct Members {
 }
 
 impl Members {
+    fn all(&self) -> Vec<Arc<dyn Intake>> {
+        lock(&self.intakes).values().map(Arc::clone).collect()
+    }
+
     fn join(&self, intake: Arc<dyn Intake>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.intakes).insert(number, intake);
@@ -259,9 +263,14 @@ impl Members {
 }
 
 impl Intake for Members {
+    fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>) {
+        for member in self.all() {
+            member.opened(upstream, declared);
+        }
+    }
+
     fn notice(&self, upstream: &Arc<str>, notice: Notice) {
-        let members: Vec<_> = lock(&self.intakes).values().map(Arc::clone).collect();
-        for member in members {
+        for member in self.all() {
             member.notice(upstream, notice.clone());
         }
     }

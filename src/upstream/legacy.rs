@@ -99,6 +99,8 @@ impl LegacyLink {
         if let Some(previous) = previous {
             previous.close().await;
         }
+        let declared = connection.declared();
+        self.settings.intake.opened(&self.settings.name, declared);
         connection.listen(self.listening.load(Ordering::Relaxed));
         Ok(connection)
     }
