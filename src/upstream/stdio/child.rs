@@ -1,5 +1,6 @@
 //! One child as the rest of the gateway sees it: the connection, and what its parts share.
 
+use std::fmt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -33,7 +34,6 @@ pub(super) enum StopReason {
 }
 
 /// What the connection, the reader, the keeper and the pool share about a child.
-#[derive(Debug)]
 pub(super) struct ChildState {
     pub(super) upstream: Arc<str>,
     pub(super) owner: OwnerKey,
@@ -54,6 +54,16 @@ pub(super) struct ChildState {
     closed: CancellationToken,
     gone: CancellationToken,
     reaped: CancellationToken,
+}
+
+impl fmt::Debug for ChildState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Child({} of {}, {:?})",
+            self.pid, self.upstream, self.owner
+        )
+    }
 }
 
 /// What a child is born with.
@@ -246,10 +256,15 @@ impl ChildState {
 }
 
 /// A running child. Clones share it; when the last one is dropped the child is stopped.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct StdioConnection(Arc<Handle>);
 
-#[derive(Debug)]
+impl fmt::Debug for StdioConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.state.fmt(f)
+    }
+}
+
 struct Handle {
     state: Arc<ChildState>,
     outbox: Arc<Outbox>,

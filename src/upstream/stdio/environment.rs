@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -27,7 +28,7 @@ const HOMES: &str = "homes";
 const PRIVATE: u32 = 0o700;
 
 /// What the gateway's own process lends to its children.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Host {
     /// The program that answers to `exec-child` and `guardian`.
     pub exe: PathBuf,
@@ -35,6 +36,16 @@ pub struct Host {
     pub state_dirs: Vec<PathBuf>,
     /// The variables children may inherit from.
     pub environment: BTreeMap<OsString, OsString>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the environment: it holds the operator's secrets.
+        f.debug_struct("Host")
+            .field("exe", &self.exe)
+            .field("state_dirs", &self.state_dirs)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Host {

@@ -2,6 +2,7 @@
 //! who has to make room (DESIGN §6).
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,7 +20,6 @@ struct Caps {
 }
 
 /// All places.
-#[derive(Debug)]
 pub(super) struct ChildSlots {
     caps: Caps,
     /// Callers that may wait at once.
@@ -79,6 +79,12 @@ pub(super) enum Place {
     Later(oneshot::Receiver<Slot>),
     /// Too many wait already.
     Refused,
+}
+
+impl fmt::Debug for ChildSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ChildSlots").field(&self.caps).finish()
+    }
 }
 
 impl ChildSlots {

@@ -1,5 +1,6 @@
 //! All children of the gateway: opening one, ending all.
 
+use std::fmt;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
@@ -86,7 +87,6 @@ pub struct Counts {
 }
 
 /// All children of the gateway.
-#[derive(Debug)]
 pub struct StdioRuntime {
     host: Host,
     settings: config::Stdio,
@@ -100,6 +100,12 @@ pub struct StdioRuntime {
     launcher: Launcher,
     /// Cancelled when no child may start any more.
     ended: CancellationToken,
+}
+
+impl fmt::Debug for StdioRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StdioRuntime").field(&self.counts()).finish()
+    }
 }
 
 impl StdioRuntime {
@@ -187,10 +193,11 @@ impl StdioRuntime {
             max_of_upstream: carrier.max_children,
         };
         let (slot, permit) = tokio::select! {
+            biased;
+            () = self.ended.cancelled() => return Err(OpenError::Stopping),
             place = tokio::time::timeout_at(deadline, self.place(wish)) => {
                 place.ok().flatten().ok_or_else(|| self.at_capacity())?
             }
-            () = self.ended.cancelled() => return Err(OpenError::Stopping),
         };
         let home = self.homes.home(owner, &name);
         let command = self.command(carrier, &home)?;

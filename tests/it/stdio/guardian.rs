@@ -15,13 +15,13 @@ const STAND_IN: &str = "DRAWBRIDGE_TEST_STAND_IN";
 /// Where it keeps its state.
 const STATE: &str = "DRAWBRIDGE_TEST_STATE";
 
-/// A child with a grandchild that ignores signals, and one that left the group.
+/// A child with a grandchild that ignores signals and carries no mark, and one that left the group.
 const FAMILY: &str = "
 import os, signal, sys, time
 def say(): os.write(1, b'{\"pid\":%d}\\n' % os.getpid())
 if os.fork() == 0:
     for s in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT): signal.signal(s, signal.SIG_IGN)
-    say(); time.sleep(600)
+    say(); os.execve('/bin/sleep', ['sleep', '600'], {})
 if os.fork() == 0:
     os.setsid()
     say(); time.sleep(600)

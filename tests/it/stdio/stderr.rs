@@ -32,3 +32,17 @@ async fn last_words_hold_no_secret_and_no_control_character() {
     assert_eq!(words, "exit status: 3: [31mbad key …");
     world.end().await;
 }
+
+#[tokio::test]
+async fn debug_output_shows_no_secret() {
+    let world = World::new();
+    let upstream = with_env(sh("cat"), "API_KEY", "sk-0123456789");
+    let opened = world.open("alice", &upstream).await;
+    let text = format!("{opened:?} {:?}", world.runtime);
+    assert!(
+        !text.contains("sk-0123456789") && !text.contains("PATH"),
+        "{text}"
+    );
+    assert!(text.len() < 500, "{text}");
+    world.end().await;
+}
