@@ -336,9 +336,16 @@ fn ended(answer: &Result<Reply, Failure>) -> trace::Outcome {
             None if reply.is_tool_error() => trace::Outcome::ToolError,
             None => trace::Outcome::Ok,
         },
-        Err(Failure::Denied(_)) => trace::Outcome::Failed(error_type::BAD_REQUEST),
-        Err(Failure::Fault(fault)) => trace::Outcome::Failed(error_word(fault.kind)),
+        Err(failure) => failed(failure),
     }
+}
+
+/// The same for what has no reply.
+pub(super) fn failed(failure: &Failure) -> trace::Outcome {
+    trace::Outcome::Failed(match failure {
+        Failure::Denied(_) => error_type::DENIED,
+        Failure::Fault(fault) => error_word(fault.kind),
+    })
 }
 
 /// A fault as spans, metrics and access lines call it.

@@ -81,7 +81,7 @@ impl Front {
         if let Err(failure) = self.guard.check(kind, request.uri(), request.headers()) {
             LABELED.requests_refused.add(failure.reason(), 1);
             record.outcome(failure.reason());
-            return reply::plain(failure.status(), failure.reason());
+            return reply::plain(failure.status(), failure.public());
         }
         let endpoint = match target {
             None => return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path"),

@@ -20,13 +20,11 @@ pub enum RequestKind {
 }
 
 /// Why a request is refused before anything else is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardFailure {
     /// The name the client used for us is not one of ours.
-    #[error("this host name is not served here; add it to server.allowed_hosts if it should be")]
     Host,
     /// The page that sent the request is not allowed to.
-    #[error("this origin is not allowed; add it to server.allowed_origins if it should be")]
     Origin,
 }
 
@@ -37,6 +35,15 @@ impl GuardFailure {
         match self {
             Self::Host => StatusCode::MISDIRECTED_REQUEST,
             Self::Origin => StatusCode::FORBIDDEN,
+        }
+    }
+
+    /// For the caller, who may be the operator trying it out.
+    #[must_use]
+    pub fn public(self) -> &'static str {
+        match self {
+            Self::Host => "this host name is not served here (server.allowed_hosts)",
+            Self::Origin => "this origin is not allowed (server.allowed_origins)",
         }
     }
 

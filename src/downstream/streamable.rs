@@ -21,7 +21,7 @@ use crate::relay::Failure;
 use crate::session::{CallLink, EventId, NoRoom, Outlet, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
-use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
+use crate::telemetry::trace::{self, CallSpan, TRACEPARENT, TRACESTATE, TraceContext};
 
 /// How long a whole request body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -101,7 +101,9 @@ impl Front {
                     "the session is initialized already",
                 ));
             }
-            return self.initialize(endpoint, principal, &message, record).await;
+            return self
+                .initialize(endpoint, principal, &parts.headers, &message, record)
+                .await;
         }
         let session = self.bind(given, &principal, endpoint)?;
         record.session(session.tag());
@@ -126,6 +128,7 @@ impl Front {
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
+        headers: &HeaderMap,
         message: &Message,
         record: &AccessRecord,
     ) -> Result<Response<Body>, Fault> {
@@ -137,11 +140,19 @@ impl Front {
             ));
         }
         let id = message.id().unwrap_or("null").to_owned();
-        match self
+        let parent =
+            TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
+        let span = CallSpan::server(&parent, "initialize", &endpoint.name);
+        record.trace(span.context().trace_id());
+        let answer = self
             .relay
             .initialize(principal, Arc::clone(endpoint), message)
-            .await
-        {
+            .await;
+        span.finish(match &answer {
+            Ok(_) => trace::Outcome::Ok,
+            Err(failure) => super::exchange::failed(failure),
+        });
+        match answer {
             Ok((session, result)) => {
                 record.session(session.tag());
                 let body = result.into_response(&id);

@@ -164,6 +164,8 @@ pub mod error_type {
     pub const INVALID: &str = "upstream_invalid";
     /// The caller sent what cannot be served.
     pub const BAD_REQUEST: &str = "bad_request";
+    /// A rule refused.
+    pub const DENIED: &str = "denied";
     /// There is no such session for this caller.
     pub const SESSION: &str = "session";
     /// A limit was reached.
