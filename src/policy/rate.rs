@@ -1,13 +1,136 @@
-//! stub
-use crate::{call::OwnerKey, config::Rate};
+//! How many requests one principal may send (SPEC O-01).
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use governor::clock::{Clock, MonotonicClock};
+use governor::middleware::NoOpMiddleware;
+use governor::state::keyed::DashMapStateStore;
+use governor::{Quota, RateLimiter as Governor};
+
+use crate::call::OwnerKey;
+use crate::config::Rate;
+use crate::telemetry::metrics::COUNTERS;
+
+/// Checks between two removals of principals that have their full allowance back.
+const CHECKS_PER_SWEEP: u32 = 4096;
+
+/// One allowance per principal: a sustained rate, and twice its count at once.
 #[derive(Debug)]
-pub struct RateLimiter;
+pub struct RateLimiter<C: Clock = MonotonicClock> {
+    governor: Governor<OwnerKey, DashMapStateStore<OwnerKey>, C, NoOpMiddleware<C::Instant>>,
+    clock: C,
+    checks: AtomicU32,
+}
+
 impl RateLimiter {
+    /// Every principal starts with its full allowance.
     #[must_use]
-    pub fn new(_r: Rate) -> Self {
-        Self
+    pub fn new(rate: Rate) -> Self {
+        Self::with_clock(rate, MonotonicClock)
     }
-    pub fn check(&self, _o: OwnerKey) -> Result<(), std::time::Duration> {
-        Ok(())
+}
+
+impl<C: Clock + Clone> RateLimiter<C> {
+    fn with_clock(rate: Rate, clock: C) -> Self {
+        let count = NonZeroU32::new(rate.count).unwrap_or(NonZeroU32::MIN);
+        let burst = count.saturating_add(count.get());
+        // A period of no length would mean no limit; the shortest is one nanosecond.
+        let each = (rate.per / count.get()).max(Duration::from_nanos(1));
+        let quota = Quota::with_period(each).unwrap_or_else(|| Quota::per_second(count));
+        Self {
+            governor: Governor::new(
+                quota.allow_burst(burst),
+                DashMapStateStore::default(),
+                clock.clone(),
+            ),
+            clock,
+            checks: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes one request from the allowance of `owner`.
+    ///
+    /// # Errors
+    /// The allowance is used up; says how long until the next request may come.
+    pub fn check(&self, owner: OwnerKey) -> Result<(), Duration> {
+        let checks = self.checks.fetch_add(1, Ordering::Relaxed);
+        if checks % CHECKS_PER_SWEEP == CHECKS_PER_SWEEP - 1 {
+            self.sweep();
+        }
+        self.governor.check_key(&owner).map_err(|refused| {
+            COUNTERS.rate_limited.add(1);
+            refused.wait_time_from(self.clock.now())
+        })
+    }
+
+    /// Forgets the principals whose allowance is full again, so that the map holds no more than
+    /// those of the last moments and one round of checks.
+    fn sweep(&self) {
+        self.governor.retain_recent();
+        self.governor.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use governor::clock::FakeRelativeClock;
+
+    use super::*;
+    use crate::call::Principal;
+
+    const RATE: Rate = Rate {
+        count: 10,
+        per: Duration::from_secs(1),
+    };
+
+    fn owner(subject: &str) -> OwnerKey {
+        Principal::new("i", subject, "", Vec::new(), None).owner()
+    }
+
+    fn spend_all(limiter: &RateLimiter<FakeRelativeClock>, owner: OwnerKey) -> usize {
+        (0..1000)
+            .take_while(|_| limiter.check(owner).is_ok())
+            .count()
+    }
+
+    // SPEC O-01
+    #[test]
+    fn a_burst_is_twice_the_rate_and_then_comes_the_rate() {
+        let clock = FakeRelativeClock::default();
+        let limiter = RateLimiter::with_clock(RATE, clock.clone());
+        assert_eq!(spend_all(&limiter, owner("a")), 20);
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(spend_all(&limiter, owner("a")), 10);
+    }
+
+    #[test]
+    fn a_refusal_says_how_long_to_wait() {
+        let clock = FakeRelativeClock::default();
+        let limiter = RateLimiter::with_clock(RATE, clock.clone());
+        spend_all(&limiter, owner("a"));
+        let wait = limiter.check(owner("a")).expect_err("used up");
+        assert_eq!(wait, Duration::from_millis(100));
+        clock.advance(wait);
+        assert_eq!(limiter.check(owner("a")), Ok(()));
+    }
+
+    #[test]
+    fn one_principal_does_not_spend_the_allowance_of_another() {
+        let limiter = RateLimiter::with_clock(RATE, FakeRelativeClock::default());
+        spend_all(&limiter, owner("a"));
+        assert_eq!(limiter.check(owner("b")), Ok(()));
+    }
+
+    #[test]
+    fn principals_that_have_gone_are_forgotten() {
+        let clock = FakeRelativeClock::default();
+        let limiter = RateLimiter::with_clock(RATE, clock.clone());
+        for n in 0..3 * CHECKS_PER_SWEEP {
+            clock.advance(Duration::from_secs(1));
+            assert_eq!(limiter.check(owner(&n.to_string())), Ok(()));
+        }
+        assert!(limiter.governor.len() <= CHECKS_PER_SWEEP as usize);
     }
 }
