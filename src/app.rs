@@ -76,6 +76,7 @@ async fn serve(
     let readiness = Readiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
+    let audit = parts.audit;
     let front = Front::new(parts.front);
     announce(out, &config, &endpoints, &admin)?;
     tasks.spawn_service(admin.run(
@@ -87,6 +88,7 @@ async fn serve(
     let clean = signals.drain(&tasks, config.server.drain).await;
     sessions.close_all(LINKS_GRACE).await;
     upstreams.shut_down().await;
+    audit.flush();
     tracing::info!(clean, "stopped");
     Ok(())
 }
@@ -106,6 +108,7 @@ struct Assembled {
     front: FrontParts,
     sessions: Arc<Sessions>,
     upstreams: Arc<Upstreams>,
+    audit: audit::Sink,
 }
 
 fn assemble(
@@ -134,11 +137,12 @@ fn assemble(
     );
     let upstreams =
         Arc::new(Upstreams::new(config, Host::current(), tasks.clone()).context("upstreams")?);
+    let audit = audit::Sink::start(Arc::clone(&clock), tasks);
     let relay = Relay::new(relay::Parts {
         settings: Arc::clone(config),
         upstreams: Arc::clone(&upstreams),
         policy: Arc::new(Policy::new(&config.auth)),
-        audit: audit::Sink::start(Arc::clone(&clock), tasks.clone()),
+        audit: audit.clone(),
         sealer,
         sessions: Arc::clone(&sessions),
         tasks: tasks.clone(),
@@ -156,6 +160,7 @@ fn assemble(
         front,
         sessions,
         upstreams,
+        audit,
     })
 }
 

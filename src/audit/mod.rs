@@ -1,31 +1,194 @@
-//! stub
-use crate::{
-    call::Principal, clock::SharedClock, lifecycle::Tasks, protocol::Message,
-    telemetry::trace::TraceContext,
-};
-use std::sync::Arc;
-#[derive(Debug, Clone)]
-pub struct Sink;
-#[derive(Debug, Clone, Copy)]
+//! Who did what, and what was refused: one record per call that policy decided about.
+//!
+//! Records are moved into a bounded queue and written elsewhere, as one line each on the tracing
+//! target `audit`; the request path never waits. What does not fit is counted (SPEC O-04).
+
+mod line;
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::call::{Call, Principal};
+use crate::clock::SharedClock;
+use crate::lifecycle::Tasks;
+use crate::protocol::methods;
+use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::trace::TraceId;
+
+/// Records that wait at once; more are dropped and counted.
+const CAPACITY: usize = 16 * 1024;
+/// How long records gather before they are written together.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// Bytes that are kept of a name that a caller chose.
+const MAX_NAME: usize = 256;
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
+    /// The upstream answered with a result.
     Ok,
+    /// The upstream answered with a JSON-RPC error.
     Error,
+    /// There was no answer, or nobody waited for it any longer.
     Failed,
+    /// A rule refused it; it never reached the upstream.
     Denied,
 }
+
+/// One call, as it is remembered. Holds no payload and no secret.
 #[derive(Debug)]
 pub struct Record {
-    pub principal: Arc<Principal>,
-    pub endpoint: Arc<str>,
-    pub upstream: Arc<str>,
-    pub message: Message,
-    pub outcome: Outcome,
-    pub rule: Option<String>,
-    pub trace: TraceContext,
+    principal: Arc<Principal>,
+    endpoint: Arc<str>,
+    upstream: Arc<str>,
+    method: Cow<'static, str>,
+    name: Option<Box<str>>,
+    outcome: Outcome,
+    rule: Option<Box<str>>,
+    trace: Option<TraceId>,
 }
-impl Sink {
-    pub fn start(_c: SharedClock, _t: Tasks) -> Self {
-        Self
+
+impl Record {
+    /// What is remembered of `call`: who asked `upstream` for what, and what became of it. `name`
+    /// is the tool, prompt or URI as the upstream spells it, of which 256 bytes are kept; `rule` is
+    /// what refused the call. Without a rule the call counts as failed until [`Pending::end`].
+    #[must_use]
+    pub fn new(call: &Call, upstream: &Arc<str>, name: Option<&str>, rule: Option<&str>) -> Self {
+        let method = call.message.method().unwrap_or_default();
+        Self {
+            principal: Arc::clone(&call.principal),
+            endpoint: Arc::clone(&call.endpoint.name),
+            upstream: Arc::clone(upstream),
+            method: methods::lookup(method).map_or_else(
+                || Cow::Owned(cut(method).to_owned()),
+                |known| Cow::Borrowed(known.name),
+            ),
+            name: name.map(|name| cut(name).into()),
+            outcome: match rule {
+                Some(_) => Outcome::Denied,
+                None => Outcome::Failed,
+            },
+            rule: rule.map(Into::into),
+            trace: call.trace.trace_id(),
+        }
     }
-    pub fn record(&self, _r: Record) {}
 }
+
+/// The first [`MAX_NAME`] bytes, or a few less: whole characters only.
+fn cut(name: &str) -> &str {
+    name.get(..name.floor_char_boundary(MAX_NAME))
+        .unwrap_or(name)
+}
+
+/// The record of a running call.
+#[derive(Debug)]
+pub struct Pending<'a> {
+    sink: &'a Sink,
+    record: Option<Record>,
+}
+
+impl Pending<'_> {
+    /// Says how the call ended.
+    pub fn end(mut self, outcome: Outcome) {
+        if let Some(record) = &mut self.record {
+            record.outcome = outcome;
+        }
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(record) = self.record.take() {
+            self.sink.record(record);
+        }
+    }
+}
+
+/// Takes records from any thread. Clones share one queue.
+#[derive(Debug, Clone)]
+pub struct Sink(Arc<Queue>);
+
+#[derive(Debug)]
+struct Queue {
+    /// Each with the time it was recorded at, since the Unix epoch.
+    waiting: Mutex<VecDeque<(Duration, Record)>>,
+    some: Notify,
+    clock: SharedClock,
+}
+
+impl Sink {
+    /// Starts the writer. Needs a Tokio runtime.
+    #[must_use]
+    pub fn start(clock: SharedClock, tasks: &Tasks) -> Self {
+        let sink = Self::idle(clock);
+        let writer = sink.clone();
+        tasks.spawn_service(async move {
+            loop {
+                writer.0.some.notified().await;
+                sleep(GATHER).await;
+                writer.flush();
+            }
+        });
+        sink
+    }
+
+    fn idle(clock: SharedClock) -> Self {
+        Self(Arc::new(Queue {
+            waiting: Mutex::default(),
+            some: Notify::new(),
+            clock,
+        }))
+    }
+
+    /// Holds the record of a call that is about to run, and takes it when the call has ended,
+    /// however that comes about.
+    #[must_use = "the record is taken when this is dropped"]
+    pub fn begin(&self, record: Record) -> Pending<'_> {
+        Pending {
+            sink: self,
+            record: Some(record),
+        }
+    }
+
+    /// Takes one record, without waiting; drops and counts it when the queue is full.
+    pub fn record(&self, record: Record) {
+        let now = self.0.clock.now();
+        let is_first = {
+            let mut waiting = self.lock();
+            if waiting.len() >= CAPACITY {
+                drop(waiting);
+                COUNTERS.audit_dropped.add(1);
+                return;
+            }
+            waiting.push_back((now, record));
+            waiting.len() == 1
+        };
+        if is_first {
+            self.0.some.notify_one();
+        }
+    }
+
+    /// Writes all that waits. For the end: the writer does it by itself until it is stopped.
+    pub fn flush(&self) {
+        let waiting = std::mem::take(&mut *self.lock());
+        for (at, record) in &waiting {
+            line::write(*at, record);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Duration, Record)>> {
+        self.0
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,6 @@ pub mod rate;
 use crate::call::Principal;
 use crate::config;
 use crate::endpoint::Endpoint;
-use crate::telemetry::metrics::LABELED;
 
 /// The method that tools are called with.
 const CALL: &str = "tools/call";
@@ -88,7 +87,7 @@ impl Policy {
             return Ok(Permit(()));
         }
         let name = name.unwrap_or_default();
-        let decision = if is_shown(endpoint, upstream, name) {
+        if is_shown(endpoint, upstream, name) {
             self.check_scopes(principal, upstream, name)
         } else {
             Err(Denial {
@@ -96,11 +95,7 @@ impl Policy {
                 missing_scopes: Vec::new(),
                 hidden: true,
             })
-        };
-        if let Err(denial) = &decision {
-            LABELED.policy_denied.add(&denial.rule, 1);
         }
-        decision
     }
 
     fn check_scopes(

@@ -123,9 +123,10 @@ impl Relay {
             Route::Here(reply) => Ok(reply),
             Route::One(target) => {
                 let permit = self.decide(call, &target)?;
+                let audited = self.parts.audit.begin(record(call, &target, None));
                 let link = self.link(session, &target.upstream)?;
                 let reply = self.send(permit, &*link, call, &target).await;
-                self.record(call, &target, &reply);
+                audited.end(audited_outcome(&reply));
                 self.bring_back(call, &target, reply?)
             }
             Route::List(list) => self.list(call, session, list).await,
@@ -143,7 +144,9 @@ impl Relay {
         );
         if let Err(denial) = &decision {
             LABELED.policy_denied.add(&denial.rule, 1);
-            self.audit(call, target, audit::Outcome::Denied, Some(&denial.rule));
+            self.parts
+                .audit
+                .record(record(call, target, Some(&denial.rule)));
         }
         Ok(decision?)
     }
@@ -198,26 +201,18 @@ impl Relay {
             }
         }
     }
+}
 
-    fn record(&self, call: &Call, target: &Target, reply: &Result<Reply, Fault>) {
-        let outcome = match reply {
-            Ok(reply) if reply.error().is_none() => audit::Outcome::Ok,
-            Ok(_) => audit::Outcome::Error,
-            Err(_) => audit::Outcome::Failed,
-        };
-        self.audit(call, target, outcome, None);
-    }
+/// What the audit remembers of a call, which `rule` refused or whose outcome is still open.
+fn record(call: &Call, target: &Target, rule: Option<&str>) -> audit::Record {
+    audit::Record::new(call, &target.upstream, target.name.as_deref(), rule)
+}
 
-    fn audit(&self, call: &Call, target: &Target, outcome: audit::Outcome, rule: Option<&str>) {
-        self.parts.audit.record(audit::Record {
-            principal: Arc::clone(&call.principal),
-            endpoint: Arc::clone(&call.endpoint.name),
-            upstream: Arc::clone(&target.upstream),
-            message: call.message.clone(),
-            outcome,
-            rule: rule.map(str::to_owned),
-            trace: call.trace.clone(),
-        });
+fn audited_outcome(reply: &Result<Reply, Fault>) -> audit::Outcome {
+    match reply {
+        Ok(reply) if reply.error().is_none() => audit::Outcome::Ok,
+        Ok(_) => audit::Outcome::Error,
+        Err(_) => audit::Outcome::Failed,
     }
 }
 

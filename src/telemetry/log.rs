@@ -51,11 +51,13 @@ impl<S: Subscriber> Layer<S> for LineLayer {
     }
 }
 
-/// What is logged: everything of ours from INFO on, of others from WARN on, and the access lines.
+/// What is logged: everything of ours from INFO on, of others from WARN on, and the access
+/// lines and audit records.
 pub(super) fn filter() -> Targets {
     use tracing::level_filters::LevelFilter;
     Targets::new()
         .with_default(LevelFilter::WARN)
         .with_target("drawbridge", LevelFilter::INFO)
         .with_target(super::names::ACCESS_TARGET, LevelFilter::INFO)
+        .with_target(super::names::AUDIT_TARGET, LevelFilter::INFO)
 }

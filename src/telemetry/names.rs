@@ -7,6 +7,9 @@ pub const SCOPE: &str = "drawbridge";
 /// Target of the access lines.
 pub const ACCESS_TARGET: &str = "access";
 
+/// Target of the audit records.
+pub const AUDIT_TARGET: &str = "audit";
+
 /// Metrics.
 pub mod metric {
     /// Calls as clients see them, seconds.

@@ -1,0 +1,201 @@
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+use tracing::Event;
+use tracing::field::{Field, Visit};
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+
+use super::*;
+use crate::call::{Asked, ClientCapabilities, DownstreamLink, Notice, Round};
+use crate::clock::TestClock;
+use crate::endpoint::Endpoint;
+use crate::protocol::{Message, Revision};
+use crate::telemetry::trace::TraceContext;
+
+/// The lines that are written while the guard lives.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<Value>>>);
+
+impl Log {
+    fn capture() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let subscriber = tracing_subscriber::registry().with(log.clone());
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        self.0.lock().expect("no panic").clone()
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        line.put("target", event.metadata().target());
+        self.0.lock().expect("no panic").push(Value::Object(line.0));
+    }
+}
+
+#[derive(Default)]
+struct Line(Map<String, Value>);
+
+impl Line {
+    fn put(&mut self, name: &str, value: &str) {
+        self.0.insert(name.to_owned(), value.into());
+    }
+}
+
+impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field.name(), value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.put(field.name(), &format!("{value:?}"));
+    }
+}
+
+#[derive(Debug)]
+struct NoLink(ClientCapabilities);
+
+impl DownstreamLink for NoLink {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.0
+    }
+
+    fn notify(&self, _: Notice) {}
+
+    fn ask(&self, _: Round) -> BoxFuture<'_, Asked> {
+        Box::pin(async { Asked::CannotAsk("everything".to_owned()) })
+    }
+}
+
+fn call(message: &str) -> Call {
+    let endpoint = Endpoint {
+        name: "dev".into(),
+        path: "/mcp/dev".to_owned(),
+        resource: "https://gw.test/mcp/dev".to_owned(),
+        metadata_url: String::new(),
+        upstreams: vec!["files".into()],
+        pure: true,
+        required_scopes: Vec::new(),
+        audiences: Vec::new(),
+        issuers: Vec::new(),
+        tools: Vec::new(),
+    };
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    Call {
+        principal: Arc::new(Principal::new(
+            "https://i.test",
+            "alice",
+            "c",
+            Vec::new(),
+            None,
+        )),
+        endpoint: Arc::new(endpoint),
+        revision: Revision::V2025_11_25,
+        message: Message::parse(Bytes::from(message.to_owned()), 128).expect("a message"),
+        link: Arc::new(NoLink(ClientCapabilities::none())),
+        trace: TraceContext::parse(trace, None).expect("a trace"),
+        cancel: CancellationToken::new(),
+    }
+}
+
+const MESSAGE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read","arguments":{"password":"hunter2"}}}"#;
+
+fn record(rule: Option<&str>) -> Record {
+    Record::new(&call(MESSAGE), &"files".into(), Some("read"), rule)
+}
+
+fn sink() -> Sink {
+    Sink::idle(TestClock::at(1_800_000_000))
+}
+
+// SPEC O-04
+#[test]
+fn a_record_says_who_what_where_and_how_it_ended_and_nothing_else() {
+    let (log, _guard) = Log::capture();
+    let sink = sink();
+    sink.record(record(Some("auth.tool_scopes[0]")));
+    sink.flush();
+    assert_eq!(
+        log.lines(),
+        [json!({
+            "target": "audit",
+            "time": "2027-01-15T08:00:00.000Z",
+            "issuer": "https://i.test",
+            "subject": "alice",
+            "client": "c",
+            "endpoint": "dev",
+            "upstream": "files",
+            "method": "tools/call",
+            "name": "read",
+            "outcome": "denied",
+            "rule": "auth.tool_scopes[0]",
+            "trace_id": "0af7651916cd43dd8448eb211c80319c",
+        })]
+    );
+}
+
+#[test]
+fn records_are_written_in_their_order() {
+    let (log, _guard) = Log::capture();
+    let sink = sink();
+    let outcomes = [Outcome::Ok, Outcome::Error, Outcome::Failed];
+    for outcome in outcomes {
+        sink.begin(record(None)).end(outcome);
+    }
+    sink.flush();
+    let written: Vec<Value> = log
+        .lines()
+        .iter()
+        .map(|line| line["outcome"].clone())
+        .collect();
+    assert_eq!(written, ["ok", "error", "failed"]);
+}
+
+#[test]
+fn a_call_that_is_dropped_is_recorded_as_failed() {
+    let sink = sink();
+    drop(sink.begin(record(None)));
+    assert_eq!(sink.lock()[0].1.outcome, Outcome::Failed);
+}
+
+#[test]
+fn what_does_not_fit_is_dropped_and_counted() {
+    let sink = sink();
+    let before = COUNTERS.audit_dropped.get();
+    for _ in 0..CAPACITY + 3 {
+        sink.record(record(None));
+    }
+    assert!(COUNTERS.audit_dropped.get() >= before + 3);
+    assert_eq!(sink.lock().len(), CAPACITY);
+}
+
+#[test]
+fn an_endless_name_is_cut_between_characters() {
+    let name = "é".repeat(1000);
+    let record = Record::new(&call(MESSAGE), &"files".into(), Some(&name), None);
+    let kept = record.name.expect("a name");
+    assert_eq!(kept.len(), MAX_NAME);
+    assert!(name.starts_with(&*kept));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_writer_writes_what_has_gathered() {
+    let (log, _guard) = Log::capture();
+    let tasks = Tasks::new();
+    let sink = Sink::start(TestClock::at(0), &tasks);
+    sink.record(record(None));
+    sink.record(record(None));
+    assert_eq!(log.lines().len(), 0);
+    sleep(2 * GATHER).await;
+    assert_eq!(log.lines().len(), 2);
+    sink.record(record(None));
+    sleep(2 * GATHER).await;
+    assert_eq!(log.lines().len(), 3);
+}
