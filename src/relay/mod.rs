@@ -237,3 +237,6 @@ const INDEX_LIFE: Duration = Duration::from_secs(30);
 
 /// A result without content.
 const EMPTY: Bytes = Bytes::from_static(b"{}");
+
+#[cfg(test)]
+mod pairings;
