@@ -51,7 +51,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Auth {
         ),
         tool_scopes: s.tables(
             "tool_scopes",
-            "Scopes that single tools need: a call without them gets 403 insufficient_scope.",
+            "Scopes that single tools need: a call without them gets 403 insufficient_scope. The \
+             tool stays listed.",
             tool_scope,
         ),
     }

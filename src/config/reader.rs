@@ -1,7 +1,7 @@
 //! Walks a parsed file table by table, collecting mistakes and, when asked to, the reference.
 //!
 //! A key is declared where it is read: [`Section::key`] gives its name and meaning, the method
-//! called on the [`Entry`](super::entry::Entry) its type and default. Whatever stands in a table
+//! called on the [`Entry`] its type and default. Whatever stands in a table
 //! and was never asked for is an unknown key. Run without a file, the same walk records every
 //! declaration, and `reference` writes them down: code and documentation cannot disagree.
 
