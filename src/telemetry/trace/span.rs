@@ -156,8 +156,7 @@ impl CallSpan {
             });
         let context = match &recorded {
             Some(span) => below(parent, span.span_context()),
-            // Who records above us must find its own span as the parent of what comes below.
-            None if parent.is_sampled() => parent.clone(),
+            // Spec: SPEC C-98: a place of our own, also when nobody here records it.
             None => parent.child(),
         };
         Self {
@@ -307,22 +306,17 @@ mod tests {
         TraceContext::parse(text, Some("vendor=1")).unwrap()
     }
 
+    // SPEC C-98.
     #[test]
-    fn who_records_above_us_stays_the_parent_when_we_do_not_record() {
-        let span = CallSpan::server(&parent(SAMPLED_PARENT), "tools/call", &place());
-        assert_eq!(
-            span.context().traceparent().unwrap().as_str(),
-            SAMPLED_PARENT
-        );
-    }
-
-    #[test]
-    fn an_unsampled_call_still_has_a_place_of_its_own() {
-        let span = CallSpan::server(&parent(UNSAMPLED_PARENT), "tools/call", &place());
-        let text = span.context().traceparent().unwrap();
-        assert_ne!(text.as_str(), UNSAMPLED_PARENT);
-        assert_eq!(text.as_str()[..36], UNSAMPLED_PARENT[..36]);
-        assert_eq!(span.context().tracestate(), Some("vendor=1"));
+    fn a_call_has_a_place_of_its_own_also_when_it_is_not_recorded() {
+        for above in [UNSAMPLED_PARENT, SAMPLED_PARENT] {
+            let span = CallSpan::server(&parent(above), "tools/call", &place());
+            let text = span.context().traceparent().unwrap();
+            assert_eq!(text.as_str()[..36], above[..36], "the same trace");
+            assert_ne!(text.as_str()[36..52], above[36..52], "another span");
+            assert_eq!(text.as_str()[52..], above[52..], "the same verdict");
+            assert_eq!(span.context().tracestate(), Some("vendor=1"));
+        }
     }
 
     #[test]
