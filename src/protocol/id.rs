@@ -60,8 +60,13 @@ impl std::fmt::Display for RequestId {
     }
 }
 
+/// Whether a JSON text is an id at all.
+pub(super) fn is_id(json_text: &str) -> bool {
+    is_integer(json_text) || json::string(json_text).is_some()
+}
+
 /// Whether a JSON number is spelled as an integer: `1.0` and `1e2` are not.
-pub(super) fn is_integer(text: &str) -> bool {
+fn is_integer(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let canonical = digits == "0" || !digits.starts_with('0');
     canonical && !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())

@@ -36,9 +36,15 @@ pub(crate) fn first_duplicate<'a>(
             })
             .find_map(|(name, key)| (!seen.insert(key)).then(|| name.to_owned()));
     }
+    let ascii = names.clone().all(str::is_ascii);
+    let same = |a: &str, b: &str| match folding {
+        Folding::Exact => a == b,
+        Folding::Case if ascii => a.eq_ignore_ascii_case(b),
+        Folding::Case => fold(a) == fold(b),
+    };
     let mut rest = names;
     while let Some(name) = rest.next() {
-        if rest.clone().any(|other| same(name, other, folding)) {
+        if rest.clone().any(|other| same(name, other)) {
             return Some(name.to_owned());
         }
     }
@@ -66,15 +72,6 @@ impl<'a> Seen<'a> {
                 true
             }
             (name, _) => self.more.insert(name),
-        }
-    }
-}
-
-fn same(a: &str, b: &str, folding: Folding) -> bool {
-    match folding {
-        Folding::Exact => a == b,
-        Folding::Case => {
-            a.eq_ignore_ascii_case(b) || !(a.is_ascii() && b.is_ascii()) && fold(a) == fold(b)
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::super::decode_error::DecodeError;
-use super::super::id::RequestId;
+use super::super::id::is_id;
 use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
 use super::{Kind, Layout, Member, Method, Section};
 
@@ -73,11 +73,20 @@ impl Reader {
     fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
         let start = scanner.offset();
         let first = self.members.len();
-        scanner.object(|scanner, key| self.member(scanner, section, key))?;
+        let mut marks = Marks::default();
+        let mut may_repeat = false;
+        scanner.object(|scanner, key| {
+            may_repeat |= marks.may_repeat(key);
+            self.member(scanner, section, key)
+        })?;
         if let Some(span) = self.objects.get_mut(section as usize) {
             *span = Some(start..scanner.offset());
         }
-        self.refuse_duplicates(scanner.text(), section, first)
+        if may_repeat {
+            self.refuse_duplicates(scanner.text(), section, first)
+        } else {
+            Ok(())
+        }
     }
 
     fn member(
@@ -86,9 +95,14 @@ impl Reader {
         section: Section,
         key: RawString<'_>,
     ) -> Result<(), Stop> {
-        let name = key.decode()?;
+        let decoded: Option<Box<str>> = if key.is_escaped() {
+            Some(key.decode()?.into())
+        } else {
+            None
+        };
         let opens = scanner.peek() == Some(b'{');
-        let value = match section.child(&name).filter(|_| opens) {
+        let name = decoded.as_deref().unwrap_or(key.inner);
+        let value = match section.child(name).filter(|_| opens) {
             Some(child) => {
                 let start = scanner.offset();
                 self.object(scanner, child)?;
@@ -99,7 +113,7 @@ impl Reader {
         self.members.push(Member {
             section,
             name: key.span(),
-            decoded: key.escaped.then(|| name.into()),
+            decoded,
             value,
         });
         Ok(())
@@ -133,7 +147,7 @@ impl Reader {
     /// Applies the rules of JSON-RPC 2.0 and MCP to what was found. Spec: SPEC T-06, T-07.
     fn classify(self, text: &str) -> Result<Layout, DecodeError> {
         let id_member = self.top(text, "id");
-        let id = id_member.filter(|(_, id)| is_id(id));
+        let id = id_member.filter(|(_, id)| id.len() <= MAX_ID_BYTES && is_id(id));
         let invalid = |reason| {
             let id = id.map(|(_, id)| id.to_owned());
             Err(DecodeError::InvalidRequest { reason, id })
@@ -189,16 +203,33 @@ impl Reader {
     }
 }
 
+/// Tells quickly that no two names of an object can be the same, so that most objects need no
+/// comparing: equal names, whatever their case, have equal marks.
+#[derive(Default)]
+struct Marks(u64);
+
+impl Marks {
+    fn may_repeat(&mut self, key: RawString<'_>) -> bool {
+        if key.is_escaped() || !key.inner.is_ascii() {
+            return true;
+        }
+        let name = key.inner.as_bytes();
+        let folded = |at: usize| name.get(at).map_or(0, |byte| usize::from(byte | 0x20));
+        let last = name.len().saturating_sub(1);
+        let mark = name.len() + folded(0) * 3 + folded(last / 2) * 5 + folded(last) * 7;
+        let bit = 1 << (mark & 63);
+        let known = self.0 & bit != 0;
+        self.0 |= bit;
+        known
+    }
+}
+
 fn name_of<'a>(text: &'a str, member: &'a Member) -> &'a str {
     let inner = member.name.start + 1..member.name.end.saturating_sub(1);
     member
         .decoded
         .as_deref()
         .unwrap_or_else(|| json::slice(text, inner))
-}
-
-fn is_id(text: &str) -> bool {
-    text.len() <= MAX_ID_BYTES && RequestId::parse(text).is_some()
 }
 
 fn method(text: &str, value: &str) -> Option<Method> {

@@ -1,7 +1,7 @@
 //! One list of what several upstreams list.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 
 use crate::protocol::json::{self, JsonError, MAX_DEPTH, Scanner, Stop};
 use crate::protocol::methods::ListKind;
@@ -12,6 +12,8 @@ use crate::relay::rewrite::Walk;
 const MAX_ITEMS: usize = 5_000;
 /// Bytes of one item; schemas are rarely over 20 KB.
 const MAX_ITEM_BYTES: usize = 256 * 1024;
+/// Items of a usual list.
+const USUAL_ITEMS: usize = 100;
 /// Look-alikes that are named.
 const MAX_LOOKALIKES: usize = 8;
 
@@ -26,6 +28,8 @@ pub struct ListMerger {
     hasher: RandomState,
     names: HashSet<u64>,
     looks: HashSet<u64>,
+    /// The name at hand, folded.
+    look: String,
     lookalikes: Vec<String>,
 }
 
@@ -56,8 +60,9 @@ impl ListMerger {
             dropped: 0,
             partial: false,
             hasher: RandomState::new(),
-            names: HashSet::new(),
-            looks: HashSet::new(),
+            names: HashSet::with_capacity(USUAL_ITEMS),
+            looks: HashSet::with_capacity(USUAL_ITEMS),
+            look: String::new(),
             lookalikes: Vec::new(),
         }
     }
@@ -167,10 +172,10 @@ impl ListMerger {
         if !self.names.insert(self.hasher.hash_one((owner, original))) {
             return false;
         }
-        let mut look = self.hasher.build_hasher();
-        owner.hash(&mut look);
-        looks_like(original).for_each(|c| c.hash(&mut look));
-        if !self.looks.insert(look.finish()) && self.lookalikes.len() < MAX_LOOKALIKES {
+        self.look.clear();
+        self.look.extend(looks_like(original));
+        let look = self.hasher.hash_one((owner, self.look.as_str()));
+        if !self.looks.insert(look) && self.lookalikes.len() < MAX_LOOKALIKES {
             self.lookalikes.push(prefix.name(original));
         }
         true

@@ -55,7 +55,7 @@ impl<'t> Walk<'t> {
         match self
             .prefix
             .name_insertion(&original)
-            .filter(|_| !raw.escaped)
+            .filter(|_| !raw.is_escaped())
         {
             Some(mark) => self.splices.insert(raw.start + 1, Cow::Borrowed(mark)),
             None => self.requote(raw, &self.prefix.name(&original)),
@@ -68,7 +68,7 @@ impl<'t> Walk<'t> {
         let original = raw.decode()?;
         match self.prefix.uri_insertion(&original) {
             None => {}
-            Some((at, mark)) if !raw.escaped => {
+            Some((at, mark)) if !raw.is_escaped() => {
                 self.splices.insert(raw.start + 1 + at, Cow::Borrowed(mark));
             }
             Some(_) => self.requote(raw, &self.prefix.uri(&original)),
@@ -85,7 +85,7 @@ impl<'t> Walk<'t> {
 
     /// Takes hidden characters out of a title, and what is too long of it.
     fn title(&mut self, raw: RawString<'t>) -> Result<(), Stop> {
-        if !raw.escaped && raw.inner.len() <= MAX_ITEM_TITLE && raw.inner.is_ascii() {
+        if !raw.is_escaped() && raw.inner.len() <= MAX_ITEM_TITLE && raw.inner.is_ascii() {
             return Ok(());
         }
         let title = raw.decode()?;
