@@ -254,6 +254,14 @@ fn check_open(config: &mut Config, report: &Report<'_>) {
 
 fn check_upstreams(config: &Config, report: &Report<'_>) {
     for upstream in &config.upstreams {
+        let unused = [
+            (upstream.restartable, "restartable"),
+            (!upstream.retry_safe.is_empty(), "retry_safe"),
+        ];
+        for (_, name) in unused.iter().filter(|(set, _)| *set) {
+            let key = format!("{}.{name}", join("upstreams", &upstream.name));
+            report.warning(&key, "has no effect in this version", None);
+        }
         if let Carrier::Http(http) = &upstream.carrier
             && http.url.scheme() == "http"
             && !units::is_loopback(&http.url)

@@ -28,9 +28,14 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
             .key("calls_per_principal", "Running calls of a principal.")
             .count(256),
         parked_per_principal: s
-            .key("parked_per_principal", "Parked calls of a principal.")
+            .key(
+                "parked_per_principal",
+                "Parked calls of a principal. Not used in this version.",
+            )
             .count(16),
-        parked_total: s.key("parked_total", "Parked calls.").count(10_000),
+        parked_total: s
+            .key("parked_total", "Parked calls. Not used in this version.")
+            .count(10_000),
         rate: s
             .key(
                 "rate",

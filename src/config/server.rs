@@ -50,7 +50,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
         max_connections: s
             .key(
                 "max_connections",
-                "Open connections at once; more wait to be accepted.",
+                "Open connections at once; more are refused.",
             )
             .count(10_000),
         sse_after: s

@@ -260,13 +260,13 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
     let restartable = s
         .key(
             "restartable",
-            "Whether a lost session may be opened again and carry on.",
+            "Whether a lost session may be rebuilt elsewhere. Not used in this version.",
         )
         .flag(false);
     let retry_safe = s
         .key(
             "retry_safe",
-            "Tools that may be called again after a lost reply.",
+            "Tools that may be called again after a lost reply. Not used in this version.",
         )
         .list(&[], |text| Ok(text.to_owned()));
     Some(Upstream {
