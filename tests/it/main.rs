@@ -16,6 +16,7 @@
     reason = "a test that cannot go on fails loudly"
 )]
 
+mod auth;
 mod clients;
 mod conformance;
 mod harness;

@@ -17,6 +17,7 @@ pub(crate) struct Issuer {
     pub(crate) name: String,
     /// PKCS #8.
     key: Vec<u8>,
+    key_id: String,
     dir: TempDir,
 }
 
@@ -25,24 +26,39 @@ pub(crate) const KEY_ID: &str = "test-key";
 
 impl Issuer {
     pub(crate) fn new() -> Self {
+        Self::with_key_id(KEY_ID)
+    }
+
+    /// With another key id than [`KEY_ID`].
+    pub(crate) fn with_key_id(key_id: &str) -> Self {
         let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let key = EcdsaKeyPair::generate_pkcs8(algorithm, &SystemRandom::new()).unwrap();
         let key = key.as_ref().to_vec();
-        let pair = EcdsaKeyPair::from_pkcs8(algorithm, &key).unwrap();
+        let issuer = Self {
+            name: "https://issuer.test".into(),
+            key,
+            key_id: key_id.to_owned(),
+            dir: tempfile::tempdir().unwrap(),
+        };
+        let keys = json!({"keys": [issuer.public_key()]});
+        std::fs::write(issuer.jwks_file(), keys.to_string()).unwrap();
+        issuer
+    }
+
+    fn pair(&self) -> EcdsaKeyPair {
+        EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &self.key).unwrap()
+    }
+
+    /// The key as a set publishes it.
+    pub(crate) fn public_key(&self) -> Value {
+        let pair = self.pair();
         // An uncompressed point: 04, x, y.
         let point = pair.public_key().as_ref();
         let encode = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
-        let keys = json!({"keys": [{
-            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": KEY_ID,
+        json!({
+            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": self.key_id,
             "x": encode(&point[1..33]), "y": encode(&point[33..65]),
-        }]});
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("jwks.json"), keys.to_string()).unwrap();
-        Self {
-            name: "https://issuer.test".into(),
-            key,
-            dir,
-        }
+        })
     }
 
     pub(crate) fn jwks_file(&self) -> PathBuf {
@@ -51,7 +67,9 @@ impl Issuer {
 
     /// A good access token.
     pub(crate) fn mint(&self, subject: &str, audiences: &[String], scope: &str) -> String {
-        self.sign(&Self::header(), &self.claims(subject, audiences, scope))
+        let mut header = Self::header();
+        header.kid = Some(self.key_id.clone());
+        self.sign(&header, &self.claims(subject, audiences, scope))
     }
 
     /// The header of a good token.
@@ -73,6 +91,18 @@ impl Issuer {
 
     pub(crate) fn sign(&self, header: &Header, claims: &Value) -> String {
         jsonwebtoken::encode(header, claims, &EncodingKey::from_ec_der(&self.key)).unwrap()
+    }
+
+    /// Signs exactly this header and these claims, valid or not, with ES256.
+    pub(crate) fn sign_raw(&self, header: &str, claims: &str) -> String {
+        let encode = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        let signed = format!(
+            "{}.{}",
+            encode(header.as_bytes()),
+            encode(claims.as_bytes())
+        );
+        let signature = self.pair().sign(&SystemRandom::new(), signed.as_bytes());
+        format!("{signed}.{}", encode(signature.unwrap().as_ref()))
     }
 }
 

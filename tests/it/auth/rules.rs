@@ -1,0 +1,102 @@
+//! Rules for single tools, and what the audit says of them.
+
+use serde_json::{Value, json};
+
+use super::{Guarded, parameter};
+use crate::harness::{Gateway, Setup, eventually};
+
+/// The audit records so far, without what differs from run to run.
+async fn audited(gw: &Gateway, count: usize) -> Vec<Value> {
+    let records = eventually("audit records", async || {
+        let all = gw.log_records().into_iter();
+        let mine: Vec<Value> = all.filter(|line| line["target"] == "audit").collect();
+        (mine.len() >= count).then_some(mine)
+    });
+    let mut records = records.await;
+    for record in &mut records {
+        let record = record.as_object_mut().unwrap();
+        for name in ["timestamp", "level", "time", "trace_id"] {
+            assert!(
+                record.remove(name).is_some(),
+                "{name} is missing in {record:?}"
+            );
+        }
+    }
+    records
+}
+
+// SPEC, O-04
+#[tokio::test]
+async fn a_call_that_lacks_a_scope_is_403_audited_and_reaches_nothing() {
+    let rule = "[[auth.tool_scopes]]\ntools = [\"ec*\"]\nscopes = [\"mcp:admin\"]\n";
+    let world = Guarded::start_with(Setup::secured().toml(rule)).await;
+    let alice = world.gw.principal("alice").open("/mcp/stub").await;
+    assert!(
+        alice.tools().await.contains(&"echo".to_owned()),
+        "it stays listed"
+    );
+    let before = world.received().await;
+    let call = json!({
+        "jsonrpc": "2.0", "id": 9, "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"password": "hunter2"}},
+    });
+    let answer = alice.post(&call).await;
+    assert_eq!(answer.status(), 403);
+    assert_eq!(
+        parameter(&answer, "error").as_deref(),
+        Some("insufficient_scope")
+    );
+    let scope = parameter(&answer, "scope");
+    assert_eq!(scope.as_deref(), Some("mcp:tools mcp:admin"));
+    assert_eq!(world.received().await, before);
+    alice
+        .call("sleep", json!({"ms": 1}))
+        .await
+        .expect("no rule concerns it");
+
+    let issuer = &world.gw.issuer().name;
+    let record = |method: &str, name: Option<&str>, outcome: &str, rule: Option<&str>| {
+        let mut record = json!({
+            "target": "audit", "issuer": issuer, "subject": "alice", "client": "test-client",
+            "endpoint": "stub", "upstream": "stub", "method": method, "outcome": outcome,
+        });
+        for (key, value) in [("name", name), ("rule", rule)] {
+            if let Some(value) = value {
+                record[key] = value.into();
+            }
+        }
+        record
+    };
+    let calls: Vec<Value> = audited(&world.gw, 3).await;
+    assert_eq!(
+        calls,
+        [
+            record("tools/list", None, "ok", None),
+            record(
+                "tools/call",
+                Some("echo"),
+                "denied",
+                Some("auth.tool_scopes[0]")
+            ),
+            record("tools/call", Some("sleep"), "ok", None),
+        ]
+    );
+    assert!(!world.gw.log().join("\n").contains("hunter2"));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_tool_that_an_endpoint_does_not_select_is_not_there() {
+    let endpoint =
+        "[endpoints.few]\nupstreams = [\"stub\"]\ntools = [\"stub:ec*\", \"stub:st*_get\"]\n";
+    let world = Guarded::start_with(Setup::secured().toml(endpoint)).await;
+    let alice = world.gw.principal("alice").open("/mcp/few").await;
+    assert_eq!(alice.tools().await, ["echo", "state_get"]);
+    let before = world.received().await;
+    let refused = alice.call("sleep", json!({"ms": 1})).await;
+    let error = refused.expect_err("hidden");
+    assert_eq!(error["code"], -32602);
+    assert_eq!(world.received().await, before);
+    alice.text("echo", json!({"text": "hi"})).await;
+    world.stop().await;
+}
