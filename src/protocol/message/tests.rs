@@ -123,6 +123,8 @@ fn json_that_is_no_message_is_an_invalid_request(#[case] text: &str, #[case] id:
 #[case::meta(r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"_meta":{"a":1,"a":2}}}"#)]
 #[case::error(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"code":2}}"#)]
 #[case::result(r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[],"tools":[]}}"#)]
+#[case::lone_long_s(r#"{"jsonrpc":"2.0","method":"a","params":{"s":1,"ſ":2}}"#)]
+#[case::kelvin(r#"{"jsonrpc":"2.0","method":"a","params":{"k":1,"K":2}}"#)]
 #[case::surrogate(r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"\ud800":1}}"#)]
 fn members_that_two_parsers_could_read_differently_are_refused(#[case] text: &str) {
     let error = parse(text).unwrap_err();
@@ -182,6 +184,13 @@ fn oversized_ids_are_refused_and_not_echoed() {
         "x".repeat(5000)
     );
     assert_eq!(refusal(&text).1, None);
+}
+
+// SPEC T-07.
+#[test]
+fn a_null_id_makes_no_notification() {
+    let null = r#"{"jsonrpc":"2.0","id":null,"method":"tools/call"}"#;
+    assert_eq!(refusal(null), ("\"id\" must not be null", None));
 }
 
 #[test]
@@ -297,6 +306,24 @@ fn removing_leaves_valid_neighbours() {
         message.edit().remove_meta("x").remove_param("y").finish(),
         message.bytes()
     );
+}
+
+#[test]
+fn removing_from_nothing_creates_nothing() {
+    for text in [
+        r#"{"jsonrpc":"2.0","method":"m"}"#,
+        r#"{"jsonrpc":"2.0","method":"m","params":null}"#,
+        r#"{"jsonrpc":"2.0","method":"m","params":{"_meta":null}}"#,
+    ] {
+        assert_eq!(
+            read(text)
+                .edit()
+                .remove_meta("k")
+                .remove_param("p")
+                .finish(),
+            text
+        );
+    }
 }
 
 #[test]

@@ -212,7 +212,7 @@ mod tests {
             &[
                 (
                     "a",
-                    r#"[{"uri":"https://h/docs"},{"uri":"https://h/both"}]"#,
+                    r#"[{"uri":"https://h/docs"},{"uri":"https://h/both"},{"uri":"a:b"}]"#,
                 ),
                 (
                     "b",
@@ -225,5 +225,6 @@ mod tests {
         assert_eq!(&**two.find_by_start("https://h/docs/api/x").unwrap(), "b");
         assert_eq!(two.find_by_start("https://h/docsother"), None);
         assert_eq!(two.find_by_start("https://h.evil/docs"), None);
+        assert_eq!(two.find_by_start("a+a:b/c"), None);
     }
 }
