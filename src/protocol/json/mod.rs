@@ -4,13 +4,15 @@
 //! not repeat a member: two parsers could read them differently (DESIGN §3, "Bytes, not trees").
 
 mod duplicates;
+mod raw;
 mod scan;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 pub(crate) use duplicates::{Folding, first_duplicate};
-pub(crate) use scan::{Flaw, RawString, Scanner, Stop};
+pub(crate) use raw::{Flaw, RawString, Stop};
+pub(crate) use scan::Scanner;
 
 /// How deep containers may nest at most, whatever the configuration says: the scanner recurses.
 pub const MAX_DEPTH: usize = 1024;

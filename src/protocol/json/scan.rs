@@ -6,83 +6,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::JsonError;
 use super::duplicates::Seen;
-
-/// Why scanning stopped; the place is [`Scanner::offset`].
-///
-/// A whole word: as a byte it makes the compiler move every result of a scan in odd pieces, which
-/// cost a fifth of reading a small message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(usize)]
-pub(crate) enum Flaw {
-    /// Not JSON at this place.
-    Syntax,
-    /// Nested deeper than allowed.
-    TooDeep,
-}
-
-/// What ends a walk over an object that is read.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// The text is no JSON, or too deep.
-    Flaw(Flaw),
-    /// A member is repeated, or no two parsers need read it alike.
-    Ambiguous(String),
-}
-
-impl Stop {
-    /// As an error of a walk that stands at `offset`.
-    pub(crate) fn at(self, offset: usize) -> JsonError {
-        match self {
-            Self::Flaw(Flaw::Syntax) => JsonError::NotJson { offset },
-            Self::Flaw(Flaw::TooDeep) => JsonError::TooDeep,
-            Self::Ambiguous(member) => JsonError::Ambiguous { member },
-        }
-    }
-}
-
-impl From<Flaw> for Stop {
-    fn from(flaw: Flaw) -> Self {
-        Self::Flaw(flaw)
-    }
-}
-
-/// A string as it stands in the text: what lies between the quotes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RawString<'a> {
-    /// The text between the quotes.
-    pub(crate) inner: &'a str,
-    /// How many escapes it holds; a whole word for the same reason as [`Flaw`].
-    escapes: usize,
-    /// Offset of the opening quote.
-    pub(crate) start: usize,
-}
-
-impl<'a> RawString<'a> {
-    /// The decoded text.
-    ///
-    /// # Errors
-    /// A lone surrogate means different things to different parsers.
-    pub(crate) fn decode(self) -> Result<Cow<'a, str>, Stop> {
-        if !self.is_escaped() {
-            return Ok(Cow::Borrowed(self.inner));
-        }
-        let quoted = ["\"", self.inner, "\""].concat();
-        let decoded = serde_json::from_str(&quoted).map(Cow::Owned);
-        decoded.map_err(|_| Stop::Ambiguous(self.inner.to_owned()))
-    }
-
-    /// Whether it holds a backslash.
-    pub(crate) fn is_escaped(self) -> bool {
-        self.escapes > 0
-    }
-
-    /// Where it stands, quotes included.
-    pub(crate) fn span(self) -> Range<usize> {
-        self.start..self.start + self.inner.len() + 2
-    }
-}
+use super::raw::{Flaw, RawString, Stop};
 
 /// A cursor that moves over one JSON text.
 #[derive(Debug, Clone)]
