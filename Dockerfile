@@ -32,8 +32,8 @@ FROM ${RUN_IMAGE}
 # tini is process 1: it passes signals on and reaps what children of children leave behind.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates tini \
-    && rm -rf /var/lib/apt/lists/* \
-    && useradd --system --uid 10001 --user-group --no-create-home --home-dir /var/lib/drawbridge drawbridge \
+    && rm -rf /var/lib/apt/lists/* /var/cache/apt/* \
+    && useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/drawbridge drawbridge \
     && install -d -o drawbridge -g drawbridge -m 0700 /var/lib/drawbridge
 COPY --from=build /drawbridge /usr/local/bin/drawbridge
 # Homes and package caches of stdio upstreams go to /var/lib/drawbridge.

@@ -27,6 +27,7 @@ if ! image inspect --type image localhost/run-base > /dev/null 2>&1; then
   say "run base: debootstrap $release"
   rm -rf "$work/rootfs"
   debootstrap --variant=minbase "$release" "$work/rootfs" > "$work/debootstrap.log"
+  rm -rf "$work"/rootfs/var/cache/apt/archives/*.deb "$work"/rootfs/var/lib/apt/lists/*
   base=$(image from scratch)
   image add -q "$base" "$work/rootfs" /
   image commit -q --rm "$base" localhost/run-base
@@ -77,8 +78,8 @@ chmod 0644 "$work/gateway.toml"
 
 container=$(image from --pull-never localhost/drawbridge)
 # Entry point and command as the image has them.
-read -ra command < <(image inspect --type image \
-  --format '{{range .OCIv1.Config.Entrypoint}}{{.}} {{end}}{{range .OCIv1.Config.Cmd}}{{.}} {{end}}' localhost/drawbridge)
+mapfile -t command < <(image inspect --type image \
+  --format '{{range .OCIv1.Config.Entrypoint}}{{println .}}{{end}}{{range .OCIv1.Config.Cmd}}{{println .}}{{end}}' localhost/drawbridge)
 image run --volume "$work/gateway.toml:/etc/drawbridge/gateway.toml:ro" "$container" -- "${command[@]}" \
   > "$work/run.log" 2>&1 &
 runner=$!

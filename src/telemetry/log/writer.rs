@@ -9,6 +9,8 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// Lines waiting to be written; what comes on top is dropped and counted.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
+/// Room that both buffers keep.
+const KEPT_BYTES: usize = 64 * 1024;
 /// The writer collects for this long, so that a busy gateway wakes it 50 times a second and not
 /// once per line.
 const COLLECT: Duration = Duration::from_millis(20);
@@ -103,6 +105,8 @@ impl Shared {
             // Nobody is left to tell when standard output is gone.
             drop(out.write_all(&batch).and_then(|()| out.flush()));
             batch.clear();
+            // What a burst needed is not kept.
+            batch.shrink_to(KEPT_BYTES);
             if last {
                 return;
             }
