@@ -48,12 +48,12 @@ struct Entry {
 }
 
 impl TokenKey {
-    pub(super) fn of(endpoint: &str, token: &str) -> Self {
+    pub(super) fn of(endpoint: &str, token: &[u8]) -> Self {
         let mut context = Context::new(&SHA256);
         // An endpoint's name has no zero byte, so the border is certain.
         context.update(endpoint.as_bytes());
         context.update(&[0]);
-        context.update(token.as_bytes());
+        context.update(token);
         let mut key = [0; 32];
         key.copy_from_slice(context.finish().as_ref());
         Self(key)
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_token_is_remembered_for_five_minutes() {
         let cache = TokenCache::new();
-        let key = TokenKey::of("mcp", "token");
+        let key = TokenKey::of("mcp", b"token");
         cache.put(key, verified(Some(NOW + 10 * MAX_AGE)), NOW);
         assert!(cache.get(&key, NOW + Duration::from_secs(299)).is_some());
         assert!(cache.get(&key, NOW + MAX_AGE).is_none());
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_token_is_forgotten_when_it_expires() {
         let cache = TokenCache::new();
-        let key = TokenKey::of("mcp", "token");
+        let key = TokenKey::of("mcp", b"token");
         let expires = NOW + Duration::from_secs(10);
         cache.put(key, verified(Some(expires)), NOW);
         assert!(cache.get(&key, NOW + Duration::from_secs(9)).is_some());
@@ -144,15 +144,15 @@ mod tests {
 
     #[test]
     fn a_token_counts_only_on_the_endpoint_it_was_verified_for() {
-        assert_ne!(TokenKey::of("mcp", "token"), TokenKey::of("git", "token"));
-        assert_ne!(TokenKey::of("a", "btoken"), TokenKey::of("ab", "token"));
+        assert_ne!(TokenKey::of("mcp", b"token"), TokenKey::of("git", b"token"));
+        assert_ne!(TokenKey::of("a", b"btoken"), TokenKey::of("ab", b"token"));
     }
 
     #[test]
     fn the_number_of_tokens_is_bounded() {
         let cache = TokenCache::new();
         for n in 0..2 * SHARDS * SHARD_TOKENS {
-            let key = TokenKey::of("mcp", &n.to_string());
+            let key = TokenKey::of("mcp", n.to_string().as_bytes());
             cache.put(key, verified(None), NOW);
         }
         let kept: usize = cache

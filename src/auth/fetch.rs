@@ -144,3 +144,49 @@ fn public_only(found: impl Iterator<Item = SocketAddr>) -> Result<Addrs, Refusal
     }
     Ok(Box::new(public.into_iter()))
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn kept(found: &[&str]) -> Option<Vec<String>> {
+        let found: Vec<SocketAddr> = found
+            .iter()
+            .map(|address| SocketAddr::new(address.parse().expect("an address"), 0))
+            .collect();
+        let kept = public_only(found.into_iter()).ok()?;
+        Some(kept.map(|address| address.ip().to_string()).collect())
+    }
+
+    // SPEC X-01: a name that also leads inside
+    #[test]
+    fn of_the_addresses_of_a_name_only_the_public_ones_are_tried() {
+        let found = ["10.0.0.1", "93.184.216.34", "::1"];
+        assert_eq!(kept(&found), Some(vec!["93.184.216.34".to_owned()]));
+        assert_eq!(kept(&["169.254.169.254", "::ffff:10.0.0.1"]), None);
+        assert_eq!(kept(&[]), None);
+    }
+
+    // SPEC X-01
+    #[tokio::test]
+    async fn a_name_that_leads_to_this_machine_is_not_resolved() {
+        let name = "localhost".parse().expect("a name");
+        assert!(PublicOnly.resolve(name).await.is_err());
+    }
+
+    // SPEC A-24
+    #[rstest]
+    #[case("https://as.internal/keys", true)]
+    #[case("http://127.0.0.1:3000/keys", true)]
+    #[case("http://[::1]:3000/keys", true)]
+    #[case("http://localhost:3000/keys", true)]
+    #[case("http://as.internal/keys", false)]
+    #[case("http://127.0.0.1.nip.test/keys", false)]
+    #[case("ftp://127.0.0.1/keys", false)]
+    fn plain_http_is_for_this_machine(#[case] url: &str, #[case] allowed: bool) {
+        let url = Url::parse(url).expect("a URL");
+        assert_eq!(check_configured(&url).is_ok(), allowed);
+    }
+}

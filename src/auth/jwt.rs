@@ -3,11 +3,14 @@
 //!
 //! Spec: RFC 9068 §4, RFC 8725 §3; SPEC.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;
 
 use super::claims::{Members, WrongType};
+use super::scope::Hierarchy;
 use crate::call::Principal;
 
 /// The longest token that is looked at, in bytes.
@@ -111,6 +114,8 @@ pub(super) struct Terms<'a> {
     pub(super) audiences: [&'a [String]; 2],
     /// The claim that identifies the subject.
     pub(super) subject_claim: &'a str,
+    /// Which scopes bring others with them.
+    pub(super) hierarchy: &'a Hierarchy,
     /// Seconds since the Unix epoch.
     pub(super) now: f64,
 }
@@ -254,7 +259,7 @@ pub(super) fn check(
         terms.issuer,
         &subject,
         &client,
-        scopes(claims)?,
+        terms.hierarchy.expand(scopes(claims)?),
         Some(expires),
     ))
 }
@@ -269,16 +274,12 @@ fn is_another_kind(claims: &Members<'_>) -> Result<bool, Reject> {
 }
 
 /// `scope` as RFC 9068 §2.2.3 has it, else `scp` as some servers do: a string or an array.
-fn scopes(claims: &Members<'_>) -> Result<Vec<String>, Reject> {
+fn scopes(claims: &Members<'_>) -> Result<BTreeSet<String>, Reject> {
     let name = if claims.has("scope") { "scope" } else { "scp" };
-    let mut scopes: Vec<String> = claims
-        .texts(name)?
-        .iter()
-        .flat_map(|text| text.split(' '))
+    let texts = claims.texts(name)?;
+    let words = texts.iter().flat_map(|text| text.split(' '));
+    Ok(words
         .filter(|scope| !scope.is_empty())
         .map(str::to_owned)
-        .collect();
-    scopes.sort_unstable();
-    scopes.dedup();
-    Ok(scopes)
+        .collect())
 }

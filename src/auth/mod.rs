@@ -15,6 +15,7 @@ mod key_set;
 mod metadata;
 #[cfg(test)]
 mod samples;
+mod scope;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +32,7 @@ use self::fetch::Fetcher;
 use self::issuer::Issuer;
 use self::jwt::{Reject, Terms, Token};
 pub use self::metadata::metadata;
+use self::scope::Hierarchy;
 use crate::call::Principal;
 use crate::clock::SharedClock;
 use crate::config;
@@ -65,6 +67,7 @@ pub struct Authenticator {
     cache: TokenCache,
     /// Scopes that the configuration names outside endpoints.
     known_scopes: BTreeSet<String>,
+    hierarchy: Hierarchy,
     clock: SharedClock,
     tasks: Tasks,
 }
@@ -109,6 +112,7 @@ impl Authenticator {
             issuers,
             cache: TokenCache::new(),
             known_scopes,
+            hierarchy: Hierarchy::new(&config.scope_implies),
             clock,
             tasks,
         }))
@@ -179,15 +183,14 @@ impl Authenticator {
 
     async fn verify_anew(
         &self,
-        token: &str,
+        token: &[u8],
         endpoint: &Endpoint,
         key: TokenKey,
         now: Duration,
     ) -> Result<Arc<Principal>, Denied> {
         COUNTERS.token_cache_misses.add(1);
-        if !bearer::is_b64token(token) {
-            return Err(refuse_malformed(endpoint, Malformed::Syntax));
-        }
+        let token =
+            bearer::b64token(token).ok_or_else(|| refuse_malformed(endpoint, Malformed::Syntax))?;
         match self.verify(token, endpoint, now).await {
             Ok(verified) => {
                 let principal = Arc::clone(&verified.principal);
@@ -221,6 +224,7 @@ impl Authenticator {
             resource: &endpoint.resource,
             audiences: [&endpoint.audiences, &issuer.audiences],
             subject_claim: &issuer.subject_claim,
+            hierarchy: &self.hierarchy,
             now: now.as_secs_f64(),
         };
         let principal = jwt::check(&token.header, &claims, &terms)?;

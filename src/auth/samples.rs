@@ -41,6 +41,7 @@ pub(super) fn auth(issuers: &[&str]) -> Auth {
         required_scopes: vec!["mcp:tools".to_owned()],
         issuers: issuers.iter().map(issuer).collect(),
         tool_scopes: Vec::new(),
+        scope_implies: Vec::new(),
     }
 }
 

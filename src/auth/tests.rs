@@ -385,6 +385,21 @@ async fn a_token_without_the_scope_of_the_endpoint_gets_403_and_keeps_what_it_ha
     );
 }
 
+// SPEC A-13
+#[tokio::test]
+async fn a_broader_scope_satisfies_what_needs_a_narrower_one() {
+    let world = World::with(|config| {
+        config.scope_implies.push(config::ScopeImplies {
+            scope: "mcp:admin".to_owned(),
+            implies: vec!["mcp:tools".to_owned()],
+        });
+    });
+    let claims = json!({"scope": "mcp:admin"});
+    let principal = world.present_changed(json!({}), claims).await;
+    let principal = principal.expect("the narrower scope is implied");
+    assert_eq!(principal.scopes(), ["mcp:admin", "mcp:tools"]);
+}
+
 // SPEC A-20, G-01
 #[tokio::test]
 async fn a_token_for_one_endpoint_is_refused_on_another() {

@@ -1,7 +1,7 @@
 //! `[auth]`.
 
 use super::reader::Section;
-use super::types::{Auth, AuthMode, Issuer, ToolScope};
+use super::types::{Auth, AuthMode, Issuer, ScopeImplies, ToolScope};
 use super::units;
 
 /// Shown when nobody said who may call.
@@ -55,6 +55,30 @@ pub(super) fn read(s: &mut Section<'_>) -> Auth {
              tool stays listed.",
             tool_scope,
         ),
+        scope_implies: s.tables(
+            "scope_implies",
+            "A scope that stands for others as well, for authorization servers that grant only \
+             the broader one.",
+            scope_implies,
+        ),
+    }
+}
+
+fn scope_implies(s: &mut Section<'_>) -> ScopeImplies {
+    let scope = s
+        .key("scope", "Whoever has this scope has those below too.")
+        .required("mcp:admin");
+    if let Err(what) = units::scope(&scope) {
+        s.error("scope", what, None);
+    }
+    ScopeImplies {
+        scope,
+        implies: s
+            .key(
+                "implies",
+                "The scopes that come with it, and what they imply.",
+            )
+            .required_list("mcp:tools", units::scope),
     }
 }
 

@@ -230,6 +230,7 @@ fn check_open(config: &mut Config, report: &Report<'_>) {
         "auth.required_scopes",
         "auth.issuers",
         "auth.tool_scopes",
+        "auth.scope_implies",
         "mcp.required_scopes",
     ] {
         if report.has(key) {
@@ -238,6 +239,7 @@ fn check_open(config: &mut Config, report: &Report<'_>) {
     }
     config.auth.required_scopes.clear();
     config.auth.tool_scopes.clear();
+    config.auth.scope_implies.clear();
     config.mcp.required_scopes.clear();
     for endpoint in config.endpoints.values_mut() {
         endpoint.required_scopes.clear();

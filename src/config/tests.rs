@@ -332,6 +332,7 @@ fn the_reference_loads_and_says_only_defaults() {
     let all = parse(&reference(), "g.toml", &env).expect("a valid reference");
     let least = "[auth]\nmode = \"oauth\"\n[[auth.issuers]]\nissuer = \"https://auth.example.com\"\n\
         [[auth.tool_scopes]]\ntools = [\"admin_*\"]\nscopes = [\"mcp:admin\"]\n\
+        [[auth.scope_implies]]\nscope = \"mcp:admin\"\nimplies = [\"mcp:tools\"]\n\
         [endpoints.dev]\nupstreams = [\"files\"]\n\
         [upstreams.files]\ncommand = \"npx\"\n\
         [upstreams.tracker]\nurl = \"https://tracker.example.net/mcp\"\n";

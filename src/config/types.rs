@@ -101,6 +101,17 @@ pub struct Auth {
     pub issuers: Vec<Issuer>,
     /// Scopes that single tools need.
     pub tool_scopes: Vec<ToolScope>,
+    /// Scopes that stand for others as well.
+    pub scope_implies: Vec<ScopeImplies>,
+}
+
+/// `[[auth.scope_implies]]`.
+#[derive(Debug, Clone)]
+pub struct ScopeImplies {
+    /// Whoever has this scope …
+    pub scope: String,
+    /// … has these too, and what they imply.
+    pub implies: Vec<String>,
 }
 
 /// `auth.mode`.

@@ -153,10 +153,12 @@ pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> 
 pub(super) fn denied(denied: &Denied) -> Response<Body> {
     let body = format!(r#"{{"error":{}}}"#, json::quote(denied.reason));
     let mut response = json_response(denied.status, body.into());
+    let headers = response.headers_mut();
     if let Some(challenge) = &denied.challenge {
-        response
-            .headers_mut()
-            .insert(WWW_AUTHENTICATE, challenge.clone());
+        headers.insert(WWW_AUTHENTICATE, challenge.clone());
+    }
+    if denied.status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("5"));
     }
     response
 }

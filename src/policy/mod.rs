@@ -179,6 +179,7 @@ mod tests {
             required_scopes: Vec::new(),
             issuers: Vec::new(),
             tool_scopes: rules.iter().map(rule).collect(),
+            scope_implies: Vec::new(),
         })
     }
 

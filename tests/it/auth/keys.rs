@@ -210,6 +210,7 @@ async fn without_keys_the_answer_is_come_back_later_until_the_issuer_rises() {
     let gw = gateway(&authority).await;
     let answer = present(&gw, &issuer).await;
     assert_eq!(answer.status(), 503);
+    assert_eq!(answer.header("retry-after"), Some("5"));
     assert!(answer.header("www-authenticate").is_none());
     authority.rise().await;
     eventually("the keys are fetched", async || {
