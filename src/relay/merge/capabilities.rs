@@ -67,13 +67,13 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
     out
 }
 
-/// One upstream's capabilities without what `revision` does not know: JSON text of an object, the
-/// rest as it came. Spec: SPEC L-02.
+/// One upstream's capabilities without what `revision` does not know, and without tasks, whose ids
+/// we do not map: JSON text of an object, the rest as it came. Spec: SPEC L-02; BRIDGING §3.8.
 #[must_use]
 pub fn projected(capabilities: &str, revision: Revision) -> String {
     let kept = objects(capabilities).filter(|(name, _)| match &**name {
         "completions" => revision.has_completions_capability(),
-        "tasks" => revision.has_tasks_capability(),
+        "tasks" => false,
         _ => true,
     });
     let members: Vec<String> = kept
@@ -139,12 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn a_pure_endpoint_hides_only_what_the_revision_does_not_know() {
+    fn a_pure_endpoint_hides_what_the_revision_does_not_know_and_tasks() {
         let text = r#"{"tools":{"x":1.0},"completions":{},"tasks":{},"experimental":{"e":{}}}"#;
         assert_eq!(
             projected(text, Revision::V2024_11_05),
             r#"{"tools":{"x":1.0},"experimental":{"e":{}}}"#
         );
-        assert_eq!(projected(text, Revision::V2025_11_25), text);
+        assert_eq!(
+            projected(text, Revision::V2025_11_25),
+            r#"{"tools":{"x":1.0},"completions":{},"experimental":{"e":{}}}"#
+        );
     }
 }
