@@ -88,25 +88,21 @@ async fn tour_everything(sdk: Sdk) {
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn typescript_1_tours_everything() {
     tour_everything(Sdk::TypeScript("1")).await;
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn typescript_2_tours_everything() {
     tour_everything(Sdk::TypeScript("2")).await;
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn python_1_tours_everything() {
     tour_everything(Sdk::Python(1)).await;
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn python_2_tours_everything() {
     tour_everything(Sdk::Python(2)).await;
 }
@@ -177,25 +173,21 @@ async fn tour_seven(sdk: Sdk) {
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn typescript_1_uses_seven_servers_behind_one_url() {
     tour_seven(Sdk::TypeScript("1")).await;
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn typescript_2_uses_seven_servers_behind_one_url() {
     tour_seven(Sdk::TypeScript("2")).await;
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn python_1_uses_seven_servers_behind_one_url() {
     tour_seven(Sdk::Python(1)).await;
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn python_2_uses_seven_servers_behind_one_url() {
     tour_seven(Sdk::Python(2)).await;
 }
@@ -225,7 +217,6 @@ async fn inspect(url: &str, token: &str, args: &[&str]) -> Value {
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn inspector_lists_reads_and_calls() {
     if !peers::are_installed() {
         return;

@@ -109,7 +109,6 @@ async fn the_fixture_itself_passes_every_scenario() {
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn every_scenario_passes_through_to_an_http_upstream() {
     if !peers::are_installed() {
         return;
@@ -125,7 +124,6 @@ async fn every_scenario_passes_through_to_an_http_upstream() {
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn every_scenario_passes_through_to_a_stdio_upstream() {
     if !peers::are_installed() {
         return;
@@ -134,7 +132,6 @@ async fn every_scenario_passes_through_to_a_stdio_upstream() {
 }
 
 #[tokio::test]
-#[ignore = "the gateway does not serve yet"]
 async fn every_scenario_passes_through_with_authentication() {
     if !peers::are_installed() {
         return;

@@ -17,7 +17,22 @@
 )]
 
 mod auth;
+mod bad_input;
+mod browser;
 mod clients;
 mod conformance;
+mod discovery;
+mod drain;
 mod harness;
+mod isolation;
+mod lifecycle;
+mod limits;
+mod merged;
+mod misbehaviour;
+mod oauth;
+mod questions;
+mod resumption;
+mod sessions;
 mod stdio;
+mod telemetry;
+mod transport;

@@ -89,7 +89,8 @@ impl Gateway {
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         };
-        let base = url.trim_end_matches("/mcp").to_owned();
+        let url: url::Url = url.parse().unwrap();
+        let base = url.origin().ascii_serialization();
         let pid = child.id().unwrap();
         let gateway = Self {
             child,
@@ -227,7 +228,8 @@ impl Gateway {
     }
 }
 
-async fn nothing_left(family: &[Process]) {
+/// Fails unless these processes have all ended.
+pub(crate) async fn nothing_left(family: &[Process]) {
     eventually("no process is left over", async || {
         family
             .iter()

@@ -23,6 +23,8 @@ pub(crate) mod setup;
 pub(crate) mod upstream;
 
 pub(crate) use gateway::Gateway;
+pub(crate) use http::Answer;
+pub(crate) use session::Session;
 pub(crate) use setup::Setup;
 
 use std::time::{Duration, Instant};

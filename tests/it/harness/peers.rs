@@ -132,7 +132,7 @@ pub(crate) async fn tour(program: &str, args: &[&str], steps: &[&str]) {
         .collect();
     assert!(
         failed.is_empty(),
-        "{args:?}\n{}\n{}",
+        "{}\n{}",
         failed.join("\n"),
         finished.stderr
     );
@@ -147,7 +147,7 @@ pub(crate) async fn tour(program: &str, args: &[&str], steps: &[&str]) {
             finished.stderr
         );
     }
-    assert!(finished.is_success, "{args:?}\n{}", finished.stderr);
+    assert!(finished.is_success, "{}", finished.stderr);
 }
 
 /// A peer that serves until it is dropped.

@@ -81,12 +81,9 @@ impl Session {
     /// Takes the answer to `initialize` and sends `notifications/initialized`.
     pub(crate) async fn begin(actor: Actor, path: &str, answer: Answer) -> Self {
         let answer = answer.expect(StatusCode::OK).await;
-        let id = answer
-            .header("mcp-session-id")
-            .expect("a session id")
-            .to_owned();
-        let message = first_message(answer).await;
-        let hello = reply_of(message).expect("initialize succeeds");
+        let id = answer.header("mcp-session-id").map(str::to_owned);
+        let hello = reply_of(first_message(answer).await).expect("initialize succeeds");
+        let id = id.expect("a session id");
         let revision = hello["protocolVersion"].as_str().unwrap().to_owned();
         let path = path.to_owned();
         let session = Self {

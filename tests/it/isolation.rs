@@ -1,0 +1,112 @@
+//! Whose traffic shares an upstream session. Spec: DESIGN §6.
+
+use rstest::rstest;
+use serde_json::json;
+
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Session, Setup};
+
+async fn behind(carrier: &str, isolation: &str) -> (Gateway, Option<HttpStub>) {
+    let keys = format!("isolation = \"{isolation}\"");
+    if carrier == "http" {
+        let stub = HttpStub::start(&[]).await;
+        (
+            Setup::secured().http("stub", &stub, &keys).start().await,
+            Some(stub),
+        )
+    } else {
+        (
+            Setup::secured().stub_with("stub", &[], &keys).start().await,
+            None,
+        )
+    }
+}
+
+async fn set(user: &Session, value: &str) {
+    user.text("state_set", json!({"key": "k", "value": value}))
+        .await;
+}
+
+async fn get(user: &Session) -> String {
+    user.text("state_get", json!({"key": "k"})).await
+}
+
+#[rstest]
+#[case("session", ["one", "(unset)", "(unset)"])]
+#[case("principal", ["one", "one", "(unset)"])]
+#[case("shared", ["one", "one", "one"])]
+#[tokio::test]
+async fn state_is_seen_by_those_who_share(
+    #[case] isolation: &str,
+    #[case] expected: [&str; 3],
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let (gw, _stub) = behind(carrier, isolation).await;
+    let first = gw.principal("alice").open("/mcp/stub").await;
+    let second = gw.principal("alice").open("/mcp/stub").await;
+    let other = gw.principal("bob").open("/mcp/stub").await;
+    set(&first, "one").await;
+    assert_eq!(
+        [get(&first).await, get(&second).await, get(&other).await],
+        expected
+    );
+    gw.stop().await;
+}
+
+// Spec: SPEC C-01: two clients may both use token 1.
+#[rstest]
+#[tokio::test]
+async fn progress_goes_to_the_caller_even_when_tokens_and_ids_collide(
+    #[values("session", "principal", "shared")] isolation: &str,
+) {
+    let (gw, _) = behind("stdio", isolation).await;
+    let users = [
+        gw.principal("alice").open("/mcp/stub").await,
+        gw.principal("bob").open("/mcp/stub").await,
+    ];
+    let params = |n: u64| {
+        json!({"name": "notices", "arguments": {"n": n, "gap_ms": 10},
+               "_meta": {"progressToken": 1}})
+    };
+    let (left, right) = tokio::join!(
+        users[0].start("tools/call", params(5)),
+        users[1].start("tools/call", params(8)),
+    );
+    assert_eq!(left.0, right.0, "both use the same request id");
+    let (left, right) = tokio::join!(left.1.finish(), right.1.finish());
+    for ((notices, reply), n) in [(left, 5), (right, 8)] {
+        let totals: Vec<_> = notices
+            .iter()
+            .map(|notice| notice["params"]["total"].clone())
+            .collect();
+        assert_eq!(totals, vec![json!(n); n], "{isolation}");
+        assert_eq!(reply.unwrap()["content"][0]["text"], format!("{n} sent"));
+    }
+    gw.stop().await;
+}
+
+// Spec: DESIGN §6: `shared` stdio upstreams are told of no client capabilities.
+#[tokio::test]
+async fn a_shared_child_never_asks() {
+    let (gw, _) = behind("stdio", "shared").await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let (_, exchange) = user.start_call("ask_form", json!({})).await;
+    let (before, reply) = exchange.finish().await;
+    assert!(before.is_empty(), "{before:?}");
+    reply.expect("the call goes on");
+    gw.stop().await;
+}
+
+// Spec: SPEC C-50, C-60.
+#[tokio::test]
+async fn one_sessions_tool_change_is_not_anothers() {
+    let (gw, _) = behind("stdio", "session").await;
+    let first = gw.principal("alice").open("/mcp/stub").await;
+    let second = gw.principal("alice").open("/mcp/stub").await;
+    let plain = first.tools().await;
+    assert_eq!(second.tools().await, plain);
+    first.text("change_tools", json!({})).await;
+    assert!(first.tools().await.contains(&"extra".to_owned()));
+    assert_eq!(second.tools().await, plain);
+    gw.stop().await;
+}

@@ -1,0 +1,137 @@
+//! Bounds that a caller can reach: which status, and that it says when to come back.
+//! Spec: SPEC T-17.
+
+use futures_util::future::join_all;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::harness::{Setup, within};
+
+#[tokio::test]
+async fn over_the_rate_is_429_for_this_principal_alone() {
+    let setup = Setup::secured()
+        .toml("[limits]\nrate = \"5/s\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let bob = gw.principal("bob").open("/mcp/stub").await;
+    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+    let answers = join_all((0..40).map(|_| alice.post(&ping))).await;
+    let refused: Vec<_> = answers
+        .iter()
+        .filter(|answer| answer.status() == 429)
+        .collect();
+    assert!(!refused.is_empty(), "40 requests at once pass 5/s");
+    assert!(
+        refused
+            .iter()
+            .all(|answer| answer.header("retry-after").is_some())
+    );
+    assert!(
+        answers.iter().any(|answer| answer.status() == 200),
+        "the burst is served"
+    );
+    assert_eq!(bob.request("ping", json!({})).await, Ok(json!({})));
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn running_calls_are_capped_per_session_and_per_principal() {
+    let setup = Setup::secured()
+        .server("sse_after = \"20ms\"")
+        .toml("[limits]\ncalls_per_session = 2\ncalls_per_principal = 3")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let alice = gw.principal("alice");
+    let (first, second) = (alice.open("/mcp/stub").await, alice.open("/mcp/stub").await);
+    let bob = gw.principal("bob").open("/mcp/stub").await;
+    let mut held = Vec::new();
+    let call = json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call",
+                      "params": {"name": "never", "arguments": {}}});
+    for _ in 0..2 {
+        held.push(first.start_call("never", json!({})).await);
+    }
+    let refused = first.post(&call).await;
+    assert_eq!(refused.status(), 429, "per session");
+    assert!(refused.header("retry-after").is_some());
+    held.push(second.start_call("never", json!({})).await);
+    assert_eq!(second.post(&call).await.status(), 429, "per principal");
+    assert_eq!(bob.text("echo", json!({})).await, "{}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn streams_are_capped_per_session() {
+    let setup = Setup::open()
+        .toml("[limits]\nstreams_per_session = 2")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let streams = [user.listen().await, user.listen().await];
+    let third = gw.anonymous().get("/mcp/stub", &user.headers()).await;
+    assert_eq!(third.status(), 429);
+    assert!(third.header("retry-after").is_some());
+    drop(streams);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_head_over_the_limit_is_431() {
+    let setup = Setup::open()
+        .toml("[limits]\nheaders = \"8KiB\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+    let padding = "x".repeat(20_000);
+    let mut headers = user.headers();
+    headers.push(("x-padding", &padding));
+    assert_eq!(
+        gw.anonymous()
+            .post("/mcp/stub", &headers, &ping)
+            .await
+            .status(),
+        431
+    );
+    assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_closed() {
+    let setup = Setup::open()
+        .server("header_timeout = \"1s\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let address = gw.url.strip_prefix("http://").unwrap();
+    for start in ["", "P", "POST /mcp HTTP/1.1\r\nHost: x"] {
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.write_all(start.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        within("the connection is closed", socket.read_to_end(&mut rest))
+            .await
+            .ok();
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn connections_over_the_cap_wait_or_are_refused_and_are_counted() {
+    let setup = Setup::open()
+        .server("max_connections = 4")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let address = gw.url.strip_prefix("http://").unwrap().to_owned();
+    let held = join_all((0..4).map(|_| TcpStream::connect(&address))).await;
+    let stranger = gw.anonymous();
+    let fifth = stranger.try_get("/mcp/stub");
+    let fifth = tokio::time::timeout(std::time::Duration::from_secs(2), fifth).await;
+    assert!(!matches!(fifth, Ok(Ok(ref answer)) if answer.status() == 200));
+    drop(held);
+    crate::harness::eventually("it serves again", async || {
+        gw.anonymous().try_get("/mcp/stub").await.ok().map(drop)
+    })
+    .await;
+    gw.stop().await;
+}

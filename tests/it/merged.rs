@@ -1,0 +1,379 @@
+//! `/mcp`: several upstreams behind one URL. Spec: BRIDGING §4, §5; DESIGN §4.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Session, Setup, eventually};
+
+async fn two() -> (Gateway, HttpStub) {
+    let stub = HttpStub::start(&["--name", "web server"]).await;
+    let gw = Setup::open()
+        .stub("left", &[])
+        .http("right", &stub, "")
+        .start()
+        .await;
+    (gw, stub)
+}
+
+async fn pids(user: &Session) -> (String, String) {
+    (
+        user.text("left__pid", json!({})).await,
+        user.text("right__pid", json!({})).await,
+    )
+}
+
+#[tokio::test]
+async fn equal_names_are_kept_apart_by_prefix() {
+    let (gw, _stub) = two().await;
+    let user = gw.anonymous().open("/mcp").await;
+    let tools = user.tools().await;
+    for name in ["left__echo", "right__echo"] {
+        assert_eq!(
+            tools.iter().filter(|tool| *tool == name).count(),
+            1,
+            "{name}"
+        );
+    }
+    assert!(tools.iter().all(|tool| tool.contains("__")), "{tools:?}");
+    let (left, right) = pids(&user).await;
+    assert_ne!(left, right);
+    let prompts = user.names("prompts/list", "prompts", "name").await;
+    assert!(prompts.contains(&"left__greet".into()) && prompts.contains(&"right__greet".into()));
+    let prompt = json!({"name": "right__greet", "arguments": {"name": "Ada"}});
+    let prompt = user.request("prompts/get", prompt).await.expect("a prompt");
+    assert!(prompt.to_string().contains("Ada"));
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn equal_uris_are_kept_apart_and_come_back_mapped() {
+    let (gw, _stub) = two().await;
+    let user = gw.anonymous().open("/mcp").await;
+    let uris = user.names("resources/list", "resources", "uri").await;
+    for uri in ["left+stub://static/1", "right+stub://static/1"] {
+        assert!(uris.contains(&uri.to_owned()), "{uris:?}");
+        let read = user
+            .request("resources/read", json!({"uri": uri}))
+            .await
+            .expect("contents");
+        assert_eq!(read["contents"][0]["uri"], uri);
+    }
+    let templates = user
+        .names(
+            "resources/templates/list",
+            "resourceTemplates",
+            "uriTemplate",
+        )
+        .await;
+    assert!(
+        templates.contains(&"left+stub://item/{id}".to_owned()),
+        "{templates:?}"
+    );
+    let read = user
+        .request("resources/read", json!({"uri": "left+stub://item/7"}))
+        .await;
+    assert_eq!(
+        read.expect("contents")["contents"][0]["uri"],
+        "left+stub://item/7"
+    );
+    let reference = json!({"type": "ref/resource", "uri": "right+stub://item/{id}"});
+    let completion = json!({"ref": reference, "argument": {"name": "id", "value": "1"}});
+    user.request("completion/complete", completion)
+        .await
+        .expect("a completion");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn updates_name_the_uri_that_was_subscribed_to() {
+    let (gw, _stub) = two().await;
+    let user = gw.anonymous().open("/mcp").await;
+    let mut stream = user.listen().await;
+    for (tool, uri) in [
+        ("left__touch_resource", "left+stub://static/2"),
+        ("right__touch_resource", "right+stub://static/2"),
+    ] {
+        user.request("resources/subscribe", json!({ "uri": uri }))
+            .await
+            .expect("subscribed");
+        eventually("the upstream announces it", async || {
+            let told = user.text(tool, json!({"uri": "stub://static/2"})).await;
+            (told == "announced").then_some(())
+        })
+        .await;
+        let update = stream.until("notifications/resources/updated").await;
+        assert_eq!(update["params"]["uri"], uri);
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_bare_name_is_an_alias_only_while_one_upstream_has_it() {
+    let stub = HttpStub::start(&["--tools", "3"]).await;
+    let gw = Setup::open()
+        .stub("left", &[])
+        .http("right", &stub, "")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp").await;
+    assert_eq!(user.text("state_get", json!({"key": "k"})).await, "(unset)");
+    assert_eq!(
+        user.text("filler_001", json!({"query": "q"})).await,
+        r#"{"query":"q"}"#
+    );
+    let error = user.call("echo", json!({})).await.expect_err("two owners");
+    assert_eq!(error["code"], -32602, "{error}");
+    let text = error.to_string();
+    assert!(
+        text.contains("left__echo") && text.contains("right__echo"),
+        "{text}"
+    );
+    for unknown in [
+        "nobody__echo",
+        "left__nothing",
+        "nothing",
+        "__echo",
+        "left__",
+    ] {
+        let reply = user.call(unknown, json!({})).await;
+        assert_eq!(reply.expect_err("unknown")["code"], -32602, "{unknown}");
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_single_upstream_needs_no_prefix_unless_told() {
+    let gw = Setup::open().stub("only", &[]).start().await;
+    let user = gw.anonymous().open("/mcp").await;
+    assert!(user.tools().await.contains(&"echo".to_owned()));
+    assert_eq!(user.text("echo", json!({})).await, "{}");
+    gw.stop().await;
+    let setup = Setup::open()
+        .toml("[mcp]\nprefix = \"always\"")
+        .stub("only", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp").await;
+    assert!(user.tools().await.contains(&"only__echo".to_owned()));
+    assert_eq!(user.text("only__echo", json!({})).await, "{}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn named_endpoints_show_what_they_select() {
+    let gw = Setup::open()
+        .toml("[endpoints.dev]\nupstreams = [\"left\"]\ntools = [\"left:e*\", \"left:pid\"]")
+        .stub("left", &[])
+        .stub_with("hidden", &[], "merged = false\ndirect = false")
+        .stub("right", &[])
+        .start()
+        .await;
+    let dev = gw.anonymous().open("/mcp/dev").await;
+    let mut tools = dev.tools().await;
+    tools.sort_unstable();
+    assert!(
+        tools.contains(&"echo".into()) && tools.contains(&"pid".into()),
+        "{tools:?}"
+    );
+    assert!(
+        tools
+            .iter()
+            .all(|tool| tool == "pid" || tool.starts_with('e')),
+        "{tools:?}"
+    );
+    let refused = dev.call("state_get", json!({"key": "k"})).await;
+    assert_eq!(refused.expect_err("not shown here")["code"], -32602);
+    let hello = crate::harness::http::initialize(1, "2025-11-25", &json!({}));
+    assert_eq!(
+        gw.anonymous()
+            .post("/mcp/hidden", &[], &hello)
+            .await
+            .status(),
+        404
+    );
+    let all = gw.anonymous().open("/mcp").await.tools().await;
+    assert!(
+        !all.iter().any(|tool| tool.starts_with("hidden")),
+        "{all:?}"
+    );
+    gw.stop().await;
+}
+
+// Spec: SPEC C-40: an empty string is a cursor.
+#[tokio::test]
+async fn pages_of_all_upstreams_come_through_whole() {
+    let paged = HttpStub::start(&["--tools", "45", "--list-page-size", "10"]).await;
+    let empty =
+        HttpStub::start(&["--tools", "25", "--list-page-size", "10", "--empty-cursor"]).await;
+    let gw = Setup::open()
+        .http("a", &paged, "")
+        .http("b", &empty, "")
+        .start()
+        .await;
+    let merged = gw.anonymous().open("/mcp").await.tools().await;
+    assert_eq!(
+        merged.iter().filter(|name| name.starts_with("a__")).count(),
+        45
+    );
+    assert_eq!(
+        merged.iter().filter(|name| name.starts_with("b__")).count(),
+        25
+    );
+    for (path, count) in [("/mcp/a", 45), ("/mcp/b", 25)] {
+        let user = gw.anonymous().open(path).await;
+        assert_eq!(user.tools().await.len(), count, "{path}");
+        let first = user.request("tools/list", json!({})).await.expect("a page");
+        let cursor = first["nextCursor"].as_str().expect("more pages").to_owned();
+        // Another session's cursor is no cursor here.
+        let stranger = gw.anonymous().open("/mcp").await;
+        let error = stranger
+            .request("tools/list", json!({ "cursor": cursor }))
+            .await;
+        assert_eq!(error.expect_err("foreign")["code"], -32602, "{path}");
+    }
+    gw.stop().await;
+}
+
+// Issue: "a slow or dead upstream costs the others nothing: partial list within its deadline, a
+// notice when it returns".
+#[tokio::test]
+async fn a_slow_or_dead_upstream_costs_the_others_nothing() {
+    let late = HttpStub::start(&[]).await;
+    let port = late.port();
+    let url = late.url.clone();
+    late.stop().await;
+    let gw = Setup::open()
+        .toml("[mcp]\nconnect_wait = \"500ms\"")
+        .stub("fast", &[])
+        .stub_with("slow", &["--slow-start", "4000"], "")
+        .url("dead", &url, "")
+        .start()
+        .await;
+    let started = Instant::now();
+    let user = gw.anonymous().open("/mcp").await;
+    let mut stream = user.listen().await;
+    let tools = user.tools().await;
+    assert!(
+        started.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        started.elapsed()
+    );
+    assert!(tools.contains(&"fast__echo".to_owned()), "{tools:?}");
+    assert!(
+        !tools.iter().any(|tool| tool.starts_with("dead")),
+        "{tools:?}"
+    );
+    assert_eq!(user.text("fast__echo", json!({})).await, "{}");
+    let error = user.call("dead__echo", json!({})).await;
+    assert!(error.is_err() || error.unwrap()["isError"] == true);
+    // The slow one is announced when it is there, and so is the dead one when it returns.
+    stream.until("notifications/tools/list_changed").await;
+    eventually("the slow one is listed", async || {
+        user.tools()
+            .await
+            .contains(&"slow__echo".to_owned())
+            .then_some(())
+    })
+    .await;
+    let _back = HttpStub::start_on(port, &[]).await;
+    eventually("the dead one is listed", async || {
+        user.tools()
+            .await
+            .contains(&"dead__echo".to_owned())
+            .then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_change_of_one_upstream_is_announced_and_listed() {
+    let (gw, _stub) = two().await;
+    let user = gw.anonymous().open("/mcp").await;
+    user.tools().await;
+    let mut stream = user.listen().await;
+    for (tool, extra) in [
+        ("left__change_tools", "left__extra"),
+        ("right__change_tools", "right__extra"),
+    ] {
+        user.text(tool, json!({})).await;
+        stream.until("notifications/tools/list_changed").await;
+        assert!(user.tools().await.contains(&extra.to_owned()), "{extra}");
+    }
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §4.3.
+#[tokio::test]
+async fn questions_name_the_asker_and_take_no_context_along() {
+    let (gw, _stub) = two().await;
+    let user = gw.anonymous().open("/mcp").await;
+    let (_, mut exchange) = user.start_call("right__ask_form", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    let message = question["params"]["message"].as_str().unwrap();
+    assert!(message.contains("right"), "{message}");
+    user.answer(&question, json!({"action": "decline"})).await;
+    exchange.finish().await.1.expect("a result");
+    let (_, mut exchange) = user.start_call("left__ask_sampling", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    let context = &question["params"]["includeContext"];
+    assert!(context.is_null() || context == "none", "{question}");
+    let answer = json!({"role": "assistant", "model": "m",
+                        "content": {"type": "text", "text": "Hello"}});
+    user.answer(&question, answer).await;
+    exchange.finish().await.1.expect("a result");
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §4.1 (`logger`).
+#[tokio::test]
+async fn log_messages_name_their_upstream() {
+    let (gw, _stub) = two().await;
+    let user = gw.anonymous().open("/mcp").await;
+    user.request("logging/setLevel", json!({"level": "debug"}))
+        .await
+        .expect("a level");
+    for up in ["left", "right"] {
+        let arguments = json!({"level": "warning", "n": 1});
+        let (_, exchange) = user.start_call(&format!("{up}__log"), arguments).await;
+        let (notices, _) = exchange.finish().await;
+        let logger = &notices[0]["params"]["logger"];
+        assert_eq!(*logger, format!("{up}/stub"), "{notices:?}");
+    }
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §5.1, DESIGN §4.
+#[tokio::test]
+async fn the_merged_hello_promises_what_the_gateway_can_keep() {
+    let (gw, _stub) = two().await;
+    let user = gw.anonymous().open("/mcp").await;
+    let capabilities = &user.hello["capabilities"];
+    for list in ["tools", "prompts", "resources"] {
+        assert_eq!(capabilities[list]["listChanged"], true, "{capabilities}");
+    }
+    assert_eq!(user.hello["serverInfo"]["name"], "drawbridge");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn long_names_are_shortened_and_still_lead_home() {
+    // The longest upstream name makes `up__name` pass 64 characters only for longer tool names;
+    // all of the stub's fit, so every listed name must be short and must be callable.
+    let gw = Setup::open()
+        .stub("a23456789-1234567890", &[])
+        .stub("b", &[])
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp").await;
+    let tools = user.tools().await;
+    assert!(tools.iter().all(|name| name.len() <= 64), "{tools:?}");
+    let result: Value = user
+        .call("a23456789-1234567890__pid", json!({}))
+        .await
+        .expect("a result");
+    assert!(text_of(&result).parse::<u32>().is_ok());
+    gw.stop().await;
+}

@@ -1,0 +1,337 @@
+//! Upstreams that break the rules: the caller gets an answer, and nobody else notices.
+
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::harness::process::{find, is_alive};
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Setup, eventually};
+
+/// The stub behind either carrier; the returned stub lives as long as the test.
+async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpStub>) {
+    if carrier == "http" {
+        let stub = HttpStub::start(&[]).await;
+        (
+            Setup::open().http("stub", &stub, keys).start().await,
+            Some(stub),
+        )
+    } else {
+        (
+            Setup::open().stub_with("stub", &[], keys).start().await,
+            None,
+        )
+    }
+}
+
+#[rstest]
+#[tokio::test]
+async fn noise_around_the_reply_does_not_reach_the_caller(
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    assert_eq!(user.text("garbage", json!({})).await, "after the garbage");
+    assert_eq!(user.text("foreign_id", json!({})).await, "for you");
+    assert_eq!(user.text("answer_twice", json!({})).await, "first");
+    let split = user.text("split_lines", json!({"bytes": 5000})).await;
+    assert!(
+        split.chars().all(|c| c == 'é') && split.len() >= 4900,
+        "{}",
+        split.len()
+    );
+    assert_eq!(user.text("echo", json!({})).await, "{}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_flood_on_stderr_does_not_block_the_child() {
+    let (gw, _) = behind("stdio", "").await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    assert_eq!(
+        user.text("flood_stderr", json!({"bytes": 5_000_000})).await,
+        "flooded"
+    );
+    assert!(
+        gw.log().iter().map(String::len).sum::<usize>() < 1_000_000,
+        "the log is rate-limited"
+    );
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_message_over_the_limit_fails_its_call_and_not_the_gateway(
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let stub = HttpStub::start(&[]).await;
+    let setup =
+        Setup::open().toml("[limits]\nupstream_message = \"256KiB\"\nsse_event = \"256KiB\"");
+    let setup = match carrier {
+        "http" => setup.http("stub", &stub, ""),
+        _ => setup.stub("stub", &[]),
+    };
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    assert_eq!(
+        user.text("big", json!({"bytes": 100_000})).await.len(),
+        100_000
+    );
+    let reply = user.call("big", json!({"bytes": 2_000_000})).await;
+    assert!(reply.is_err() || reply.unwrap()["isError"] == true);
+    assert_eq!(
+        user.text("echo", json!({})).await,
+        "{}",
+        "the next call works"
+    );
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_silent_call_ends_at_the_idle_timeout(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier, "idle_timeout = \"1s\"").await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let started = Instant::now();
+    let reply = user.call("never", json!({})).await;
+    assert!(
+        reply.is_err() || reply.as_ref().unwrap()["isError"] == true,
+        "{reply:?}"
+    );
+    assert!(
+        started.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        started.elapsed()
+    );
+    // Progress keeps a call alive past the idle time-out. Spec: SPEC U-12, C-03.
+    let lively = json!({"name": "notices", "arguments": {"n": 8, "gap_ms": 300},
+                        "_meta": {"progressToken": 1}});
+    let result = user.request("tools/call", lively).await.expect("a result");
+    assert_eq!(text_of(&result), "8 sent");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_ends_at_the_total_timeout_whatever_it_sends() {
+    let (gw, _) = behind("stdio", "total_timeout = \"1s\"").await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let endless = json!({"name": "notices", "arguments": {"n": 1000, "gap_ms": 50},
+                         "_meta": {"progressToken": 1}});
+    let started = Instant::now();
+    let reply = user.request("tools/call", endless).await;
+    assert!(reply.is_err() || reply.unwrap()["isError"] == true);
+    assert!(started.elapsed() < Duration::from_secs(6));
+    gw.stop().await;
+}
+
+// Issue: "the caller gets an error with the child's last words at once, the next call works".
+#[tokio::test]
+async fn a_crash_in_mid_call_gives_the_last_words() {
+    let (gw, _) = behind("stdio", "").await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let started = Instant::now();
+    let reply = user
+        .call("crash", json!({"words": "disk on fire", "code": 7}))
+        .await;
+    let text = reply.map_or_else(|error| error.to_string(), |result| result.to_string());
+    assert!(text.contains("disk on fire"), "{text}");
+    assert!(
+        started.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        started.elapsed()
+    );
+    assert_eq!(
+        user.text("echo", json!({})).await,
+        "{}",
+        "the next call works"
+    );
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_killed_child_is_noticed_at_once() {
+    let (gw, _) = behind("stdio", "").await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let pid: i32 = user.text("pid", json!({})).await.parse().unwrap();
+    let (call, killed) = tokio::join!(user.call("never", json!({})), async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        Instant::now()
+    });
+    assert!(
+        killed.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        killed.elapsed()
+    );
+    assert!(
+        call.is_err() || call.as_ref().unwrap()["isError"] == true,
+        "{call:?}"
+    );
+    assert_ne!(user.text("pid", json!({})).await, pid.to_string());
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_that_cannot_start_is_an_error_with_its_words() {
+    let gw = Setup::open()
+        .stub("broken", &["--crash-on-start"])
+        .stdio("missing", "/no/such/program", &[], "")
+        .stub("fine", &[])
+        .start()
+        .await;
+    let hello = crate::harness::http::initialize(1, "2025-11-25", &json!({}));
+    for (path, words) in [("/mcp/broken", "crashing at start"), ("/mcp/missing", "")] {
+        let answer = gw.anonymous().post(path, &[], &hello).await;
+        let status = answer.status();
+        let text = answer.text().await;
+        assert!(text.contains(words), "{path} {status}: {text}");
+        assert!(text.contains("error"), "{path} {status}: {text}");
+    }
+    let user = gw.anonymous().open("/mcp/fine").await;
+    assert_eq!(user.text("echo", json!({})).await, "{}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_that_ignores_its_end_is_killed_with_its_group() {
+    let keys = "stop = { eof = \"200ms\", term = \"200ms\" }";
+    let args = ["--ignore-sigterm", "--ignore-eof"];
+    let gw = Setup::open().stub_with("stub", &args, keys).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let pid = |text: String| find(text.parse().unwrap()).expect("it runs");
+    let child = pid(user.text("pid", json!({})).await);
+    let grandchild = pid(user.text("spawn_grandchild", json!({})).await);
+    user.delete().await;
+    eventually("both are gone", async || {
+        (!is_alive(child) && !is_alive(grandchild)).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC U-02: not replayed, but the next call opens a new upstream session.
+#[tokio::test]
+async fn an_http_upstream_that_forgets_the_session_gets_a_new_one() {
+    let (gw, stub) = behind("http", "").await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.text("forget_session", json!({})).await;
+    eventually("calls work again", async || {
+        user.call("echo", json!({}))
+            .await
+            .is_ok_and(|result| result["isError"] != true)
+            .then_some(())
+    })
+    .await;
+    assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
+    drop(stub);
+    gw.stop().await;
+}
+
+// Spec: SPEC U-10.
+#[tokio::test]
+async fn a_broken_upstream_stream_is_resumed_where_the_upstream_can() {
+    let stub = HttpStub::start(&["--resumable"]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    assert_eq!(
+        user.text("break_stream", json!({"ms": 100})).await,
+        "after the break"
+    );
+    let polite = json!({"ms": 100, "retry_ms": 50});
+    assert_eq!(user.text("break_stream", polite).await, "after the break");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn an_http_upstream_that_polls_is_followed() {
+    let stub = HttpStub::start(&["--poll", "50"]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    assert_eq!(user.text("sleep", json!({"ms": 300})).await, "slept");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-04.
+#[tokio::test]
+async fn upstreams_without_sessions_or_get_streams_work() {
+    for args in [
+        &["--stateless"][..],
+        &["--no-get"],
+        &["--sse", "always"],
+        &["--sse", "never"],
+    ] {
+        let stub = HttpStub::start(args).await;
+        let gw = Setup::open().http("stub", &stub, "").start().await;
+        let user = gw.anonymous().open("/mcp/stub").await;
+        let stream = user.listen().await;
+        assert_eq!(
+            user.text("echo", json!({"a": 1})).await,
+            r#"{"a":1}"#,
+            "{args:?}"
+        );
+        assert!(user.tools().await.contains(&"echo".to_owned()), "{args:?}");
+        drop(stream);
+        gw.stop().await;
+    }
+}
+
+// Spec: SPEC U-13, E-05.
+#[tokio::test]
+async fn an_http_upstream_that_is_down_is_an_error_and_comes_back() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    assert_eq!(user.text("echo", json!({})).await, "{}");
+    let port = stub.port();
+    stub.stop().await;
+    let reply = user.call("echo", json!({})).await;
+    assert!(reply.is_err() || reply.unwrap()["isError"] == true);
+    let _stub = HttpStub::start_on(port, &[]).await;
+    eventually("it is used again", async || {
+        user.call("echo", json!({}))
+            .await
+            .is_ok_and(|result| result["isError"] != true)
+            .then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC A-22, DESIGN §6 (header inclusion list).
+#[tokio::test]
+async fn the_callers_headers_stay_here() {
+    let stub = HttpStub::start(&[]).await;
+    let keys = "headers = { \"X-Team\" = \"platform\" }";
+    let gw = Setup::secured().http("stub", &stub, keys).start().await;
+    let alice = gw.principal("alice");
+    let user = alice.open("/mcp/stub").await;
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                         "params": {"name": "seen_headers", "arguments": {}}});
+    let mut headers = user.headers();
+    headers.extend([
+        ("cookie", "secret=1"),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("x-custom", "y"),
+    ]);
+    let reply: Value = alice
+        .post("/mcp/stub", &headers, &message)
+        .await
+        .json()
+        .await;
+    let seen = text_of(&reply["result"]).to_lowercase();
+    assert!(seen.contains("x-team"), "{seen}");
+    for leaked in [
+        "authorization",
+        "cookie",
+        "x-forwarded",
+        "x-custom",
+        alice.token().unwrap(),
+    ] {
+        assert!(!seen.contains(&leaked.to_lowercase()), "{leaked} in {seen}");
+    }
+    assert!(!seen.contains(&user.id.to_lowercase()), "our session id");
+    gw.stop().await;
+}

@@ -1,0 +1,240 @@
+//! Questions of an upstream: asked of the client concerned, answered to the upstream concerned.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Session, Setup, eventually};
+
+async fn behind(carrier: &str) -> (Gateway, Option<HttpStub>) {
+    if carrier == "http" {
+        let stub = HttpStub::start(&[]).await;
+        (
+            Setup::secured().http("stub", &stub, "").start().await,
+            Some(stub),
+        )
+    } else {
+        (Setup::secured().stub("stub", &[]).start().await, None)
+    }
+}
+
+/// Calls a tool that asks one question, answers it, and gives question and result.
+async fn asked(user: &Session, tool: &str, answer: Value) -> (Value, Value) {
+    let (_, mut exchange) = user.start_call(tool, json!({})).await;
+    let question = loop {
+        let message = exchange.next().await.expect("a question");
+        if message.get("id").is_some() {
+            break message;
+        }
+    };
+    user.answer(&question, answer).await;
+    let (_, reply) = exchange.finish().await;
+    (question, reply.expect("a result"))
+}
+
+#[rstest]
+#[tokio::test]
+async fn every_kind_of_question_is_asked_on_the_calls_own_stream(
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let (gw, _stub) = behind(carrier).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let accepted = json!({"action": "accept", "content": {"name": "Ada"}});
+    let sampled = json!({"role": "assistant", "model": "m",
+                         "content": {"type": "text", "text": "Hello"}});
+    let roots = json!({"roots": [{"uri": "file:///home/ada", "name": "home"}]});
+    for (tool, method, answer, expected) in [
+        ("ask_form", "elicitation/create", accepted, "Ada"),
+        ("ask_sampling", "sampling/createMessage", sampled, "Hello"),
+        ("ask_roots", "roots/list", roots, "file:///home/ada"),
+        (
+            "ask_url",
+            "elicitation/create",
+            json!({"action": "decline"}),
+            "decline",
+        ),
+    ] {
+        let (question, result) = asked(&user, tool, answer).await;
+        assert_eq!(question["method"], method, "{tool}");
+        assert!(text_of(&result).contains(expected), "{tool}: {result}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC C-85.
+#[rstest]
+#[tokio::test]
+async fn refusals_reach_the_upstream_as_they_are(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    for action in ["decline", "cancel"] {
+        let (_, result) = asked(&user, "ask_form", json!({ "action": action })).await;
+        assert!(text_of(&result).contains(action), "{result}");
+    }
+    let (_, mut exchange) = user.start_call("ask_sampling", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    let refusal = json!({"jsonrpc": "2.0", "id": question["id"],
+                         "error": {"code": -1, "message": "the user said no"}});
+    assert_eq!(user.post(&refusal).await.status(), 202);
+    let (_, reply) = exchange.finish().await;
+    assert!(text_of(&reply.unwrap()).contains("the user said no"));
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn two_questions_of_one_call_are_told_apart(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let (_, mut exchange) = user.start_call("ask_two", json!({})).await;
+    let first = exchange.next().await.expect("a question");
+    let second = exchange.next().await.expect("another");
+    assert_ne!(first["id"], second["id"]);
+    // In the other order, each with its own message.
+    for question in [&second, &first] {
+        let name = question["params"]["message"].clone();
+        let answer = json!({"action": "accept", "content": {"name": name}});
+        user.answer(question, answer).await;
+    }
+    let (_, reply) = exchange.finish().await;
+    let answers: Value = serde_json::from_str(text_of(&reply.unwrap())).unwrap();
+    assert!(answers[0].to_string().contains("first"), "{answers}");
+    assert!(answers[1].to_string().contains("second"), "{answers}");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-48, A-30.
+#[rstest]
+#[tokio::test]
+async fn nobody_else_is_asked_and_nobody_else_can_answer(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier).await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let mallory = gw.principal("mallory").open("/mcp/stub").await;
+    let mut overheard = mallory.listen().await;
+    let (_, mut exchange) = alice.start_call("ask_form", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    let forged = json!({"action": "accept", "content": {"name": "Mallory"}});
+    mallory.answer(&question, forged).await;
+    // Something that Mallory does hear, so that "nothing before it" means something.
+    mallory.text("change_tools", json!({})).await;
+    let heard = overheard.message().await.expect("a notice");
+    assert_eq!(
+        heard["method"], "notifications/tools/list_changed",
+        "{heard}"
+    );
+    alice
+        .answer(
+            &question,
+            json!({"action": "accept", "content": {"name": "Alice"}}),
+        )
+        .await;
+    let (_, reply) = exchange.finish().await;
+    let text = text_of(&reply.unwrap()).to_owned();
+    assert!(
+        text.contains("Alice") && !text.contains("Mallory"),
+        "{text}"
+    );
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_question_on_no_calls_stream_still_finds_its_client(
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let (gw, _stub) = behind(carrier).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let mut general = user.listen().await;
+    let (_, mut exchange) = user.start_call("ask_form", json!({"via": "get"})).await;
+    let question = tokio::select! {
+        message = general.message() => message,
+        message = exchange.next() => message,
+    };
+    let question = question.expect("a question");
+    assert_eq!(question["method"], "elicitation/create");
+    user.answer(
+        &question,
+        json!({"action": "accept", "content": {"name": "Ada"}}),
+    )
+    .await;
+    let (_, reply) = exchange.finish().await;
+    assert!(text_of(&reply.unwrap()).contains("Ada"));
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn an_unanswered_question_is_withdrawn_at_its_timeout() {
+    let gw = Setup::open()
+        .stub_with("stub", &[], "ask_timeout = \"1s\"")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
+    exchange.next().await.expect("a question");
+    let (_, reply) = exchange.finish().await;
+    reply.expect("the call goes on without an answer");
+    gw.stop().await;
+}
+
+// An open question stops the idle clock. Spec: DESIGN §6, "stopped while a question is open".
+#[tokio::test]
+async fn thinking_about_a_question_is_not_idleness() {
+    let gw = Setup::open()
+        .stub_with("stub", &[], "idle_timeout = \"1s\"")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    user.answer(
+        &question,
+        json!({"action": "accept", "content": {"name": "Ada"}}),
+    )
+    .await;
+    let (_, reply) = exchange.finish().await;
+    assert!(text_of(&reply.unwrap()).contains("Ada"));
+    gw.stop().await;
+}
+
+// Spec: SPEC C-80.
+#[tokio::test]
+async fn a_client_of_2025_06_18_gets_forms_without_a_mode_and_no_urls() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let capabilities = json!({"elicitation": {}});
+    let user = gw
+        .anonymous()
+        .open_as("/mcp/stub", "2025-06-18", capabilities)
+        .await;
+    let accepted = json!({"action": "accept", "content": {"name": "Ada"}});
+    let (question, _) = asked(&user, "ask_form", accepted).await;
+    assert_eq!(question["params"].get("mode"), None, "{question}");
+    let (_, exchange) = user.start_call("ask_url", json!({})).await;
+    let (before, _) = exchange.finish().await;
+    assert!(
+        before
+            .iter()
+            .all(|message| message["method"] != "elicitation/create"),
+        "{before:?}"
+    );
+    gw.stop().await;
+}
+
+// Spec: SPEC C-71, BRIDGING §2.4.
+#[tokio::test]
+async fn changed_roots_are_announced_upstream() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.text("echo", json!({})).await;
+    user.notify("notifications/roots/list_changed", json!({}))
+        .await;
+    eventually("the upstream hears it", async || {
+        let stats = user.text("stats", json!({})).await;
+        stats
+            .contains("notifications/roots/list_changed")
+            .then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -1,0 +1,261 @@
+//! Disconnects: from the first event id that a client received, nothing is lost and nothing comes
+//! twice. Spec: SPEC T-23 to T-27, DESIGN §5.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::events::EventStream;
+use crate::harness::session::text_of;
+use crate::harness::{Session, Setup};
+
+/// A small generator of random numbers (xorshift), so that a failing run can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn progress_call(notices: u64, gap_ms: u64) -> Value {
+    json!({"name": "notices", "arguments": {"n": notices, "gap_ms": gap_ms},
+           "_meta": {"progressToken": "p"}})
+}
+
+/// Reads a stream until `cut` messages came or it ended.
+async fn read_some(stream: &mut EventStream, cut: u64, into: &mut Vec<Value>) -> bool {
+    for _ in 0..cut {
+        match stream.message().await {
+            Some(message) => into.push(message),
+            None => return true,
+        }
+    }
+    false
+}
+
+/// A call of many notices, cut and resumed at random points until its reply came.
+async fn interrupted_call(user: &Session, random: &mut Random, cuts: u64) -> u64 {
+    const NOTICES: u64 = 40;
+    let (id, exchange) = user.start("tools/call", progress_call(NOTICES, 3)).await;
+    let mut stream = exchange.stream();
+    let mut got = Vec::new();
+    // From the first event id on nothing may be lost: read at least that.
+    while stream.last_id.is_none() {
+        got.extend(stream.next().await.expect("an event").message());
+    }
+    let mut made = 0;
+    loop {
+        let cut = if made < cuts {
+            random.below(6)
+        } else {
+            u64::MAX
+        };
+        let ended = read_some(&mut stream, cut, &mut got).await;
+        if ended
+            || got
+                .last()
+                .is_some_and(|message| message.get("method").is_none())
+        {
+            break;
+        }
+        let last = stream.last_id.clone().unwrap();
+        drop(stream);
+        made += 1;
+        tokio::time::sleep(Duration::from_millis(random.below(15))).await;
+        stream = user.resume(&last).await.events();
+        stream.last_id.get_or_insert(last);
+    }
+    let reply = got.pop().expect("a reply");
+    assert_eq!(reply["id"], id);
+    assert_eq!(text_of(&reply["result"]), format!("{NOTICES} sent"));
+    let progress: Vec<u64> = got
+        .iter()
+        .map(|notice| notice["params"]["progress"].as_u64().unwrap())
+        .collect();
+    assert_eq!(
+        progress,
+        (1..=NOTICES).collect::<Vec<_>>(),
+        "after {made} cuts"
+    );
+    made
+}
+
+#[tokio::test]
+async fn post_streams_survive_fifty_disconnects() {
+    let gw = Setup::secured().stub("stub", &[]).start().await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let mut random = Random(0x5eed);
+    let mut made = 0;
+    while made < 50 {
+        made += interrupted_call(&user, &mut random, 50 - made).await;
+    }
+    gw.stop().await;
+}
+
+/// The stub's resources, round and round: equal change notices that wait together may become one,
+/// different ones may not.
+fn resource(number: u64) -> String {
+    format!("stub://static/{}", number % 5 + 1)
+}
+
+#[tokio::test]
+async fn a_get_stream_survives_fifty_disconnects() {
+    let gw = Setup::secured().stub("stub", &[]).start().await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    user.tools().await;
+    for number in 0..5 {
+        let uri = json!({"uri": resource(number)});
+        let subscribed = user.request("resources/subscribe", uri).await;
+        subscribed.expect("subscribed");
+    }
+    let touch = async |number: u64| {
+        let arguments = json!({"uri": resource(number)});
+        assert_eq!(user.text("touch_resource", arguments).await, "announced");
+    };
+    let mut random = Random(0xfeed);
+    let mut stream = user.listen().await;
+    let (mut made, mut received) = (1, 1);
+    // The first event gives the id to come back with.
+    touch(0).await;
+    stream.until("notifications/resources/updated").await;
+    for _ in 0..50 {
+        let last = stream.last_id.clone().expect("events have ids");
+        drop(stream);
+        for _ in 0..=random.below(3) {
+            touch(made).await;
+            made += 1;
+        }
+        let resumed = user.resume(&last).await;
+        stream = resumed.expect(http::StatusCode::OK).await.events();
+        for _ in 0..random.below(2) {
+            touch(made).await;
+            made += 1;
+        }
+        while received < made {
+            let update = stream.until("notifications/resources/updated").await;
+            assert_eq!(update["params"]["uri"], resource(received));
+            received += 1;
+        }
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-23: the reply outlives the socket.
+#[tokio::test]
+async fn a_reply_is_kept_for_a_client_that_went_away() {
+    let setup = Setup::open()
+        .server("sse_after = \"20ms\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (id, exchange) = user.start_call("sleep", json!({"ms": 300})).await;
+    let mut stream = exchange.stream();
+    let priming = stream
+        .next()
+        .await
+        .unwrap()
+        .id
+        .expect("the priming event has an id");
+    drop(stream);
+    let mut resumed = user.resume(&priming).await.events();
+    let reply = resumed.message().await.expect("the reply");
+    assert_eq!(
+        (&reply["id"], text_of(&reply["result"])),
+        (&json!(id), "slept")
+    );
+    assert_eq!(resumed.message().await, None, "a finished stream ends");
+    // And once more: nothing has been used up.
+    let mut again = user.resume(&priming).await.events();
+    assert_eq!(again.message().await.expect("the reply again")["id"], id);
+    gw.stop().await;
+}
+
+// Spec: SPEC T-25.
+#[tokio::test]
+async fn only_the_stream_of_the_event_is_replayed() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (first, one) = user.start("tools/call", progress_call(3, 10)).await;
+    let (second, two) = user.start("tools/call", progress_call(3, 10)).await;
+    let (mut one, two) = (one.stream(), two.stream());
+    let event = loop {
+        if let Some(id) = one.next().await.unwrap().id {
+            break id;
+        }
+    };
+    drop(one);
+    two_ends(two, second).await;
+    let mut resumed = user.resume(&event).await.events();
+    let mut ids = Vec::new();
+    while let Some(message) = resumed.message().await {
+        ids.extend(message.get("id").cloned());
+    }
+    assert_eq!(ids, [json!(first)]);
+    gw.stop().await;
+}
+
+async fn two_ends(mut stream: EventStream, id: i64) {
+    while let Some(message) = stream.message().await {
+        if message.get("method").is_none() {
+            assert_eq!(message["id"], id);
+        }
+    }
+}
+
+// Spec: SPEC T-24, T-25, T-48.
+#[tokio::test]
+async fn unknown_and_foreign_event_ids_are_404() {
+    let gw = Setup::secured().stub("stub", &[]).start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let mallory = gw.principal("mallory").open("/mcp/stub").await;
+    let (_, exchange) = alice.start("tools/call", progress_call(2, 5)).await;
+    let mut stream = exchange.stream();
+    while stream.message().await.is_some() {}
+    let event = stream.last_id.clone().expect("an event id");
+    assert_eq!(
+        mallory.resume(&event).await.status(),
+        404,
+        "another session's event"
+    );
+    for unknown in ["1", "x.y.z", "0000000000000000.1.1", &format!("{event}9")] {
+        assert_eq!(alice.resume(unknown).await.status(), 404, "{unknown}");
+    }
+    assert_eq!(alice.resume(&event).await.status(), 200, "its owner's");
+    gw.stop().await;
+}
+
+// Spec: DESIGN §5: past the evicted edge a POST stream still gives its reply.
+#[tokio::test]
+async fn an_evicted_stream_still_gives_its_reply() {
+    let setup = Setup::open()
+        .toml("[events]\nper_session = \"16KiB\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let params = json!({"name": "notices", "arguments": {"n": 60, "bytes": 1000, "gap_ms": 2},
+                        "_meta": {"progressToken": 1}});
+    let (id, exchange) = user.start("tools/call", params).await;
+    let mut stream = exchange.stream();
+    let event = loop {
+        if let Some(id) = stream.next().await.unwrap().id {
+            break id;
+        }
+    };
+    while stream.message().await.is_some() {}
+    let mut resumed = user
+        .resume(&event)
+        .await
+        .expect(http::StatusCode::OK)
+        .await
+        .events();
+    let mut last = None;
+    while let Some(message) = resumed.message().await {
+        last = Some(message);
+    }
+    assert_eq!(last.expect("the reply")["id"], id);
+    gw.stop().await;
+}

@@ -1,0 +1,190 @@
+//! What operators see: metrics, traces, logs, and no secrets in them. Spec: DESIGN §10.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{Path, State};
+use axum::routing::post;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::harness::session::text_of;
+use crate::harness::{Setup, eventually};
+
+/// Takes OTLP over HTTP and keeps the bodies, by signal.
+#[derive(Clone, Default)]
+struct Collector(Arc<Mutex<Vec<(String, Bytes)>>>);
+
+impl Collector {
+    async fn start() -> (Self, String) {
+        let collector = Self::default();
+        let take =
+            async |State(collector): State<Self>, Path(signal): Path<String>, body: Bytes| {
+                collector.0.lock().unwrap().push((signal, body));
+            };
+        let router = Router::new()
+            .route("/v1/{signal}", post(take))
+            .with_state(collector.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(axum::serve(listener, router).into_future());
+        (collector, url)
+    }
+
+    /// Whether any body of this signal contains the text (names are plain bytes in protobuf).
+    fn has(&self, signal: &str, text: &str) -> bool {
+        let bodies = self.0.lock().unwrap();
+        bodies
+            .iter()
+            .filter(|(name, _)| name == signal)
+            .any(|(_, body)| {
+                body.windows(text.len())
+                    .any(|window| window == text.as_bytes())
+            })
+    }
+}
+
+#[tokio::test]
+async fn traces_metrics_and_logs_reach_a_collector() {
+    let (collector, url) = Collector::start().await;
+    let telemetry = format!(
+        "[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 1.0\nservice_name = \"bridge-test\""
+    );
+    let gw = Setup::secured()
+        .toml(&telemetry)
+        .stub("stub", &[])
+        .start()
+        .await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    alice.text("echo", json!({"text": "hi"})).await;
+    gw.stop().await;
+    // Stopping flushes.
+    eventually("all three signals", async || {
+        let has_traces = collector.has("traces", "tools/call echo");
+        let has_metrics = collector.has("metrics", "mcp.server.operation.duration");
+        (has_traces && has_metrics && collector.has("traces", "bridge-test")).then_some(())
+    })
+    .await;
+    for attribute in [
+        "mcp.method.name",
+        "gen_ai.tool.name",
+        "mcp.protocol.version",
+    ] {
+        assert!(collector.has("traces", attribute), "{attribute}");
+    }
+    assert!(
+        !collector.has("traces", &alice.id),
+        "the session id is a secret"
+    );
+    assert!(!collector.has("traces", alice.actor.token().unwrap()));
+}
+
+// Spec: SPEC C-98.
+#[tokio::test]
+async fn the_callers_trace_goes_on_upstream() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let parent = format!("00-{trace}-00f067aa0ba902b7-01");
+    let meta = json!({"traceparent": parent, "example.com/own": {"kept": [1, 2]}});
+    let params = json!({"name": "seen_meta", "arguments": {}, "_meta": meta});
+    let result = user.request("tools/call", params).await.expect("a result");
+    let seen: Value = serde_json::from_str(text_of(&result)).unwrap();
+    let passed = seen["traceparent"].as_str().unwrap();
+    assert!(passed.contains(trace), "{passed}");
+    assert_ne!(passed, parent, "a span of ours is between");
+    assert_eq!(seen["example.com/own"], json!({"kept": [1, 2]}));
+    let message = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call",
+                         "params": {"name": "seen_meta", "arguments": {}}});
+    let mut headers = user.headers();
+    headers.push(("traceparent", &parent));
+    let reply = gw
+        .anonymous()
+        .post("/mcp/stub", &headers, &message)
+        .await
+        .json()
+        .await;
+    assert!(text_of(&reply["result"]).contains(trace), "{reply}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_have_names_and_no_secrets() {
+    let gw = Setup::secured().stub("stub", &[]).start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    alice.text("echo", json!({})).await;
+    let stream = alice.listen().await;
+    let (status, text) = gw.admin_text("/metrics").await.unwrap();
+    assert_eq!(status, 200);
+    for name in [
+        "mcp_server_operation_duration",
+        "drawbridge_sessions_open",
+        "drawbridge_children",
+    ] {
+        assert!(text.contains(name), "{name} in\n{text}");
+    }
+    assert!((gw.metric("drawbridge_sessions_open", "").await - 1.0).abs() < 0.1);
+    for secret in [alice.actor.token().unwrap(), &alice.id, "alice"] {
+        assert!(!text.contains(secret), "{secret} in\n{text}");
+    }
+    drop(stream);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn one_structured_line_per_request_and_no_secrets() {
+    let keys = "env = { API_KEY = \"hunter2-secret\" }";
+    let gw = Setup::secured().stub_with("stub", &[], keys).start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let before = gw.log_records().len();
+    alice.text("echo", json!({"text": "private words"})).await;
+    gw.bearer("wrong-token-value")
+        .post("/mcp/stub", &[], &json!({}))
+        .await;
+    let records = eventually("two access lines", async || {
+        let records = gw.log_records();
+        (records.len() >= before + 2).then_some(records)
+    })
+    .await;
+    let access: Vec<&Value> = records
+        .iter()
+        .filter(|record| record.to_string().contains("tools/call"))
+        .collect();
+    assert_eq!(access.len(), 1, "{records:#?}");
+    let all = gw.log().join("\n");
+    for secret in [
+        alice.actor.token().unwrap(),
+        alice.id.as_str(),
+        "hunter2-secret",
+        "private words",
+        "wrong-token-value",
+    ] {
+        assert!(!all.contains(secret), "{secret} in the log");
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn probes_answer_on_the_admin_port_only() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    for path in ["/live", "/ready"] {
+        assert_eq!(gw.admin_text(path).await.unwrap().0, 200, "{path}");
+        assert_eq!(
+            gw.anonymous()
+                .get(path, &[("accept", "*/*")])
+                .await
+                .status(),
+            404,
+            "{path}"
+        );
+    }
+    assert_eq!(
+        gw.anonymous()
+            .get("/metrics", &[("accept", "*/*")])
+            .await
+            .status(),
+        404
+    );
+    gw.stop().await;
+}

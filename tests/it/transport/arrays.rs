@@ -1,0 +1,141 @@
+//! JSON-RPC arrays: 2025-03-26 sessions only. Spec: SPEC T-08, T-09, T-30 to T-33.
+
+use serde_json::{Value, json};
+
+use crate::harness::http::initialize;
+use crate::harness::{Gateway, Session, Setup};
+
+async fn gateway() -> Gateway {
+    Setup::open().stub("stub", &[]).start().await
+}
+
+fn call(id: i64, tool: &str, arguments: &Value) -> Value {
+    let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": id}});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+}
+
+async fn old_session(gw: &Gateway) -> Session {
+    gw.anonymous()
+        .open_as("/mcp/stub", "2025-03-26", json!({}))
+        .await
+}
+
+fn ids(replies: &[Value]) -> Vec<i64> {
+    let mut ids: Vec<i64> = replies
+        .iter()
+        .map(|reply| reply["id"].as_i64().unwrap())
+        .collect();
+    ids.sort_unstable();
+    ids
+}
+
+#[tokio::test]
+async fn an_array_of_quick_requests_is_answered_by_one_array() {
+    let gw = gateway().await;
+    let user = old_session(&gw).await;
+    let array = json!([
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+        {"jsonrpc": "2.0", "method": "notifications/whatever"},
+        {"jsonrpc": "2.0", "id": 2, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 3, "method": "no/such"},
+    ]);
+    let replies = user.post(&array).await.json().await;
+    let replies = replies.as_array().expect("an array");
+    assert_eq!(ids(replies), [1, 2, 3]);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn an_array_that_streams_is_answered_by_one_stream() {
+    let gw = gateway().await;
+    let user = old_session(&gw).await;
+    let array = json!([
+        call(1, "notices", &json!({"n": 3, "gap_ms": 20})),
+        call(2, "echo", &json!({})),
+        call(3, "notices", &json!({"n": 2, "gap_ms": 20})),
+    ]);
+    let mut stream = user.post(&array).await.events();
+    let (mut notices, mut replies) = (0, Vec::new());
+    while let Some(message) = stream.message().await {
+        if message.get("method").is_some() {
+            notices += 1;
+        } else {
+            replies.push(message);
+        }
+    }
+    assert_eq!(notices, 5);
+    assert_eq!(ids(&replies), [1, 2, 3]);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn an_array_without_requests_is_accepted() {
+    let gw = gateway().await;
+    let user = old_session(&gw).await;
+    let array = json!([
+        {"jsonrpc": "2.0", "method": "notifications/whatever"},
+        {"jsonrpc": "2.0", "id": 9, "result": {}},
+    ]);
+    assert_eq!(user.post(&array).await.status(), 202);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn arrays_are_refused_elsewhere() {
+    let gw = gateway().await;
+    let array = json!([{"jsonrpc": "2.0", "id": 1, "method": "ping"}]);
+    for revision in ["2025-06-18", "2025-11-25"] {
+        let user = gw
+            .anonymous()
+            .open_as("/mcp/stub", revision, json!({}))
+            .await;
+        let answer = user.post(&array).await;
+        assert_eq!(answer.status(), 400, "{revision}");
+        assert_eq!(answer.error().await["code"], -32600, "{revision}");
+        assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn malformed_arrays_are_refused_whole() {
+    let gw = gateway().await;
+    let user = old_session(&gw).await;
+    let many: Vec<Value> = (0..51)
+        .map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping"}))
+        .collect();
+    let modern = json!({"_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}});
+    for array in [
+        json!([]),
+        json!([initialize(1, "2025-03-26", &json!({}))]),
+        json!(many),
+        json!([{"jsonrpc": "2.0", "id": 1, "method": "ping"},
+               {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": modern}]),
+    ] {
+        let answer = user.post(&array).await;
+        assert_eq!(answer.status(), 400, "{array}");
+        assert_eq!(answer.error().await["code"], -32600, "{array}");
+    }
+    gw.stop().await;
+}
+
+// Spec: JSON-RPC 2.0 §6: an error for the element, replies for the others.
+#[tokio::test]
+async fn an_element_that_is_no_message_spoils_only_itself() {
+    let gw = gateway().await;
+    let user = old_session(&gw).await;
+    let array = json!([{"jsonrpc": "2.0", "id": 1, "method": "ping"}, 42]);
+    let replies = user.post(&array).await.json().await;
+    let replies = replies.as_array().expect("an array");
+    assert_eq!(replies.len(), 2, "{replies:?}");
+    assert!(
+        replies
+            .iter()
+            .any(|reply| reply["id"] == 1 && reply["result"].is_object())
+    );
+    assert!(
+        replies.iter().any(|reply| reply["error"]["code"] == -32600),
+        "{replies:?}"
+    );
+    gw.stop().await;
+}

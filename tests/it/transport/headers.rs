@@ -1,0 +1,191 @@
+//! Methods, paths, `Accept`, `Content-Type` and `MCP-Protocol-Version`.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::http::initialize;
+use crate::harness::{Gateway, Setup};
+
+async fn gateway() -> Gateway {
+    Setup::open().stub("stub", &[]).start().await
+}
+
+fn ping() -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+}
+
+// Spec: SPEC T-11.
+#[tokio::test]
+async fn only_json_is_a_message() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for (kind, status) in [
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("application/jsonp", 415),
+        ("", 415),
+        ("application/json; charset=utf-8", 200),
+        ("Application/JSON", 200),
+    ] {
+        let mut headers = user.headers();
+        headers.push(("content-type", kind));
+        let answer = gw.anonymous().post("/mcp/stub", &headers, &ping()).await;
+        assert_eq!(answer.status(), status, "{kind:?}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-10.
+#[tokio::test]
+async fn a_post_must_accept_both_answers() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for (accept, status) in [
+        ("application/json", 406),
+        ("text/event-stream", 406),
+        ("text/html", 406),
+        ("", 200),
+        ("*/*", 200),
+        ("application/*, text/*", 200),
+        ("text/event-stream;q=0.5, application/json", 200),
+        ("TEXT/EVENT-STREAM,APPLICATION/JSON", 200),
+    ] {
+        let mut headers = user.headers();
+        headers.push(("accept", accept));
+        let answer = gw.anonymous().post("/mcp/stub", &headers, &ping()).await;
+        assert_eq!(answer.status(), status, "{accept:?}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-20.
+#[tokio::test]
+async fn a_get_must_accept_an_event_stream() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for (accept, status) in [("application/json", 406), ("*/*", 200), ("", 200)] {
+        let mut headers = user.headers();
+        headers.push(("accept", accept));
+        assert_eq!(
+            gw.anonymous().get("/mcp/stub", &headers).await.status(),
+            status,
+            "{accept:?}"
+        );
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-01.
+#[tokio::test]
+async fn other_methods_are_405_and_say_what_is_allowed() {
+    let gw = gateway().await;
+    for method in [Method::PUT, Method::PATCH, Method::HEAD] {
+        let answer = gw
+            .anonymous()
+            .send(method.clone(), "/mcp/stub", &[], "")
+            .await;
+        assert_eq!(answer.status(), 405, "{method}");
+        let allow = answer.header("allow").expect("Allow");
+        for allowed in ["POST", "GET", "DELETE"] {
+            assert!(allow.contains(allowed), "{method}: {allow}");
+        }
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn unknown_paths_are_404_and_a_trailing_slash_is_routed() {
+    let gw = gateway().await;
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    for path in ["/", "/mcp/nobody", "/mcp/stub/more", "/MCP", "/mcpx"] {
+        assert_eq!(
+            gw.anonymous().post(path, &[], &hello).await.status(),
+            404,
+            "{path}"
+        );
+    }
+    for path in ["/mcp/", "/mcp/stub/"] {
+        assert_eq!(
+            gw.anonymous().post(path, &[], &hello).await.status(),
+            200,
+            "{path}"
+        );
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-42, T-43.
+#[tokio::test]
+async fn requests_need_a_session_and_an_unknown_one_is_404() {
+    let gw = gateway().await;
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let missing = gw.anonymous().post("/mcp/stub", &[], &list).await;
+    assert_eq!(missing.status(), 400);
+    let code = missing.error().await["code"].as_i64().unwrap();
+    assert!(
+        !(-32022..=-32020).contains(&code),
+        "{code} would look like the modern era"
+    );
+    assert_eq!(gw.anonymous().get("/mcp/stub", &[]).await.status(), 400);
+    for id in ["nonsense", "../../etc", "AAAA"] {
+        let headers = [("mcp-session-id", id)];
+        assert_eq!(
+            gw.anonymous()
+                .post("/mcp/stub", &headers, &list)
+                .await
+                .status(),
+            404,
+            "{id}"
+        );
+        assert_eq!(
+            gw.anonymous().get("/mcp/stub", &headers).await.status(),
+            404,
+            "{id}"
+        );
+        let deleted = gw
+            .anonymous()
+            .send(Method::DELETE, "/mcp/stub", &headers, "")
+            .await;
+        assert_eq!(deleted.status(), 404, "{id}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-60, T-62, T-63.
+#[tokio::test]
+async fn the_version_header_must_name_a_served_revision() {
+    let gw = gateway().await;
+    let user = gw
+        .anonymous()
+        .open_as("/mcp/stub", "2025-06-18", json!({}))
+        .await;
+    let post = async |versions: &[&str]| {
+        let mut headers = vec![("mcp-session-id", user.id.as_str())];
+        headers.extend(
+            versions
+                .iter()
+                .map(|version| ("mcp-protocol-version", *version)),
+        );
+        gw.anonymous().post("/mcp/stub", &headers, &ping()).await
+    };
+    let unknown = post(&["1999-01-01"]).await;
+    assert_eq!(unknown.status(), 400);
+    let error = unknown.error().await;
+    assert_eq!(error["code"], -32022, "{error}");
+    assert!(error["data"]["supported"].is_array(), "{error}");
+    for malformed in ["2025-06-18 x", "2025-06-18, 2025-11-25"] {
+        assert_eq!(post(&[malformed]).await.status(), 400, "{malformed}");
+    }
+    assert_eq!(
+        post(&["2025-06-18", "2025-11-25"]).await.status(),
+        400,
+        "two of them"
+    );
+    assert_eq!(
+        post(&["2025-11-25"]).await.status(),
+        200,
+        "served, though not negotiated"
+    );
+    assert_eq!(post(&[]).await.status(), 200, "the session tells");
+    gw.stop().await;
+}

@@ -1,0 +1,205 @@
+//! What a POST is answered with: JSON or a stream, which id, which bytes.
+
+use serde_json::{Value, json};
+
+use crate::harness::session::text_of;
+use crate::harness::{Gateway, Setup};
+
+async fn gateway() -> Gateway {
+    Setup::open().stub("stub", &[]).start().await
+}
+
+// Spec: SPEC T-13.
+#[tokio::test]
+async fn a_fast_reply_is_plain_json() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call",
+                         "params": {"name": "echo", "arguments": {"text": "hi"}}});
+    let answer = user.post(&message).await;
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert_eq!(
+        answer.header("mcp-session-id"),
+        None,
+        "only initialize names a session"
+    );
+    assert_eq!(answer.json().await["id"], 7);
+    gw.stop().await;
+}
+
+// Spec: SPEC T-13, T-14, T-22.
+#[tokio::test]
+async fn a_notice_before_the_reply_makes_it_a_stream() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let params = json!({"name": "notices", "arguments": {"n": 3, "gap_ms": 20},
+                        "_meta": {"progressToken": "p"}});
+    let message = json!({"jsonrpc": "2.0", "id": 8, "method": "tools/call", "params": params});
+    let answer = user.post(&message).await;
+    assert!(answer.is_stream());
+    assert_eq!(answer.header("x-accel-buffering"), Some("no"));
+    let cache = answer.header("cache-control").expect("cache-control");
+    assert!(cache.contains("no-cache"), "{cache}");
+    let mut stream = answer.events();
+    for progress in 1..=3 {
+        let notice = stream.message().await.expect("a notice");
+        assert_eq!(notice["method"], "notifications/progress");
+        assert_eq!(
+            notice["params"]["progressToken"], "p",
+            "the client's own token"
+        );
+        assert_eq!(notice["params"]["progress"], progress);
+    }
+    let reply = stream.message().await.expect("a reply");
+    assert_eq!(reply["id"], 8);
+    assert_eq!(text_of(&reply["result"]), "3 sent");
+    assert_eq!(stream.message().await, None, "the reply ends the stream");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-13, T-26.
+#[tokio::test]
+async fn a_silent_call_becomes_a_stream_with_a_priming_event() {
+    let setup = Setup::open()
+        .server("sse_after = \"50ms\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, exchange) = user.start_call("sleep", json!({"ms": 400})).await;
+    let mut stream = exchange.stream();
+    let first = stream.next().await.expect("an event");
+    assert!(first.id.is_some(), "{first:?}");
+    assert_eq!(first.data.as_deref(), Some(""), "{first:?}");
+    assert!(stream.retry.is_some(), "the reconnection time comes early");
+    assert_eq!(text_of(&stream.message().await.unwrap()["result"]), "slept");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-26. Older SDKs parse empty data as JSON.
+#[tokio::test]
+async fn older_revisions_get_no_empty_event() {
+    let setup = Setup::open()
+        .server("sse_after = \"50ms\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    for revision in ["2025-03-26", "2025-06-18"] {
+        let user = gw
+            .anonymous()
+            .open_as("/mcp/stub", revision, json!({}))
+            .await;
+        let arguments = json!({"n": 2, "gap_ms": 30});
+        let params = json!({"name": "notices", "arguments": arguments,
+                            "_meta": {"progressToken": 1}});
+        let (_, exchange) = user.start("tools/call", params).await;
+        let mut stream = exchange.stream();
+        while let Some(event) = stream.next().await {
+            assert_ne!(event.data.as_deref(), Some(""), "{revision}");
+            assert_eq!(event.retry, None, "{revision}");
+        }
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-07.
+#[tokio::test]
+async fn request_ids_come_back_with_type_and_value() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for id in [
+        "1",
+        "\"1\"",
+        "\"a b\"",
+        "-3",
+        "0",
+        "9007199254740991",
+        "\"\\u00e9☀\"",
+    ] {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+        let text = user.post_raw(body).await.text().await;
+        let found: &serde_json::value::RawValue =
+            serde_json::from_str::<std::collections::HashMap<&str, _>>(&text).unwrap()["id"];
+        assert_eq!(found.get(), id);
+    }
+    gw.stop().await;
+}
+
+// Spec: DESIGN §3, "Bytes, not trees".
+#[tokio::test]
+async fn payload_passes_byte_for_byte() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let odd =
+        r#"{ "z":1.0e2,"a":12345678901234567890123,"a":"\ud83d\ude00\u0041",  "n":null,"z":[ ]}"#;
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{odd}}}}}"#
+    );
+    let reply: Value = user.post_raw(body).await.json().await;
+    assert_eq!(text_of(&reply["result"]), odd);
+    gw.stop().await;
+}
+
+// Spec: SPEC T-44.
+#[tokio::test]
+async fn an_unknown_method_is_200_and_the_session_lives_on() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for method in ["no/such/method", "server/discover", "tools"] {
+        let error = user.request(method, json!({})).await.expect_err("an error");
+        assert_eq!(error["code"], -32601, "{method}: {error}");
+    }
+    assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
+    gw.stop().await;
+}
+
+// Spec: SPEC T-12.
+#[tokio::test]
+async fn notifications_and_answers_are_accepted_without_a_body() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for message in [
+        json!({"jsonrpc": "2.0", "method": "notifications/whatever"}),
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}),
+        json!({"jsonrpc": "2.0", "id": "nobody asked", "result": {}}),
+    ] {
+        let answer = user.post(&message).await;
+        assert_eq!(answer.status(), 202, "{message}");
+        assert_eq!(answer.bytes().await.len(), 0);
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC L-07.
+#[tokio::test]
+async fn ping_is_answered_here_while_the_upstream_hangs() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, mut hanging) = user.start_call("stall", json!({})).await;
+    assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
+    drop(hanging.next());
+    gw.stop().await;
+}
+
+// Spec: SPEC C-10, C-11, T-23.
+#[tokio::test]
+async fn a_cancelled_call_is_cancelled_upstream_and_not_answered() {
+    let setup = Setup::open()
+        .server("sse_after = \"50ms\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (id, exchange) = user.start_call("never", json!({})).await;
+    user.notify(
+        "notifications/cancelled",
+        json!({"requestId": id, "reason": "enough"}),
+    )
+    .await;
+    let mut stream = exchange.stream();
+    assert_eq!(stream.message().await, None, "no reply to a cancelled call");
+    crate::harness::eventually("the upstream hears of it", async || {
+        let stats: Value = serde_json::from_str(&user.text("stats", json!({})).await).unwrap();
+        (stats["counts"]["calls_cancelled"] == 1).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -1,0 +1,121 @@
+//! The GET stream: what comes over it, and only there.
+
+use serde_json::json;
+
+use crate::harness::Setup;
+use crate::harness::http::everything;
+
+// Spec: SPEC T-21, T-22, T-29.
+#[tokio::test]
+async fn a_change_is_told_once_on_one_stream() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.tools().await;
+    let mut older = user.listen().await;
+    let mut newer = user.listen().await;
+    user.text("change_tools", json!({})).await;
+    let told = tokio::select! {
+        message = newer.until("notifications/tools/list_changed") => message,
+        message = older.until("notifications/tools/list_changed") => message,
+    };
+    assert_eq!(told["jsonrpc"], "2.0");
+    user.text("change_resources", json!({})).await;
+    let (mut changes, mut seen) = (0, false);
+    while !seen {
+        let message = tokio::select! { m = newer.message() => m, m = older.message() => m };
+        let method = message.unwrap()["method"].as_str().unwrap().to_owned();
+        changes += usize::from(method == "notifications/tools/list_changed");
+        seen = method == "notifications/resources/list_changed";
+    }
+    assert_eq!(changes, 0, "the first change was told twice");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-15, T-26.
+#[tokio::test]
+async fn a_quiet_stream_is_kept_alive_by_comments() {
+    let gw = Setup::open()
+        .server("keep_alive = \"1s\"")
+        .stub("stub", &[])
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let mut stream = user.listen().await;
+    let mut comments = 0;
+    while comments < 2 {
+        let event = stream.next().await.expect("the stream stays open");
+        if event.comment.is_some() {
+            assert_eq!(event.id, None, "a comment carries no event id");
+            comments += 1;
+        }
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC C-50.
+#[tokio::test]
+async fn a_subscriber_hears_of_updates_until_it_unsubscribes() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let other = gw.anonymous().open("/mcp/stub").await;
+    let uri = "stub://static/1";
+    user.request("resources/subscribe", json!({"uri": uri}))
+        .await
+        .expect("subscribed");
+    let mut stream = user.listen().await;
+    let mut foreign = other.listen().await;
+    assert_eq!(
+        user.text("touch_resource", json!({"uri": uri})).await,
+        "announced"
+    );
+    let update = stream.until("notifications/resources/updated").await;
+    assert_eq!(update["params"]["uri"], uri);
+    user.request("resources/unsubscribe", json!({"uri": uri}))
+        .await
+        .expect("unsubscribed");
+    assert_eq!(
+        user.text("touch_resource", json!({"uri": uri})).await,
+        "not subscribed"
+    );
+    other.text("change_prompts", json!({})).await;
+    while let Some(message) = foreign.message().await {
+        assert_ne!(
+            message["method"], "notifications/resources/updated",
+            "another's update"
+        );
+        if message["method"] == "notifications/prompts/list_changed" {
+            break;
+        }
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC L-03.
+#[tokio::test]
+async fn nothing_is_asked_of_a_client_that_declared_nothing() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw
+        .anonymous()
+        .open_as("/mcp/stub", "2025-11-25", json!({}))
+        .await;
+    for tool in ["ask_form", "ask_sampling", "ask_roots", "ask_url"] {
+        let (_, exchange) = user.start_call(tool, json!({})).await;
+        let (before, reply) = exchange.finish().await;
+        assert!(
+            before.iter().all(|message| message.get("id").is_none()),
+            "{tool}: {before:?}"
+        );
+        assert!(reply.unwrap().to_string().contains("-32601"), "{tool}");
+    }
+    // The same upstream, asked by a client that can answer, does ask.
+    let able = gw
+        .anonymous()
+        .open_as("/mcp/stub", "2025-11-25", everything())
+        .await;
+    let (_, mut exchange) = able.start_call("ask_roots", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    assert_eq!(question["method"], "roots/list");
+    able.answer(&question, json!({"roots": []})).await;
+    exchange.finish().await.1.expect("a result");
+    gw.stop().await;
+}
