@@ -7,7 +7,8 @@ use super::view::View;
 use super::{Failure, Relay, cursor_context, mapping};
 use crate::call::{Call, Reply};
 use crate::fault::Fault;
-use crate::protocol::{Message, json};
+use crate::protocol::error_codes::{URL_ELICITATION_REQUIRED, is_relayable};
+use crate::protocol::{Message, Revision, json};
 use crate::seal::Purpose;
 
 impl Relay {
@@ -21,7 +22,7 @@ impl Relay {
             return Ok(reply);
         };
         if let Some(code) = message.error_code() {
-            return Ok(error(message, code, target));
+            return Ok(error(call, message, code, target));
         }
         let method = call.message.method().unwrap_or_default();
         let message = match &target.view {
@@ -74,9 +75,11 @@ impl Relay {
 }
 
 /// Errors that speak of one hop are never relayed as such: the client would negotiate with us
-/// about something that is between us and the upstream (SPEC E-01, E-04).
-fn error(message: Message, code: i64, target: &Target) -> Reply {
-    if !(-32099..=-32020).contains(&code) {
+/// about something that is between us and the upstream (SPEC E-01, E-04). Nor is the call for a
+/// visit to a URL relayed to a client whose revision does not have it (SPEC C-83).
+fn error(call: &Call, message: Message, code: i64, target: &Target) -> Reply {
+    let is_known = code != URL_ELICITATION_REQUIRED || call.revision >= Revision::V2025_11_25;
+    if is_relayable(code) && is_known {
         return match &target.view {
             View::Pure => Reply::Relayed(message),
             View::Merged(_) => match (&target.name, &target.shown) {

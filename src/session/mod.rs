@@ -69,7 +69,7 @@ pub struct Session {
     subscriptions: Subscriptions,
     open_streams: AtomicUsize,
     started: Instant,
-    used_ms: AtomicU64,
+    used_us: AtomicU64,
     closed: CancellationToken,
 }
 
@@ -129,8 +129,8 @@ impl Session {
 
     /// Notes that the client is there.
     pub fn touch(&self) {
-        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.used_ms.store(ms, Ordering::Relaxed);
+        let us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.used_us.store(us, Ordering::Relaxed);
     }
 
     /// Since the client was last there; zero while a call runs or a stream is open.
@@ -139,7 +139,7 @@ impl Session {
         if self.is_busy() {
             return Duration::ZERO;
         }
-        let used = Duration::from_millis(self.used_ms.load(Ordering::Relaxed));
+        let used = Duration::from_micros(self.used_us.load(Ordering::Relaxed));
         self.started.elapsed().saturating_sub(used)
     }
 

@@ -192,7 +192,7 @@ impl Sessions {
             subscriptions: super::Subscriptions::default(),
             open_streams: AtomicUsize::new(0),
             started: Instant::now(),
-            used_ms: AtomicU64::new(0),
+            used_us: AtomicU64::new(0),
             closed: CancellationToken::new(),
         })
     }

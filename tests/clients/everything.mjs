@@ -34,6 +34,14 @@ const saw = (method, matches = () => true) => seen.some((notice) => notice.metho
 
 await tour(
   {
+    async listed() {
+      // On a merged endpoint a slow starter is announced and shows up in a later list.
+      await eventually(
+        'the server in the list',
+        async () => (await client.listTools()).tools.some((tool) => tool.name === name('echo')),
+        45_000,
+      );
+    },
     async handshake() {
       const capabilities = client.getServerCapabilities();
       assert.ok(capabilities.tools?.listChanged && capabilities.resources?.subscribe && capabilities.prompts);

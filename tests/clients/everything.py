@@ -70,6 +70,14 @@ class Everything:
             return {"action": "accept"}
         return {"action": "accept", "content": {"name": "Ada Lovelace", "check": True}}
 
+    async def listed(self):
+        # On a merged endpoint a slow starter is announced and shows up in a later list.
+        async def shown():
+            tools = (await self.peer.get("list_tools"))["tools"]
+            return any(tool["name"] == name("echo") for tool in tools)
+
+        await eventually("the server in the list", shown, 45)
+
     async def tools(self):
         names = [tool["name"] for tool in (await self.peer.get("list_tools"))["tools"]]
         for bare in ("echo", "get-sum", "trigger-sampling-request", "trigger-url-elicitation"):
@@ -198,6 +206,7 @@ async def main():
     async with connect(OPTIONS["url"], it.answer, OPTIONS.get("token")) as it.peer:
         return await tour(
             [
+                it.listed,
                 it.tools,
                 it.tool_errors,
                 it.resources,

@@ -125,7 +125,12 @@ async fn seven_servers() -> (Gateway, tempfile::TempDir) {
         .stdio(
             "fetch",
             &python,
-            &["-m", "mcp_server_fetch", "--ignore-robots-txt"],
+            &[
+                "-m",
+                "mcp_server_fetch",
+                "--ignore-robots-txt",
+                "--allow-private-ips",
+            ],
             "",
         )
         .stdio(

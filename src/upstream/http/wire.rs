@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use super::client::{HttpClient, MessageHeaders};
 use crate::protocol::Message;
 use crate::protocol::sse::SseDecoder;
+use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
 
@@ -37,6 +38,7 @@ pub struct Bounds {
 /// The HTTP side of one upstream session.
 #[derive(Debug)]
 pub struct HttpWire {
+    upstream: Arc<str>,
     client: HttpClient,
     bounds: Bounds,
     session: OnceLock<HeaderValue>,
@@ -47,10 +49,11 @@ pub struct HttpWire {
 pub(crate) type OnMessage<'a> = dyn FnMut(Message) -> Option<Message> + Send + 'a;
 
 impl HttpWire {
-    /// A wire without a session yet.
+    /// A wire to the named upstream, without a session yet.
     #[must_use]
-    pub fn new(client: HttpClient, bounds: Bounds) -> Self {
+    pub fn new(upstream: Arc<str>, client: HttpClient, bounds: Bounds) -> Self {
         Self {
+            upstream,
             client,
             bounds,
             session: OnceLock::new(),
@@ -228,6 +231,12 @@ impl HttpWire {
         }
     }
 
+    /// Notes an event that is no message; what follows it may be one (SPEC U-14).
+    fn suspect(&self, error: &impl std::fmt::Display) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
+        tracing::warn!(upstream = %self.upstream, error = %error, "upstream sends what is no message");
+    }
+
     /// Reads one connection's worth of a stream.
     async fn read_once(
         &self,
@@ -248,10 +257,13 @@ impl HttpWire {
                 if !event.has_data || event.data.is_empty() {
                     continue;
                 }
-                let message = Message::parse(event.data, self.bounds.depth)
-                    .map_err(|error| LinkError::Invalid(error.to_string()))?;
-                if let Some(reply) = on_message(message) {
-                    return Ok(Some(reply));
+                match Message::parse(event.data, self.bounds.depth) {
+                    Ok(message) => {
+                        if let Some(reply) = on_message(message) {
+                            return Ok(Some(reply));
+                        }
+                    }
+                    Err(error) => self.suspect(&error),
                 }
             }
         }

@@ -55,7 +55,7 @@ impl Connection {
     pub(super) async fn open(settings: &Arc<Settings>) -> Result<Arc<Self>, LinkError> {
         match &settings.carrier {
             Carrier::Http(client, bounds) => {
-                let wire = HttpWire::new((**client).clone(), *bounds);
+                let wire = HttpWire::new(settings.name.clone(), (**client).clone(), *bounds);
                 let first = Self::first(settings);
                 let take = &mut |message: Message| (message.id() == Some("1")).then_some(message);
                 let declared = handshake::read(&wire.request(first, None, take).await?)?;
