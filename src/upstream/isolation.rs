@@ -100,12 +100,7 @@ impl Upstreams {
             .iter()
             .any(|u| matches!(u.carrier, config::Carrier::Stdio(_)));
         let stdio = if any_stdio {
-            Some(StdioRuntime::start(
-                &config.stdio,
-                &limits,
-                host,
-                tasks.clone(),
-            )?)
+            Some(StdioRuntime::start(&config.stdio, &limits, host, &tasks)?)
         } else {
             None
         };

@@ -290,6 +290,10 @@ impl StdioConnection {
     /// # Cancel safety
     /// A dropped send has sent either nothing or everything.
     pub async fn send(&self, message: Bytes) -> Result<(), SendError> {
+        // Whoever saw the lines end must not find the way in still open.
+        if self.0.state.closed().is_cancelled() {
+            return Err(SendError::Gone);
+        }
         self.0.state.touch();
         let sent = self.0.outbox.send(message).await;
         self.judge(sent)
@@ -298,7 +302,7 @@ impl StdioConnection {
     /// Sends one message if that needs no waiting; tells whether it did. For destructors.
     #[must_use]
     pub fn try_send(&self, message: Bytes) -> bool {
-        self.0.outbox.try_send(message)
+        !self.0.state.closed().is_cancelled() && self.0.outbox.try_send(message)
     }
 
     /// A child that reads no more is of no use.

@@ -91,7 +91,9 @@ pub struct StdioRuntime {
     host: Host,
     settings: config::Stdio,
     max_message: usize,
-    tasks: Tasks,
+    /// Of the children alone: they outlive the hard stop of everything else, so that they are still
+    /// ended politely.
+    keepers: Tasks,
     homes: Arc<Homes>,
     slots: Arc<ChildSlots>,
     starts: Starts,
@@ -118,7 +120,7 @@ impl StdioRuntime {
         settings: &config::Stdio,
         limits: &config::Limits,
         host: Host,
-        tasks: Tasks,
+        tasks: &Tasks,
     ) -> io::Result<Arc<Self>> {
         if let Err(error) = reap::adopt_orphans() {
             tracing::warn!(%error, "orphans of stdio children cannot be adopted");
@@ -142,10 +144,10 @@ impl StdioRuntime {
             settings: settings.clone(),
             max_message: limits.upstream_message,
             host,
-            tasks,
+            keepers: Tasks::new(),
         });
         let backoff = Arc::downgrade(&runtime.backoff);
-        runtime.tasks.spawn_service(async move {
+        tasks.spawn_service(async move {
             while let Some(backoff) = backoff.upgrade() {
                 backoff.forget_old(Instant::now());
                 drop(backoff);
@@ -210,7 +212,8 @@ impl StdioRuntime {
         Ok(self.connect(launched, owner, name, carrier, slot, permit)?)
     }
 
-    /// Starts no child any more, stops every one by its ladder and waits until all have ended.
+    /// Starts no child any more, stops every one by its ladder and waits until all have ended:
+    /// as long as the longest `stop` of an upstream, and two seconds for the kernel.
     ///
     /// # Cancel safety
     /// No child is started any more in any case, and those that run are stopped.
@@ -365,7 +368,7 @@ impl StdioRuntime {
             home: launched.home,
         };
         let reaped = Arc::clone(&state);
-        self.tasks.spawn_service(async move {
+        self.keepers.spawn(async move {
             let end = EndOfChild {
                 slot: Some(slot),
                 state: reaped,

@@ -66,6 +66,26 @@ async fn a_child_that_ignores_sigterm_is_killed() {
 }
 
 #[tokio::test]
+async fn children_are_ended_politely_after_the_hard_stop_of_everything_else() {
+    let world = World::new();
+    let script = "echo '{}'; cat >/dev/null; sleep 0.1; echo done > \"$HOME/flushed\"";
+    let patient = tuned(sh(script), |carrier| {
+        carrier.stop_eof = Duration::from_secs(10)
+    });
+    let (connection, mut lines) = world.open("alice", &patient).await;
+    assert_eq!(next(&mut lines).await.as_deref(), Some("{}"));
+    world.tasks.shut_down(Duration::ZERO).await;
+    assert!(is_alive(connection.pid()));
+    world.runtime.shut_down().await;
+    let homes = std::fs::read_dir(world.state.join("0/homes/up")).unwrap();
+    let kept: Vec<_> = homes
+        .map(|home| home.unwrap().path().join("flushed").exists())
+        .collect();
+    assert_eq!(kept, [true]);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn dropping_the_last_handle_stops_the_child() {
     let world = World::new();
     let (connection, lines) = world.open("alice", &sh("cat")).await;
@@ -187,6 +207,8 @@ async fn a_child_that_closes_its_output_is_ended() {
     let (connection, mut lines) = world.open("alice", &sh(script)).await;
     assert_eq!(next(&mut lines).await, None);
     assert!(connection.closed().is_cancelled());
+    assert!(connection.send("{}".into()).await.is_err());
+    assert!(!connection.try_send("{}".into()));
     eventually("the child's end", async || {
         (!exists(connection.pid())).then_some(())
     })

@@ -23,6 +23,7 @@ pub(super) const ECHO: &str = "while IFS= read -r line; do printf '%s\\n' \"$lin
 /// The runtime under test with its own state directory.
 pub(super) struct World {
     pub(super) runtime: Arc<StdioRuntime>,
+    pub(super) tasks: Tasks,
     pub(super) state: PathBuf,
     directory: Option<tempfile::TempDir>,
 }
@@ -51,9 +52,11 @@ impl World {
         };
         change(&mut settings);
         let host = host(state);
-        let runtime = StdioRuntime::start(&settings, &limits(), host, Tasks::new()).unwrap();
+        let tasks = Tasks::new();
+        let runtime = StdioRuntime::start(&settings, &limits(), host, &tasks).unwrap();
         Self {
             runtime,
+            tasks,
             state: state.to_owned(),
             directory: None,
         }
