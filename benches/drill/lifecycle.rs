@@ -12,7 +12,7 @@ use crate::client::{Caller, Client};
 use crate::gauges::gauges;
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place};
-use crate::watch::{descendants, resident_kib, with_argument};
+use crate::watch::{descendants, program, resident_kib, with_argument};
 
 /// Sessions opened at once.
 const AT_ONCE: usize = 8;
@@ -113,12 +113,18 @@ fn look(outcome: &mut Outcome, mark: &str, gateway: &Gateway) -> anyhow::Result<
     outcome.check(children.is_empty(), || {
         format!("children are left: {children:?}")
     });
+    let ours = program(gateway.process.pid());
+    let mut guardians = 0;
     for process in descendants(gateway.process.pid()) {
         outcome.check(!process.is_zombie, || {
             format!("a zombie is left: {process:?}")
         });
-        let ours = process.name.starts_with("drawbridge");
-        outcome.check(ours, || format!("a process is left: {process:?}"));
+        // One process of the gateway's own ends the groups of children should it die.
+        let guards = program(process.pid) == ours;
+        guardians += usize::from(guards);
+        outcome.check(guards && guardians == 1, || {
+            format!("a process is left: {process:?}")
+        });
     }
     for (name, value) in gauges(gateway.admin)? {
         outcome.fact(&name, value);

@@ -1,7 +1,7 @@
 //! What a process costs, read from `/proc`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
@@ -106,4 +106,9 @@ pub(crate) fn with_argument(argument: &str) -> Vec<Process> {
     let mut found = processes();
     found.retain(carries);
     found
+}
+
+/// The file that a live process runs.
+pub(crate) fn program(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
