@@ -110,7 +110,7 @@ const fn stdio(name: &'static str, sessions: usize) -> Row {
 }
 
 /// All rows: issue 2, "How we will know", 8.
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 11] = [
     unbudgeted(http("call, 1 session", Scenario::Call, 1, 2.0)),
     http("call, 16 sessions", Scenario::Call, 16, 2.0),
     http("call, 64 sessions", Scenario::Call, 64, 2.0),
@@ -132,6 +132,12 @@ const ROWS: [Row; 10] = [
         "20 notices and a reply, 64 sessions",
         Scenario::Notices,
         64,
+        1.6,
+    ),
+    http(
+        "20 notices written apart and a reply, 16 sessions",
+        Scenario::NoticesApart,
+        16,
         1.6,
     ),
     stdio("stdio call, 1 session", 1),

@@ -30,8 +30,10 @@ pub(crate) enum Scenario {
     List,
     /// `initialize`, `notifications/initialized`, DELETE.
     OpenClose,
-    /// `tools/call` with 20 progress notifications before the reply.
+    /// `tools/call` with 20 progress notifications before the reply, written at once.
     Notices,
+    /// The same, each written by itself.
+    NoticesApart,
 }
 
 /// One measurement.
@@ -204,7 +206,8 @@ impl Session {
         match self.scenario {
             Scenario::Call => self.call(client).await,
             Scenario::List => self.list(client).await,
-            Scenario::Notices => self.notices(client).await,
+            Scenario::Notices => self.notices(client, 0).await,
+            Scenario::NoticesApart => self.notices(client, 1).await,
             Scenario::OpenClose => {
                 client.open().await?;
                 client.close().await
@@ -253,10 +256,10 @@ impl Session {
         }
     }
 
-    async fn notices(&mut self, client: &mut Client) -> io::Result<()> {
+    async fn notices(&mut self, client: &mut Client, apart: u8) -> io::Result<()> {
         let id = client.take_id();
         let params = format!(
-            r#"{{"name":"notices","arguments":{{"n":{NOTICES},"bytes":100}},"_meta":{{"progressToken":"t{id}"}}}}"#
+            r#"{{"name":"notices","arguments":{{"n":{NOTICES},"bytes":100,"apart":{apart}}},"_meta":{{"progressToken":"t{id}"}}}}"#
         );
         let head = client
             .post(&request_text(id, "tools/call", &params))

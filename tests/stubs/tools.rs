@@ -26,7 +26,7 @@ const TOOLS: &[Tool] = &[
     (
         "notices",
         "Sends n progress (or log) notifications, then answers",
-        &["n", "bytes", "gap_ms"],
+        &["n", "bytes", "gap_ms", "apart"],
     ),
     ("big", "Answers with so many bytes of text", &["bytes"]),
     (

@@ -26,6 +26,8 @@ pub(super) async fn run(call: &Call) -> Outcome {
 
 async fn notices(call: &Call) -> Outcome {
     let count = call.number("n").unwrap_or(1);
+    // Each message is written by itself, as by servers that write when something arises.
+    let apart = call.number("apart") == Some(1);
     let padding = "x".repeat(call.size("bytes"));
     let meta: Option<Value> = call
         .meta
@@ -49,6 +51,8 @@ async fn notices(call: &Call) -> Outcome {
         let gap = call.millis("gap_ms");
         if !gap.is_zero() {
             tokio::time::sleep(gap).await;
+        } else if apart {
+            tokio::task::yield_now().await;
         }
     }
     Outcome::text(&format!("{count} sent"))
