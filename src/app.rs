@@ -37,6 +37,8 @@ const LINKS_GRACE: Duration = Duration::from_secs(2);
 /// # Errors
 /// Something the configuration asks for cannot be had: a port, a certificate, a key file.
 pub fn run(config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
+    // Huge pages keep several times the memory that is used, for nothing that can be measured.
+    rustix::thread::disable_transparent_huge_pages(true).context("huge pages")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

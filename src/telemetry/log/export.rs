@@ -7,12 +7,14 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
+use crate::telemetry::names::ACCESS_TARGET;
 use crate::telemetry::redact::{MASK, is_secret_name, redact};
 
 /// Targets that take part in exporting: what they say about an export must not cause another.
 const EXPORTERS: [&str; 5] = ["opentelemetry", "hyper", "reqwest", "h2", "rustls"];
 
-/// Hands every event to the exporter's bounded queue.
+/// Hands every event to the exporter's bounded queue, access lines apart: there is one per request,
+/// spans and metrics tell the same, and a record of twenty attributes costs more than the call.
 #[derive(Debug)]
 pub(in crate::telemetry) struct ExportLayer(SdkLogger);
 
@@ -25,10 +27,11 @@ impl ExportLayer {
 impl<S: Subscriber> Layer<S> for ExportLayer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let target = event.metadata().target();
-        if EXPORTERS
-            .iter()
-            .any(|exporter| target.starts_with(exporter))
-        {
+        let left_out = target == ACCESS_TARGET
+            || EXPORTERS
+                .iter()
+                .any(|exporter| target.starts_with(exporter));
+        if left_out {
             return;
         }
         let mut record = self.0.create_log_record();

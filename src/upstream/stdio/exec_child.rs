@@ -145,6 +145,8 @@ fn prepare(plan: &Plan) -> Result<(), PlanError> {
     if getppid().map(Pid::as_raw_pid) != Some(plan.parent) {
         return Err(PlanError::Orphan);
     }
+    // The gateway does without huge pages; what the program does is its own affair.
+    rustix::thread::disable_transparent_huge_pages(false).map_err(io::Error::from)?;
     for (name, value) in &plan.rlimits {
         let refused = |error| PlanError::Limit(name.clone(), error);
         let resource = resource(name).ok_or_else(|| refused(io::ErrorKind::InvalidInput.into()))?;
