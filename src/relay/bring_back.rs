@@ -2,6 +2,8 @@
 //! out, names and URIs are mapped, errors that speak of one hop only are turned.
 //! Spec: SPEC C-40, E-01, E-04; BRIDGING §3.10, §4.
 
+use serde_json::Value;
+
 use super::route::Target;
 use super::view::View;
 use super::{Failure, Relay, cursor_context, mapping};
@@ -78,8 +80,11 @@ impl Relay {
 /// about something that is between us and the upstream (SPEC E-01, E-04). Nor is the call for a
 /// visit to a URL relayed to a client whose revision does not have it (SPEC C-83).
 fn error(call: &Call, message: Message, code: i64, target: &Target) -> Reply {
-    let is_known = code != URL_ELICITATION_REQUIRED || call.revision >= Revision::V2025_11_25;
-    if is_relayable(code) && is_known {
+    let is_visit = code == URL_ELICITATION_REQUIRED && call.revision < Revision::V2025_11_25;
+    if is_visit && call.message.method() == Some("tools/call") {
+        return visit_as_text(message.error().unwrap_or("null"));
+    }
+    if is_relayable(code) && !is_visit {
         return match &target.view {
             View::Pure => Reply::Relayed(message),
             View::Merged(_) => match (&target.name, &target.shown) {
@@ -96,4 +101,24 @@ fn error(call: &Call, message: Message, code: i64, target: &Target) -> Reply {
         )
         .into(),
     )
+}
+
+/// The call for a visit, for a client that knows no such error: text for the model to act on, with
+/// the URLs (BRIDGING §2.3, -32042).
+fn visit_as_text(error: &str) -> Reply {
+    let error: Value = serde_json::from_str(error).unwrap_or_default();
+    let part = |value: &Value, pointer| {
+        let text = value.pointer(pointer).and_then(Value::as_str);
+        text.map(str::to_owned)
+    };
+    let elicitations = error
+        .pointer("/data/elicitations")
+        .and_then(Value::as_array);
+    let urls = elicitations
+        .into_iter()
+        .flatten()
+        .filter_map(|one| part(one, "/url"));
+    let lines: Vec<String> = part(&error, "/message").into_iter().chain(urls).collect();
+    let content = serde_json::json!({"content": [{"type": "text", "text": lines.join("\n")}], "isError": true});
+    Reply::Result(content.to_string().into())
 }

@@ -238,3 +238,43 @@ async fn changed_roots_are_announced_upstream() {
     .await;
     gw.stop().await;
 }
+
+// Spec: SPEC C-83; BRIDGING §2.3: -32042 exists for 2025-11-25 only.
+#[tokio::test]
+async fn a_required_visit_is_an_error_for_new_clients_and_text_for_older_ones() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let arguments = json!({"code": -32042, "message": "sign in first"});
+    let newer = gw.anonymous().open("/mcp/stub").await;
+    let error = newer
+        .call("fail", arguments.clone())
+        .await
+        .expect_err("an error");
+    assert_eq!(error["code"], -32042, "{error}");
+    let older = gw
+        .anonymous()
+        .open_as("/mcp/stub", "2025-06-18", json!({}))
+        .await;
+    let result = older.call("fail", arguments).await.expect("a result");
+    assert_eq!(result["isError"], true, "{result}");
+    assert_eq!(text_of(&result), "sign in first");
+    gw.stop().await;
+}
+
+// Spec: SPEC E-01, E-04: what speaks of one hop is not relayed; other errors are, as they came.
+#[tokio::test]
+async fn errors_of_the_other_hop_are_turned_and_others_pass() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for (sent, received) in [
+        (-32020, -32603),
+        (-32022, -32603),
+        (-32050, -32603),
+        (-32002, -32002),
+        (17, 17),
+    ] {
+        let arguments = json!({"code": sent, "message": "as asked"});
+        let error = user.call("fail", arguments).await.expect_err("an error");
+        assert_eq!(error["code"], received, "{sent}: {error}");
+    }
+    gw.stop().await;
+}

@@ -23,7 +23,7 @@ pub(crate) mod setup;
 pub(crate) mod upstream;
 
 pub(crate) use gateway::Gateway;
-pub(crate) use http::Answer;
+pub(crate) use http::{Actor, Answer};
 pub(crate) use session::Session;
 pub(crate) use setup::Setup;
 

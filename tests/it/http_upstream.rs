@@ -1,0 +1,209 @@
+//! HTTP upstreams as strangers see us: what we send, and what their answers do not do to our client.
+//! Spec: SPEC U-01 to U-13, E-05.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::harness::http::initialize;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Actor, Setup, eventually};
+
+/// What a scripted upstream received.
+type Seen = Arc<Mutex<Vec<(Method, HeaderMap)>>>;
+
+/// An upstream that gives every request the same answer.
+async fn always(status: StatusCode, headers: &[(&str, &str)], body: &str) -> (String, Seen) {
+    let seen = Seen::default();
+    let mut response = Response::builder().status(status);
+    for (name, value) in headers {
+        response = response.header(*name, *value);
+    }
+    let headers = response.headers_ref().unwrap().clone();
+    let body = body.to_owned();
+    let answer = move |State(seen): State<Seen>, request: Request| async move {
+        seen.lock()
+            .unwrap()
+            .push((request.method().clone(), request.headers().clone()));
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        response
+    };
+    let router = Router::new().fallback(answer).with_state(Arc::clone(&seen));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    tokio::spawn(axum::serve(listener, router).into_future());
+    (url, seen)
+}
+
+// Spec: SPEC U-13: a client must not take an upstream's refusal for ours.
+#[tokio::test]
+async fn an_upstreams_refusal_is_not_ours() {
+    let challenge = [("www-authenticate", "Bearer realm=\"upstream\"")];
+    for (status, headers) in [
+        (StatusCode::UNAUTHORIZED, &challenge[..]),
+        (StatusCode::FORBIDDEN, &challenge[..]),
+        (StatusCode::NOT_FOUND, &[]),
+        (StatusCode::METHOD_NOT_ALLOWED, &[]),
+        (StatusCode::INTERNAL_SERVER_ERROR, &[]),
+        (StatusCode::OK, &[("content-type", "text/html")]),
+    ] {
+        let (url, _) = always(status, headers, "<h1>internal page</h1>").await;
+        let gw = Setup::open().url("up", &url, "").start().await;
+        let answer = gw
+            .anonymous()
+            .post("/mcp/up", &[], &initialize(1, "2025-11-25", &json!({})))
+            .await;
+        assert!(
+            ![401, 403, 404, 405].contains(&answer.status()),
+            "{status}: {}",
+            answer.status()
+        );
+        assert_eq!(answer.header("www-authenticate"), None, "{status}");
+        let text = answer.text().await;
+        assert!(text.contains("\"error\""), "{status}: {text}");
+        assert!(!text.contains("internal page"), "{status}: {text}");
+        gw.stop().await;
+    }
+}
+
+// Spec: SPEC U-11.
+#[tokio::test]
+async fn redirects_are_not_followed() {
+    let (target, reached) = always(StatusCode::OK, &[], "").await;
+    for status in [StatusCode::FOUND, StatusCode::TEMPORARY_REDIRECT] {
+        let (url, _) = always(status, &[("location", &target)], "").await;
+        let keys = "headers = { \"X-Api-Key\" = \"secret\" }";
+        let gw = Setup::open().url("up", &url, keys).start().await;
+        let hello = initialize(1, "2025-11-25", &json!({}));
+        let text = gw
+            .anonymous()
+            .post("/mcp/up", &[], &hello)
+            .await
+            .text()
+            .await;
+        assert!(text.contains("\"error\""), "{status}: {text}");
+        assert!(reached.lock().unwrap().is_empty(), "{status} was followed");
+        gw.stop().await;
+    }
+}
+
+// Spec: SPEC U-01, U-03; DESIGN §6: the caller's `Authorization` never leaves.
+#[tokio::test]
+async fn requests_carry_what_the_protocol_asks_for_and_no_token() {
+    let (url, seen) = always(StatusCode::INTERNAL_SERVER_ERROR, &[], "").await;
+    let gw = Setup::secured().url("up", &url, "").start().await;
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    gw.principal("alice").post("/mcp/up", &[], &hello).await;
+    let (method, headers) = seen.lock().unwrap()[0].clone();
+    assert_eq!(method, Method::POST);
+    let accept = headers["accept"].to_str().unwrap();
+    assert!(accept.contains("application/json") && accept.contains("text/event-stream"));
+    assert_eq!(headers["content-type"], "application/json");
+    for absent in [
+        "authorization",
+        "cookie",
+        "origin",
+        "mcp-session-id",
+        "x-forwarded-for",
+    ] {
+        assert!(!headers.contains_key(absent), "{absent}");
+    }
+    gw.stop().await;
+}
+
+/// What an HTTP stub has counted.
+async fn counts(stub: &HttpStub) -> Value {
+    let base = stub.url.trim_end_matches("/mcp");
+    let text = Actor::new(base, None).try_get_any("/stats").await;
+    serde_json::from_str::<Value>(&text).unwrap()["counts"].take()
+}
+
+// Spec: SPEC T-45, U-04.
+#[tokio::test]
+async fn ending_a_session_ends_the_upstream_session() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.text("pid", json!({})).await;
+    assert_eq!(counts(&stub).await["initialize"], 1);
+    assert_eq!(counts(&stub).await["notifications/initialized"], 1);
+    user.delete().await;
+    eventually("the upstream is told", async || {
+        (counts(&stub).await["DELETE"] == 1).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC L-07: each hop answers its own pings. DESIGN §6: the GET stream opens with the client's.
+#[tokio::test]
+async fn pings_and_quiet_sessions_cost_the_upstream_nothing() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.tools().await;
+    for _ in 0..5 {
+        user.request("ping", json!({})).await.expect("a pong");
+    }
+    let counted = counts(&stub).await;
+    assert_eq!(counted.get("ping"), None, "{counted}");
+    assert_eq!(counted.get("GET"), None, "{counted}");
+    let stream = user.listen().await;
+    eventually("the upstream stream", async || {
+        (counts(&stub).await["GET"].as_u64() >= Some(1)).then_some(())
+    })
+    .await;
+    drop(stream);
+    gw.stop().await;
+}
+
+// Spec: SPEC L-01, L-08; U-03.
+#[tokio::test]
+async fn older_upstreams_are_served_to_newer_clients() {
+    for revision in ["2024-11-05", "2025-03-26", "2025-06-18"] {
+        let stub = HttpStub::start(&["--revision", revision]).await;
+        let gw = Setup::open().http("stub", &stub, "").start().await;
+        let user = gw.anonymous().open("/mcp/stub").await;
+        assert_eq!(user.revision, "2025-11-25", "ours, not the upstream's");
+        assert_eq!(
+            user.text("echo", json!({"text": "x"})).await,
+            "x",
+            "{revision}"
+        );
+        let info: Value =
+            serde_json::from_str(&user.text("session_info", json!({})).await).unwrap();
+        assert_eq!(info["revision"], revision);
+        gw.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_of_an_unknown_revision_is_unavailable() {
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "result": {
+        "protocolVersion": "3000-01-01", "capabilities": {"tools": {}},
+        "serverInfo": {"name": "future", "version": "1"}}});
+    let kind = [("content-type", "application/json")];
+    let (url, seen) = always(StatusCode::OK, &kind, &hello.to_string()).await;
+    let gw = Setup::open().url("up", &url, "").start().await;
+    let answer = gw
+        .anonymous()
+        .post("/mcp/up", &[], &initialize(1, "2025-11-25", &json!({})))
+        .await;
+    assert!(answer.text().await.contains("\"error\""));
+    let posts = seen
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|(method, _)| method == Method::POST)
+        .count();
+    assert!(posts <= 2, "no calls are sent: {posts}");
+    gw.stop().await;
+}
