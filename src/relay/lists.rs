@@ -22,7 +22,7 @@ use crate::telemetry::metrics::LABELED;
 const MAX_PAGES: usize = 100;
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.
 const RETURN_FIRST: Duration = Duration::from_secs(1);
-const RETURN_LONGEST: Duration = Duration::from_secs(60);
+const RETURN_LONGEST: Duration = Duration::from_mins(1);
 
 /// One upstream's whole list: JSON texts of its pages' arrays.
 type Pages = Vec<String>;
@@ -48,15 +48,15 @@ impl Relay {
                 }
             }
         }
-        let merged = merger.finish(None);
-        if merged.dropped > 0 || !merged.lookalikes.is_empty() {
+        let list = merger.finish(None);
+        if list.dropped > 0 || !list.lookalikes.is_empty() {
             tracing::warn!(
-                dropped = merged.dropped,
-                lookalikes = ?merged.lookalikes,
+                dropped = list.dropped,
+                lookalikes = ?list.lookalikes,
                 "a merged list leaves items out or shows look-alikes"
             );
         }
-        Ok(Reply::Result(merged.result.into()))
+        Ok(Reply::Result(list.result.into()))
     }
 
     /// What the session's own lists say about names that do not name their upstream.

@@ -130,7 +130,7 @@ impl Connection {
             return;
         };
         if method == "ping" {
-            return self.answer_later(id, Ok(Bytes::from_static(b"{}")));
+            return self.answer_later(id, &Ok(Bytes::from_static(b"{}")));
         }
         let known = matches!(
             method,
@@ -138,14 +138,14 @@ impl Connection {
         );
         let url = message.param_str("mode").is_some_and(|mode| mode == "url");
         if !known || !self.settings.capabilities.allows(method, url) {
-            return self.answer_later(id, Err(refusal(method)));
+            return self.answer_later(id, &Err(refusal(method)));
         }
         let withdrawn = CancellationToken::new();
         {
             let mut asking = lock(&self.asking);
             if asking.len() >= OPEN_QUESTIONS || asking.contains_key(&key) {
                 drop(asking);
-                return self.answer_later(id, Err(error(-32603, "too many open questions")));
+                return self.answer_later(id, &Err(error(-32603, "too many open questions")));
             }
             asking.insert(key.clone(), withdrawn.clone());
         }
@@ -233,8 +233,8 @@ impl Connection {
         ))
     }
 
-    fn answer_later(self: &Arc<Self>, id: &str, answer: Result<Bytes, Bytes>) {
-        let (this, bytes) = (Arc::clone(self), response(id, &answer));
+    fn answer_later(self: &Arc<Self>, id: &str, answer: &Result<Bytes, Bytes>) {
+        let (this, bytes) = (Arc::clone(self), response(id, answer));
         self.settings
             .tasks
             .spawn_service(async move { this.send(bytes).await });

@@ -158,7 +158,7 @@ impl StdioRuntime {
     }
 
     /// Starts a child of `upstream` for `owner`, waiting up to `stdio.spawn_wait` for a place.
-    /// It counts as in use until its first message; after that hold a [`BusyGuard`] while
+    /// It counts as in use until its first message; after that hold a [`BusyGuard`](super::BusyGuard) while
     /// something is asked of it.
     ///
     /// # Errors
