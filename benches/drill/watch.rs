@@ -50,7 +50,6 @@ pub(crate) fn resident_kib(pid: u32) -> anyhow::Result<u64> {
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) parent: u32,
-    pub(crate) name: String,
     pub(crate) is_zombie: bool,
 }
 
@@ -66,11 +65,10 @@ pub(crate) fn processes() -> Vec<Process> {
 fn read_process(file: &Path) -> Option<Process> {
     let text = std::fs::read_to_string(file).ok()?;
     let (start, rest) = text.rsplit_once(')')?;
-    let (pid, name) = start.split_once(" (")?;
+    let (pid, _name) = start.split_once(" (")?;
     let mut fields = rest.split_whitespace();
     Some(Process {
         pid: pid.parse().ok()?,
-        name: name.to_owned(),
         is_zombie: fields.next()? == "Z",
         parent: fields.next()?.parse().ok()?,
     })
