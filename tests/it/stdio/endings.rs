@@ -70,7 +70,7 @@ async fn children_are_ended_politely_after_the_hard_stop_of_everything_else() {
     let world = World::new();
     let script = "echo '{}'; cat >/dev/null; sleep 0.1; echo done > \"$HOME/flushed\"";
     let patient = tuned(sh(script), |carrier| {
-        carrier.stop_eof = Duration::from_secs(10)
+        carrier.stop_eof = Duration::from_secs(10);
     });
     let (connection, mut lines) = world.open("alice", &patient).await;
     assert_eq!(next(&mut lines).await.as_deref(), Some("{}"));
