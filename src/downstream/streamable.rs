@@ -25,6 +25,9 @@ use crate::telemetry::trace::{self, CallSpan, TRACEPARENT, TRACESTATE, TraceCont
 
 /// How long a whole request body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is read of a refused body, bytes, and for how long.
+const DISCARDED_BYTES: usize = 16 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// A GET stream ends this long after the token that opened it (DESIGN §5).
 const AFTER_EXPIRY: Duration = Duration::from_mins(1);
 /// The key that makes a request a modern one. Spec: SPEC M-19.
@@ -343,24 +346,22 @@ impl Front {
         }
     }
 
-    async fn read_body(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Response<Body>> {
+    async fn read_body(
+        &self,
+        headers: &HeaderMap,
+        mut body: Body,
+    ) -> Result<Bytes, Response<Body>> {
         let limit = self.settings.limits.body;
-        let too_large = || {
-            COUNTERS.bodies_too_large.add(1);
-            reply::plain(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "the request body is too large",
-            )
-        };
         let announced = headers
             .get(CONTENT_LENGTH)
             .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
         if announced.is_some_and(|length| length > limit as u64) {
-            return Err(too_large());
+            return Err(refuse_body(body).await);
         }
-        match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, limit).collect()).await {
+        let read = Limited::new(&mut body, limit).collect();
+        match tokio::time::timeout(BODY_TIMEOUT, read).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(refuse_body(body).await),
             Ok(Err(_)) => Err(reply::plain(
                 StatusCode::BAD_REQUEST,
                 "the request body broke off",
@@ -371,6 +372,27 @@ impl Front {
             )),
         }
     }
+}
+
+/// Refuses a body that is too large. What is on its way is read and thrown away, within bounds:
+/// a connection closed in the middle of a request is reset, and the client never sees why.
+async fn refuse_body(mut body: Body) -> Response<Body> {
+    COUNTERS.bodies_too_large.add(1);
+    let discard = async {
+        let mut left = DISCARDED_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
+                return;
+            };
+            left = rest;
+        }
+    };
+    // However it ends, the answer is the same.
+    drop(tokio::time::timeout(DISCARD_TIMEOUT, discard).await);
+    reply::plain(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "the request body is too large",
+    )
 }
 
 /// What an access line says of a message.
