@@ -192,8 +192,16 @@ impl Nginx {
             .stdout(Stdio::null());
         let mut master = place.run("nginx", &mut command)?;
         master.until_listening(addr)?;
-        let mut workers = crate::watch::descendants(master.pid());
-        let worker = workers.pop().context("nginx has no worker")?.pid;
+        let end = Instant::now() + START;
+        let worker = loop {
+            if let Some(worker) = crate::watch::descendants(master.pid()).pop() {
+                break worker.pid;
+            }
+            if Instant::now() > end {
+                bail!("nginx has no worker:\n{}", master.log());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
         let url = format!("http://{addr}{}", upstream.path);
         Ok(Self {
             _master: master,

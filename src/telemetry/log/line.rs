@@ -171,6 +171,10 @@ impl Visit for Fields<'_> {
 
 /// JSON string content.
 fn escape(into: &mut String, text: &str) {
+    let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
+    if text.bytes().all(plain) {
+        return into.push_str(text);
+    }
     for character in text.chars() {
         match character {
             '"' => into.push_str("\\\""),
