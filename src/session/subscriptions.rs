@@ -29,9 +29,12 @@ impl Subscriptions {
     /// (SPEC C-50).
     #[must_use]
     pub fn covers(&self, uri: &str) -> bool {
-        lock(&self.0)
-            .iter()
-            .any(|asked| uri.starts_with(asked.as_str()))
+        let below = |asked: &String| {
+            uri.strip_prefix(asked.as_str()).is_some_and(|rest| {
+                rest.is_empty() || asked.ends_with('/') || rest.starts_with(['/', '?', '#'])
+            })
+        };
+        lock(&self.0).iter().any(below)
     }
 }
 
@@ -46,6 +49,7 @@ mod tests {
         assert!(subscriptions.covers("file:///a"));
         assert!(subscriptions.covers("file:///a/b"));
         assert!(!subscriptions.covers("file:///b"));
+        assert!(!subscriptions.covers("file:///ab"));
         subscriptions.remove("file:///a");
         assert!(!subscriptions.covers("file:///a"));
     }
