@@ -381,7 +381,7 @@ pub(super) fn log_fault(fault: &Fault) {
 
 fn plain_reply(outcome: Outcome) -> Response<Body> {
     match outcome {
-        Outcome::Response(status, body) => reply::json_response(status, body),
+        Outcome::Response(status, body) => reply::retryable(reply::json_response(status, body)),
         Outcome::Denied(denied, _) => reply::denied(&denied),
         Outcome::Many(bodies) => reply::json_response(StatusCode::OK, reply::array(&bodies)),
         // Nothing is owed: a stream that ends without a message says just that.

@@ -121,6 +121,20 @@ pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response<Body> {
     response
 }
 
+/// The response, saying when to come back where it is one of overload (SPEC T-17).
+#[must_use]
+pub(super) fn retryable(mut response: Response<Body>) -> Response<Body> {
+    let overload = [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ];
+    if overload.contains(&response.status()) {
+        let seconds = HeaderValue::from_static("1");
+        response.headers_mut().insert(RETRY_AFTER, seconds);
+    }
+    response
+}
+
 /// A response without a body.
 #[must_use]
 pub(super) fn empty(status: StatusCode) -> Response<Body> {
