@@ -195,6 +195,7 @@ impl Relay {
                 RETURN_FIRST
             };
             loop {
+                // A link whose session is over opens nothing.
                 let opened = link.open().await.is_ok();
                 let Some(session) = session.upgrade() else {
                     return;

@@ -46,6 +46,10 @@ impl Relay {
         for link in session.links() {
             link.listen(true);
         }
+        // One watcher for a session, however often its client reconnects.
+        if !session.begin_watching() {
+            return;
+        }
         let session = Arc::downgrade(session);
         self.parts.tasks.spawn_service(async move {
             loop {
@@ -57,6 +61,11 @@ impl Relay {
                     return;
                 }
                 if !session.standalone().is_attached() {
+                    session.end_watching();
+                    // A client that came back meanwhile found a watcher: go on being it.
+                    if session.standalone().is_attached() && session.begin_watching() {
+                        continue;
+                    }
                     for link in session.links() {
                         link.listen(false);
                     }

@@ -64,6 +64,7 @@ pub struct Session {
     waiting: Mutex<HashSet<Arc<str>>>,
     owner_calls: Arc<AtomicUsize>,
     initialized: AtomicBool,
+    watched: AtomicBool,
     changed: Notify,
     level: Mutex<Option<Level>>,
     subscriptions: Subscriptions,
@@ -300,6 +301,16 @@ impl Session {
     /// The upstream is back.
     pub fn end_waiting_for(&self, upstream: &str) {
         lock(&self.waiting).remove(upstream);
+    }
+
+    /// Notes that somebody watches the GET stream; `false` when somebody does already.
+    pub fn begin_watching(&self) -> bool {
+        !self.watched.swap(true, Ordering::AcqRel)
+    }
+
+    /// Nobody watches the GET stream any more.
+    pub fn end_watching(&self) {
+        self.watched.store(false, Ordering::Release);
     }
 
     /// The upstream link of this session, if it has one.

@@ -187,6 +187,7 @@ impl Sessions {
             waiting: Mutex::default(),
             owner_calls: Arc::clone(&owner.calls),
             initialized: std::sync::atomic::AtomicBool::new(false),
+            watched: std::sync::atomic::AtomicBool::new(false),
             changed: tokio::sync::Notify::new(),
             level: Mutex::new(None),
             subscriptions: super::Subscriptions::default(),
