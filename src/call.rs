@@ -149,7 +149,7 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// the carrier has one of its own.
     fn listen(&self, wanted: bool);
 
-    /// Ends the connection politely; later calls open it anew.
+    /// Ends the link politely and for good: whoever had it is gone.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 

@@ -358,3 +358,44 @@ impl UpstreamLink for Place {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Principal;
+    use crate::fault::FaultKind;
+    use crate::upstream::stdio::Host;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Intake for Nobody {
+        fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
+
+        fn notice(&self, _upstream: &Arc<str>, _notice: Notice) {}
+
+        fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
+            Box::pin(std::future::ready(Asked::CannotAsk(String::new())))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_link_whose_session_is_over_opens_nothing() {
+        let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
+        let config = config::parse(text, "test.toml", &|_| None).unwrap();
+        let upstreams = Upstreams::new(&config, Host::current(), Tasks::new()).unwrap();
+        let seat = Seat {
+            owner: Principal::anonymous().owner(),
+            capabilities: ClientCapabilities::none(),
+            client_info: Bytes::from_static(b"{}"),
+            offer: Revision::LATEST_LEGACY,
+            intake: Arc::new(Nobody),
+        };
+        let link = upstreams.link("up", seat).unwrap();
+        let before = link.open().await.unwrap_err();
+        assert_eq!(before.kind, FaultKind::UpstreamUnavailable);
+        link.close().await;
+        let after = link.open().await.unwrap_err();
+        assert_eq!(after.kind, FaultKind::Cancelled);
+    }
+}

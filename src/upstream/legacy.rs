@@ -50,6 +50,8 @@ pub struct LegacyLink {
     opening: tokio::sync::Mutex<()>,
     remembered: Mutex<Remembered>,
     listening: AtomicBool,
+    /// Whoever had this link is gone: nothing is opened any more.
+    ended: AtomicBool,
 }
 
 /// What a fresh connection has to be told again.
@@ -67,6 +69,7 @@ impl LegacyLink {
             opening: tokio::sync::Mutex::default(),
             remembered: Mutex::default(),
             listening: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
         })
     }
 
@@ -85,6 +88,9 @@ impl LegacyLink {
         if let Some(open) = self.open_connection() {
             return Ok(open);
         }
+        if self.ended.load(Ordering::Acquire) {
+            return Err(LinkError::Cancelled);
+        }
         let open = tokio::time::timeout(
             self.settings.upstream.connect_timeout,
             Connection::open(&self.settings),
@@ -98,6 +104,11 @@ impl LegacyLink {
         let previous = lock(&self.current).replace(Arc::clone(&connection));
         if let Some(previous) = previous {
             previous.close().await;
+        }
+        // The session ended while this was opened: nobody would ever close it.
+        if self.ended.load(Ordering::Acquire) {
+            connection.close().await;
+            return Err(LinkError::Cancelled);
         }
         let declared = connection.declared();
         self.settings.intake.opened(&self.settings.name, declared);
@@ -126,7 +137,13 @@ impl LegacyLink {
                 remembered.level = request.param("level").map(str::to_owned);
             }
             (Some("resources/subscribe"), Some(uri)) => {
-                *remembered.subscriptions.entry(uri.to_owned()).or_default() += 1;
+                let count = remembered.subscriptions.entry(uri.to_owned()).or_default();
+                // One session that asks twice is still one.
+                *count = if self.settings.exclusive {
+                    1
+                } else {
+                    *count + 1
+                };
             }
             (Some("resources/unsubscribe"), Some(uri)) => {
                 if let Some(count) = remembered.subscriptions.get_mut(uri) {
@@ -208,6 +225,7 @@ impl UpstreamLink for LegacyLink {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            self.ended.store(true, Ordering::Release);
             let connection = lock(&self.current).take();
             if let Some(connection) = connection {
                 connection.close().await;

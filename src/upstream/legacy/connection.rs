@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::activity::Activity;
+use super::inbound::OPEN_QUESTIONS;
 use super::wire::{Carrier, Wire};
 use super::{Settings, handshake, lock};
 use crate::call::{Call, Declared, DownstreamLink, Reply};
@@ -31,6 +32,8 @@ pub(super) struct Connection {
     pub(super) pending: Mutex<HashMap<u64, Pending>>,
     /// Open questions of the upstream, by its id, with what withdraws them.
     pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
+    /// Places for answers on their way that needed nobody to be asked.
+    pub(super) answers: Arc<Semaphore>,
     forgotten: AtomicBool,
     closed: CancellationToken,
     listener: Mutex<Option<CancellationToken>>,
@@ -85,9 +88,11 @@ impl Connection {
                 };
                 let connection = Self::new(settings, Wire::Stdio(child), declared);
                 connection.wire.send(INITIALIZED).await?;
-                settings
-                    .tasks
-                    .spawn_service(read_lines(Arc::clone(&connection), lines));
+                settings.tasks.spawn_service(read_lines(
+                    Arc::downgrade(&connection),
+                    settings.message_depth,
+                    lines,
+                ));
                 Ok(connection)
             }
         }
@@ -106,6 +111,7 @@ impl Connection {
             next_id: AtomicU64::new(2),
             pending: Mutex::default(),
             asking: Mutex::default(),
+            answers: Arc::new(Semaphore::new(OPEN_QUESTIONS)),
             forgotten: AtomicBool::new(false),
             closed: CancellationToken::new(),
             listener: Mutex::default(),
@@ -362,10 +368,13 @@ impl Connection {
 const INITIALIZED: Bytes =
     Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
 
-/// Reads a child until it is gone.
-async fn read_lines(connection: Arc<Connection>, mut lines: Lines) {
-    let depth = connection.settings.message_depth;
+/// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
+/// takes its child with it.
+async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Lines) {
     while let Some(line) = lines.next().await {
+        let Some(connection) = connection.upgrade() else {
+            return;
+        };
         match Message::parse(line, depth) {
             Ok(message) => drop(connection.on_message(message, None)),
             Err(error) => {
@@ -373,7 +382,9 @@ async fn read_lines(connection: Arc<Connection>, mut lines: Lines) {
             }
         }
     }
-    connection.fail_all();
+    if let Some(connection) = connection.upgrade() {
+        connection.fail_all();
+    }
 }
 
 /// Tells the upstream that a request is cancelled unless it landed (SPEC C-10, C-11).

@@ -14,7 +14,7 @@ use crate::protocol::{Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 
 /// Open questions of one connection at most.
-const OPEN_QUESTIONS: usize = 64;
+pub(super) const OPEN_QUESTIONS: usize = 64;
 
 impl Connection {
     /// Takes one message; `origin` is our request on whose own stream it came. Returns the reply
@@ -234,10 +234,14 @@ impl Connection {
     }
 
     fn answer_later(self: &Arc<Self>, id: &str, answer: &Result<Bytes, Bytes>) {
+        let Ok(place) = Arc::clone(&self.answers).try_acquire_owned() else {
+            return self.suspect("it asks faster than it reads answers");
+        };
         let (this, bytes) = (Arc::clone(self), response(id, answer));
-        self.settings
-            .tasks
-            .spawn_service(async move { this.send(bytes).await });
+        self.settings.tasks.spawn_service(async move {
+            this.send(bytes).await;
+            drop(place);
+        });
     }
 }
 
