@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 pub use capabilities::ClientCapabilities;
@@ -42,6 +43,19 @@ pub struct Call {
     pub trace: TraceContext,
     /// Cancelled when the client no longer wants an answer.
     pub cancel: CancellationToken,
+    /// What the client brings back, when this call goes on with one that was suspended.
+    pub resumption: Option<Arc<Resumption>>,
+    /// The `Mcp-Param-*` headers of a modern request, as they came (SPEC M-34).
+    pub param_headers: Option<Arc<HeaderMap>>,
+}
+
+/// The answers to a round that was suspended, and the state that went with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Resumption {
+    /// Key → JSON text of the client's result; keys as the upstream chose them.
+    pub answers: Vec<(String, Bytes)>,
+    /// What [`Round::carry`] held.
+    pub carry: CarriedState,
 }
 
 /// One question an upstream has for the client.
@@ -87,7 +101,8 @@ pub enum Answer {
 pub enum Asked {
     /// Every entry has its answer, by key.
     Answered(Vec<(String, Answer)>),
-    /// The client was told to come back; JSON text of the sealed state.
+    /// The client is told to come back; JSON text of the `input_required` result that says so. It
+    /// is the reply of the call.
     Suspended(Bytes),
     /// The client cannot be asked; names what is missing.
     CannotAsk(String),
@@ -110,6 +125,12 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
 
     /// Why the client cancelled the call, if it did and said so (SPEC C-12).
     fn cancel_reason(&self) -> Option<&str> {
+        None
+    }
+
+    /// The least severe log messages that the client wants of this call; nothing when it never
+    /// said so (SPEC C-21).
+    fn level(&self) -> Option<Level> {
         None
     }
 }

@@ -102,6 +102,8 @@ fn call(message: &str) -> Call {
         link: Arc::new(NoLink(ClientCapabilities::none())),
         trace: TraceContext::parse(trace, None).expect("a trace"),
         cancel: CancellationToken::new(),
+        resumption: None,
+        param_headers: None,
     }
 }
 

@@ -209,6 +209,8 @@ impl Front {
             ),
             link: Arc::clone(&link) as _,
             cancel: link.cancelled().clone(),
+            resumption: None,
+            param_headers: None,
             message,
         };
         Ok((call, link))

@@ -259,6 +259,8 @@ impl Fixture {
             link,
             trace: TraceContext::default(),
             cancel,
+            resumption: None,
+            param_headers: None,
         }
     }
 

@@ -6,7 +6,9 @@ use futures_util::future::BoxFuture;
 
 use super::mapping;
 use super::naming::Prefix;
-use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Question, Round};
+use crate::call::{
+    Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, Question, Round,
+};
 
 /// How an upstream's names and URIs look on an endpoint (BRIDGING §4).
 #[derive(Debug, Clone)]
@@ -78,5 +80,9 @@ impl DownstreamLink for MappedLink {
 
     fn cancel_reason(&self) -> Option<&str> {
         self.inner.cancel_reason()
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.inner.level()
     }
 }

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::{EventStream, Session, lock};
-use crate::call::{Asked, ClientCapabilities, DownstreamLink, Notice, Round};
+use crate::call::{Asked, ClientCapabilities, DownstreamLink, Level, Notice, Round};
 use crate::protocol::RequestId;
 
 /// Orders calls and streams by age, over all sessions.
@@ -137,5 +137,9 @@ impl DownstreamLink for CallLink {
 
     fn cancel_reason(&self) -> Option<&str> {
         self.reason.get().map(String::as_str)
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.session.level()
     }
 }
