@@ -3,12 +3,14 @@
 pub mod access_log;
 pub mod admin;
 mod batch;
+mod body;
 pub mod cors;
 mod event_body;
 mod exchange;
 mod gate;
 pub mod guard;
 pub mod listener;
+mod media;
 pub mod peer;
 mod reply;
 #[cfg(test)]

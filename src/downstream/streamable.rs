@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::access_log::AccessRecord;
-use super::{Front, reply};
+use super::media::{self, Accept};
+use super::{Front, body, reply};
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -23,11 +21,6 @@ use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{self, CallSpan, TRACEPARENT, TRACESTATE, TraceContext};
 
-/// How long a whole request body may take.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is read of a refused body, bytes, and for how long.
-const DISCARDED_BYTES: usize = 16 << 20;
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// A GET stream ends this long after the token that opened it (DESIGN §5).
 const AFTER_EXPIRY: Duration = Duration::from_mins(1);
 /// The key that makes a request a modern one. Spec: SPEC M-19.
@@ -50,13 +43,13 @@ impl Front {
                 "Accept must list application/json and text/event-stream",
             );
         }
-        if !is_json(&parts.headers) {
+        if !media::is_json(&parts.headers) {
             return reply::plain(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "Content-Type must be application/json",
             );
         }
-        let bytes = match self.read_body(&parts.headers, body).await {
+        let bytes = match body::read(&parts.headers, body, self.settings.limits.body).await {
             Ok(bytes) => bytes,
             Err(response) => return response,
         };
@@ -347,54 +340,6 @@ impl Front {
             Err(fault) => reply::fault_response(&fault, None),
         }
     }
-
-    async fn read_body(
-        &self,
-        headers: &HeaderMap,
-        mut body: Body,
-    ) -> Result<Bytes, Response<Body>> {
-        let limit = self.settings.limits.body;
-        let announced = headers
-            .get(CONTENT_LENGTH)
-            .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-        if announced.is_some_and(|length| length > limit as u64) {
-            return Err(refuse_body(body).await);
-        }
-        let read = Limited::new(&mut body, limit).collect();
-        match tokio::time::timeout(BODY_TIMEOUT, read).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(refuse_body(body).await),
-            Ok(Err(_)) => Err(reply::plain(
-                StatusCode::BAD_REQUEST,
-                "the request body broke off",
-            )),
-            Err(_) => Err(reply::plain(
-                StatusCode::REQUEST_TIMEOUT,
-                "the request body is slow",
-            )),
-        }
-    }
-}
-
-/// Refuses a body that is too large. What is on its way is read and thrown away, within bounds:
-/// a connection closed in the middle of a request is reset, and the client never sees why.
-async fn refuse_body(mut body: Body) -> Response<Body> {
-    COUNTERS.bodies_too_large.add(1);
-    let discard = async {
-        let mut left = DISCARDED_BYTES;
-        while let Some(Ok(frame)) = body.frame().await {
-            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
-                return;
-            };
-            left = rest;
-        }
-    };
-    // However it ends, the answer is the same.
-    drop(tokio::time::timeout(DISCARD_TIMEOUT, discard).await);
-    reply::plain(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        "the request body is too large",
-    )
 }
 
 /// What an access line says of a message.
@@ -447,61 +392,5 @@ fn check_era(headers: &HeaderMap, message: &Message) -> Result<(), Fault> {
             Err(reply::unsupported_version(revision.as_str()))
         }
         _ => Ok(()),
-    }
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let Some(value) = headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok())
-    else {
-        return false;
-    };
-    let media = value.split(';').next().unwrap_or_default().trim();
-    media.eq_ignore_ascii_case("application/json")
-}
-
-/// Which of our two media types a client takes. An absent header means both. Spec: SPEC T-10.
-struct Accept {
-    json: bool,
-    events: bool,
-}
-
-impl Accept {
-    fn read(headers: &HeaderMap) -> Self {
-        let mut accept = Self {
-            json: false,
-            events: false,
-        };
-        let mut present = false;
-        for value in headers.get_all(ACCEPT) {
-            present = true;
-            for part in value.to_str().unwrap_or_default().split(',') {
-                let mut pieces = part.split(';').map(str::trim);
-                let media = pieces.next().unwrap_or_default().to_ascii_lowercase();
-                if pieces.any(|piece| matches!(piece, "q=0" | "q=0.0" | "q=0.00" | "q=0.000")) {
-                    continue;
-                }
-                match media.as_str() {
-                    "*/*" => {
-                        accept = Self {
-                            json: true,
-                            events: true,
-                        }
-                    }
-                    "application/*" | "application/json" => accept.json = true,
-                    "text/*" | "text/event-stream" => accept.events = true,
-                    _ => {}
-                }
-            }
-        }
-        if present {
-            accept
-        } else {
-            Self {
-                json: true,
-                events: true,
-            }
-        }
     }
 }

@@ -1,0 +1,72 @@
+//! Reading the body of a request: bounded in size and time.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use super::reply;
+use crate::telemetry::metrics::COUNTERS;
+
+/// How long a whole request body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// What is read of a refused body, bytes, and for how long.
+const DISCARDED_BYTES: usize = 16 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Reads a whole body of at most `limit` bytes.
+///
+/// # Errors
+/// The answer to give instead: 413, 408 (too slow) or 400 (it broke off).
+///
+/// # Cancel safety
+/// Not cancel safe: what was read is lost.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    mut body: Body,
+    limit: usize,
+) -> Result<Bytes, Response<Body>> {
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > limit as u64) {
+        return Err(refuse(body).await);
+    }
+    let read = Limited::new(&mut body, limit).collect();
+    match tokio::time::timeout(BODY_TIMEOUT, read).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(refuse(body).await),
+        Ok(Err(_)) => Err(reply::plain(
+            StatusCode::BAD_REQUEST,
+            "the request body broke off",
+        )),
+        Err(_) => Err(reply::plain(
+            StatusCode::REQUEST_TIMEOUT,
+            "the request body is slow",
+        )),
+    }
+}
+
+/// Refuses a body that is too large. What is on its way is read and thrown away, within bounds:
+/// a connection closed in the middle of a request is reset, and the client never sees why.
+async fn refuse(mut body: Body) -> Response<Body> {
+    COUNTERS.bodies_too_large.add(1);
+    let discard = async {
+        let mut left = DISCARDED_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
+                return;
+            };
+            left = rest;
+        }
+    };
+    // However it ends, the answer is the same.
+    drop(tokio::time::timeout(DISCARD_TIMEOUT, discard).await);
+    reply::plain(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "the request body is too large",
+    )
+}

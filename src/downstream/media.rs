@@ -1,0 +1,65 @@
+//! Media types: what a request body is, and what its sender takes as an answer.
+
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+
+/// Whether the body is JSON by its `Content-Type`, parameters aside.
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+    else {
+        return false;
+    };
+    let media = value.split(';').next().unwrap_or_default().trim();
+    media.eq_ignore_ascii_case("application/json")
+}
+
+/// Which of our two media types a client takes. An absent header means both. Spec: SPEC T-10.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Accept {
+    /// `application/json`.
+    pub(super) json: bool,
+    /// `text/event-stream`.
+    pub(super) events: bool,
+}
+
+impl Accept {
+    /// Reads the `Accept` headers; a type with `q=0` is one that the client does not take.
+    pub(super) fn read(headers: &HeaderMap) -> Self {
+        let mut accept = Self {
+            json: false,
+            events: false,
+        };
+        let mut present = false;
+        for value in headers.get_all(ACCEPT) {
+            present = true;
+            for part in value.to_str().unwrap_or_default().split(',') {
+                let mut pieces = part.split(';').map(str::trim);
+                let media = pieces.next().unwrap_or_default().to_ascii_lowercase();
+                if pieces.any(|piece| matches!(piece, "q=0" | "q=0.0" | "q=0.00" | "q=0.000")) {
+                    continue;
+                }
+                match media.as_str() {
+                    "*/*" => {
+                        accept = Self {
+                            json: true,
+                            events: true,
+                        }
+                    }
+                    "application/*" | "application/json" => accept.json = true,
+                    "text/*" | "text/event-stream" => accept.events = true,
+                    _ => {}
+                }
+            }
+        }
+        if present {
+            accept
+        } else {
+            Self {
+                json: true,
+                events: true,
+            }
+        }
+    }
+}
