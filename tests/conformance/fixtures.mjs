@@ -21,17 +21,17 @@ const PNG =
 // A RIFF header and no samples.
 const WAV = 'UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=';
 
-const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const text = (value) => ({ type: 'text', text: value });
+export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+export const text = (value) => ({ type: 'text', text: value });
 const image = { type: 'image', data: PNG, mimeType: 'image/png' };
-const said = (...content) => ({ content });
+export const said = (...content) => ({ content });
 const outcome = (answer) =>
   said(
     text(`Elicitation completed: action=${answer.action}, content=${JSON.stringify(answer.content ?? {})}`),
   );
 const titled = (word) => [1, 2, 3].map((n) => ({ const: `value${n}`, title: `${word} ${n}` }));
 const options = ['option1', 'option2', 'option3'];
-const noArguments = { type: 'object', properties: {} };
+export const noArguments = { type: 'object', properties: {} };
 const oneString = (name) => ({
   type: 'object',
   properties: { [name]: { type: 'string' } },
@@ -45,7 +45,7 @@ const ask = (server, extra, message, properties, required) =>
   );
 
 /** name → [description, input schema, run(server, arguments, extra)] */
-const TOOLS = {
+export const TOOLS = {
   test_simple_text: ['Returns one text', noArguments, () => said(text('This is a simple text response for testing.'))],
   test_image_content: ['Returns an image', noArguments, () => said(image)],
   test_audio_content: ['Returns a sound', noArguments, () => said({ type: 'audio', data: WAV, mimeType: 'audio/wav' })],
@@ -215,16 +215,16 @@ const TOOLS = {
   ],
 };
 
-const RESOURCES = {
+export const RESOURCES = {
   'test://static-text': { mimeType: 'text/plain', text: 'This is the content of the static text resource.' },
   'test://static-binary': { mimeType: 'image/png', blob: PNG },
   'test://watched-resource': { mimeType: 'text/plain', text: 'Watched.' },
 };
-const TEMPLATE = /^test:\/\/template\/([^/]+)\/data$/;
+export const TEMPLATE = /^test:\/\/template\/([^/]+)\/data$/;
 
-const user = (content) => ({ role: 'user', content });
+export const user = (content) => ({ role: 'user', content });
 /** name → [description, argument names, messages(arguments)] */
-const PROMPTS = {
+export const PROMPTS = {
   test_simple_prompt: ['No arguments', [], () => [user(text('This is a simple prompt for testing.'))]],
   test_prompt_with_arguments: [
     'Two arguments',

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs what the tests need beside Rust: Node, npm modules and two Python environments.
+"""Installs what the tests need beside Rust: Node, npm modules, two Python environments and a fixture.
 
 Everything lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
 lock files beside this script and `tests/package-lock.json`. A part whose lock file has not changed
@@ -125,6 +125,21 @@ def modules():
     once("modules", [TESTS / "package-lock.json"], TESTS / "node_modules", install)
 
 
+def tasks_fixture():
+    """A server on the Rust SDK, for the tasks extension: no official package for Node has one."""
+    source = TESTS / "servers" / "tasks"
+    program = BIN / "tasks-fixture"
+
+    def install():
+        target = CACHE / "tasks-target"
+        retried(["cargo", "build", "--quiet", "--locked", "--target-dir", target], cwd=source)
+        BIN.mkdir(exist_ok=True)
+        shutil.copy2(target / "debug" / "tasks-fixture", program)
+        shutil.rmtree(target)
+
+    once("tasks", [source / "Cargo.lock", source / "src" / "main.rs"], program, install)
+
+
 def node_and_modules():
     node()
     modules()
@@ -142,7 +157,7 @@ def main():
         except Failed as failure:
             failures.append(str(failure))
 
-    steps = [(node_and_modules,), (environment, "python1"), (environment, "python2")]
+    steps = [(node_and_modules,), (environment, "python1"), (environment, "python2"), (tasks_fixture,)]
     threads = [threading.Thread(target=guarded, args=step) for step in steps]
     for thread in threads:
         thread.start()
