@@ -2,12 +2,15 @@
 
 mod decode_error;
 pub mod error_codes;
+pub mod header_value;
 pub mod headers;
 mod id;
 pub mod json;
 mod message;
 pub mod meta;
 pub mod methods;
+mod number;
+pub mod param_headers;
 mod revision;
 pub mod sse;
 
