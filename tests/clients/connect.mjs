@@ -22,18 +22,22 @@ const NOTIFICATIONS = {
   'notifications/tools/list_changed': schemas.ToolListChangedNotificationSchema,
 };
 
+/** How SDK 2.x finds its revision. */
+const NEGOTIATION = { auto: 'auto', legacy: 'legacy', modern: { pin: '2026-07-28' } };
+
 /**
  * A connected client of SDK generation `sdk` (1 or 2) whose questions go to `answer[method](params)`
  * and whose notifications are collected as `seen: [{ method, params }]`.
+ * `era` is auto, legacy or modern; SDK 1.x knows only the older one.
  */
-export async function connect(sdk, { url, token, authProvider, answer, capabilities = CAPABILITIES }) {
+export async function connect(sdk, { url, token, authProvider, answer, capabilities = CAPABILITIES, era = 'auto' }) {
   const seen = [];
   const keep = ({ method, params }) => void seen.push({ method, params });
   const info = { name: `tour-typescript-${sdk}`, version: '1.0.0' };
   const client =
     sdk === 1
       ? new one.Client(info, { capabilities })
-      : new two.Client(info, { capabilities, versionNegotiation: { mode: 'auto' } });
+      : new two.Client(info, { capabilities, versionNegotiation: { mode: NEGOTIATION[era] } });
   for (const method of Object.keys(REQUESTS)) {
     if (!answer?.[method]) continue;
     client.setRequestHandler(sdk === 1 ? REQUESTS[method] : method, ({ params }) => answer[method](params));

@@ -41,8 +41,11 @@ class Connection:
 
 
 @asynccontextmanager
-async def connect(url, answer, token=None, auth=None):
-    """A connected client whose questions go to `answer` (sampling, elicitation, roots)."""
+async def connect(url, answer, token=None, auth=None, era="auto"):
+    """A connected client whose questions go to `answer` (sampling, elicitation, roots).
+
+    `era` is auto, legacy or modern; SDK 1.x knows only the older one.
+    """
     seen = []
 
     async def keep(message):
@@ -84,5 +87,5 @@ async def connect(url, answer, token=None, auth=None):
 
         async with httpx2.AsyncClient(headers=headers, auth=auth, timeout=60) as http:
             transport = streamable_http_client(url, http_client=http)
-            async with Client(transport, mode="auto", **callbacks) as client:
+            async with Client(transport, mode={"modern": "2026-07-28"}.get(era, era), **callbacks) as client:
                 yield Connection(client, seen)

@@ -1,7 +1,8 @@
-"""A tour of server-everything through an endpoint: every feature of the legacy era, once.
+"""A tour of server-everything through an endpoint: every feature of one era, once.
 
-Usage: python everything.py '{"url": …, "token": …, "upstream": …}'
-`upstream` is the name it has on a merged endpoint; absent on a pure one.
+Usage: python everything.py '{"url": …, "token": …, "upstream": …, "era": …}'
+`upstream` is the name it has on a merged endpoint; absent on a pure one. `era` is legacy (the
+default) or modern.
 """
 
 import base64
@@ -17,6 +18,7 @@ from report import eventually, tour
 
 OPTIONS = json.loads(sys.argv[1])
 UPSTREAM = OPTIONS.get("upstream")
+ERA = OPTIONS.get("era", "legacy")
 
 
 def name(bare):
@@ -161,12 +163,16 @@ class Everything:
         wanted = "https://example.com/consent"
         await self.peer.call(name("trigger-url-elicitation"), {"url": wanted})
         assert self.asked[-1]["mode"] == "url" and self.asked[-1]["url"] == wanted
+        if ERA == "modern":
+            return
         arguments = {"url": wanted, "errorPath": True}
         refused = await outcome(self.peer.call(name("trigger-url-elicitation"), arguments))
         assert code(refused) == -32042, refused
 
     async def roots(self):
         assert "file:///first" in text(await self.peer.call(name("get-roots-list")))
+        if ERA == "modern":
+            return
         self.shared = [{"uri": "file:///second", "name": "second"}]
         await self.peer.session.send_roots_list_changed()
 
@@ -186,12 +192,29 @@ class Everything:
         await self.peer.call(name("toggle-subscriber-updates"))
         await self.peer.get("unsubscribe_resource", self.peer.uri(DOCUMENT))
 
-    async def list_changed(self):
-        self.peer.seen.clear()
+    async def listening(self):
+        kinds = {"resources_list_changed": True, "resource_subscriptions": [DOCUMENT]}
+        wanted = {"ResourceUpdated", "ResourcesListChanged"}
+        seen = set()
+        async with self.peer.session.listen(**kinds) as changes:
+            await self.peer.call(name("toggle-subscriber-updates"))
+            await self.make_resource()
+            with anyio.fail_after(30):
+                async for change in changes:
+                    seen.add(type(change).__name__)
+                    if wanted <= seen:
+                        break
+        await self.peer.call(name("toggle-subscriber-updates"))
+
+    async def make_resource(self):
         data = base64.b64encode(b"hello " * 50).decode()
         arguments = {"name": "tour.gz", "data": f"data:text/plain;base64,{data}"}
         made = await self.peer.call(name("gzip-file-as-resource"), arguments)
-        link = next(b["uri"] for b in made["content"] if b["type"] == "resource_link")
+        return next(b["uri"] for b in made["content"] if b["type"] == "resource_link")
+
+    async def list_changed(self):
+        self.peer.seen.clear()
+        link = await self.make_resource()
 
         async def arrived():
             return self.peer.saw("notifications/resources/list_changed")
@@ -203,27 +226,24 @@ class Everything:
 
 async def main():
     it = Everything()
-    async with connect(OPTIONS["url"], it.answer, OPTIONS.get("token")) as it.peer:
-        return await tour(
-            [
-                it.listed,
-                it.tools,
-                it.tool_errors,
-                it.resources,
-                it.templates,
-                it.prompts,
-                it.completion,
-                it.logging,
-                it.progress,
-                it.cancellation,
-                it.sampling,
-                it.elicitation_form,
-                it.elicitation_url,
-                it.roots,
-                it.subscriptions,
-                it.list_changed,
-            ]
-        )
+    common = [
+        it.listed,
+        it.tools,
+        it.tool_errors,
+        it.resources,
+        it.templates,
+        it.prompts,
+        it.completion,
+        it.progress,
+        it.cancellation,
+        it.sampling,
+        it.elicitation_form,
+        it.elicitation_url,
+        it.roots,
+    ]
+    own = [it.listening] if ERA == "modern" else [it.logging, it.subscriptions, it.list_changed]
+    async with connect(OPTIONS["url"], it.answer, OPTIONS.get("token"), era=ERA) as it.peer:
+        return await tour(common + own)
 
 
 if __name__ == "__main__":

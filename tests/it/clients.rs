@@ -76,35 +76,36 @@ impl Sdk {
     }
 }
 
-async fn tour_everything(sdk: Sdk) {
+async fn tour_everything(sdk: Sdk, era: &str, steps: &[&str]) {
     if !peers::are_installed() {
         return;
     }
     let gw = everything_alone().await;
     let user = gw.principal("user");
-    let options = json!({"url": format!("{}/mcp/everything", gw.url), "token": user.token()});
-    sdk.tour("everything", &options, STEPS).await;
+    let url = format!("{}/mcp/everything", gw.url);
+    let options = json!({"url": url, "token": user.token(), "era": era});
+    sdk.tour("everything", &options, steps).await;
     gw.stop().await;
 }
 
 #[tokio::test]
 async fn typescript_1_tours_everything() {
-    tour_everything(Sdk::TypeScript("1")).await;
+    tour_everything(Sdk::TypeScript("1"), "legacy", STEPS).await;
 }
 
 #[tokio::test]
 async fn typescript_2_tours_everything() {
-    tour_everything(Sdk::TypeScript("2")).await;
+    tour_everything(Sdk::TypeScript("2"), "legacy", STEPS).await;
 }
 
 #[tokio::test]
 async fn python_1_tours_everything() {
-    tour_everything(Sdk::Python(1)).await;
+    tour_everything(Sdk::Python(1), "legacy", STEPS).await;
 }
 
 #[tokio::test]
 async fn python_2_tours_everything() {
-    tour_everything(Sdk::Python(2)).await;
+    tour_everything(Sdk::Python(2), "legacy", STEPS).await;
 }
 
 /// The gateway in front of the seven reference servers, and the directory they may work in.
