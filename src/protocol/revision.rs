@@ -108,6 +108,12 @@ impl Revision {
         self >= Self::V2025_03_26
     }
 
+    /// Whether content may be audio.
+    #[must_use]
+    pub fn has_audio(self) -> bool {
+        self >= Self::V2025_03_26
+    }
+
     /// Whether servers may ask the user. Spec: SPEC C-80.
     #[must_use]
     pub fn has_elicitation(self) -> bool {

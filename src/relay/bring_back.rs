@@ -1,30 +1,79 @@
 //! What is done to a reply on its way back: cursors are sealed, items that policy hides are left
-//! out, names and URIs are mapped, errors that speak of one hop only are turned.
-//! Spec: SPEC C-40, E-01, E-04; BRIDGING §3.10, §4.
+//! out, names and URIs are mapped, errors that speak of one hop only are turned, and all of it is
+//! put in the words of the client's revision.
+//! Spec: SPEC C-40, E-01, E-04; BRIDGING §3.9, §3.10, §4.
 
-use serde_json::Value;
+use std::sync::Arc;
 
+use super::project::{Asked, Hints, Origin, Projection, Scope, Turned};
 use super::route::Target;
 use super::view::View;
-use super::{Failure, Relay, cursor_context, mapping};
-use crate::call::{Call, Reply};
-use crate::fault::Fault;
-use crate::protocol::error_codes::{URL_ELICITATION_REQUIRED, is_relayable};
-use crate::protocol::{Message, Revision, json};
+use super::{Failure, Relay, cursor_context, mapping, merge, project};
+use crate::call::{Call, Declared, Reply};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Message, json};
 use crate::seal::Purpose;
+use crate::telemetry::metrics::LABELED;
+
+/// Where a reply comes from.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) projection: Projection,
+    declared: Option<Arc<Declared>>,
+    is_merged: bool,
+}
+
+impl Source {
+    /// An upstream as it answers this call.
+    pub(super) fn new(declared: Option<Arc<Declared>>, call: &Call, view: &View) -> Self {
+        let from = declared.as_ref().map(|declared| declared.revision);
+        Self {
+            projection: Projection::of(from, call.revision),
+            declared,
+            is_merged: matches!(view, View::Merged(_)),
+        }
+    }
+
+    /// What a client learns of where a result comes from.
+    pub(super) fn origin<'a>(&'a self, call: &'a Call) -> Origin<'a> {
+        let declared = self.declared.as_ref().filter(|_| !self.is_merged);
+        let own = declared.and_then(|declared| std::str::from_utf8(&declared.server_info).ok());
+        Origin {
+            method: call.message.method().unwrap_or_default(),
+            server: own.unwrap_or(merge::OURSELVES),
+            is_merged: self.is_merged,
+            hints: Hints::NONE,
+            wraps: false,
+        }
+    }
+}
+
+/// A merged result that we wrote, in the words of the client's revision.
+pub(super) fn authored(call: &Call, result: String, hints: Hints) -> Reply {
+    let origin = Origin {
+        method: call.message.method().unwrap_or_default(),
+        server: merge::OURSELVES,
+        is_merged: true,
+        hints,
+        wraps: false,
+    };
+    let projection = Projection::new(call.revision, call.revision);
+    Reply::Result(projection.authored(result, &origin).into())
+}
 
 impl Relay {
     pub(super) fn bring_back(
         &self,
         call: &Call,
         target: &Target,
+        source: &Source,
         reply: Reply,
     ) -> Result<Reply, Failure> {
         let Reply::Relayed(message) = reply else {
             return Ok(reply);
         };
         if let Some(code) = message.error_code() {
-            return Ok(error(call, message, code, target));
+            return Ok(error(call, target, source, message, code));
         }
         let method = call.message.method().unwrap_or_default();
         let message = match &target.view {
@@ -32,6 +81,8 @@ impl Relay {
             View::Pure => message,
             View::Merged(prefix) => mapping::result(prefix, method, message)?,
         };
+        let shown = source.projection.result(message, &source.origin(call));
+        let message = shown.map_err(|why| unusable(&target.upstream, why))?;
         Ok(Reply::Relayed(message))
     }
 
@@ -71,54 +122,41 @@ impl Relay {
         }
         if let Some(kept) = &kept {
             edit = edit.result_member("tools", kept.as_str());
+            // What is filtered for some is for nobody else (SPEC M-83).
+            if message.result_member("cacheScope").is_some() {
+                edit = edit.result_member("cacheScope", Scope::Private.as_json());
+            }
         }
         self.reparse(edit.finish())
     }
 }
 
-/// Errors that speak of one hop are never relayed as such: the client would negotiate with us
-/// about something that is between us and the upstream (SPEC E-01, E-04). Nor is the call for a
-/// visit to a URL relayed to a client whose revision does not have it (SPEC C-83).
-fn error(call: &Call, message: Message, code: i64, target: &Target) -> Reply {
-    let is_visit = code == URL_ELICITATION_REQUIRED && call.revision < Revision::V2025_11_25;
-    if is_visit && call.message.method() == Some("tools/call") {
-        return visit_as_text(message.error().unwrap_or("null"));
-    }
-    if is_relayable(code) && !is_visit {
-        return match &target.view {
-            View::Pure => Reply::Relayed(message),
-            View::Merged(_) => match (&target.name, &target.shown) {
-                (Some(sent), Some(shown)) => Reply::Relayed(mapping::error(message, sent, shown)),
-                _ => Reply::Relayed(message),
-            },
-        };
-    }
-    let original = message.error().unwrap_or("null");
-    let upstream = json::quote(&target.upstream);
-    Reply::Error(
-        format!(
-            r#"{{"code":-32603,"message":"the upstream answered with an error of its own hop","data":{{"upstream":{upstream},"error":{original}}}}}"#
-        )
-        .into(),
-    )
+/// An upstream's error as the client may see it.
+fn error(call: &Call, target: &Target, source: &Source, message: Message, code: i64) -> Reply {
+    let asked = Asked {
+        method: call.message.method().unwrap_or_default(),
+        name: target.name.as_deref(),
+        upstream: &target.upstream,
+        declared: call.link.capabilities().raw(),
+    };
+    let turned = match project::error(source.projection, message, code, &asked) {
+        Turned::Relayed(message) => match (&target.view, &target.name, &target.shown) {
+            (View::Merged(_), Some(sent), Some(shown)) => {
+                Turned::Relayed(mapping::error(message, sent, shown))
+            }
+            _ => Turned::Relayed(message),
+        },
+        other => other,
+    };
+    let origin = source.origin(call);
+    turned.into_reply(|result| source.projection.authored(result, &origin))
 }
 
-/// The call for a visit, for a client that knows no such error: text for the model to act on, with
-/// the URLs (BRIDGING §2.3, -32042).
-fn visit_as_text(error: &str) -> Reply {
-    let error: Value = serde_json::from_str(error).unwrap_or_default();
-    let part = |value: &Value, pointer| {
-        let text = value.pointer(pointer).and_then(Value::as_str);
-        text.map(str::to_owned)
-    };
-    let elicitations = error
-        .pointer("/data/elicitations")
-        .and_then(Value::as_array);
-    let urls = elicitations
-        .into_iter()
-        .flatten()
-        .filter_map(|one| part(one, "/url"));
-    let lines: Vec<String> = part(&error, "/message").into_iter().chain(urls).collect();
-    let content = serde_json::json!({"content": [{"type": "text", "text": lines.join("\n")}], "isError": true});
-    Reply::Result(content.to_string().into())
+fn unusable(upstream: &Arc<str>, why: project::Unusable) -> Fault {
+    LABELED.upstream_garbage.add(upstream, 1);
+    Fault::upstream(
+        FaultKind::UpstreamInvalid,
+        format!("upstream \"{upstream}\" sent a result that cannot be shown"),
+    )
+    .caused_by(why)
 }

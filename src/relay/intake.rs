@@ -6,10 +6,11 @@ use std::sync::{Arc, Weak};
 use futures_util::future::BoxFuture;
 
 use super::Relay;
-use super::view::View;
-use crate::call::{Asked, Declared, Intake, Level, Notice, NoticeKind, Question};
+use super::project::Projection;
+use super::view::{View, is_loud_enough};
+use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
 use crate::config::Isolation;
-use crate::protocol::{Message, json};
+use crate::protocol::Era;
 use crate::session::Session;
 use crate::upstream::Seat;
 use crate::upstream::knowledge::{Key, Knowledge};
@@ -64,37 +65,48 @@ impl Intake for SessionIntake {
         }
     }
 
-    fn notice(&self, _upstream: &Arc<str>, notice: Notice) {
+    fn notice(&self, upstream: &Arc<str>, notice: Notice) {
         let Some(session) = self.session.upgrade() else {
             return;
         };
         let wanted = match &notice.kind {
-            NoticeKind::Log => is_loud_enough(&notice, session.level()),
+            // No call's message: a modern client has no stream for it (SPEC C-20). Before a legacy
+            // one has set a level the upstream's own choice stands (SPEC C-21).
+            NoticeKind::Log if session.revision.era() == Era::Modern => false,
+            NoticeKind::Log => session
+                .level()
+                .is_none_or(|wanted| is_loud_enough(&notice, wanted)),
             NoticeKind::ResourceUpdated { uri } => {
                 !self.shared || session.subscriptions().covers(uri)
             }
             _ => true,
         };
-        if wanted && let Some(notice) = self.view.notice(notice) {
+        if !wanted {
+            return;
+        }
+        let projection = projection(&session, upstream);
+        if let Some(notice) = self.view.notice(projection, notice) {
             session.standalone().notify(notice);
         }
     }
 
-    fn question(&self, _upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked> {
+    fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked> {
+        let upstream = Arc::clone(upstream);
         Box::pin(async move {
-            match self.session.upgrade() {
-                Some(session) => session.ask_unattributed(self.view.question(question)).await,
-                None => Asked::CannotAsk("the session has ended".to_owned()),
+            let Some(session) = self.session.upgrade() else {
+                return Asked::CannotAsk("the session has ended".to_owned());
+            };
+            let projection = projection(&session, &upstream);
+            match self.view.question(projection, question) {
+                Ok(question) => session.ask_unattributed(question).await,
+                Err(why) => Asked::CannotAsk(why),
             }
         })
     }
 }
 
-/// Before a client has set a level the upstream's own choice stands (SPEC C-21).
-fn is_loud_enough(notice: &Notice, wanted: Option<Level>) -> bool {
-    let Some(wanted) = wanted else { return true };
-    let level = Message::parse(notice.bytes.clone(), usize::MAX)
-        .ok()
-        .and_then(|message| Level::parse(&json::string(message.param("level")?)?));
-    level.is_none_or(|level| level >= wanted)
+/// From what the session's link to an upstream speaks now to what its client speaks.
+fn projection(session: &Session, upstream: &Arc<str>) -> Projection {
+    let declared = session.link(upstream).and_then(|link| link.declared());
+    Projection::of(declared.map(|declared| declared.revision), session.revision)
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::bring_back::authored;
 use super::merge::ListMerger;
 use super::naming::{Index, Prefix};
+use super::project::{Hints, Projection, Scope};
 use super::route::invalid;
-use super::view::View;
 use super::{Failure, Relay};
 use crate::call::{Call, Notice, Reply};
 use crate::fault::{Fault, FaultKind};
@@ -24,8 +25,25 @@ const MAX_PAGES: usize = 100;
 const RETURN_FIRST: Duration = Duration::from_secs(1);
 const RETURN_LONGEST: Duration = Duration::from_mins(1);
 
-/// One upstream's whole list: JSON texts of its pages' arrays.
-type Pages = Vec<String>;
+/// One upstream's whole list, in the client's revision.
+struct Part {
+    upstream: Arc<str>,
+    /// JSON texts of its pages' arrays.
+    pages: Vec<String>,
+    /// What holds for all of them.
+    hints: Hints,
+}
+
+impl Part {
+    /// Of an upstream that lists nothing, which takes nothing from what holds for the others.
+    fn empty(upstream: &Arc<str>) -> Self {
+        Self {
+            upstream: Arc::clone(upstream),
+            pages: Vec::new(),
+            hints: Hints::ANY,
+        }
+    }
+}
 
 impl Relay {
     /// Answers a list request of a merged endpoint, in one page.
@@ -39,14 +57,16 @@ impl Relay {
             return Err(invalid("unknown cursor, list again from the start").into());
         }
         let mut merger = ListMerger::new(kind);
-        for (upstream, pages) in self.collect(call, session, kind).await {
-            let prefix = Prefix::new(Arc::clone(&upstream));
-            for page in pages {
-                let shown = |name: &str| self.is_shown(call, &upstream, kind, name);
-                if merger.append(&prefix, &page, shown).is_err() {
-                    LABELED.upstream_garbage.add(&upstream, 1);
+        let mut hints = None;
+        for part in self.collect(call, session, kind).await {
+            let prefix = Prefix::new(Arc::clone(&part.upstream));
+            for page in &part.pages {
+                let shown = |name: &str| self.is_shown(call, &part.upstream, kind, name);
+                if merger.append(&prefix, page, shown).is_err() {
+                    LABELED.upstream_garbage.add(&part.upstream, 1);
                 }
             }
+            hints = Some(hints.map_or(part.hints, |all: Hints| all.and(part.hints)));
         }
         let list = merger.finish(None);
         if list.dropped > 0 || !list.lookalikes.is_empty() {
@@ -56,7 +76,11 @@ impl Relay {
                 "a merged list leaves items out or shows look-alikes"
             );
         }
-        Ok(Reply::Result(list.result.into()))
+        let mut hints = hints.unwrap_or(Hints::NONE);
+        if !call.endpoint.tools.is_empty() {
+            hints.scope = Scope::Private;
+        }
+        Ok(authored(call, list.result, hints))
     }
 
     /// What the session's own lists say about names that do not name their upstream.
@@ -71,11 +95,11 @@ impl Relay {
             return index;
         }
         let mut index = Index::default();
-        for (upstream, pages) in self.collect(call, session, kind).await {
-            let prefix = Prefix::new(upstream);
-            for page in pages {
+        for part in self.collect(call, session, kind).await {
+            let prefix = Prefix::new(part.upstream);
+            for page in &part.pages {
                 let shown = |name: &str| self.is_shown(call, prefix.upstream(), kind, name);
-                if index.add(kind, &prefix, &page, shown).is_err() {
+                if index.add(kind, &prefix, page, shown).is_err() {
                     LABELED.upstream_garbage.add(prefix.upstream(), 1);
                 }
             }
@@ -86,24 +110,23 @@ impl Relay {
     }
 
     /// Every upstream's list, in configured order, without what policy hides.
-    async fn collect(
-        &self,
-        call: &Call,
-        session: &Arc<Session>,
-        kind: ListKind,
-    ) -> Vec<(Arc<str>, Pages)> {
+    async fn collect(&self, call: &Call, session: &Arc<Session>, kind: ListKind) -> Vec<Part> {
         let wait = self.parts.settings.mcp.connect_wait;
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
             let listed = tokio::time::timeout(wait, self.list_one(call, session, upstream, kind));
             match listed.await {
-                Ok(Ok(pages)) => (Arc::clone(upstream), pages),
+                Ok(Ok(part)) => part,
                 late_or_failed => {
                     LABELED.upstream_skipped.add(upstream, 1);
                     if let Ok(Err(fault)) = late_or_failed {
                         tracing::warn!(upstream = %upstream, error = %fault, "left out of a list");
                     }
                     self.await_return(session, upstream);
-                    (Arc::clone(upstream), Vec::new())
+                    // Partial: nobody shall keep it.
+                    Part {
+                        hints: Hints::NONE,
+                        ..Part::empty(upstream)
+                    }
                 }
             }
         });
@@ -116,7 +139,7 @@ impl Relay {
         session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
-    ) -> Result<Pages, Fault> {
+    ) -> Result<Part, Fault> {
         let permit = self.parts.policy.decide(
             &call.principal,
             &call.endpoint,
@@ -125,16 +148,17 @@ impl Relay {
             None,
         );
         if permit.is_err() {
-            return Ok(Vec::new());
+            return Ok(Part::empty(upstream));
         }
         let declared = self.learn(session, upstream, None).await?;
         if !declares(&declared.capabilities, kind) {
-            return Ok(Vec::new());
+            return Ok(Part::empty(upstream));
         }
         let link = self.link(session, upstream)?;
-        let mut pages = Vec::new();
+        let projection = Projection::new(declared.revision, call.revision);
+        let mut part = Part::empty(upstream);
         let mut cursor = None;
-        while pages.len() < MAX_PAGES {
+        while part.pages.len() < MAX_PAGES {
             let request = self.list_request(kind, cursor.as_deref())?;
             let reply = link.call(&request, call).await?;
             let Reply::Relayed(message) = reply else {
@@ -146,7 +170,15 @@ impl Relay {
                     format!("upstream \"{upstream}\" did not list its {}", kind.member()),
                 ));
             };
-            pages.push(items.to_owned());
+            let items = projection.items(kind, items).map_err(|why| {
+                Fault::upstream(
+                    FaultKind::UpstreamInvalid,
+                    format!("upstream \"{upstream}\" sent an ambiguous list"),
+                )
+                .caused_by(why)
+            })?;
+            part.pages.push(items.into_owned());
+            part.hints = part.hints.and(Hints::read(&message));
             let next = message
                 .result_member("nextCursor")
                 .filter(|next| *next != "null");
@@ -156,7 +188,7 @@ impl Relay {
             }
             cursor = next.map(str::to_owned);
         }
-        Ok(pages)
+        Ok(part)
     }
 
     fn is_shown(&self, call: &Call, upstream: &str, kind: ListKind, name: &str) -> bool {
@@ -184,7 +216,6 @@ impl Relay {
         if !session.begin_waiting_for(upstream) {
             return;
         }
-        let view = self.view(&session.endpoint, upstream);
         let (session, upstream) = (Arc::downgrade(session), Arc::clone(upstream));
         self.parts.tasks.spawn_service(async move {
             // One that is open and only slow is not worth a notice at once.
@@ -205,7 +236,7 @@ impl Relay {
                 }
                 if opened {
                     session.end_waiting_for(&upstream);
-                    announce(&session, &view);
+                    announce(&session);
                     return;
                 }
                 drop(session);
@@ -216,11 +247,9 @@ impl Relay {
     }
 }
 
-fn announce(session: &Session, view: &View) {
+fn announce(session: &Session) {
     for what in ["tools", "prompts", "resources"] {
-        if let Some(notice) = view.notice(Notice::list_changed(what)) {
-            session.standalone().notify(notice);
-        }
+        session.standalone().notify(Notice::list_changed(what));
     }
 }
 

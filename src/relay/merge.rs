@@ -7,6 +7,6 @@ mod initialize;
 mod instructions;
 mod list;
 
-pub(super) use initialize::{merged, pure};
+pub(super) use initialize::{OURSELVES, merged, pure};
 pub use instructions::{Instructions, Part};
 pub use list::{ListMerger, Merged};

@@ -13,6 +13,7 @@ pub mod merge;
 mod named;
 pub mod naming;
 mod notify;
+mod project;
 pub mod rewrite;
 mod route;
 mod view;
@@ -39,7 +40,9 @@ use crate::telemetry::metrics::LABELED;
 use crate::upstream::Upstreams;
 use crate::upstream::knowledge::Knowledge;
 
+use self::bring_back::Source;
 use self::naming::{Index, Prefixes};
+use self::project::Projection;
 use self::route::{Route, Target};
 
 /// The spine and what it needs.
@@ -127,7 +130,8 @@ impl Relay {
                 let link = self.link(session, &target.upstream)?;
                 let reply = self.send(permit, &*link, call, &target).await;
                 audited.end(audited_outcome(&reply));
-                self.bring_back(call, &target, reply?)
+                let source = Source::new(link.declared(), call, &target.view);
+                self.bring_back(call, &target, &source, reply?)
             }
             Route::List(list) => self.list(call, session, list).await,
             Route::Everywhere => self.tell_all(call, session).await,
@@ -186,14 +190,21 @@ impl Relay {
         call: &Call,
         target: &Target,
     ) -> Result<Reply, Fault> {
+        let revision = link.declared().map(|declared| declared.revision);
         let request = target.request.as_ref().unwrap_or(&call.message);
-        match target.view.link(call) {
+        let projected = match project::request(call.revision, revision, request) {
+            Some(bytes) => Some(self.reparse(bytes)?),
+            None => None,
+        };
+        let request = projected.as_ref().unwrap_or(request);
+        let projection = Projection::of(revision, call.revision);
+        match target.view.link(call, projection) {
             None => link.call(request, call).await,
-            Some(mapped) => {
+            Some(shown) => {
                 link.call(
                     request,
                     &Call {
-                        link: mapped,
+                        link: shown,
                         ..call.clone()
                     },
                 )

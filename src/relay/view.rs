@@ -1,4 +1,5 @@
-//! One upstream as one endpoint shows it: unchanged, or under mapped names and URIs.
+//! One upstream as one endpoint shows it: unchanged, or under mapped names and URIs; and, to a
+//! client of another revision, in that revision's words.
 
 use std::sync::Arc;
 
@@ -6,9 +7,11 @@ use futures_util::future::BoxFuture;
 
 use super::mapping;
 use super::naming::Prefix;
+use super::project::Projection;
 use crate::call::{
-    Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, Question, Round,
+    Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Question, Round,
 };
+use crate::protocol::{Message, json};
 
 /// How an upstream's names and URIs look on an endpoint (BRIDGING §4).
 #[derive(Debug, Clone)]
@@ -21,7 +24,8 @@ pub(super) enum View {
 
 impl View {
     /// A notification on its way to the client; nothing when it cannot be shown.
-    pub(super) fn notice(&self, notice: Notice) -> Option<Notice> {
+    pub(super) fn notice(&self, projection: Projection, notice: Notice) -> Option<Notice> {
+        let notice = projection.notice(notice)?;
         match self {
             Self::Pure => Some(notice),
             Self::Merged(prefix) => mapping::notice(prefix, notice),
@@ -29,53 +33,82 @@ impl View {
     }
 
     /// A question on its way to the client.
-    pub(super) fn question(&self, question: Question) -> Question {
-        match self {
+    ///
+    /// # Errors
+    /// Why the client cannot be asked.
+    pub(super) fn question(
+        &self,
+        projection: Projection,
+        question: Question,
+    ) -> Result<Question, String> {
+        let question = projection
+            .question(question, elicitation_id)
+            .map_err(|why| why.to_string())?;
+        Ok(match self {
             Self::Pure => question,
             Self::Merged(prefix) => mapping::question(prefix, question),
-        }
+        })
     }
 
     /// The call's link as this upstream may use it; nothing when it is the link itself.
-    pub(super) fn link(&self, call: &Call) -> Option<Arc<dyn DownstreamLink>> {
-        match self {
-            Self::Pure => None,
-            Self::Merged(_) => Some(Arc::new(MappedLink {
-                inner: Arc::clone(&call.link),
-                view: self.clone(),
-            })),
+    pub(super) fn link(
+        &self,
+        call: &Call,
+        projection: Projection,
+    ) -> Option<Arc<dyn DownstreamLink>> {
+        if matches!(self, Self::Pure) && projection.is_identity() {
+            return None;
         }
+        Some(Arc::new(ShownLink {
+            inner: Arc::clone(&call.link),
+            view: self.clone(),
+            projection,
+        }))
     }
 }
 
 /// A downstream link behind a view.
 #[derive(Debug)]
-struct MappedLink {
+struct ShownLink {
     inner: Arc<dyn DownstreamLink>,
     view: View,
+    projection: Projection,
 }
 
-impl DownstreamLink for MappedLink {
+impl DownstreamLink for ShownLink {
     fn capabilities(&self) -> &ClientCapabilities {
         self.inner.capabilities()
     }
 
     fn notify(&self, notice: Notice) {
-        if let Some(notice) = self.view.notice(notice) {
+        // A legacy upstream logs for everybody; a modern client gets what this call asked for
+        // (SPEC C-20).
+        if self.projection.is_up()
+            && notice.kind == NoticeKind::Log
+            && !self
+                .inner
+                .level()
+                .is_some_and(|wanted| is_loud_enough(&notice, wanted))
+        {
+            return;
+        }
+        if let Some(notice) = self.view.notice(self.projection, notice) {
             self.inner.notify(notice);
         }
     }
 
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
-        let entries = round
-            .entries
-            .into_iter()
-            .map(|(key, question)| (key, self.view.question(question)))
-            .collect();
-        self.inner.ask(Round {
-            entries,
-            carry: round.carry,
-        })
+        let shown = |(key, question)| {
+            let question = self.view.question(self.projection, question)?;
+            Ok((key, question))
+        };
+        match round.entries.into_iter().map(shown).collect() {
+            Ok(entries) => self.inner.ask(Round {
+                entries,
+                carry: round.carry,
+            }),
+            Err(why) => Box::pin(std::future::ready(Asked::CannotAsk(why))),
+        }
     }
 
     fn cancel_reason(&self) -> Option<&str> {
@@ -85,4 +118,17 @@ impl DownstreamLink for MappedLink {
     fn level(&self) -> Option<Level> {
         self.inner.level()
     }
+}
+
+/// Whether a log message is at least as severe as `wanted`; one that does not say counts as such.
+pub(super) fn is_loud_enough(notice: &Notice, wanted: Level) -> bool {
+    let level = Message::parse(notice.bytes.clone(), usize::MAX)
+        .ok()
+        .and_then(|message| Level::parse(&json::string(message.param("level")?)?));
+    level.is_none_or(|level| level >= wanted)
+}
+
+/// Names a visit to a URL towards a client that must be able to name it (SPEC C-82).
+fn elicitation_id() -> String {
+    format!("{:032x}", rand::random::<u128>())
 }

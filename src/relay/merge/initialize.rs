@@ -10,6 +10,13 @@ use crate::call::Declared;
 use crate::protocol::{Revision, json};
 use crate::relay::naming::Prefix;
 
+/// JSON text of our own `Implementation`, as clients see it.
+pub(in crate::relay) const OURSELVES: &str = concat!(
+    r#"{"name":"drawbridge","title":"Drawbridge","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}"#
+);
+
 /// On an endpoint that shows one upstream unchanged: what it declared, as far as the revision goes.
 pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
     let capabilities = capabilities::projected(text(&declared.capabilities), revision);
@@ -49,15 +56,10 @@ pub(in crate::relay) fn merged(
             text,
         });
     }
-    let ourselves = concat!(
-        r#"{"name":"drawbridge","title":"Drawbridge","version":""#,
-        env!("CARGO_PKG_VERSION"),
-        r#""}"#
-    );
     result(
         revision,
         &capabilities,
-        ourselves,
+        OURSELVES,
         instructions.finish().as_deref(),
     )
 }

@@ -1,0 +1,66 @@
+//! Content blocks that an older client does not know. Spec: BRIDGING §3.9.
+
+use std::borrow::Cow;
+
+use super::Projection;
+use super::object::{Fate, array, member, object, push_member, string_member};
+use crate::protocol::json::{self, JsonError};
+
+impl Projection {
+    /// Whether there are blocks that the client does not know and the upstream may send.
+    pub(super) fn narrows_content(self) -> bool {
+        self.from > self.to && !self.to.has_structured_content()
+    }
+
+    /// One block, or an array of them.
+    pub(super) fn content(self, text: &str) -> Result<Cow<'_, str>, JsonError> {
+        if text.starts_with('[') {
+            array(text, |block| Ok(self.block(block).into()))
+        } else {
+            Ok(self.block(text))
+        }
+    }
+
+    /// Messages of a prompt.
+    pub(super) fn messages(self, text: &str) -> Result<Cow<'_, str>, JsonError> {
+        array(text, |message| {
+            let message = object(message, |name, value| match name {
+                "content" => Ok(self.content(value)?.into()),
+                _ => Ok(Fate::Keep),
+            })?;
+            Ok(message.into())
+        })
+    }
+
+    fn block(self, block: &str) -> Cow<'_, str> {
+        let kind = string_member(block, "type").unwrap_or_default();
+        let shown = match &*kind {
+            "resource_link" if !self.to.has_structured_content() => {
+                let part = |key| string_member(block, key).unwrap_or_default();
+                let (name, uri) = (part("name"), part("uri"));
+                if name.is_empty() {
+                    uri.into_owned()
+                } else {
+                    format!("{name}: {uri}")
+                }
+            }
+            "audio" if !self.to.has_audio() => {
+                let mime = string_member(block, "mimeType").unwrap_or_default();
+                format!("[audio {mime}, which this client cannot play]")
+            }
+            _ => return Cow::Borrowed(block),
+        };
+        let mut out = text_block(&shown);
+        if let Some(annotations) = member(block, "annotations") {
+            out.pop();
+            push_member(&mut out, "annotations", annotations);
+            out.push('}');
+        }
+        Cow::Owned(out)
+    }
+}
+
+/// The JSON text of a text block.
+pub(super) fn text_block(text: &str) -> String {
+    format!(r#"{{"type":"text","text":{}}}"#, json::quote(text))
+}

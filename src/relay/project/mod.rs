@@ -1,0 +1,109 @@
+//! Messages in another revision than they came in: what a newer peer said that an older one must
+//! not see, and what a newer one expects that an older one never said.
+//! Spec: BRIDGING §3.9; SPEC M-40, M-41, M-80, C-51, C-92.
+//!
+//! Pure: bytes in, bytes out. Where nothing has to change the same bytes come out.
+
+mod content;
+mod error;
+mod object;
+mod question;
+mod request;
+mod result;
+mod schema;
+mod tool;
+
+pub(super) use error::{Asked, Turned, from_upstream as error};
+pub(super) use request::request;
+pub(super) use result::{Hints, Origin, Scope, Unusable};
+
+use std::borrow::Cow;
+
+use crate::call::{Notice, NoticeKind};
+use crate::protocol::json::JsonError;
+use crate::protocol::{Era, Message, Revision, methods};
+
+/// From the revision of an upstream to that of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Projection {
+    from: Revision,
+    to: Revision,
+}
+
+impl Projection {
+    /// From what the upstream speaks to what the client speaks.
+    pub(super) fn new(from: Revision, to: Revision) -> Self {
+        Self { from, to }
+    }
+
+    /// The same where the upstream may not have said yet what it speaks: as from the other era, so
+    /// that nothing passes that might need changing.
+    pub(super) fn of(from: Option<Revision>, to: Revision) -> Self {
+        let unknown = match to.era() {
+            Era::Legacy => Revision::V2026_07_28,
+            Era::Modern => Revision::LATEST_LEGACY,
+        };
+        Self::new(from.unwrap_or(unknown), to)
+    }
+
+    /// Whether nothing is ever changed on the way, but for what a modern result must have.
+    pub(super) fn is_identity(self) -> bool {
+        self.from == self.to
+    }
+
+    /// Whether a legacy upstream answers a modern client.
+    pub(super) fn is_up(self) -> bool {
+        self.from.era() == Era::Legacy && self.to.era() == Era::Modern
+    }
+
+    /// Whether a modern upstream answers a legacy client.
+    fn is_down(self) -> bool {
+        self.from.era() == Era::Modern && self.to.era() == Era::Legacy
+    }
+
+    /// The items of a list of `kind`, the JSON text of an array.
+    ///
+    /// # Errors
+    /// When an object that is rewritten repeats a member.
+    pub(super) fn items(
+        self,
+        kind: methods::ListKind,
+        items: &str,
+    ) -> Result<Cow<'_, str>, JsonError> {
+        if kind != methods::ListKind::Tools || self.is_identity() {
+            return Ok(Cow::Borrowed(items));
+        }
+        object::array(items, |item| Ok(tool::tool(self, item)?.into()))
+    }
+
+    /// A notification toward the client; nothing when its revision does not have it.
+    pub(super) fn notice(self, notice: Notice) -> Option<Notice> {
+        match &notice.kind {
+            NoticeKind::Progress { .. } if !self.to.has_progress_message() => {
+                let message = Message::parse(notice.bytes, usize::MAX).ok()?;
+                let bytes = match message.param("message") {
+                    Some(_) => message.edit().remove_param("message").finish(),
+                    None => message.bytes().clone(),
+                };
+                let kind = notice.kind;
+                Some(Notice { kind, bytes })
+            }
+            NoticeKind::ElicitationComplete if !is_in(ELICITATION_COMPLETE, self.to) => None,
+            NoticeKind::Other if !self.is_identity() => {
+                let message = Message::parse(notice.bytes.clone(), usize::MAX).ok()?;
+                is_in(message.method()?, self.to).then_some(notice)
+            }
+            _ => Some(notice),
+        }
+    }
+}
+
+const ELICITATION_COMPLETE: &str = "notifications/elicitation/complete";
+
+/// Whether a revision has a method; inventions belong to none.
+fn is_in(method: &str, revision: Revision) -> bool {
+    methods::lookup(method).is_none_or(|known| known.is_in(revision))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! JSON objects and arrays with some members changed; what is not named keeps its bytes.
+
+use std::borrow::Cow;
+
+use crate::protocol::json::{self, JsonError};
+
+/// What becomes of a member or an element.
+#[derive(Debug)]
+pub(super) enum Fate<'t> {
+    /// It stays.
+    Keep,
+    /// It is left out.
+    Drop,
+    /// This JSON text stands in its place.
+    Put(Cow<'t, str>),
+}
+
+impl<'t> From<Cow<'t, str>> for Fate<'t> {
+    /// What was borrowed was not changed.
+    fn from(text: Cow<'t, str>) -> Self {
+        match text {
+            Cow::Borrowed(_) => Self::Keep,
+            Cow::Owned(_) => Self::Put(text),
+        }
+    }
+}
+
+/// The object `text` with each member as `fate` says; anything else unread.
+///
+/// # Errors
+/// When the object repeats a member, or is no JSON.
+pub(super) fn object<'t>(
+    text: &'t str,
+    mut fate: impl FnMut(&str, &'t str) -> Result<Fate<'t>, JsonError>,
+) -> Result<Cow<'t, str>, JsonError> {
+    if !text.starts_with('{') {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut changed = false;
+    let mut out = String::new();
+    for (name, value) in json::members(text)? {
+        let value = match fate(&name, value)? {
+            Fate::Keep => Cow::Borrowed(value),
+            Fate::Drop => {
+                changed = true;
+                continue;
+            }
+            Fate::Put(text) => {
+                changed = true;
+                text
+            }
+        };
+        push_member(&mut out, &name, &value);
+    }
+    if !changed {
+        return Ok(Cow::Borrowed(text));
+    }
+    out.push_str(if out.is_empty() { "{}" } else { "}" });
+    Ok(Cow::Owned(out))
+}
+
+/// The array `text` with each element as `fate` says; anything else unread.
+///
+/// # Errors
+/// When the text is no JSON.
+pub(super) fn array<'t>(
+    text: &'t str,
+    mut fate: impl FnMut(&'t str) -> Result<Fate<'t>, JsonError>,
+) -> Result<Cow<'t, str>, JsonError> {
+    if !text.starts_with('[') {
+        return Ok(Cow::Borrowed(text));
+    }
+    let mut changed = false;
+    let mut kept: Vec<Cow<'t, str>> = Vec::new();
+    for element in json::elements(text)? {
+        match fate(element)? {
+            Fate::Keep => kept.push(Cow::Borrowed(element)),
+            Fate::Drop => changed = true,
+            Fate::Put(text) => {
+                changed = true;
+                kept.push(text);
+            }
+        }
+    }
+    if !changed {
+        return Ok(Cow::Borrowed(text));
+    }
+    Ok(Cow::Owned(format!("[{}]", kept.join(","))))
+}
+
+/// Appends a member to an object that is not closed yet; opens one in an empty text.
+pub(super) fn push_member(out: &mut String, name: &str, value: &str) {
+    out.push(if out.is_empty() { '{' } else { ',' });
+    json::quote_into(out, name);
+    out.push(':');
+    out.push_str(value);
+}
+
+/// One member of the object `text`, if it is one and has it.
+pub(super) fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let members = json::members(text).ok()?;
+    let (_, value) = members.into_iter().find(|(known, _)| known == name)?;
+    Some(value)
+}
+
+/// One string member of the object `text`, decoded.
+pub(super) fn string_member<'t>(text: &'t str, name: &str) -> Option<Cow<'t, str>> {
+    json::string(member(text, name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_named_keeps_its_bytes() {
+        let text = r#"{ "a" : [1, 2] , "b":{ } }"#;
+        let kept = object(text, |_, _| Ok(Fate::Keep)).unwrap();
+        assert!(matches!(kept, Cow::Borrowed(same) if same == text));
+        let cut = object(text, |name, _| {
+            Ok(if name == "b" { Fate::Drop } else { Fate::Keep })
+        });
+        assert_eq!(cut.unwrap(), r#"{"a":[1, 2]}"#);
+    }
+
+    #[test]
+    fn an_object_that_loses_everything_is_still_an_object() {
+        assert_eq!(object(r#"{"a":1}"#, |_, _| Ok(Fate::Drop)).unwrap(), "{}");
+        assert_eq!(array("[1,2]", |_| Ok(Fate::Drop)).unwrap(), "[]");
+    }
+
+    #[test]
+    fn an_object_that_two_parsers_read_differently_is_refused() {
+        assert!(object(r#"{"a":1,"a":2}"#, |_, _| Ok(Fate::Keep)).is_err());
+    }
+}

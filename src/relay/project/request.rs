@@ -1,0 +1,52 @@
+//! A client's request as an upstream of another revision may see it. Spec: BRIDGING §3.9.
+
+use bytes::Bytes;
+
+use crate::protocol::{Editor, Era, Message, Revision, meta};
+
+/// What a modern request says of itself.
+const ENVELOPE: [&str; 4] = [
+    meta::PROTOCOL_VERSION,
+    meta::CLIENT_INFO,
+    meta::CLIENT_CAPABILITIES,
+    meta::LOG_LEVEL,
+];
+/// Parameters of a modern request that no legacy server knows; the task of 2025-11-25 means nothing
+/// in a modern one (SPEC K-15).
+const PARAMS: [&str; 3] = ["inputResponses", "requestState", "task"];
+
+/// The request of a client that speaks `from`, for an upstream that speaks `to`; nothing when it
+/// is the request itself. An upstream that is not known yet may be of either era: a modern link
+/// makes the envelope of its own requests itself.
+pub(in crate::relay) fn request(
+    from: Revision,
+    to: Option<Revision>,
+    message: &Message,
+) -> Option<Bytes> {
+    let mut edit = None;
+    let up = to.is_some_and(|to| to.era() == Era::Modern);
+    if from.era() == Era::Modern && !up {
+        for key in ENVELOPE {
+            if message.meta(key).is_some() {
+                edit = Some(edit.unwrap_or_else(|| message.edit()).remove_meta(key));
+            }
+        }
+        for name in PARAMS {
+            if message.param(name).is_some() {
+                edit = Some(edit.unwrap_or_else(|| message.edit()).remove_param(name));
+            }
+        }
+    }
+    // Spec: SPEC C-30.
+    let knows_context = to.is_none_or(Revision::has_structured_content);
+    if !knows_context
+        && message.method() == Some("completion/complete")
+        && message.param("context").is_some()
+    {
+        edit = Some(
+            edit.unwrap_or_else(|| message.edit())
+                .remove_param("context"),
+        );
+    }
+    edit.map(Editor::finish)
+}

@@ -1,0 +1,346 @@
+//! Results toward the client. Spec: BRIDGING §3.9; SPEC M-40, M-41, M-80, C-92.
+
+use std::borrow::Cow;
+
+use super::object::{Fate, object, push_member};
+use super::{Projection, content, schema};
+use crate::protocol::json::{self, JsonError};
+use crate::protocol::methods::{ListKind, lookup};
+use crate::protocol::{Era, Message, meta};
+
+/// What a modern server says of itself in every result (SPEC M-41).
+const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+/// What only modern results have in their `_meta`.
+const RESERVED: [&str; 2] = [SERVER_INFO, meta::SUBSCRIPTION_ID];
+/// Answers that say how long they may be kept, besides lists (SPEC M-80).
+const CACHEABLE: [&str; 4] = [
+    "resources/read",
+    "resources/directory/read",
+    "skills/list",
+    "skills/get",
+];
+
+/// Who may share an answer that is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::relay) enum Scope {
+    /// Everybody.
+    Public,
+    /// One authorization context.
+    Private,
+}
+
+/// How long an answer may be kept, and by whom. Spec: SPEC M-80.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::relay) struct Hints {
+    /// Milliseconds.
+    pub(in crate::relay) ttl_ms: u64,
+    pub(in crate::relay) scope: Scope,
+}
+
+impl Scope {
+    /// The JSON text.
+    pub(in crate::relay) fn as_json(self) -> &'static str {
+        match self {
+            Self::Public => "\"public\"",
+            Self::Private => "\"private\"",
+        }
+    }
+}
+
+impl Hints {
+    /// Nothing.
+    pub(in crate::relay) const NONE: Self = Self {
+        ttl_ms: 0,
+        scope: Scope::Private,
+    };
+
+    /// What takes nothing from any other.
+    pub(in crate::relay) const ANY: Self = Self {
+        ttl_ms: 24 * 60 * 60 * 1000,
+        scope: Scope::Public,
+    };
+
+    /// What holds for two parts together (SPEC M-83).
+    #[must_use]
+    pub(in crate::relay) fn and(self, other: Self) -> Self {
+        let public = self.scope == Scope::Public && other.scope == Scope::Public;
+        Self {
+            ttl_ms: self.ttl_ms.min(other.ttl_ms),
+            scope: if public {
+                Scope::Public
+            } else {
+                Scope::Private
+            },
+        }
+    }
+
+    /// What a result says; nothing where it promises nothing. A TTL that is negative or no
+    /// integer promises nothing either (SPEC M-85).
+    pub(in crate::relay) fn read(message: &Message) -> Self {
+        let ttl = message.result_member("ttlMs");
+        let public = message.result_member("cacheScope") == Some("\"public\"");
+        Self {
+            ttl_ms: ttl
+                .and_then(|ttl| ttl.parse().ok())
+                .unwrap_or(0)
+                .min(Self::ANY.ttl_ms),
+            scope: if public {
+                Scope::Public
+            } else {
+                Scope::Private
+            },
+        }
+    }
+}
+
+/// Where a result comes from, as far as a client learns of it.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::relay) struct Origin<'a> {
+    /// The method that was answered.
+    pub(in crate::relay) method: &'a str,
+    /// JSON text of the server's `Implementation`: ours on a merged endpoint.
+    pub(in crate::relay) server: &'a str,
+    /// Whether it stands in place of what the upstream says of itself.
+    pub(in crate::relay) is_merged: bool,
+    /// What is promised where the upstream promised nothing.
+    pub(in crate::relay) hints: Hints,
+    /// Whether the called tool's output schema is shown wrapped.
+    pub(in crate::relay) wraps: bool,
+}
+
+/// Why a result cannot be shown.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::relay) enum Unusable {
+    /// An object that is rewritten repeats a member.
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    /// A result of a kind that nobody declared (SPEC M-40).
+    #[error("unknown resultType {0}")]
+    Kind(String),
+}
+
+/// Changes of members at the top of a result.
+type Changes<'a> = Vec<(&'static str, Option<Cow<'a, str>>)>;
+
+impl Projection {
+    /// The response of the upstream in the client's revision; the same bytes where nothing changes.
+    ///
+    /// # Errors
+    /// See [`Unusable`].
+    pub(in crate::relay) fn result(
+        self,
+        message: Message,
+        origin: &Origin<'_>,
+    ) -> Result<Message, Unusable> {
+        if self.is_identity() && self.to.era() == Era::Legacy {
+            return Ok(message);
+        }
+        let changes = self.changes(&message, origin)?;
+        if changes.is_empty() {
+            return Ok(message);
+        }
+        let mut edit = message.edit();
+        for (name, value) in changes {
+            edit = match value {
+                Some(value) => edit.result_member(name, value),
+                None => edit.remove_result_member(name),
+            };
+        }
+        let bytes = edit.finish();
+        // What was whole and only had members exchanged is whole.
+        Ok(Message::parse(bytes, usize::MAX).unwrap_or(message))
+    }
+
+    fn changes<'m>(
+        self,
+        message: &'m Message,
+        origin: &Origin<'m>,
+    ) -> Result<Changes<'m>, Unusable> {
+        let mut changes = Changes::new();
+        let kind = message.result_member("resultType");
+        if self.from.era() == Era::Modern
+            && let Some(kind) = kind
+            && !KINDS.contains(&kind)
+        {
+            return Err(Unusable::Kind(kind.chars().take(40).collect()));
+        }
+        if self.to.era() == Era::Modern {
+            self.dress(message, origin, &mut changes)?;
+        } else if self.is_down() {
+            undress(message, &mut changes)?;
+        }
+        if !self.is_identity() {
+            self.body(message, origin, &mut changes)?;
+        }
+        Ok(changes)
+    }
+
+    /// Adds what a modern result has.
+    fn dress<'m>(
+        self,
+        message: &'m Message,
+        origin: &Origin<'m>,
+        changes: &mut Changes<'m>,
+    ) -> Result<(), Unusable> {
+        let kind = message.result_member("resultType");
+        if kind.is_none() || self.is_up() && kind != Some(COMPLETE) {
+            changes.push(("resultType", Some(COMPLETE.into())));
+        }
+        if is_cacheable(origin.method) {
+            let ttl = message.result_member("ttlMs");
+            if self.is_up() || ttl.is_none_or(|ttl| ttl.parse::<u64>().is_err()) {
+                let ttl = origin.hints.ttl_ms.to_string();
+                changes.push(("ttlMs", Some(ttl.into())));
+            }
+            if self.is_up() || message.result_member("cacheScope").is_none() {
+                changes.push(("cacheScope", Some(origin.hints.scope.as_json().into())));
+            }
+        }
+        if let Some(meta) = self.named(message.result_member("_meta"), origin)? {
+            changes.push(("_meta", Some(meta.into())));
+        }
+        Ok(())
+    }
+
+    /// `_meta` of a modern result, where it changes.
+    fn named(self, meta: Option<&str>, origin: &Origin<'_>) -> Result<Option<String>, JsonError> {
+        let members = match meta.filter(|meta| meta.starts_with('{')) {
+            Some(meta) => json::members(meta)?,
+            None => Vec::new(),
+        };
+        let own = members
+            .iter()
+            .any(|(name, info)| name == SERVER_INFO && info.starts_with('{'));
+        if own && !origin.is_merged && !self.is_up() {
+            return Ok(None);
+        }
+        let mut out = String::new();
+        for (name, value) in &members {
+            // A task of 2025-11-25 means nothing here (SPEC K-15).
+            if name != SERVER_INFO && !(self.is_up() && name == meta::RELATED_TASK) {
+                push_member(&mut out, name, value);
+            }
+        }
+        push_member(&mut out, SERVER_INFO, origin.server);
+        out.push('}');
+        Ok(Some(out))
+    }
+
+    /// What the result is about.
+    fn body<'m>(
+        self,
+        message: &'m Message,
+        origin: &Origin<'m>,
+        changes: &mut Changes<'m>,
+    ) -> Result<(), Unusable> {
+        let mut put = |name, text: Cow<'m, str>| {
+            if let Cow::Owned(_) = text {
+                changes.push((name, Some(text)));
+            }
+        };
+        match origin.method {
+            "tools/call" => {
+                let content = message.result_member("content");
+                if let Some(content) = content.filter(|_| self.narrows_content()) {
+                    put("content", self.content(content)?);
+                }
+                let Some(value) = message.result_member("structuredContent") else {
+                    return Ok(());
+                };
+                if self.to.era() == Era::Legacy && is_empty(content) {
+                    let text = content::text_block(value);
+                    put("content", format!("[{text}]").into());
+                }
+                if self.is_down()
+                    && self.to.has_structured_content()
+                    && (origin.wraps || !value.starts_with('{'))
+                {
+                    let wrapped = schema::wrapped_value(value);
+                    put("structuredContent", wrapped.into());
+                }
+            }
+            "prompts/get" if self.narrows_content() => {
+                if let Some(messages) = message.result_member("messages") {
+                    put("messages", self.messages(messages)?);
+                }
+            }
+            "tools/list" => {
+                if let Some(tools) = message.result_member("tools") {
+                    put("tools", self.items(ListKind::Tools, tools)?);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A result that we wrote, JSON text of an object, in the client's revision.
+    pub(in crate::relay) fn authored(self, result: String, origin: &Origin<'_>) -> String {
+        if self.to.era() == Era::Legacy {
+            return result;
+        }
+        let mut out = result;
+        // Everything that is added comes last, so that a TTL can be replaced cheaply.
+        out.pop();
+        let mut add = |name: &str, value: &str| {
+            if !out.ends_with('{') {
+                out.push(',');
+            }
+            json::quote_into(&mut out, name);
+            out.push(':');
+            out.push_str(value);
+        };
+        add("resultType", COMPLETE);
+        add("_meta", &format!("{{\"{SERVER_INFO}\":{}}}", origin.server));
+        if is_cacheable(origin.method) {
+            add("cacheScope", origin.hints.scope.as_json());
+            add("ttlMs", &origin.hints.ttl_ms.to_string());
+        }
+        out.push('}');
+        out
+    }
+}
+
+const COMPLETE: &str = "\"complete\"";
+/// Kinds of results that may pass: a task only where it was asked for, which the relay saw to.
+const KINDS: [&str; 2] = [COMPLETE, "\"task\""];
+
+/// Takes out what only a modern result has.
+fn undress<'m>(message: &'m Message, changes: &mut Changes<'m>) -> Result<(), JsonError> {
+    for name in ["resultType", "ttlMs", "cacheScope"] {
+        if message.result_member(name).is_some() {
+            changes.push((name, None));
+        }
+    }
+    let Some(meta) = message.result_member("_meta") else {
+        return Ok(());
+    };
+    let kept = object(meta, |name, _| {
+        let reserved = RESERVED.contains(&name);
+        Ok(if reserved { Fate::Drop } else { Fate::Keep })
+    })?;
+    match kept {
+        Cow::Borrowed(_) => {}
+        Cow::Owned(kept) if kept == "{}" => changes.push(("_meta", None)),
+        kept @ Cow::Owned(_) => changes.push(("_meta", Some(kept))),
+    }
+    Ok(())
+}
+
+fn is_cacheable(method: &str) -> bool {
+    lookup(method).is_some_and(|known| known.list.is_some()) || CACHEABLE.contains(&method)
+}
+
+fn is_empty(content: Option<&str>) -> bool {
+    content.is_none_or(|content| {
+        json::elements(content).is_ok_and(|blocks| blocks.is_empty()) || !content.starts_with('[')
+    })
+}
+
+/// The text of a tool's failure, for a model to act on.
+pub(super) fn tool_error(text: &str) -> String {
+    format!(
+        r#"{{"content":[{}],"isError":true}}"#,
+        content::text_block(text)
+    )
+}
