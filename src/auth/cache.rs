@@ -1,4 +1,4 @@
-//! Tokens that were verified before: a look-up instead of a signature check.
+//! Tokens that were judged before: a look-up instead of a signature check or a question.
 //!
 //! Keyed by the SHA-256 of endpoint and token, so that a token verified on one endpoint counts on
 //! no other, and so that no token is kept. Bounded in number and in time.
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
+use super::reject::Reject;
 use crate::call::Principal;
 use crate::telemetry::metrics::{GAUGES, Open};
 
@@ -17,7 +18,7 @@ const SHARDS: usize = 16;
 /// Tokens kept in one part.
 const SHARD_TOKENS: usize = 1024;
 /// A token is verified anew after this, whatever its expiry.
-const MAX_AGE: Duration = Duration::from_mins(5);
+pub(super) const MAX_AGE: Duration = Duration::from_mins(5);
 
 /// Stands for one token on one endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,7 +34,7 @@ pub(super) struct Verified {
     pub(super) generation: u64,
 }
 
-/// Verified tokens, by key.
+/// Judged tokens, by key.
 #[derive(Debug)]
 pub(super) struct TokenCache {
     shards: [Mutex<HashMap<TokenKey, Entry>>; SHARDS],
@@ -41,7 +42,7 @@ pub(super) struct TokenCache {
 
 #[derive(Debug)]
 struct Entry {
-    verified: Verified,
+    judged: Result<Verified, Reject>,
     /// Since the Unix epoch.
     until: Duration,
     _counted: Open,
@@ -68,18 +69,33 @@ impl TokenCache {
     }
 
     /// What is known of a token at `now`.
-    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<Verified> {
+    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<Result<Verified, Reject>> {
         let shard = self.shard(key).lock();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let entry = shard.get(key).filter(|entry| now < entry.until)?;
-        Some(entry.verified.clone())
+        Some(entry.judged.clone())
     }
 
-    /// Remembers a verified token until it expires, five minutes at most. When the shard is full,
-    /// what has expired goes, else what would expire first.
-    pub(super) fn put(&self, key: TokenKey, verified: Verified, now: Duration) {
+    /// Remembers a verified token until it expires, `max_age` at most.
+    pub(super) fn put(&self, key: TokenKey, verified: Verified, now: Duration, max_age: Duration) {
         let expires = verified.principal.expires_at().unwrap_or(Duration::MAX);
-        let until = expires.min(now.saturating_add(MAX_AGE));
+        let until = expires.min(now.saturating_add(max_age.min(MAX_AGE)));
+        self.keep(key, Ok(verified), now, until);
+    }
+
+    /// Remembers for `age` that a token was refused.
+    pub(super) fn put_refused(&self, key: TokenKey, reject: Reject, now: Duration, age: Duration) {
+        self.keep(key, Err(reject), now, now.saturating_add(age));
+    }
+
+    /// When the shard is full, what has expired goes, else what would expire first.
+    fn keep(
+        &self,
+        key: TokenKey,
+        judged: Result<Verified, Reject>,
+        now: Duration,
+        until: Duration,
+    ) {
         if until <= now {
             return;
         }
@@ -95,7 +111,7 @@ impl TokenCache {
             }
         }
         let entry = Entry {
-            verified,
+            judged,
             until,
             _counted: GAUGES.token_cache_size.enter(),
         };
@@ -127,7 +143,7 @@ mod tests {
     fn a_token_is_remembered_for_five_minutes() {
         let cache = TokenCache::new();
         let key = TokenKey::of("mcp", b"token");
-        cache.put(key, verified(Some(NOW + 10 * MAX_AGE)), NOW);
+        cache.put(key, verified(Some(NOW + 10 * MAX_AGE)), NOW, MAX_AGE);
         assert!(cache.get(&key, NOW + Duration::from_secs(299)).is_some());
         assert!(cache.get(&key, NOW + MAX_AGE).is_none());
     }
@@ -137,9 +153,22 @@ mod tests {
         let cache = TokenCache::new();
         let key = TokenKey::of("mcp", b"token");
         let expires = NOW + Duration::from_secs(10);
-        cache.put(key, verified(Some(expires)), NOW);
+        cache.put(key, verified(Some(expires)), NOW, MAX_AGE);
         assert!(cache.get(&key, NOW + Duration::from_secs(9)).is_some());
         assert!(cache.get(&key, expires).is_none());
+    }
+
+    #[test]
+    fn a_shorter_age_counts_and_a_refusal_is_forgotten_too() {
+        let cache = TokenCache::new();
+        let key = TokenKey::of("mcp", b"token");
+        let age = Duration::from_secs(30);
+        cache.put(key, verified(None), NOW, age);
+        assert!(cache.get(&key, NOW + age).is_none());
+        cache.put_refused(key, Reject::Inactive, NOW, age);
+        let refused = cache.get(&key, NOW).expect("remembered");
+        assert_eq!(refused.err(), Some(Reject::Inactive));
+        assert!(cache.get(&key, NOW + age).is_none());
     }
 
     #[test]
@@ -153,7 +182,7 @@ mod tests {
         let cache = TokenCache::new();
         for n in 0..2 * SHARDS * SHARD_TOKENS {
             let key = TokenKey::of("mcp", n.to_string().as_bytes());
-            cache.put(key, verified(None), NOW);
+            cache.put(key, verified(None), NOW, MAX_AGE);
         }
         let kept: usize = cache
             .shards

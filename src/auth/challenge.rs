@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 #[derive(Debug, Clone)]
 pub struct Denied {
     /// 400 for malformed credentials, 401 for a missing or bad token, 403 for missing scopes, 503
-    /// while an issuer's keys cannot be had and the token can therefore not be judged.
+    /// while an issuer cannot be asked and the token can therefore not be judged.
     pub status: StatusCode,
     /// The value of `WWW-Authenticate`; absent with 503.
     pub challenge: Option<HeaderValue>,
@@ -61,12 +61,12 @@ impl Denied {
         }
     }
 
-    /// The keys of the token's issuer cannot be had at the moment.
-    pub(super) fn keys_unavailable() -> Self {
+    /// What is needed to judge the token cannot be had at the moment.
+    pub(super) fn unavailable(reason: &'static str) -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
             challenge: None,
-            reason: "keys_unavailable",
+            reason,
         }
     }
 }

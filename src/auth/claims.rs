@@ -42,6 +42,11 @@ impl<'a> Members<'a> {
         Ok(all.into_iter().map(|Text(text)| text).collect())
     }
 
+    /// A member that is `true` or `false`; `Ok(None)` when it is not there.
+    pub(super) fn flag(&self, name: &str) -> Result<Option<bool>, WrongType> {
+        self.typed(name)
+    }
+
     /// A member that is a time, in seconds since the Unix epoch; fractions are allowed.
     /// Spec: RFC 7519 §2, `NumericDate`
     pub(super) fn time(&self, name: &str) -> Result<Option<f64>, WrongType> {

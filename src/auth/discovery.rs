@@ -1,4 +1,4 @@
-//! From an issuer identifier to the place of its keys.
+//! From an issuer identifier to the place of its keys, or of its introspection.
 //!
 //! Spec: RFC 8414 §3, `OpenID` Connect Discovery 1.0 §4; the orders are those of SPEC B-02.
 
@@ -7,7 +7,7 @@ use url::Url;
 
 use super::fetch::{FetchError, Fetcher};
 
-/// Why an issuer's keys could not be found.
+/// Why what an issuer offers could not be found.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiscoveryError {
     #[error("the issuer is not a URL")]
@@ -26,11 +26,12 @@ pub(super) enum DiscoveryError {
     },
     #[error("the metadata at {0} is that of another issuer")]
     OtherIssuer(Url),
-    #[error("the metadata at {url} names no usable key set")]
-    KeySetUrl {
+    #[error("the metadata at {url} names no usable `{member}`")]
+    Member {
         url: Url,
+        member: &'static str,
         #[source]
-        source: url::ParseError,
+        source: Option<url::ParseError>,
     },
 }
 
@@ -38,7 +39,9 @@ pub(super) enum DiscoveryError {
 #[derive(Debug, Deserialize)]
 struct Metadata {
     issuer: String,
-    jwks_uri: String,
+    jwks_uri: Option<String>,
+    introspection_endpoint: Option<String>,
+    introspection_endpoint_auth_methods_supported: Option<Vec<String>>,
 }
 
 /// Fetches the key set document of `issuer`.
@@ -50,17 +53,64 @@ struct Metadata {
 /// Dropping the future abandons the request under way.
 pub(super) async fn key_set(fetcher: &Fetcher, issuer: &str) -> Result<Vec<u8>, DiscoveryError> {
     let base = Url::parse(issuer)?;
+    let (_, url) = find(fetcher, issuer, &base, "jwks_uri", |metadata| {
+        metadata.jwks_uri.as_deref()
+    })
+    .await?;
+    fetcher
+        .get(&url, &base)
+        .await
+        .map_err(|source| DiscoveryError::Fetch { url, source })
+}
+
+/// Where `issuer` answers questions about its tokens, and whether it wants our credentials in the
+/// body, because it does not take them as `Authorization`. Spec: RFC 8414 §2
+///
+/// # Errors
+/// What stopped the last of the places that may hold the metadata.
+///
+/// # Cancel safety
+/// Dropping the future abandons the request under way.
+pub(super) async fn introspection(
+    fetcher: &Fetcher,
+    issuer: &str,
+) -> Result<(Url, bool), DiscoveryError> {
+    let base = Url::parse(issuer)?;
+    let member = "introspection_endpoint";
+    let (metadata, url) = find(fetcher, issuer, &base, member, |metadata| {
+        metadata.introspection_endpoint.as_deref()
+    })
+    .await?;
+    let methods = metadata.introspection_endpoint_auth_methods_supported;
+    let takes = |name: &str| methods.iter().flatten().any(|method| method == name);
+    Ok((
+        url,
+        takes("client_secret_post") && !takes("client_secret_basic"),
+    ))
+}
+
+/// The first metadata that has the member which `read` picks, and the URL there.
+async fn find(
+    fetcher: &Fetcher,
+    issuer: &str,
+    base: &Url,
+    member: &'static str,
+    read: fn(&Metadata) -> Option<&str>,
+) -> Result<(Metadata, Url), DiscoveryError> {
     let mut failure = DiscoveryError::OtherIssuer(base.clone());
-    for url in places(&base) {
-        match metadata(fetcher, issuer, &base, &url).await {
-            Ok(metadata) => {
-                let url = Url::parse(&metadata.jwks_uri)
-                    .map_err(|source| DiscoveryError::KeySetUrl { url, source })?;
-                return fetcher
-                    .get(&url, &base)
-                    .await
-                    .map_err(|source| DiscoveryError::Fetch { url, source });
-            }
+    for url in places(base) {
+        match metadata(fetcher, issuer, base, &url).await {
+            Ok(metadata) => match read(&metadata).map(Url::parse) {
+                Some(Ok(found)) => return Ok((metadata, found)),
+                wrong => {
+                    let source = wrong.and_then(Result::err);
+                    failure = DiscoveryError::Member {
+                        url,
+                        member,
+                        source,
+                    };
+                }
+            },
             // Another place on a host that does not answer will not do better.
             Err(
                 error @ DiscoveryError::Fetch {

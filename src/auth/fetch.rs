@@ -1,4 +1,5 @@
-//! Fetches of issuers' documents, the only HTTP requests of the resource server.
+//! Fetches of issuers' documents and questions about tokens: the only HTTP requests of the resource
+//! server.
 //!
 //! A URL on the issuer's own origin is as trusted as the operator who wrote it down; any other is
 //! learned from a document and goes through the egress rules, names being judged by the addresses
@@ -8,16 +9,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use http::header::ACCEPT;
+use http::HeaderValue;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
-use reqwest::{Client, ClientBuilder};
+use reqwest::{Client, ClientBuilder, Response};
 use url::{Host, Url};
 
 use crate::egress::{self, Refusal};
 
 /// The largest document that is read, in bytes.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
+/// The largest answer about one token, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// For one document, connecting included.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// For the connection alone.
@@ -33,8 +37,8 @@ pub(super) enum FetchError {
     Transport(#[from] reqwest::Error),
     #[error("the answer was HTTP {0}")]
     Status(u16),
-    #[error("the document is larger than 1 MiB")]
-    TooLarge,
+    #[error("the document is larger than {0} bytes")]
+    TooLarge(usize),
 }
 
 /// The two clients: one for each kind of trust.
@@ -67,29 +71,64 @@ impl Fetcher {
     /// # Cancel safety
     /// Dropping the future abandons the request.
     pub(super) async fn get(&self, url: &Url, issuer: &Url) -> Result<Vec<u8>, FetchError> {
-        let client = if url.origin() == issuer.origin() {
+        let client = self.client(url, issuer)?;
+        let request = client.get(url.clone()).header(ACCEPT, "application/json");
+        read(request.send().await?, MAX_BYTES).await
+    }
+
+    /// Posts a form to `url` for an issuer that the operator configured as `issuer`; the answer may
+    /// have 64 KiB. No error holds anything of the form or of `authorization`.
+    ///
+    /// # Errors
+    /// There is no answer, it is not a 200, or the URL must not be contacted.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub(super) async fn post(
+        &self,
+        url: &Url,
+        issuer: &Url,
+        authorization: Option<HeaderValue>,
+        form: String,
+    ) -> Result<Vec<u8>, FetchError> {
+        let client = self.client(url, issuer)?;
+        let mut request = client
+            .post(url.clone())
+            .header(ACCEPT, "application/json")
+            .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+            .body(form);
+        if let Some(authorization) = authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        read(request.send().await?, MAX_ANSWER_BYTES).await
+    }
+
+    /// The client for `url`, which stands there by the operator's word or by a document's.
+    fn client(&self, url: &Url, issuer: &Url) -> Result<&Client, Refusal> {
+        if url.origin() == issuer.origin() {
             check_configured(url)?;
-            &self.configured
+            Ok(&self.configured)
         } else {
             egress::check_url(url)?;
-            &self.learned
-        };
-        let request = client.get(url.clone()).header(ACCEPT, "application/json");
-        let answer = request.send().await?;
-        if answer.status() != http::StatusCode::OK {
-            return Err(FetchError::Status(answer.status().as_u16()));
+            Ok(&self.learned)
         }
-        let mut document = Vec::new();
-        let mut body = answer.bytes_stream();
-        while let Some(chunk) = body.next().await {
-            let chunk = chunk?;
-            if document.len() + chunk.len() > MAX_BYTES {
-                return Err(FetchError::TooLarge);
-            }
-            document.extend_from_slice(&chunk);
-        }
-        Ok(document)
     }
+}
+
+async fn read(answer: Response, limit: usize) -> Result<Vec<u8>, FetchError> {
+    if answer.status() != http::StatusCode::OK {
+        return Err(FetchError::Status(answer.status().as_u16()));
+    }
+    let mut document = Vec::new();
+    let mut body = answer.bytes_stream();
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk?;
+        if document.len() + chunk.len() > limit {
+            return Err(FetchError::TooLarge(limit));
+        }
+        document.extend_from_slice(&chunk);
+    }
+    Ok(document)
 }
 
 fn builder() -> ClientBuilder {
@@ -104,7 +143,7 @@ fn builder() -> ClientBuilder {
         .referer(false)
         .timeout(TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
-        .pool_max_idle_per_host(1)
+        .pool_max_idle_per_host(4)
 }
 
 /// Plain HTTP is for hosts of this machine. SPEC A-24

@@ -13,6 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::discovery::{self, DiscoveryError};
 use super::fetch::{Fetcher, MAX_BYTES};
+use super::introspection::Introspection;
 use super::key_set::{KeySet, NotAKeySet};
 use crate::config;
 use crate::lifecycle::Tasks;
@@ -61,6 +62,8 @@ pub(super) struct Issuer {
     pub(super) audiences: Vec<String>,
     /// The claim that identifies the subject.
     pub(super) subject_claim: String,
+    /// How it is asked about tokens, if it is.
+    pub(super) introspection: Option<Introspection>,
     source: Source,
     keys: RwLock<Option<Arc<Keys>>>,
     /// Grows whenever the keys change.
@@ -93,7 +96,7 @@ impl Issuer {
     /// The file holds no keys.
     pub(super) fn new(
         config: &config::Issuer,
-        fetcher: impl FnOnce() -> Result<Fetcher, super::AuthError>,
+        fetcher: &mut impl FnMut() -> Result<Fetcher, super::AuthError>,
     ) -> Result<Self, super::AuthError> {
         let (source, keys) = if let Some(path) = &config.jwks_file {
             let keys = std::fs::read(path)
@@ -107,8 +110,13 @@ impl Issuer {
         } else {
             (Source::Discovery(fetcher()?), None)
         };
+        let introspection = match &config.introspection {
+            Some(how) => Some(Introspection::new(how, &config.issuer, fetcher()?)),
+            None => None,
+        };
         Ok(Self {
             id: config.issuer.clone(),
+            introspection,
             audiences: config.audiences.clone(),
             subject_claim: config.subject_claim.clone().unwrap_or_else(|| "sub".into()),
             source,

@@ -1,88 +1,19 @@
-//! What makes a JWT an access token for us. The signature is checked by `key_set`; everything else
-//! here, by our own reading: the library's validation passes tokens without audience or issuer.
+//! What makes a JWT an access token for us. The signature is checked by `key_set`, the claims by
+//! `terms`, by our own reading: the library's validation passes tokens without audience or issuer.
 //!
 //! Spec: RFC 9068 §4, RFC 8725 §3; SPEC.
-
-use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;
 
-use super::claims::{Members, WrongType};
-use super::scope::Hierarchy;
+use super::claims::Members;
+use super::reject::Reject;
+use super::terms::{Missing, Terms};
 use crate::call::Principal;
 
 /// The longest token that is looked at, in bytes.
-const MAX_LEN: usize = 16 * 1024;
-/// How far the issuer's clock may differ from ours, in seconds.
-const SKEW_SECS: f64 = 60.0;
-
-/// Why a token is not accepted. The order is that of the checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reject {
-    TooLong,
-    NotAJwt,
-    Algorithm,
-    Type,
-    Critical,
-    Claim,
-    Issuer,
-    Audience,
-    Expired,
-    NotYet,
-    Subject,
-    Bound,
-    UnknownKey,
-    Signature,
-}
-
-impl Reject {
-    /// One word for logs and metrics.
-    pub(super) fn reason(self) -> &'static str {
-        match self {
-            Self::TooLong => "token_too_long",
-            Self::NotAJwt => "token_not_a_jwt",
-            Self::Algorithm => "token_algorithm",
-            Self::Type => "token_type",
-            Self::Critical => "token_critical",
-            Self::Claim => "token_claim",
-            Self::Issuer => "token_issuer",
-            Self::Audience => "token_audience",
-            Self::Expired => "token_expired",
-            Self::NotYet => "token_not_yet_valid",
-            Self::Subject => "token_subject",
-            Self::Bound => "token_bound",
-            Self::UnknownKey => "token_unknown_key",
-            Self::Signature => "token_signature",
-        }
-    }
-
-    /// For the client, in the challenge.
-    pub(super) fn description(self) -> &'static str {
-        match self {
-            Self::TooLong => "the token is too long",
-            Self::NotAJwt => "the token is not a signed JWT",
-            Self::Algorithm => "the signature algorithm is not accepted",
-            Self::Type => "the token is not an access token",
-            Self::Critical => "the token has critical header parameters",
-            Self::Claim => "a claim is not of its type",
-            Self::Issuer => "the issuer is not trusted here",
-            Self::Audience => "the token was issued for another resource",
-            Self::Expired => "the token has expired",
-            Self::NotYet => "the token is not valid yet",
-            Self::Subject => "the token names no subject",
-            Self::Bound => "sender-constrained tokens are not accepted",
-            Self::UnknownKey | Self::Signature => "the signature cannot be verified",
-        }
-    }
-}
-
-impl From<WrongType> for Reject {
-    fn from(_: WrongType) -> Self {
-        Self::Claim
-    }
-}
+pub(super) const MAX_LEN: usize = 16 * 1024;
 
 /// A token taken apart, nothing of it verified.
 #[derive(Debug)]
@@ -102,22 +33,6 @@ pub(super) struct Header {
     pub(super) key_id: Option<String>,
     /// Whether the type says access token; else the claims have to show that it is no other kind.
     is_access_token: bool,
-}
-
-/// What a token has to fulfil besides its signature.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Terms<'a> {
-    pub(super) issuer: &'a str,
-    /// The resource identifier of the endpoint.
-    pub(super) resource: &'a str,
-    /// Other audiences that the operator accepts here.
-    pub(super) audiences: [&'a [String]; 2],
-    /// The claim that identifies the subject.
-    pub(super) subject_claim: &'a str,
-    /// Which scopes bring others with them.
-    pub(super) hierarchy: &'a Hierarchy,
-    /// Seconds since the Unix epoch.
-    pub(super) now: f64,
 }
 
 impl<'t> Token<'t> {
@@ -212,56 +127,7 @@ pub(super) fn check(
     if !header.is_access_token && is_another_kind(claims)? {
         return Err(Reject::Type);
     }
-    if claims.text("iss")?.as_deref() != Some(terms.issuer) {
-        return Err(Reject::Issuer);
-    }
-    let audiences = claims.texts("aud")?;
-    let mut distinct: Vec<&str> = audiences.iter().map(AsRef::as_ref).collect();
-    distinct.sort_unstable();
-    distinct.dedup();
-    let is_ours = |audience: &str| {
-        audience == terms.resource
-            || terms
-                .audiences
-                .iter()
-                .any(|more| more.iter().any(|accepted| accepted == audience))
-    };
-    // An audience that stands there twice is no mistake that an issuer makes by itself.
-    if distinct.len() != audiences.len() || !distinct.into_iter().any(is_ours) {
-        return Err(Reject::Audience);
-    }
-    let expires = claims.time("exp")?.ok_or(Reject::Claim)?;
-    if terms.now >= expires + SKEW_SECS {
-        return Err(Reject::Expired);
-    }
-    for start in ["nbf", "iat"] {
-        if claims
-            .time(start)?
-            .is_some_and(|start| start > terms.now + SKEW_SECS)
-        {
-            return Err(Reject::NotYet);
-        }
-    }
-    let subject = claims
-        .text(terms.subject_claim)?
-        .filter(|subject| !subject.is_empty())
-        .ok_or(Reject::Subject)?;
-    // Spec: RFC 9449 §7.1, RFC 8705 §3: such a token is worth nothing without its key; SPEC A-40
-    if claims.has("cnf") {
-        return Err(Reject::Bound);
-    }
-    let client = match claims.text("client_id")? {
-        Some(client) => client,
-        None => claims.text("azp")?.unwrap_or_default(),
-    };
-    let expires = std::time::Duration::try_from_secs_f64(expires).map_err(|_| Reject::Claim)?;
-    Ok(Principal::new(
-        terms.issuer,
-        &subject,
-        &client,
-        terms.hierarchy.expand(scopes(claims)?),
-        Some(expires),
-    ))
+    terms.admit(claims, Missing::Refused)
 }
 
 /// Whether the claims are those of an ID token, a logout token, or (as Keycloak marks them) of
@@ -271,15 +137,4 @@ fn is_another_kind(claims: &Members<'_>) -> Result<bool, Reject> {
     let kind = claims.text("typ")?;
     Ok(FOREIGN.iter().any(|name| claims.has(name))
         || kind.is_some_and(|kind| !kind.eq_ignore_ascii_case("Bearer")))
-}
-
-/// `scope` as RFC 9068 §2.2.3 has it, else `scp` as some servers do: a string or an array.
-fn scopes(claims: &Members<'_>) -> Result<BTreeSet<String>, Reject> {
-    let name = if claims.has("scope") { "scope" } else { "scp" };
-    let texts = claims.texts(name)?;
-    let words = texts.iter().flat_map(|text| text.split(' '));
-    Ok(words
-        .filter(|scope| !scope.is_empty())
-        .map(str::to_owned)
-        .collect())
 }

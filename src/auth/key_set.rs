@@ -9,7 +9,8 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::jwt::{Header, Reject, Token, algorithm_named};
+use super::jwt::{Header, Token, algorithm_named};
+use super::reject::Reject;
 
 /// Keys that are kept of one set.
 const MAX_KEYS: usize = 100;

@@ -1,6 +1,6 @@
 //! The resource server: who is calling, and the refusal when nobody we know is.
 //!
-//! Spec: RFC 6750, RFC 9068, RFC 9728; MCP 2025-11-25, Authorization; SPEC §8. It knows tokens and
+//! Spec: RFC 6750, RFC 7662, RFC 9068, RFC 9728; MCP 2025-11-25, Authorization; SPEC §8. It knows tokens and
 //! scopes of endpoints; what a caller may do with single tools is `policy`'s.
 
 mod bearer;
@@ -9,15 +9,19 @@ mod challenge;
 mod claims;
 mod discovery;
 mod fetch;
+mod introspection;
 mod issuer;
 mod jwt;
 mod key_set;
 mod metadata;
+mod reject;
 #[cfg(test)]
 mod samples;
 mod scope;
+mod terms;
 #[cfg(test)]
 mod tests;
+mod verification;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,12 +30,12 @@ use std::time::Duration;
 use http::{HeaderMap, StatusCode};
 
 use self::bearer::{Malformed, Presented};
-use self::cache::{TokenCache, TokenKey, Verified};
+use self::cache::{TokenCache, TokenKey};
 pub use self::challenge::Denied;
 use self::fetch::Fetcher;
 use self::issuer::Issuer;
-use self::jwt::{Reject, Terms, Token};
 pub use self::metadata::metadata;
+use self::reject::Reject;
 use self::scope::Hierarchy;
 use crate::call::Principal;
 use crate::clock::SharedClock;
@@ -93,7 +97,8 @@ impl Authenticator {
             .iter()
             .map(|issuer| Issuer::new(issuer, &mut fetcher).map(Arc::new))
             .collect::<Result<Vec<_>, _>>()?;
-        for issuer in &issuers {
+        // One that is asked about tokens may have no keys at all.
+        for issuer in issuers.iter().filter(|one| one.introspection.is_none()) {
             issuer.refresh_stale(&tasks);
         }
         let known_scopes = config
@@ -157,9 +162,9 @@ impl Authenticator {
         let key = TokenKey::of(&endpoint.name, token);
         let now = self.clock.now();
         let principal = match self.recall(&key, now) {
-            Some(principal) => {
+            Some(judged) => {
                 COUNTERS.token_cache_hits.add(1);
-                principal
+                judged.map_err(|reject| refuse_token(endpoint, reject))?
             }
             None => Box::pin(self.verify_anew(token, endpoint, key, now)).await?,
         };
@@ -174,87 +179,16 @@ impl Authenticator {
         }
     }
 
-    /// A caller whose token was verified with keys that are still the issuer's.
-    fn recall(&self, key: &TokenKey, now: Duration) -> Option<Arc<Principal>> {
-        let verified = self.cache.get(key, now)?;
-        let issuer = self.issuers.get(verified.issuer)?;
-        (issuer.generation() == verified.generation).then_some(verified.principal)
-    }
-
-    async fn verify_anew(
-        &self,
-        token: &[u8],
-        endpoint: &Endpoint,
-        key: TokenKey,
-        now: Duration,
-    ) -> Result<Arc<Principal>, Denied> {
-        COUNTERS.token_cache_misses.add(1);
-        let token =
-            bearer::b64token(token).ok_or_else(|| refuse_malformed(endpoint, Malformed::Syntax))?;
-        match self.verify(token, endpoint, now).await {
+    /// What was found about a token, with keys that are still the issuer's.
+    fn recall(&self, key: &TokenKey, now: Duration) -> Option<Result<Arc<Principal>, Reject>> {
+        match self.cache.get(key, now)? {
             Ok(verified) => {
-                let principal = Arc::clone(&verified.principal);
-                self.cache.put(key, verified, now);
-                Ok(principal)
+                let issuer = self.issuers.get(verified.issuer)?;
+                let is_current = issuer.generation() == verified.generation;
+                is_current.then_some(Ok(verified.principal))
             }
-            Err(Failure::Rejected(reject)) => Err(refuse_token(endpoint, reject)),
-            Err(Failure::NoKeys) => Err(Denied::keys_unavailable()),
+            Err(reject) => Some(Err(reject)),
         }
-    }
-
-    async fn verify(
-        &self,
-        token: &str,
-        endpoint: &Endpoint,
-        now: Duration,
-    ) -> Result<Verified, Failure> {
-        let token = Token::read(token)?;
-        let claims = token.claims()?;
-        // The claim picks whose rules and keys apply; it is believed once they agree. SPEC A-21
-        let named = claims.text("iss").map_err(Reject::from)?;
-        let (position, issuer) = self
-            .issuers
-            .iter()
-            .enumerate()
-            .find(|(_, issuer)| Some(issuer.id.as_str()) == named.as_deref())
-            .filter(|(_, issuer)| metadata::accepts_issuer(endpoint, &issuer.id))
-            .ok_or(Reject::Issuer)?;
-        let terms = Terms {
-            issuer: &issuer.id,
-            resource: &endpoint.resource,
-            audiences: [&endpoint.audiences, &issuer.audiences],
-            subject_claim: &issuer.subject_claim,
-            hierarchy: &self.hierarchy,
-            now: now.as_secs_f64(),
-        };
-        let principal = jwt::check(&token.header, &claims, &terms)?;
-        let generation = self.verify_signature(issuer, &token).await?;
-        Ok(Verified {
-            principal: Arc::new(principal),
-            issuer: position,
-            generation,
-        })
-    }
-
-    /// Verifies the signature, if need be with keys fetched for it, and tells their generation.
-    async fn verify_signature(
-        &self,
-        issuer: &Arc<Issuer>,
-        token: &Token<'_>,
-    ) -> Result<u64, Failure> {
-        issuer.refresh_stale(&self.tasks);
-        // Read before the keys: if they change in between, the entry is stale from the start.
-        let generation = issuer.generation();
-        if let Some(keys) = issuer.keys() {
-            match keys.set.verify(token) {
-                Err(Reject::UnknownKey) => {}
-                result => return Ok(result.map(|()| generation)?),
-            }
-        }
-        issuer.refresh(&self.tasks).await;
-        let generation = issuer.generation();
-        let keys = issuer.keys().ok_or(Failure::NoKeys)?;
-        Ok(keys.set.verify(token).map(|()| generation)?)
     }
 
     /// The time by which tokens are judged, since the Unix epoch.
@@ -284,19 +218,6 @@ impl Authenticator {
             }
         }
         Denied::insufficient_scope(endpoint, &all)
-    }
-}
-
-/// Why a token was not verified.
-#[derive(Debug, PartialEq, Eq)]
-enum Failure {
-    Rejected(Reject),
-    NoKeys,
-}
-
-impl From<Reject> for Failure {
-    fn from(reject: Reject) -> Self {
-        Self::Rejected(reject)
     }
 }
 

@@ -35,6 +35,7 @@ pub(super) fn auth(issuers: &[&str]) -> Auth {
         jwks_file: None,
         audiences: Vec::new(),
         subject_claim: None,
+        introspection: None,
     };
     Auth {
         mode: AuthMode::OAuth,

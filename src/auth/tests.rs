@@ -1,6 +1,7 @@
 //! The battery of tokens: a good one is accepted, and each way of being bad is refused with its
 //! status and challenge.
 
+mod introspection;
 mod keys;
 
 use std::time::Duration;
@@ -472,10 +473,6 @@ async fn a_remembered_token_is_the_same_principal() {
     assert!(Arc::ptr_eq(&first, &second));
 }
 
-// SPEC A-23
-// SPEC A-23
-// SPEC A-23
-// SPEC A-23
 #[tokio::test]
 async fn without_authentication_everybody_is_anonymous() {
     let world = World::with(|config| config.mode = config::AuthMode::None);

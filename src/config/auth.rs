@@ -1,8 +1,14 @@
 //! `[auth]`.
 
+use std::time::Duration;
+
 use super::reader::Section;
-use super::types::{Auth, AuthMode, Issuer, ScopeImplies, ToolScope};
+use super::reference::Shown;
+use super::types::{
+    Auth, AuthMode, IntrospectedTokens, Introspection, Issuer, ScopeImplies, ToolScope,
+};
 use super::units;
+use crate::secret::Secret;
 
 /// Shown when nobody said who may call.
 const SNIPPETS: &str = "\
@@ -112,7 +118,63 @@ fn issuer(s: &mut Section<'_>) -> Issuer {
                 "The claim that identifies the caller, when it is not `sub`.",
             )
             .optional("sub"),
+        introspection: introspection(s),
     }
+}
+
+/// An answer counts no longer than a verified token does.
+const MAX_INTROSPECTION_AGE: Duration = Duration::from_mins(5);
+
+fn introspection(s: &mut Section<'_>) -> Option<Introspection> {
+    let shown = Shown::Unset(
+        "{ client_id = \"gateway\", client_secret = { file = \"secret\" }, tokens = \"opaque\", \
+         max_age = \"30s\" }"
+            .to_owned(),
+    );
+    s.key(
+        "introspection",
+        "Ask this issuer about tokens (RFC 7662): `tokens` = \"opaque\" asks about those that are \
+         no JWTs, \"all\" about good JWTs too, so that a revoked one ends. An answer counts for \
+         `max_age`, 5m at most, a refusal for 10s at most. `endpoint` is found by discovery when \
+         it is not there. Only one issuer may have this: an opaque token does not say whose it is.",
+    )
+    .inline(shown, |t| {
+        let endpoint = t.key("endpoint", "Where to ask.").url("");
+        if let Some(url) = &endpoint
+            && url.scheme() != "https"
+            && !units::is_loopback(url)
+        {
+            let what = "must be https; plain http is for loopback hosts only";
+            t.error("endpoint", what, None);
+        }
+        let client_secret = t
+            .key("client_secret", "The gateway's secret there.")
+            .secret();
+        if client_secret.is_none() && !t.has("client_secret") {
+            let hint = "client_secret = \"${SECRET}\" or { file = \"…\" }";
+            t.error("client_secret", "is required", Some(hint));
+        }
+        let words = [
+            ("opaque", IntrospectedTokens::Opaque),
+            ("all", IntrospectedTokens::All),
+        ];
+        let max_age = t
+            .key("max_age", "How long an answer counts.")
+            .duration("30s");
+        if max_age > MAX_INTROSPECTION_AGE {
+            t.error("max_age", "may be 5m at most", None);
+        }
+        Introspection {
+            endpoint,
+            client_id: t.key("client_id", "The gateway there.").required("gateway"),
+            client_secret: client_secret.unwrap_or_else(|| Secret::new("")),
+            tokens: t
+                .key("tokens", "Which tokens are asked about.")
+                .choice("opaque", &words)
+                .unwrap_or(IntrospectedTokens::Opaque),
+            max_age,
+        }
+    })
 }
 
 fn tool_scope(s: &mut Section<'_>) -> ToolScope {

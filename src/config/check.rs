@@ -6,7 +6,7 @@ use url::Url;
 
 use super::nearest::nearest;
 use super::report::{Report, join};
-use super::types::{AuthMode, Config};
+use super::types::{AuthMode, Config, Issuer};
 use super::units;
 use super::upstream_types::{Carrier, Isolation};
 
@@ -159,6 +159,12 @@ fn check_oauth(config: &Config, report: &Report<'_>) {
             .any(|before| before.issuer == issuer.issuer)
         {
             report.error(&key, "is listed twice", None);
+        }
+        let asks = |issuer: &&Issuer| issuer.introspection.is_some();
+        if asks(&issuer) && auth.issuers.iter().take(index).any(|one| asks(&one)) {
+            let hint = "an opaque token does not say whose it is, and must not be shown to others";
+            let key = format!("auth.issuers[{index}].introspection");
+            report.error(&key, "another issuer has this already", Some(hint));
         }
         if !issuer.audiences.is_empty() {
             let key = format!("auth.issuers[{index}].audiences");

@@ -343,3 +343,35 @@ fn the_reference_loads_and_says_only_defaults() {
     };
     assert_eq!(shape(all), shape(least));
 }
+
+#[test]
+fn introspection_needs_credentials_and_belongs_to_one_issuer() {
+    let with = |introspection: &str, rest: &str| {
+        OAUTH.replace(
+            "[upstreams.files]",
+            &format!("introspection = {introspection}\n{rest}[upstreams.files]"),
+        )
+    };
+    let good = "{ client_id = \"gw\", client_secret = \"${TOKEN}\" }";
+    let config = read(&with(good, "")).unwrap();
+    let introspection = config.auth.issuers[0].introspection.as_ref().unwrap();
+    assert_eq!(introspection.client_secret.expose(), "hunter2");
+    assert_eq!(introspection.max_age, Duration::from_secs(30));
+    assert_eq!(introspection.tokens, IntrospectedTokens::Opaque);
+    let said = errors(&with(
+        "{ endpoint = \"http://as.test/ask\", max_age = \"6m\", secret = \"hunter2\" }",
+        &format!("[[auth.issuers]]\nissuer = \"https://b.test\"\nintrospection = {good}\n"),
+    ));
+    let said = said.join("\n");
+    for part in [
+        "introspection.endpoint: must be https",
+        "introspection.client_secret: is required",
+        "introspection.client_id: is required",
+        "introspection.max_age: may be 5m at most",
+        "introspection.secret: unknown key",
+        "issuers[1].introspection: another issuer has this already",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("hunter2"), "{said}");
+}

@@ -134,6 +134,32 @@ pub struct Issuer {
     pub audiences: Vec<String>,
     /// The claim that identifies the subject; `sub` by default.
     pub subject_claim: Option<String>,
+    /// How the issuer is asked about tokens, if it is.
+    pub introspection: Option<Introspection>,
+}
+
+/// `introspection` of `[[auth.issuers]]`.
+#[derive(Debug, Clone)]
+pub struct Introspection {
+    /// Where to ask; found by discovery when absent.
+    pub endpoint: Option<Url>,
+    /// The gateway as the issuer knows it.
+    pub client_id: String,
+    /// Its secret.
+    pub client_secret: Secret,
+    /// Which tokens are asked about.
+    pub tokens: IntrospectedTokens,
+    /// How long an answer counts.
+    pub max_age: Duration,
+}
+
+/// `introspection.tokens`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IntrospectedTokens {
+    /// Only those that are no JWTs.
+    Opaque,
+    /// JWTs too, after their signature was found good.
+    All,
 }
 
 /// `[[auth.tool_scopes]]`.

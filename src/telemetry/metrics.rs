@@ -84,6 +84,10 @@ table! {
             "Fetches of issuers' keys.";
         key_set_failures = KEY_SET_FAILURES "{fetch}"
             "Fetches of issuers' keys that failed.";
+        introspections = INTROSPECTIONS "{request}"
+            "Questions to issuers about tokens.";
+        introspection_failures = INTROSPECTION_FAILURES "{request}"
+            "Questions to issuers about tokens that got no usable answer.";
         children_spawned = CHILDREN_SPAWNED "{process}"
             "Stdio children started.";
         children_killed = CHILDREN_KILLED "{process}"

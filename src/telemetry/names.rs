@@ -63,6 +63,10 @@ pub mod metric {
     pub const KEY_SET_FETCHES: &str = "drawbridge.key_set.fetches";
     /// Fetches of issuers' keys that failed.
     pub const KEY_SET_FAILURES: &str = "drawbridge.key_set.failures";
+    /// Questions to issuers about tokens.
+    pub const INTROSPECTIONS: &str = "drawbridge.introspection.requests";
+    /// Questions to issuers about tokens that got no usable answer.
+    pub const INTROSPECTION_FAILURES: &str = "drawbridge.introspection.failures";
     /// Stdio children started.
     pub const CHILDREN_SPAWNED: &str = "drawbridge.children.spawned";
     /// Stdio children that had to be killed.

@@ -1,7 +1,8 @@
 // A real authorization server (oidc-provider) whose one user says yes to everything.
-// Usage: node server.mjs [port]; prints its issuer as the first line.
+// Usage: node server.mjs [port] [jwt | opaque]; prints its issuer as the first line.
 //
-// PKCE, dynamic registration, resource indicators, JWT access tokens (RFC 9068), introspection.
+// PKCE, dynamic registration, resource indicators, access tokens as JWTs (RFC 9068) or opaque ones,
+// introspection (the gateway is the client `gateway` with the secret `a gateway's secret`), revocation.
 // Any resource is known; each token carries the resource it was asked for as its only audience.
 import { generateKeyPairSync } from 'node:crypto';
 import http from 'node:http';
@@ -9,6 +10,7 @@ import Provider from 'oidc-provider';
 
 const SCOPES = ['mcp:tools', 'mcp:admin'];
 const USER = 'user-1';
+const FORMAT = process.argv[3] ?? 'jwt';
 
 /** One signing key per process. */
 function signingKey() {
@@ -22,6 +24,15 @@ const issuer = `http://127.0.0.1:${server.address().port}`;
 
 const provider = new Provider(issuer, {
   jwks: { keys: [signingKey()] },
+  clients: [
+    {
+      client_id: 'gateway',
+      client_secret: "a gateway's secret",
+      redirect_uris: [],
+      grant_types: [],
+      response_types: [],
+    },
+  ],
   clientDefaults: { application_type: 'native', id_token_signed_response_alg: 'ES256' },
   // Which of the two a client is does not matter on loopback.
   clientBasedCORS: () => true,
@@ -43,9 +54,9 @@ const provider = new Provider(issuer, {
       getResourceServerInfo: (_, resource) => ({
         audience: resource,
         scope: SCOPES.join(' '),
-        accessTokenFormat: 'jwt',
+        accessTokenFormat: FORMAT,
         accessTokenTTL: 600,
-        jwt: { sign: { alg: 'ES256' } },
+        ...(FORMAT === 'jwt' && { jwt: { sign: { alg: 'ES256' } } }),
       }),
     },
   },

@@ -1,5 +1,6 @@
 // From 401 to a tool call, and through a scope step-up, without anybody at the keyboard.
-// Usage: node oauth.mjs <SDK generation> <JSON: { url, plainTool, scopedTool, scope }>
+// Usage: node oauth.mjs <SDK generation> <JSON: { url, plainTool, scopedTool, scope, issuer? }>
+// With an issuer, which then issues opaque tokens: also revokes the last token, and sees it refused.
 import assert from 'node:assert/strict';
 import * as one from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport as TransportOne } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
@@ -8,7 +9,7 @@ import { visit } from './browser.mjs';
 import { tour } from './report.mjs';
 
 const sdk = Number(process.argv[2]);
-const { url, plainTool, scopedTool, scope } = JSON.parse(process.argv[3]);
+const { url, plainTool, scopedTool, scope, issuer } = JSON.parse(process.argv[3]);
 const REDIRECT = 'http://127.0.0.1:9/callback';
 
 /** Keeps everything in memory and lets the "user" log in at once. */
@@ -68,6 +69,25 @@ async function authorized(action) {
 
 const call = (name) => client.callTool({ name, arguments: {} });
 
+/** The gateway may believe its last answer for a while. */
+async function a_revoked_token_ends() {
+  const token = provider.kept.access_token;
+  assert.ok(!token.includes('.'), 'the token is opaque');
+  const present = async () => {
+    const headers = { authorization: `Bearer ${token}`, accept: 'text/event-stream' };
+    return (await fetch(url, { headers })).status;
+  };
+  assert.notEqual(await present(), 401);
+  const body = new URLSearchParams({ token, client_id: provider.client.client_id });
+  const revoked = await fetch(`${issuer}/token/revocation`, { method: 'POST', body });
+  assert.equal(revoked.status, 200);
+  const deadline = Date.now() + 20_000;
+  while ((await present()) !== 401) {
+    assert.ok(Date.now() < deadline, 'still accepted');
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+}
+
 await tour(
   {
     async from_401_to_a_tool_call() {
@@ -86,9 +106,10 @@ await tour(
     async still_the_same_user_afterwards() {
       assert.ok(!(await call(plainTool)).isError);
     },
+    ...(issuer && { a_revoked_token_ends }),
   },
   async () => {
-    await transport.terminateSession();
+    if (!issuer) await transport.terminateSession();
     await client.close();
   },
 );

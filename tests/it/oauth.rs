@@ -9,7 +9,7 @@ use crate::harness::{Gateway, Setup};
 
 struct World {
     gw: Gateway,
-    _server: Service,
+    server: Service,
     directory: TempDir,
 }
 
@@ -18,14 +18,28 @@ impl World {
     async fn start() -> Self {
         let script = peers::script("as/server.mjs");
         let server = peers::serve(&peers::node(), &[&script], &[]).await;
+        Self::before(server, "").await
+    }
+
+    /// The same with opaque tokens, about which the gateway asks anew every second.
+    async fn start_opaque() -> Self {
+        let script = peers::script("as/server.mjs");
+        let server = peers::serve(&peers::node(), &[&script, "0", "opaque"], &[]).await;
+        let introspection = "introspection = { client_id = \"gateway\", \
+            client_secret = \"a gateway's secret\", max_age = \"1s\" }";
+        Self::before(server, introspection).await
+    }
+
+    async fn before(server: Service, keys: &str) -> Self {
         let gw = Setup::behind_issuer(&server.first_line)
+            .toml(keys)
             .toml("[[auth.tool_scopes]]\ntools = [\"state_*\"]\nscopes = [\"mcp:admin\"]")
             .stub("stub", &[])
             .start()
             .await;
         Self {
             gw,
-            _server: server,
+            server,
             directory: tempfile::tempdir().unwrap(),
         }
     }
@@ -69,6 +83,51 @@ async fn python(generation: u8) {
 #[tokio::test]
 async fn typescript_1_signs_in_and_steps_up() {
     typescript("1").await;
+}
+
+// SPEC A-20; RFC 7662
+#[tokio::test]
+async fn opaque_tokens_of_a_real_server_are_asked_about_and_end_when_revoked() {
+    if !peers::are_installed() {
+        return;
+    }
+    let world = World::start_opaque().await;
+    let mut options = world.options();
+    options["issuer"] = world.server.first_line.as_str().into();
+    let (script, options) = (peers::script("clients/oauth.mjs"), options.to_string());
+    let steps = [STEPS, &["a_revoked_token_ends"]].concat();
+    peers::tour(&peers::node(), &[&script, "1", &options], &steps).await;
+    let log = world.gw.log().join("\n");
+    assert!(!log.contains("a gateway's secret"), "{log}");
+    assert!(
+        world
+            .gw
+            .metric("drawbridge_introspection_requests_total", "")
+            .await
+            >= 3.0
+    );
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn an_authorization_server_that_is_down_gives_503_and_no_challenge() {
+    let introspection = "introspection = { client_id = \"gateway\", \
+        client_secret = \"a gateway's secret\", endpoint = \"http://127.0.0.1:9/ask\" }";
+    let gw = Setup::behind_issuer("http://127.0.0.1:9")
+        .toml(introspection)
+        .stub("stub", &[])
+        .start()
+        .await;
+    let answer = gw.bearer("opaque-token").get("/mcp/stub", &[]).await;
+    assert_eq!(answer.status(), 503);
+    assert!(answer.header("retry-after").is_some());
+    assert!(answer.header("www-authenticate").is_none());
+    let log = gw.log().join("\n");
+    assert!(
+        !log.contains("opaque-token") && !log.contains("gateway's secret"),
+        "{log}"
+    );
+    gw.stop().await;
 }
 
 #[tokio::test]

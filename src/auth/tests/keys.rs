@@ -64,6 +64,7 @@ async fn the_keys_of_one_issuer_do_not_sign_for_another() {
             jwks_file: Some(file),
             audiences: Vec::new(),
             subject_claim: None,
+            introspection: None,
         });
     });
     let theirs = other.mint("https://other.test");

@@ -1,0 +1,297 @@
+//! Opaque tokens: their issuer is asked about them, once however many wait for the answer.
+//!
+//! Spec: RFC 7662; SPEC. An issuer that cannot be asked makes no token bad: the caller
+//! hears that the gateway cannot judge at the moment.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http::HeaderValue;
+use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::{Instant, timeout};
+use url::Url;
+use url::form_urlencoded::{Serializer, byte_serialize};
+
+use super::cache::TokenKey;
+use super::claims::Members;
+use super::discovery::{self, DiscoveryError};
+use super::fetch::{FetchError, Fetcher};
+use super::reject::Reject;
+use super::terms::{Missing, Terms};
+use crate::call::Principal;
+use crate::config;
+use crate::secret::Secret;
+use crate::telemetry::metrics::COUNTERS;
+
+/// Questions to one issuer at once; more wait.
+const MAX_QUESTIONS: usize = 32;
+/// For one token: waiting for a place among [`MAX_QUESTIONS`], discovery and the question itself.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// After a question that failed, nothing is asked for this long.
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// A discovered endpoint is looked for again after this.
+const PLACE_AGE: Duration = Duration::from_mins(10);
+/// A refused token is asked about again after this, or after `max_age` if that is shorter.
+const REFUSED_AGE: Duration = Duration::from_secs(10);
+
+/// The issuer has not said whether the token is good. The reason is logged where it was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unavailable;
+
+/// Why nothing was learned of a token; for the log, and without a word of the token.
+#[derive(Debug, thiserror::Error)]
+enum AskError {
+    #[error("its introspection endpoint cannot be found")]
+    Discovery(#[from] DiscoveryError),
+    #[error("it does not accept the gateway's credentials (HTTP {0})")]
+    Credentials(u16),
+    #[error("it does not answer")]
+    Fetch(#[source] FetchError),
+    #[error("its answer cannot be read")]
+    Answer,
+    #[error("it does not answer in time")]
+    TimedOut,
+}
+
+/// Where an issuer answers, and how it wants to be asked.
+#[derive(Debug, Clone)]
+struct Place {
+    endpoint: Url,
+    /// What the endpoint's origin is compared with: the same means the operator's word.
+    base: Url,
+    credentials_in_body: bool,
+    found: Instant,
+}
+
+/// The right to ask one issuer about tokens.
+#[derive(Debug)]
+pub(super) struct Introspection {
+    issuer: String,
+    fetcher: Fetcher,
+    configured: Option<Url>,
+    client_id: String,
+    client_secret: Secret,
+    /// Whether JWTs are asked about too, once their signature was found good.
+    pub(super) all: bool,
+    /// How long an answer counts, at most until the token expires.
+    pub(super) max_age: Duration,
+    place: tokio::sync::Mutex<Option<Place>>,
+    flights: Mutex<HashMap<TokenKey, Weak<Flight>>>,
+    questions: Semaphore,
+    failed: Mutex<Option<Instant>>,
+}
+
+/// One question and everybody who waits for it.
+type Flight = OnceCell<Result<Arc<[u8]>, Unavailable>>;
+
+impl Introspection {
+    pub(super) fn new(config: &config::Introspection, issuer: &str, fetcher: Fetcher) -> Self {
+        Self {
+            issuer: issuer.to_owned(),
+            fetcher,
+            configured: config.endpoint.clone(),
+            client_id: config.client_id.clone(),
+            client_secret: config.client_secret.clone(),
+            all: config.tokens == config::IntrospectedTokens::All,
+            max_age: config.max_age,
+            place: tokio::sync::Mutex::default(),
+            flights: Mutex::default(),
+            questions: Semaphore::new(MAX_QUESTIONS),
+            failed: Mutex::default(),
+        }
+    }
+
+    /// How long a refusal counts.
+    pub(super) fn refused_age(&self) -> Duration {
+        REFUSED_AGE.min(self.max_age)
+    }
+
+    /// What the issuer says of `token`: an object with a boolean `active`. All who ask for the same
+    /// token at once share one question.
+    ///
+    /// # Errors
+    /// The issuer cannot be asked, or its answer cannot be read.
+    ///
+    /// # Cancel safety
+    /// Another of the waiting callers asks again.
+    pub(super) async fn ask(&self, token: &str) -> Result<Arc<[u8]>, Unavailable> {
+        let waiting = self.join(TokenKey::of("", token.as_bytes()));
+        let answer = waiting.flight.get_or_init(|| self.question(token)).await;
+        answer.clone()
+    }
+
+    fn join(&self, key: TokenKey) -> Waiting<'_> {
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = flights.get(&key).and_then(Weak::upgrade);
+        let flight = running.unwrap_or_else(|| {
+            let flight = Arc::new(Flight::new());
+            flights.insert(key, Arc::downgrade(&flight));
+            flight
+        });
+        Waiting {
+            of: self,
+            key,
+            flight,
+        }
+    }
+
+    async fn question(&self, token: &str) -> Result<Arc<[u8]>, Unavailable> {
+        if self.failed_recently() {
+            return Err(Unavailable);
+        }
+        COUNTERS.introspections.add(1);
+        let answer = timeout(TIMEOUT, self.post(token));
+        let answer = answer.await.unwrap_or(Err(AskError::TimedOut));
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        match answer {
+            Ok(answer) => {
+                *failed = None;
+                Ok(answer.into())
+            }
+            Err(error) => {
+                COUNTERS.introspection_failures.add(1);
+                *failed = Some(Instant::now());
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(
+                    issuer = self.issuer,
+                    error,
+                    "an issuer cannot be asked about tokens"
+                );
+                Err(Unavailable)
+            }
+        }
+    }
+
+    fn failed_recently(&self) -> bool {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.is_some_and(|at| at.elapsed() < AFTER_FAILURE)
+    }
+
+    async fn post(&self, token: &str) -> Result<Vec<u8>, AskError> {
+        let _permit = self.questions.acquire().await;
+        let place = self.place().await?;
+        let form = self.form(token, place.credentials_in_body);
+        let authorization = (!place.credentials_in_body).then(|| self.basic()).flatten();
+        let answer = self
+            .fetcher
+            .post(&place.endpoint, &place.base, authorization, form)
+            .await;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(FetchError::Status(status @ (400 | 401 | 403))) => {
+                return Err(AskError::Credentials(status));
+            }
+            Err(error) => {
+                // It may have moved.
+                *self.place.lock().await = None;
+                return Err(AskError::Fetch(error));
+            }
+        };
+        // Spec: RFC 7662 §2.2: the one member that has to be there
+        let is_answer = Members::read(&answer).is_some_and(|members| is_active(&members).is_some());
+        is_answer.then_some(answer).ok_or(AskError::Answer)
+    }
+
+    async fn place(&self) -> Result<Place, AskError> {
+        let mut place = self.place.lock().await;
+        if let Some(known) = &*place
+            && known.found.elapsed() < PLACE_AGE
+        {
+            return Ok(known.clone());
+        }
+        let (endpoint, base, credentials_in_body) = if let Some(endpoint) = &self.configured {
+            (endpoint.clone(), endpoint.clone(), false)
+        } else {
+            let base = Url::parse(&self.issuer).map_err(DiscoveryError::from)?;
+            let (endpoint, in_body) = discovery::introspection(&self.fetcher, &self.issuer).await?;
+            (endpoint, base, in_body)
+        };
+        let found = Place {
+            endpoint,
+            base,
+            credentials_in_body,
+            found: Instant::now(),
+        };
+        Ok(place.insert(found).clone())
+    }
+
+    /// The question. Spec: RFC 7662 §2.1
+    fn form(&self, token: &str, credentials_in_body: bool) -> String {
+        let mut form = Serializer::new(String::new());
+        form.append_pair("token", token);
+        form.append_pair("token_type_hint", "access_token");
+        if credentials_in_body {
+            form.append_pair("client_id", &self.client_id);
+            form.append_pair("client_secret", self.client_secret.expose());
+        }
+        form.finish()
+    }
+
+    /// Our credentials. Spec: RFC 6749 §2.3.1, which wants both parts form-encoded first
+    fn basic(&self) -> Option<HeaderValue> {
+        let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+        let pair = format!(
+            "{}:{}",
+            encode(&self.client_id),
+            encode(self.client_secret.expose())
+        );
+        let text = format!("Basic {}", BASE64_STANDARD.encode(pair));
+        let mut value = HeaderValue::try_from(text).ok()?;
+        value.set_sensitive(true);
+        Some(value)
+    }
+
+    #[cfg(test)]
+    pub(super) fn flights(&self) -> usize {
+        self.flights.lock().expect("no panic").len()
+    }
+}
+
+/// One caller's part in a flight; the last one clears it away.
+struct Waiting<'a> {
+    of: &'a Introspection,
+    key: TokenKey,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let flights = self.of.flights.lock();
+        let mut flights = flights.unwrap_or_else(PoisonError::into_inner);
+        // Nobody can join a flight that is over: its answer belongs to those who asked before.
+        let is_ours = flights
+            .get(&self.key)
+            .is_some_and(|kept| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(&self.flight)));
+        if is_ours && (self.flight.initialized() || Arc::strong_count(&self.flight) == 1) {
+            flights.remove(&self.key);
+        }
+    }
+}
+
+/// Names the caller of a token that the issuer has spoken about.
+///
+/// # Errors
+/// The token is not active, or breaks a rule of this endpoint.
+pub(super) fn judge(answer: &[u8], terms: &Terms<'_>) -> Result<Principal, Reject> {
+    let members = Members::read(answer).ok_or(Reject::Inactive)?;
+    if is_active(&members) != Some(true) {
+        return Err(Reject::Inactive);
+    }
+    // Spec: RFC 7662 §2.2 with RFC 6749 §7.1; `typ` is how Keycloak marks refresh and ID tokens
+    for kind in ["token_type", "typ"] {
+        match members.text(kind)? {
+            None => {}
+            Some(kind) if kind.eq_ignore_ascii_case("Bearer") => {}
+            Some(kind) if kind.eq_ignore_ascii_case("DPoP") => return Err(Reject::Bound),
+            Some(_) => return Err(Reject::Type),
+        }
+    }
+    terms.admit(&members, Missing::Tolerated)
+}
+
+fn is_active(members: &Members<'_>) -> Option<bool> {
+    members.flag("active").ok().flatten()
+}

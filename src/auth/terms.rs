@@ -1,0 +1,126 @@
+//! What the claims of a token have to fulfil on an endpoint, whether the token carries them itself or
+//! its issuer tells them.
+//!
+//! Spec: RFC 9068 §4, RFC 7662 §2.2; SPEC.
+
+use std::collections::BTreeSet;
+
+use super::claims::Members;
+use super::reject::Reject;
+use super::scope::Hierarchy;
+use crate::call::Principal;
+
+/// How far the issuer's clock may differ from ours, in seconds.
+const SKEW_SECS: f64 = 60.0;
+
+/// What a token has to fulfil besides being genuine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms<'a> {
+    pub(super) issuer: &'a str,
+    /// The resource identifier of the endpoint.
+    pub(super) resource: &'a str,
+    /// Other audiences that the operator accepts here.
+    pub(super) audiences: [&'a [String]; 2],
+    /// The claim that identifies the subject.
+    pub(super) subject_claim: &'a str,
+    /// Which scopes bring others with them.
+    pub(super) hierarchy: &'a Hierarchy,
+    /// Seconds since the Unix epoch.
+    pub(super) now: f64,
+}
+
+/// What becomes of claims without an `iss` or `exp`. A missing audience or subject is never
+/// tolerated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// As a token has to have them.
+    Refused,
+    /// As an answer of the issuer itself may leave them out. Spec: RFC 7662 §2.2
+    Tolerated,
+}
+
+impl Terms<'_> {
+    /// Names the caller.
+    ///
+    /// # Errors
+    /// The first rule that the claims break.
+    pub(super) fn admit(
+        &self,
+        claims: &Members<'_>,
+        missing: Missing,
+    ) -> Result<Principal, Reject> {
+        match claims.text("iss")? {
+            Some(issuer) if issuer == self.issuer => {}
+            None if missing == Missing::Tolerated => {}
+            _ => return Err(Reject::Issuer),
+        }
+        self.check_audience(claims)?;
+        let expires = claims.time("exp")?;
+        match expires {
+            Some(expires) if self.now >= expires + SKEW_SECS => return Err(Reject::Expired),
+            None if missing == Missing::Refused => return Err(Reject::Claim),
+            _ => {}
+        }
+        for start in ["nbf", "iat"] {
+            if claims
+                .time(start)?
+                .is_some_and(|start| start > self.now + SKEW_SECS)
+            {
+                return Err(Reject::NotYet);
+            }
+        }
+        let subject = claims
+            .text(self.subject_claim)?
+            .filter(|subject| !subject.is_empty())
+            .ok_or(Reject::Subject)?;
+        // Spec: RFC 9449 §7.1, RFC 8705 §3: such a token is worth nothing without its key; SPEC A-40
+        if claims.has("cnf") {
+            return Err(Reject::Bound);
+        }
+        let client = match claims.text("client_id")? {
+            Some(client) => client,
+            None => claims.text("azp")?.unwrap_or_default(),
+        };
+        let expires = expires
+            .map(std::time::Duration::try_from_secs_f64)
+            .transpose()
+            .map_err(|_| Reject::Claim)?;
+        Ok(Principal::new(
+            self.issuer,
+            &subject,
+            &client,
+            self.hierarchy.expand(scopes(claims)?),
+            expires,
+        ))
+    }
+
+    fn check_audience(&self, claims: &Members<'_>) -> Result<(), Reject> {
+        let audiences = claims.texts("aud")?;
+        let mut distinct: Vec<&str> = audiences.iter().map(AsRef::as_ref).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let is_ours = |audience: &str| {
+            audience == self.resource
+                || self
+                    .audiences
+                    .iter()
+                    .any(|more| more.iter().any(|accepted| accepted == audience))
+        };
+        // An audience that stands there twice is no mistake that an issuer makes by itself.
+        if distinct.len() != audiences.len() || !distinct.into_iter().any(is_ours) {
+            return Err(Reject::Audience);
+        }
+        Ok(())
+    }
+}
+
+/// `scope` as RFC 9068 §2.2.3 has it, else `scp` as some servers do: a string or an array.
+fn scopes(claims: &Members<'_>) -> Result<BTreeSet<String>, Reject> {
+    let name = if claims.has("scope") { "scope" } else { "scp" };
+    let texts = claims.texts(name)?;
+    let words = texts.iter().flat_map(|text| text.split(' '));
+    Ok(words
+        .filter(|scope| !scope.is_empty())
+        .map(str::to_owned)
+        .collect())
+}

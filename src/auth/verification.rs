@@ -1,0 +1,189 @@
+//! From the text of a token to its caller: by signature where it has one, by asking its issuer where
+//! it is opaque.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bearer::{self, Malformed};
+use super::cache::{MAX_AGE, TokenKey, Verified};
+use super::challenge::Denied;
+use super::introspection::{self, Introspection, Unavailable};
+use super::issuer::Issuer;
+use super::jwt::{self, MAX_LEN, Token};
+use super::reject::Reject;
+use super::terms::Terms;
+use super::{Authenticator, metadata, refuse_malformed, refuse_token};
+use crate::call::Principal;
+use crate::endpoint::Endpoint;
+use crate::telemetry::metrics::COUNTERS;
+
+/// Why a token was not verified.
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    /// It is bad, and stays so for a while where that is said.
+    Rejected(Reject, Option<Duration>),
+    /// It cannot be judged now.
+    Unavailable(&'static str),
+}
+
+impl From<Reject> for Failure {
+    fn from(reject: Reject) -> Self {
+        Self::Rejected(reject, None)
+    }
+}
+
+impl From<Unavailable> for Failure {
+    fn from(_: Unavailable) -> Self {
+        Self::Unavailable("introspection_unavailable")
+    }
+}
+
+impl Authenticator {
+    /// Judges a token that is not remembered, and remembers what was found.
+    pub(super) async fn verify_anew(
+        &self,
+        token: &[u8],
+        endpoint: &Endpoint,
+        key: TokenKey,
+        now: Duration,
+    ) -> Result<Arc<Principal>, Denied> {
+        COUNTERS.token_cache_misses.add(1);
+        let token =
+            bearer::b64token(token).ok_or_else(|| refuse_malformed(endpoint, Malformed::Syntax))?;
+        match self.verify(token, endpoint, now).await {
+            Ok((verified, max_age)) => {
+                let principal = Arc::clone(&verified.principal);
+                self.cache.put(key, verified, now, max_age);
+                Ok(principal)
+            }
+            Err(Failure::Rejected(reject, age)) => {
+                if let Some(age) = age {
+                    self.cache.put_refused(key, reject, now, age);
+                }
+                Err(refuse_token(endpoint, reject))
+            }
+            Err(Failure::Unavailable(reason)) => Err(Denied::unavailable(reason)),
+        }
+    }
+
+    /// The caller, and how long that may be remembered.
+    async fn verify(
+        &self,
+        token: &str,
+        endpoint: &Endpoint,
+        now: Duration,
+    ) -> Result<(Verified, Duration), Failure> {
+        if token.len() > MAX_LEN {
+            return Err(Reject::TooLong.into());
+        }
+        let text = token;
+        let token = match Token::read(text) {
+            Err(Reject::NotAJwt) => return self.verify_opaque(text, endpoint, now).await,
+            read => read?,
+        };
+        let claims = token.claims()?;
+        // The claim picks whose rules and keys apply; it is believed once they agree. SPEC A-21
+        let named = claims.text("iss").map_err(Reject::from)?;
+        let (position, issuer) = self
+            .issuers_of(endpoint)
+            .find(|(_, issuer)| Some(issuer.id.as_str()) == named.as_deref())
+            .ok_or(Reject::Issuer)?;
+        let terms = self.terms(issuer, endpoint, now);
+        let principal = jwt::check(&token.header, &claims, &terms)?;
+        let generation = self.verify_signature(issuer, &token).await?;
+        let mut verified = Verified {
+            principal: Arc::new(principal),
+            issuer: position,
+            generation,
+        };
+        let Some(introspection) = issuer.introspection.as_ref().filter(|one| one.all) else {
+            return Ok((verified, MAX_AGE));
+        };
+        let asked = ask(introspection, text, &terms).await?;
+        // Spec: RFC 7662 §2.2: what the issuer says now counts, but not about somebody else.
+        if asked.binding() != verified.principal.binding() {
+            return Err(Failure::Rejected(
+                Reject::Subject,
+                Some(introspection.refused_age()),
+            ));
+        }
+        verified.principal = Arc::new(asked);
+        Ok((verified, introspection.max_age))
+    }
+
+    /// An opaque token says nothing of its issuer, so there is one that is asked about all of them.
+    async fn verify_opaque(
+        &self,
+        token: &str,
+        endpoint: &Endpoint,
+        now: Duration,
+    ) -> Result<(Verified, Duration), Failure> {
+        let (position, issuer, introspection) = self
+            .issuers_of(endpoint)
+            .find_map(|(position, issuer)| Some((position, issuer, issuer.introspection.as_ref()?)))
+            .ok_or(Reject::NotAJwt)?;
+        let generation = issuer.generation();
+        let terms = self.terms(issuer, endpoint, now);
+        let principal = ask(introspection, token, &terms).await?;
+        let verified = Verified {
+            principal: Arc::new(principal),
+            issuer: position,
+            generation,
+        };
+        Ok((verified, introspection.max_age))
+    }
+
+    /// The issuers that count on `endpoint`, with their positions.
+    fn issuers_of<'a>(
+        &'a self,
+        endpoint: &'a Endpoint,
+    ) -> impl Iterator<Item = (usize, &'a Arc<Issuer>)> {
+        self.issuers
+            .iter()
+            .enumerate()
+            .filter(|(_, issuer)| metadata::accepts_issuer(endpoint, &issuer.id))
+    }
+
+    fn terms<'a>(&'a self, issuer: &'a Issuer, endpoint: &'a Endpoint, now: Duration) -> Terms<'a> {
+        Terms {
+            issuer: &issuer.id,
+            resource: &endpoint.resource,
+            audiences: [&endpoint.audiences, &issuer.audiences],
+            subject_claim: &issuer.subject_claim,
+            hierarchy: &self.hierarchy,
+            now: now.as_secs_f64(),
+        }
+    }
+
+    /// Verifies the signature, if need be with keys fetched for it, and tells their generation.
+    async fn verify_signature(
+        &self,
+        issuer: &Arc<Issuer>,
+        token: &Token<'_>,
+    ) -> Result<u64, Failure> {
+        issuer.refresh_stale(&self.tasks);
+        // Read before the keys: if they change in between, the entry is stale from the start.
+        let generation = issuer.generation();
+        if let Some(keys) = issuer.keys() {
+            match keys.set.verify(token) {
+                Err(Reject::UnknownKey) => {}
+                result => return Ok(result.map(|()| generation)?),
+            }
+        }
+        issuer.refresh(&self.tasks).await;
+        let generation = issuer.generation();
+        let no_keys = Failure::Unavailable("keys_unavailable");
+        let keys = issuer.keys().ok_or(no_keys)?;
+        Ok(keys.set.verify(token).map(|()| generation)?)
+    }
+}
+
+async fn ask(
+    introspection: &Introspection,
+    token: &str,
+    terms: &Terms<'_>,
+) -> Result<Principal, Failure> {
+    let answer = introspection.ask(token).await?;
+    introspection::judge(&answer, terms)
+        .map_err(|reject| Failure::Rejected(reject, Some(introspection.refused_age())))
+}
