@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Either, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -127,7 +127,17 @@ async fn post(world: &Arc<World>, request: Request<Incoming>) -> Response<Body> 
             events(world, &session, stream)
         }
         Handled::Reply(json) => json_body(StatusCode::OK, json),
-        Handled::Later(later) => run(world, &session, later).await,
+        Handled::Later(later) => match later.tool() {
+            "unauthorized" => {
+                later.abandon();
+                unauthorized()
+            }
+            "hang_up" => {
+                later.abandon();
+                broken()
+            }
+            _ => run(world, &session, later).await,
+        },
     };
     if opens
         && !world.options.stateless
@@ -286,6 +296,22 @@ fn event_body(body: Body) -> Response<Body> {
     let mut response = response(StatusCode::OK, body);
     let events = http::HeaderValue::from_static("text/event-stream");
     response.headers_mut().insert(CONTENT_TYPE, events);
+    response
+}
+
+/// A body that breaks off before its first byte.
+fn broken() -> Response<Body> {
+    let cut = futures_util::stream::iter([Err(std::io::ErrorKind::ConnectionReset.into())]);
+    let mut response = event_body(Either::Right(StreamBody::new(cut).boxed_unsync()));
+    let json = http::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
+fn unauthorized() -> Response<Body> {
+    let mut response = refused(StatusCode::UNAUTHORIZED, "a token is needed");
+    let challenge = http::HeaderValue::from_static("Bearer error=\"invalid_token\"");
+    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
     response
 }
 

@@ -36,6 +36,16 @@ pub(crate) struct Later {
 }
 
 impl Later {
+    /// The tool that is called, if one is.
+    pub(crate) fn tool(&self) -> &str {
+        &self.call.name
+    }
+
+    /// Forgets the call without answering it.
+    pub(crate) fn abandon(self) {
+        self.call.session.finish(&self.call.id);
+    }
+
     /// Does the work and finishes `outlet`.
     pub(crate) async fn run(self, outlet: Outlet) {
         let Self { mut call, list } = self;
@@ -183,7 +193,7 @@ fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {
         .get("protocolVersion")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    let revision = if spoken.contains(&asked) {
+    let revision = if spoken.contains(&asked) && !world.options.only {
         asked
     } else {
         spoken.last().copied().unwrap_or_default()

@@ -16,6 +16,12 @@ pub(crate) struct Options {
     /// The newest revision spoken.
     #[arg(long, global = true, default_value = "2025-11-25")]
     pub(crate) revision: String,
+    /// Speak that revision alone, whatever is offered.
+    #[arg(long, global = true)]
+    pub(crate) only: bool,
+    /// Where `linger` writes down how its calls went.
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) ledger: Option<std::path::PathBuf>,
     /// When a POST is answered by an event stream.
     #[arg(long, global = true, value_enum, default_value = "auto")]
     pub(crate) sse: Sse,

@@ -3,6 +3,7 @@
 mod ask;
 mod change;
 mod fault;
+mod linger;
 mod plain;
 mod process;
 
@@ -114,6 +115,17 @@ const TOOLS: &[Tool] = &[
     ),
     ("exit_after_reply", "Answers, then exits", &[]),
     ("never", "Never answers", &[]),
+    (
+        "linger",
+        "Lasts until the ledger lets it go; the ledger says how it went",
+        &["key$"],
+    ),
+    (
+        "hang_up",
+        "Over HTTP breaks the connection, over stdio exits",
+        &[],
+    ),
+    ("unauthorized", "Over HTTP answers with status 401", &[]),
     ("answer_twice", "Sends its reply twice", &[]),
     (
         "foreign_id",
@@ -222,7 +234,8 @@ async fn dispatch(call: &Call) -> Outcome {
         "change_tools" | "change_prompts" | "change_resources" | "touch_resource" | "log"
         | "slow_list" | "state_set" | "state_get" | "extra" => change::run(call),
         "env" | "cwd" | "pid" | "spawn_grandchild" | "crash" | "exit_after_reply"
-        | "flood_stderr" => process::run(call),
+        | "flood_stderr" | "hang_up" => process::run(call),
+        "linger" => linger::run(call).await,
         "never" | "answer_twice" | "foreign_id" | "garbage" | "split_lines" | "long_line"
         | "stall" | "forget_session" | "break_stream" => fault::run(call).await,
         name => Outcome::Error(-32602, format!("Unknown tool: {name}")),

@@ -18,7 +18,7 @@ pub(super) fn run(call: &Call) -> Outcome {
             Outcome::text(&cwd.to_string_lossy())
         }
         "spawn_grandchild" => grandchild(),
-        "crash" => {
+        "crash" | "hang_up" => {
             last_words(
                 call.text("words")
                     .unwrap_or("stub-upstream: crashing, as asked"),
