@@ -38,6 +38,17 @@ check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format
 test: preconditions ## Installs what is missing, then gates and all tests, with counts (35 minutes cold at most)
 	tests/setup/test.sh
 
+FUZZ_TARGETS := envelope sse headers seal
+FUZZ_SECONDS ?= 300
+FUZZ := 0.13.2
+
+.PHONY: fuzz
+fuzz: preconditions $(TOOLS)/fuzz-$(FUZZ) ## Fuzzes every parser of outside bytes, FUZZ_SECONDS each
+	for target in $(FUZZ_TARGETS); do mkdir -p .cache/fuzz-corpus/"$$target"; \
+	  RUSTC_BOOTSTRAP=1 PATH="$(TOOLS)/bin:$$PATH" cargo fuzz run --sanitizer none --target-dir .cache/fuzz "$$target" \
+	    .cache/fuzz-corpus/"$$target" -- -dict=fuzz/json.dict -max_total_time=$(FUZZ_SECONDS) -max_len=4096; \
+	done
+
 .PHONY: reference
 reference: ## Writes config/gateway.reference.toml anew
 	cargo run --quiet --locked -- check --reference > config/gateway.reference.toml.new
@@ -50,6 +61,10 @@ $(TOOLS)/deny-$(DENY):
 
 $(TOOLS)/machete-$(MACHETE):
 	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-machete@$(MACHETE)
+	touch $@
+
+$(TOOLS)/fuzz-$(FUZZ):
+	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-fuzz@$(FUZZ)
 	touch $@
 
 DRILL := target/release/drill
