@@ -133,6 +133,9 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     fn level(&self) -> Option<Level> {
         None
     }
+
+    /// Told to which upstream the call goes, as soon as that is known.
+    fn routed(&self, _upstream: &Arc<str>) {}
 }
 
 /// One logical connection to an upstream.

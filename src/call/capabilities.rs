@@ -66,6 +66,12 @@ impl ClientCapabilities {
         self.digest
     }
 
+    /// Whether a question of `method` may be put in one mode or another.
+    #[must_use]
+    pub fn allows_any(&self, method: &str) -> bool {
+        self.allows(method, false) || self.allows(method, true)
+    }
+
     /// Whether a question of `method` may be put at all.
     #[must_use]
     pub fn allows(&self, method: &str, url_mode: bool) -> bool {

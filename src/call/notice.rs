@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::protocol::{Message, json};
+
 /// Severity of a log message, RFC 5424 order. Spec: MCP 2025-11-25, logging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -77,6 +79,16 @@ pub struct Notice {
 }
 
 impl Notice {
+    /// The severity of a log message; nothing for other notices and for words that are none.
+    #[must_use]
+    pub fn level(&self) -> Option<Level> {
+        if self.kind != NoticeKind::Log {
+            return None;
+        }
+        let message = Message::parse(self.bytes.clone(), json::MAX_DEPTH).ok()?;
+        Level::parse(&json::string(message.param("level")?)?)
+    }
+
     /// A change notice for `what`: `tools`, `prompts` or `resources`.
     #[must_use]
     pub fn list_changed(what: &'static str) -> Self {

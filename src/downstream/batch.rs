@@ -11,12 +11,12 @@ use http::{Response, StatusCode};
 
 use super::access_log::AccessRecord;
 use super::exchange::{Links, Outcome, Running};
-use super::streamable::{MODERN_KEY, note_message, session_id};
+use super::streamable::{note_message, session_id};
 use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{DecodeError, Kind, Message, Revision};
+use crate::protocol::{DecodeError, Kind, Message, Revision, meta};
 use crate::session::{CallLink, Outlet, Session};
 
 type Elements = Vec<Result<Message, DecodeError>>;
@@ -62,7 +62,7 @@ impl Front {
             if message.method() == Some("initialize") {
                 return Err(refuse("initialize must not be part of an array"));
             }
-            if message.meta(MODERN_KEY).is_some() {
+            if meta::is_modern(message) {
                 return Err(refuse(
                     "an array must not hold messages of a later revision",
                 ));

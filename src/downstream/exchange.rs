@@ -11,7 +11,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use tokio::sync::Semaphore;
 
 use super::Front;
@@ -22,6 +22,7 @@ use crate::auth;
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
+use crate::protocol::headers::X_ACCEL_BUFFERING;
 use crate::relay::Failure;
 use crate::session::{CallLink, EventStream, Session, StreamPermit};
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
@@ -210,7 +211,7 @@ impl Front {
         }
     }
 
-    /// The response that carries a stream. Spec: SPEC T-14.
+    /// The response that carries a stream of a session.
     pub(super) fn stream_body(
         &self,
         session: &Arc<Session>,
@@ -229,18 +230,7 @@ impl Front {
             polls,
             permit,
         });
-        let mut response = Response::new(Body::new(body));
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        headers.insert(
-            CACHE_CONTROL,
-            HeaderValue::from_static("no-cache, no-transform"),
-        );
-        headers.insert(
-            HeaderName::from_static("x-accel-buffering"),
-            HeaderValue::from_static("no"),
-        );
-        response
+        event_stream(Body::new(body))
     }
 
     /// The whole way of a call, as a future of its own.
@@ -251,7 +241,7 @@ impl Front {
         record: &AccessRecord,
     ) -> BoxFuture<'static, Outcome> {
         let front = Arc::clone(self);
-        let span = server_span(&call, &session);
+        let span = server_span(&call, Some(&session));
         let record = record.clone();
         record.trace(span.context().trace_id());
         let counted = GAUGES.calls_running.enter();
@@ -303,8 +293,22 @@ impl Front {
     }
 }
 
-/// The span of a call, with what is known before it runs. SPEC C-99.
-fn server_span(call: &Call, session: &Session) -> CallSpan {
+/// A response whose body is a stream of events. Spec: SPEC T-14.
+pub(super) fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(
+        CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, no-transform"),
+    );
+    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
+}
+
+/// The span of a call, with what is known before it runs; the session where the client has one.
+/// SPEC C-99.
+pub(super) fn server_span(call: &Call, session: Option<&Session>) -> CallSpan {
     let message = &call.message;
     let method = message.method().unwrap_or_default();
     let mut span = CallSpan::server(&call.trace, method, &call.endpoint.name);
@@ -318,7 +322,9 @@ fn server_span(call: &Call, session: &Session) -> CallSpan {
         _ => {}
     }
     span.attribute(attribute::PROTOCOL_VERSION, || call.revision.as_str());
-    span.attribute(attribute::SESSION, || format!("{:016x}", session.tag()));
+    if let Some(session) = session {
+        span.attribute(attribute::SESSION, || format!("{:016x}", session.tag()));
+    }
     span.attribute(attribute::REQUEST_ID, || {
         message.id().unwrap_or_default().to_owned()
     });
@@ -329,7 +335,7 @@ fn server_span(call: &Call, session: &Session) -> CallSpan {
 }
 
 /// The outcome as spans and durations tell it.
-fn ended(answer: &Result<Reply, Failure>) -> trace::Outcome {
+pub(super) fn ended(answer: &Result<Reply, Failure>) -> trace::Outcome {
     match answer {
         Ok(reply) => match reply.error_code() {
             Some(code) => trace::Outcome::Rpc(code),

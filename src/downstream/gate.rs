@@ -13,7 +13,7 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use super::access_log::{AccessLine, AccessRecord};
 use super::guard::RequestKind;
 use super::peer::PeerAddr;
-use super::{Front, Target, cors, reply};
+use super::{Front, Target, cors, modern, reply};
 use crate::auth;
 use crate::config::{AuthMode, Config};
 use crate::endpoint::Endpoint;
@@ -115,6 +115,9 @@ impl Front {
         let method = request.method().clone();
         if ![Method::POST, Method::GET, Method::DELETE].contains(&method) {
             return reply::method_not_allowed();
+        }
+        if method != Method::POST && modern::names_modern(request.headers()) {
+            return reply::post_only();
         }
         if let Err(wait) = self.rate.check(principal.owner()) {
             COUNTERS.rate_limited.add(1);

@@ -11,6 +11,7 @@ mod gate;
 pub mod guard;
 pub mod listener;
 mod media;
+mod modern;
 pub mod peer;
 mod reply;
 #[cfg(test)]

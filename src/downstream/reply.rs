@@ -93,7 +93,7 @@ fn legacy_code(kind: FaultKind) -> i64 {
     }
 }
 
-fn data_of(fault: &Fault) -> Option<String> {
+pub(super) fn data_of(fault: &Fault) -> Option<String> {
     if fault.data.is_some() {
         return fault.data.clone();
     }
@@ -147,19 +147,25 @@ pub(super) fn empty(status: StatusCode) -> Response<Body> {
 #[must_use]
 pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> {
     let mut response = json_response(legacy_status(fault.kind), error_response(fault, id));
-    let busy = matches!(fault.kind, FaultKind::CallerBusy | FaultKind::GatewayBusy);
-    let after = match fault.retry {
-        Retry::After(after) => Some(after.as_secs_f64().ceil()),
-        _ if busy => Some(1.0),
-        _ => None,
-    };
-    if let (true, Some(after)) = (busy, after) {
-        let value = HeaderValue::from_str(&format!("{after:.0}"));
-        if let Ok(value) = value {
-            response.headers_mut().insert(RETRY_AFTER, value);
-        }
-    }
+    retry_after(&mut response, fault.retry);
     response
+}
+
+/// Says when to come back on an answer of overload (SPEC T-17).
+pub(super) fn retry_after(response: &mut Response<Body>, retry: Retry) {
+    let overload = [
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::SERVICE_UNAVAILABLE,
+    ];
+    let seconds = match retry {
+        Retry::After(after) => after.as_secs_f64().ceil(),
+        Retry::Same | Retry::Never => 1.0,
+    };
+    if overload.contains(&response.status())
+        && let Ok(value) = HeaderValue::from_str(&format!("{seconds:.0}"))
+    {
+        response.headers_mut().insert(RETRY_AFTER, value);
+    }
 }
 
 /// A refusal by authentication or policy, with its challenge.
@@ -174,6 +180,16 @@ pub(super) fn denied(denied: &Denied) -> Response<Body> {
     if denied.status == StatusCode::SERVICE_UNAVAILABLE {
         headers.insert(RETRY_AFTER, HeaderValue::from_static("5"));
     }
+    response
+}
+
+/// 405 of the modern era, which knows one method. Spec: SPEC M-01.
+#[must_use]
+pub(super) fn post_only() -> Response<Body> {
+    let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+    response
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static("POST"));
     response
 }
 
@@ -210,7 +226,7 @@ pub(super) fn decode_fault(error: &DecodeError) -> Fault {
 /// The answer to a revision that we do not serve. Spec: SPEC M-13, T-60.
 #[must_use]
 pub(super) fn unsupported_version(requested: &str) -> Fault {
-    let supported: Vec<String> = Revision::LEGACY
+    let supported: Vec<String> = Revision::SERVED
         .iter()
         .map(|revision| json::quote(revision.as_str()))
         .collect();

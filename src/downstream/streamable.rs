@@ -9,12 +9,12 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
 use super::media::{self, Accept};
-use super::{Front, body, reply};
+use super::{Front, body, modern, reply};
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::headers::{self, HeaderError, LAST_EVENT_ID, MCP_SESSION_ID};
-use crate::protocol::{Era, Kind, Message, RequestId, Revision};
+use crate::protocol::{Kind, Message, RequestId, Revision};
 use crate::relay::Failure;
 use crate::session::{CallLink, EventId, NoRoom, Outlet, Session};
 use crate::telemetry::metrics::COUNTERS;
@@ -23,8 +23,6 @@ use crate::telemetry::trace::{self, CallSpan, TRACEPARENT, TRACESTATE, TraceCont
 
 /// A GET stream ends this long after the token that opened it (DESIGN §5).
 const AFTER_EXPIRY: Duration = Duration::from_mins(1);
-/// The key that makes a request a modern one. Spec: SPEC M-19.
-pub(super) const MODERN_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
 impl Front {
     /// POST: one message, or an array of them on a 2025-03-26 session.
@@ -67,6 +65,11 @@ impl Front {
             }
         };
         note_message(record, &message);
+        if modern::is_modern(&parts.headers, &message) {
+            return self
+                .post_modern(endpoint, principal, parts, message, record)
+                .await;
+        }
         match self
             .post_message(endpoint, principal, parts, message.clone(), record)
             .await
@@ -87,7 +90,7 @@ impl Front {
         message: Message,
         record: &AccessRecord,
     ) -> Result<Response<Body>, Fault> {
-        check_era(&parts.headers, &message)?;
+        check_version(&parts.headers)?;
         let given = session_id(&parts.headers);
         if message.method() == Some("initialize") && message.kind() == Kind::Request {
             if given.is_some_and(|id| self.sessions.bind(id, &principal, endpoint).is_some()) {
@@ -373,24 +376,10 @@ pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
 
 /// A header that names no revision we know is refused; a legacy one that differs from the
 /// negotiated is tolerated. Spec: SPEC T-60…T-63.
-fn check_version(headers: &HeaderMap) -> Result<Option<Revision>, Fault> {
-    headers::protocol_version(headers).map_err(|error| match error {
+fn check_version(headers: &HeaderMap) -> Result<(), Fault> {
+    let named = headers::protocol_version(headers);
+    named.map(drop).map_err(|error| match error {
         HeaderError::UnknownVersion(requested) => reply::unsupported_version(&requested),
         other => Fault::downstream(FaultKind::InvalidRequest, other.to_string()),
     })
-}
-
-/// The modern era is answered so that clients of both eras fall back. Spec: SPEC M-13, M-19.
-fn check_era(headers: &HeaderMap, message: &Message) -> Result<(), Fault> {
-    let named = check_version(headers)?;
-    if let Some(requested) = message.meta(MODERN_KEY) {
-        let requested = crate::protocol::json::string(requested).unwrap_or_default();
-        return Err(reply::unsupported_version(&requested));
-    }
-    match named {
-        Some(revision) if revision.era() == Era::Modern => {
-            Err(reply::unsupported_version(revision.as_str()))
-        }
-        _ => Ok(()),
-    }
 }

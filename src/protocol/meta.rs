@@ -21,6 +21,8 @@ pub const CLIENT_INFO: &str = "io.modelcontextprotocol/clientInfo";
 pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// Modern: the least severe log message wanted.
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+/// Modern: who answered.
+pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 /// 2025-11-25: the task that a message belongs to.
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 /// Modern: the subscription that a notice belongs to.

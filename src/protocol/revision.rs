@@ -33,6 +33,15 @@ impl Revision {
         Self::V2024_11_05,
     ];
 
+    /// Every revision that the gateway serves, newest first. Spec: SPEC M-53.
+    pub const SERVED: [Self; 5] = [
+        Self::V2026_07_28,
+        Self::V2025_11_25,
+        Self::V2025_06_18,
+        Self::V2025_03_26,
+        Self::V2024_11_05,
+    ];
+
     /// The newest legacy revision: offered to upstreams, answered to unknown versions (SPEC L-01).
     pub const LATEST_LEGACY: Self = Self::V2025_11_25;
 

@@ -136,7 +136,7 @@ impl Relay {
 
 /// What the client can really be asked through us: tasks of the experimental design are not
 /// carried (BRIDGING §1.2, §3.8).
-fn effective(declared: &str) -> ClientCapabilities {
+pub(super) fn effective(declared: &str) -> ClientCapabilities {
     let Ok(members) = json::members(declared) else {
         return ClientCapabilities::none();
     };
@@ -148,7 +148,7 @@ fn effective(declared: &str) -> ClientCapabilities {
     ClientCapabilities::read(Bytes::from(format!("{{{}}}", kept.join(","))))
 }
 
-fn refused(refused: Refused) -> Fault {
+pub(super) fn refused(refused: Refused) -> Fault {
     COUNTERS.sessions_refused.add(1);
     let (kind, side) = match refused {
         Refused::Principal => (FaultKind::CallerBusy, Side::Downstream),

@@ -60,7 +60,7 @@ impl Intake for SessionIntake {
             && let Some(session) = self.session.upgrade()
         {
             for what in ["tools", "prompts", "resources"] {
-                session.standalone().notify(Notice::list_changed(what));
+                session.tell(Notice::list_changed(what));
             }
         }
     }
@@ -86,7 +86,7 @@ impl Intake for SessionIntake {
         }
         let projection = projection(&session, upstream);
         if let Some(notice) = self.view.notice(projection, notice) {
-            session.standalone().notify(notice);
+            session.tell(notice);
         }
     }
 
@@ -97,9 +97,13 @@ impl Intake for SessionIntake {
                 return Asked::CannotAsk("the session has ended".to_owned());
             };
             let projection = projection(&session, &upstream);
-            match self.view.question(projection, question) {
-                Ok(question) => session.ask_unattributed(question).await,
-                Err(why) => Asked::CannotAsk(why),
+            let question = match self.view.question(projection, question) {
+                Ok(question) => question,
+                Err(why) => return Asked::CannotAsk(why),
+            };
+            match session.visit() {
+                Some(visit) => visit.ask_unattributed(&upstream, question).await,
+                None => session.ask_unattributed(question).await,
             }
         })
     }

@@ -249,7 +249,7 @@ impl Relay {
 
 fn announce(session: &Session) {
     for what in ["tools", "prompts", "resources"] {
-        session.standalone().notify(Notice::list_changed(what));
+        session.tell(Notice::list_changed(what));
     }
 }
 

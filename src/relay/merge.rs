@@ -3,10 +3,12 @@
 //! Pure: what each upstream said goes in, what the client gets comes out.
 
 pub mod capabilities;
+mod discover;
 mod initialize;
 mod instructions;
 mod list;
 
+pub(super) use discover::{merged as discover_merged, pure as discover_pure};
 pub(super) use initialize::{OURSELVES, merged, pure};
 pub use instructions::{Instructions, Part};
 pub use list::{ListMerger, Merged};

@@ -5,6 +5,7 @@
 //! spell them (`docs/adr`).
 
 mod bring_back;
+mod discover;
 mod initialize;
 mod intake;
 mod lists;
@@ -17,6 +18,7 @@ mod project;
 pub mod rewrite;
 mod route;
 mod view;
+mod visit;
 
 use std::sync::Arc;
 
@@ -128,6 +130,9 @@ impl Relay {
                 let permit = self.decide(call, &target)?;
                 let audited = self.parts.audit.begin(record(call, &target, None));
                 let link = self.link(session, &target.upstream)?;
+                let _attending = session
+                    .visit()
+                    .map(|visit| visit.attend(&target.upstream, &call.link));
                 let reply = self.send(permit, &*link, call, &target).await;
                 audited.end(audited_outcome(&reply));
                 let source = Source::new(link.declared(), call, &target.view);
@@ -179,7 +184,7 @@ impl Relay {
                 "the session has ended, initialize again",
             )
         })?;
-        link.listen(session.standalone().is_attached());
+        link.listen(session.is_listened_to());
         Ok(link)
     }
 

@@ -81,6 +81,9 @@ impl Relay {
             _ => {}
         }
         let target = if self.is_pure(&call.endpoint) {
+            if session.visit().is_some() {
+                self.check_advertised(session, method).await?;
+            }
             self.pure_target(call)?
         } else {
             if let Some(kind) = methods::lookup(method).and_then(|known| known.list) {

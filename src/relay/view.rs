@@ -11,7 +11,6 @@ use super::project::Projection;
 use crate::call::{
     Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Question, Round,
 };
-use crate::protocol::{Message, json};
 
 /// How an upstream's names and URIs look on an endpoint (BRIDGING §4).
 #[derive(Debug, Clone)]
@@ -118,14 +117,15 @@ impl DownstreamLink for ShownLink {
     fn level(&self) -> Option<Level> {
         self.inner.level()
     }
+
+    fn routed(&self, upstream: &Arc<str>) {
+        self.inner.routed(upstream);
+    }
 }
 
 /// Whether a log message is at least as severe as `wanted`; one that does not say counts as such.
 pub(super) fn is_loud_enough(notice: &Notice, wanted: Level) -> bool {
-    let level = Message::parse(notice.bytes.clone(), usize::MAX)
-        .ok()
-        .and_then(|message| Level::parse(&json::string(message.param("level")?)?));
-    level.is_none_or(|level| level >= wanted)
+    notice.level().is_none_or(|level| level >= wanted)
 }
 
 /// Names a visit to a URL towards a client that must be able to name it (SPEC C-82).

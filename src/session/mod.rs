@@ -1,4 +1,5 @@
-//! Legacy sessions: what a client that said `initialize` has with us.
+//! Sessions: what a client that said `initialize` has with us, and what a modern client has without
+//! knowing of it (a *visit*, see [`Visit`]).
 //!
 //! Owns identity, streams, running calls and open questions of a session, its registry and its
 //! end. Knows nothing of HTTP and nothing of upstreams beyond their link trait.
@@ -10,6 +11,7 @@ mod questions;
 mod registry;
 mod stream;
 mod subscriptions;
+mod visit;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -26,8 +28,9 @@ pub use questions::{Questions, reply_of};
 pub use registry::{NewSession, Refused, Sessions, Settings};
 pub use stream::{EventStream, Next, NotKept, Reader};
 pub use subscriptions::Subscriptions;
+pub use visit::{Attending, Listener, Listening, Visit, VisitCall};
 
-use crate::call::{ClientCapabilities, Level, OwnerKey, Principal, UpstreamLink};
+use crate::call::{ClientCapabilities, Level, Notice, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{EventStore, SessionKey, StreamKey};
@@ -67,6 +70,8 @@ pub struct Session {
     watched: AtomicBool,
     changed: Notify,
     level: Mutex<Option<Level>>,
+    /// Set when the client is a modern one, which knows of no session.
+    visit: Option<Visit>,
     subscriptions: Subscriptions,
     open_streams: AtomicUsize,
     started: Instant,
@@ -153,7 +158,9 @@ impl Session {
     /// Whether a call runs or a stream is open.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.open_streams.load(Ordering::Relaxed) > 0 || !lock(&self.calls).is_empty()
+        self.open_streams.load(Ordering::Relaxed) > 0
+            || self.visit.as_ref().is_some_and(Visit::is_busy)
+            || !lock(&self.calls).is_empty()
     }
 
     /// The client said `notifications/initialized`: it may be asked from now on (SPEC L-03).
@@ -177,6 +184,30 @@ impl Session {
     #[must_use]
     pub fn subscriptions(&self) -> &Subscriptions {
         &self.subscriptions
+    }
+
+    /// What it is to a modern client; nothing for a session that a client opened.
+    #[must_use]
+    pub fn visit(&self) -> Option<&Visit> {
+        self.visit.as_ref()
+    }
+
+    /// Hands a notice that belongs to no call to whoever listens: the session's own stream, or the
+    /// subscriptions of a visit.
+    pub fn tell(&self, notice: Notice) {
+        match &self.visit {
+            Some(visit) => visit.tell(&notice),
+            None => drop(self.standalone.notify(notice)),
+        }
+    }
+
+    /// Whether somebody listens for messages that belong to no call.
+    #[must_use]
+    pub fn is_listened_to(&self) -> bool {
+        match &self.visit {
+            Some(visit) => visit.is_listened_to(),
+            None => self.standalone.is_attached(),
+        }
     }
 
     /// The stream of messages that belong to no call.

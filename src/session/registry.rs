@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use super::visit::{Visit, VisitKey};
 use super::{Session, SessionIds, lock};
 use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
 use crate::clock::SharedClock;
@@ -68,6 +69,7 @@ pub enum Refused {
 pub struct Sessions {
     ids: SessionIds,
     live: DashMap<SessionKey, Arc<Session>>,
+    visits: DashMap<VisitKey, Arc<Session>>,
     owners: DashMap<OwnerKey, Arc<Owner>>,
     count: AtomicUsize,
     settings: Settings,
@@ -95,6 +97,7 @@ impl Sessions {
         Arc::new(Self {
             ids,
             live: DashMap::new(),
+            visits: DashMap::new(),
             owners: DashMap::new(),
             count: AtomicUsize::new(0),
             settings,
@@ -122,6 +125,34 @@ impl Sessions {
     /// # Errors
     /// [`Refused`] when there is no room.
     pub fn open(&self, new: NewSession) -> Result<Arc<Session>, Refused> {
+        self.open_as(new, None)
+    }
+
+    /// The visit of a modern client: the one that its binding has on this endpoint with these
+    /// capabilities, or a new one. It has no id, is capped like a session, and ends when idle.
+    ///
+    /// # Errors
+    /// [`Refused`] when there is no room for a new one.
+    pub fn visit(&self, new: NewSession) -> Result<Arc<Session>, Refused> {
+        let key = VisitKey::of(&new);
+        let known = self.visits.get(&key).map(|visit| Arc::clone(&visit));
+        if let Some(visit) = known {
+            if !visit.closed().is_cancelled() && !self.is_expired(&visit) {
+                visit.touch();
+                return Ok(visit);
+            }
+            self.close(&visit);
+        }
+        let made = self.open_as(new, Some(Visit::default()))?;
+        let visit = Arc::clone(&self.visits.entry(key).or_insert_with(|| Arc::clone(&made)));
+        if !Arc::ptr_eq(&visit, &made) {
+            // Another request of the same client was faster.
+            self.close(&made);
+        }
+        Ok(visit)
+    }
+
+    fn open_as(&self, new: NewSession, visit: Option<Visit>) -> Result<Arc<Session>, Refused> {
         let owner_key = new.principal.owner();
         let owner = Arc::clone(&self.owners.entry(owner_key).or_default());
         let (spare, session) = {
@@ -143,7 +174,7 @@ impl Sessions {
                     });
                 }
             }
-            let session = self.make(new, &owner);
+            let session = self.make(new, &owner, visit);
             sessions.insert(session.key(), Arc::clone(&session));
             self.live.insert(session.key(), Arc::clone(&session));
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -159,11 +190,15 @@ impl Sessions {
         Ok(session)
     }
 
-    fn make(&self, new: NewSession, owner: &Owner) -> Arc<Session> {
+    fn make(&self, new: NewSession, owner: &Owner, visit: Option<Visit>) -> Arc<Session> {
         let binding = new.principal.binding();
-        let (key, id) = self
-            .ids
-            .mint(&binding, &new.endpoint.name, self.clock.now());
+        let (key, id) = match visit {
+            // Nothing that a client could send names a visit.
+            Some(_) => (rand::random(), String::new()),
+            None => self
+                .ids
+                .mint(&binding, &new.endpoint.name, self.clock.now()),
+        };
         let standalone = StreamKey {
             session: key,
             stream: 0,
@@ -190,6 +225,7 @@ impl Sessions {
             watched: std::sync::atomic::AtomicBool::new(false),
             changed: tokio::sync::Notify::new(),
             level: Mutex::new(None),
+            visit,
             subscriptions: super::Subscriptions::default(),
             open_streams: AtomicUsize::new(0),
             started: Instant::now(),
@@ -235,7 +271,14 @@ impl Sessions {
         self.live.remove(&session.key())?;
         self.count.fetch_sub(1, Ordering::Relaxed);
         GAUGES.sessions_open.add(-1);
-        server_session_ended(session.revision.as_str(), session.age());
+        if session.visit.is_some() {
+            self.visits
+                .remove_if(&VisitKey::from(&**session), |_, visit| {
+                    Arc::ptr_eq(visit, session)
+                });
+        } else {
+            server_session_ended(session.revision.as_str(), session.age());
+        }
         let owner_key = session.owner();
         let owner = self.owners.get(&owner_key).map(|owner| Arc::clone(&owner));
         if let Some(owner) = owner {

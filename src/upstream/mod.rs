@@ -12,7 +12,7 @@ pub use isolation::{Seat, SetupError, Upstreams};
 use bytes::Bytes;
 
 /// JSON text of our own `Implementation`, declared where no single client stands behind a link.
-const OWN_INFO: Bytes = Bytes::from_static(
+pub const OWN_INFO: Bytes = Bytes::from_static(
     concat!(
         r#"{"name":"drawbridge","version":""#,
         env!("CARGO_PKG_VERSION"),

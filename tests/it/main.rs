@@ -30,6 +30,7 @@ mod lifecycle;
 mod limits;
 mod merged;
 mod misbehaviour;
+mod modern;
 mod names;
 mod oauth;
 mod questions;

@@ -35,14 +35,23 @@ pub(in crate::relay) fn merged(
     revision: Revision,
     upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
 ) -> Bytes {
-    let known = || {
-        upstreams
-            .iter()
-            .filter_map(|(name, d)| Some((name, d.as_deref()?)))
-    };
-    let all = known().map(|(_, declared)| text(&declared.capabilities));
+    let known = upstreams.iter().filter_map(|(_, d)| d.as_deref());
+    let all = known.map(|declared| text(&declared.capabilities));
     let capabilities = capabilities::merged(all, revision);
-    let speakers: Vec<_> = known()
+    result(
+        revision,
+        &capabilities,
+        OURSELVES,
+        instructions(upstreams).as_deref(),
+    )
+}
+
+/// What the upstreams that are known say about their use.
+pub(super) fn instructions(upstreams: &[(Arc<str>, Option<Arc<Declared>>)]) -> Option<String> {
+    let known = upstreams
+        .iter()
+        .filter_map(|(name, d)| Some((name, d.as_deref()?)));
+    let speakers: Vec<_> = known
         .filter_map(|(name, declared)| {
             let text = declared.instructions.as_deref()?;
             Some((Prefix::new(Arc::clone(name)), title(declared), text))
@@ -56,12 +65,7 @@ pub(in crate::relay) fn merged(
             text,
         });
     }
-    result(
-        revision,
-        &capabilities,
-        OURSELVES,
-        instructions.finish().as_deref(),
-    )
+    instructions.finish()
 }
 
 /// What the upstream calls itself; empty when it does not say.
@@ -98,7 +102,7 @@ fn result(
 }
 
 /// Cut out of a message that was read, so it is text; an empty object stands for anything else.
-fn text(bytes: &Bytes) -> &str {
+pub(super) fn text(bytes: &Bytes) -> &str {
     std::str::from_utf8(bytes).unwrap_or("{}")
 }
 

@@ -14,7 +14,7 @@ use super::wire::{Carrier, Wire};
 use super::{Settings, handshake, lock};
 use crate::call::{Call, Declared, DownstreamLink, Reply};
 use crate::config;
-use crate::protocol::{Message, RequestId};
+use crate::protocol::{Message, RequestId, Revision};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
@@ -100,7 +100,9 @@ impl Connection {
 
     fn first(settings: &Settings) -> Bytes {
         let capabilities = settings.capabilities.raw();
-        handshake::request(1, settings.offer, capabilities, &settings.client_info)
+        // A modern revision is never negotiated by a handshake (SPEC L-01).
+        let offer = settings.offer.min(Revision::LATEST_LEGACY);
+        handshake::request(1, offer, capabilities, &settings.client_info)
     }
 
     fn new(settings: &Arc<Settings>, wire: Wire, declared: Arc<Declared>) -> Arc<Self> {

@@ -1,0 +1,294 @@
+//! What every modern request says of itself, in its headers and in `params._meta`, and whether the
+//! two agree. Checked in the order of SPEC §2a; the first failure is the answer.
+
+use http::{HeaderMap, HeaderName};
+
+use super::refusal::Refusal;
+use crate::call::Level;
+use crate::protocol::headers::{self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
+use crate::protocol::methods::{self, Direction, Needs};
+use crate::protocol::{Era, Kind, Message, Revision, header_value, json, meta};
+
+/// The envelope of a request that passed every check.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Envelope {
+    /// JSON text of the client's capabilities.
+    pub(super) capabilities: String,
+    /// The least severe log messages wanted; none when absent (SPEC C-21).
+    pub(super) level: Option<Level>,
+    /// JSON text of the progress token.
+    pub(super) progress: Option<String>,
+}
+
+/// Whether a message is for the modern front: its body says so, or there is nothing of the legacy
+/// era in it while its header names a modern revision. Spec: SPEC M-19, M-03, M-22.
+pub(in crate::downstream) fn is_modern(headers: &HeaderMap, message: &Message) -> bool {
+    if meta::is_modern(message) {
+        return true;
+    }
+    let handshake = message.kind() == Kind::Request && message.method() == Some("initialize");
+    !handshake && names_modern(headers)
+}
+
+/// Whether the version header names a modern revision.
+pub(in crate::downstream) fn names_modern(headers: &HeaderMap) -> bool {
+    headers::protocol_version(headers)
+        .is_ok_and(|named| named.is_some_and(|revision| revision.era() == Era::Modern))
+}
+
+/// Reads the envelope of a request.
+///
+/// # Errors
+/// The [`Refusal`] that is its answer.
+pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, Refusal> {
+    // Spec: SPEC M-04.
+    for name in [&MCP_PROTOCOL_VERSION, &MCP_METHOD, &MCP_NAME] {
+        if headers.get_all(name).iter().nth(1).is_some() {
+            let repeated = HeaderError::Repeated(name.clone());
+            return Err(Refusal::mismatch(repeated.to_string()));
+        }
+    }
+    let method = message.method().unwrap_or_default();
+    let (version, envelope) = metadata(message)?;
+    // Spec: SPEC M-07 to M-12.
+    agree(headers, &MCP_PROTOCOL_VERSION, &version)?;
+    agree(headers, &MCP_METHOD, method)?;
+    if let Some(param) = named_by(method) {
+        match message.param_str(param) {
+            Some(value) => agree(headers, &MCP_NAME, &value)?,
+            // The method itself refuses what it cannot do without.
+            None => drop(header(headers, &MCP_NAME)?),
+        }
+    }
+    // Spec: SPEC M-13.
+    if Revision::parse(&version).is_none_or(|revision| revision.era() != Era::Modern) {
+        return Err(Refusal::version(&version));
+    }
+    // Spec: SPEC M-14.
+    if !is_served(method) {
+        return Err(Refusal::method(method));
+    }
+    Ok(envelope)
+}
+
+/// What `params._meta` holds: the version it names, and the rest. Spec: SPEC M-05, M-06.
+fn metadata(message: &Message) -> Result<(String, Envelope), Refusal> {
+    let version = message
+        .meta(meta::PROTOCOL_VERSION)
+        .and_then(json::string)
+        .ok_or_else(|| Refusal::key(meta::PROTOCOL_VERSION, "a string"))?;
+    let capabilities = message
+        .meta(meta::CLIENT_CAPABILITIES)
+        .filter(|text| json::members(text).is_ok())
+        .ok_or_else(|| Refusal::key(meta::CLIENT_CAPABILITIES, "an object"))?;
+    let level = match message.meta(meta::LOG_LEVEL) {
+        None => None,
+        Some(text) => Some(
+            json::string(text)
+                .and_then(|word| Level::parse(&word))
+                .ok_or_else(|| Refusal::key(meta::LOG_LEVEL, "one of debug … emergency"))?,
+        ),
+    };
+    let envelope = Envelope {
+        capabilities: capabilities.to_owned(),
+        level,
+        progress: meta::progress_token(message).map(str::to_owned),
+    };
+    Ok((version.into_owned(), envelope))
+}
+
+fn header<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<std::borrow::Cow<'a, str>>, Refusal> {
+    header_value::single(headers, name).map_err(|error| Refusal::mismatch(error.to_string()))
+}
+
+fn agree(headers: &HeaderMap, name: &HeaderName, body: &str) -> Result<(), Refusal> {
+    match header(headers, name)? {
+        None => Err(Refusal::mismatch(format!("header {name} is missing"))),
+        Some(value) if *value == *body => Ok(()),
+        Some(_) => Err(Refusal::mismatch(format!(
+            "header {name} and the body disagree"
+        ))),
+    }
+}
+
+/// The member of `params` that `Mcp-Name` repeats. Spec: SPEC M-09, M-10.
+fn named_by(method: &str) -> Option<&'static str> {
+    match method {
+        "tools/call" | "prompts/get" => Some("name"),
+        "resources/read" => Some("uri"),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => Some("taskId"),
+        _ => None,
+    }
+}
+
+/// Whether a request of this method has any answer here: one of this revision, or one that we do
+/// not know, which may be an extension of an upstream.
+fn is_served(method: &str) -> bool {
+    match methods::lookup(method) {
+        Some(known) => {
+            known.is_in(Revision::V2026_07_28)
+                && known.direction != Direction::ToClient
+                && known.needs != Needs::Tasks
+                && !known.is_notification()
+        }
+        None => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use rstest::rstest;
+
+    use super::*;
+
+    const ENVELOPE: &str = r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}"#;
+
+    fn request(method: &str, params: &str) -> Message {
+        let text =
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{method}","params":{{{params}}}}}"#);
+        Message::parse(text.into(), 128).unwrap()
+    }
+
+    fn modern(method: &str, params: &str) -> Message {
+        request(method, &format!(r#"{params}"_meta":{{{ENVELOPE}}}"#))
+    }
+
+    fn map(headers: &[(&'static str, &'static str)]) -> HeaderMap {
+        headers
+            .iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_static(value),
+                )
+            })
+            .collect()
+    }
+
+    const VERSION: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
+
+    fn code(headers: &[(&'static str, &'static str)], message: &Message) -> i64 {
+        read(&map(headers), message).map_or_else(|refusal| refusal.code, |_| 0)
+    }
+
+    #[test]
+    fn a_request_whose_headers_repeat_its_body_is_read() {
+        let call = modern("tools/call", r#""name":"é","#);
+        let headers = [
+            VERSION,
+            ("mcp-method", "tools/call"),
+            ("mcp-name", "=?base64?w6k=?="),
+        ];
+        let envelope = read(&map(&headers), &call).unwrap();
+        assert_eq!(envelope.capabilities, "{}");
+        assert_eq!((envelope.level, envelope.progress), (None, None));
+    }
+
+    // SPEC M-05, M-07 to M-14: the first failure is told.
+    #[rstest]
+    #[case::version_missing(&[("mcp-method", "tools/list")], -32020)]
+    #[case::version_differs(&[("mcp-protocol-version", "2025-11-25"), ("mcp-method", "tools/list")], -32020)]
+    #[case::version_twice(&[VERSION, VERSION, ("mcp-method", "tools/list")], -32020)]
+    #[case::method_missing(&[VERSION], -32020)]
+    #[case::method_by_case(&[VERSION, ("mcp-method", "TOOLS/LIST")], -32020)]
+    #[case::method_padded(&[VERSION, ("mcp-method", " tools/list\t")], 0)]
+    #[case::mark_by_case(&[VERSION, ("mcp-method", "=?BASE64?dG9vbHMvbGlzdA==?=")], -32020)]
+    #[case::encoded(&[VERSION, ("mcp-method", "=?base64?dG9vbHMvbGlzdA==?=")], 0)]
+    #[case::name_is_not_looked_at(&[VERSION, ("mcp-method", "tools/list"), ("mcp-name", "x")], 0)]
+    fn headers_must_repeat_the_body(
+        #[case] headers: &[(&'static str, &'static str)],
+        #[case] expected: i64,
+    ) {
+        assert_eq!(code(headers, &modern("tools/list", "")), expected);
+    }
+
+    // SPEC M-09.
+    #[rstest]
+    #[case("tools/call", r#""name":"x","#)]
+    #[case("prompts/get", r#""name":"x","#)]
+    #[case("resources/read", r#""uri":"x","#)]
+    fn what_is_named_must_be_named_in_the_header(
+        #[case] method: &'static str,
+        #[case] params: &str,
+    ) {
+        let message = modern(method, params);
+        let with = |name| {
+            code(
+                &[VERSION, ("mcp-method", method), ("mcp-name", name)],
+                &message,
+            )
+        };
+        assert_eq!(code(&[VERSION, ("mcp-method", method)], &message), -32020);
+        assert_eq!((with("y"), with("X"), with("x")), (-32020, -32020, 0));
+        assert_eq!(with("=?base64?eA?="), -32020);
+    }
+
+    // SPEC M-05, M-06.
+    #[rstest]
+    #[case("")]
+    #[case(r#""_meta":{}"#)]
+    #[case(r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}"#)]
+    #[case(r#""_meta":{"io.modelcontextprotocol/clientCapabilities":{}}"#)]
+    #[case(r#""_meta":{"io.modelcontextprotocol/protocolVersion":2026,"io.modelcontextprotocol/clientCapabilities":{}}"#)]
+    #[case(r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":[]}"#)]
+    #[case(r#""_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/logLevel":"loud"}"#)]
+    fn the_envelope_must_be_whole(#[case] params: &str) {
+        let headers = [VERSION, ("mcp-method", "tools/list")];
+        assert_eq!(code(&headers, &request("tools/list", params)), -32602);
+    }
+
+    // SPEC M-13: after the comparison.
+    #[test]
+    fn a_version_that_both_name_and_we_do_not_serve_is_told_what_is() {
+        let params = r#""_meta":{"io.modelcontextprotocol/protocolVersion":"1900-01-01","io.modelcontextprotocol/clientCapabilities":{}}"#;
+        let message = request("tools/list", params);
+        let named = [
+            ("mcp-protocol-version", "1900-01-01"),
+            ("mcp-method", "tools/list"),
+        ];
+        assert_eq!(code(&named, &message), -32022);
+        assert_eq!(
+            code(&[VERSION, ("mcp-method", "tools/list")], &message),
+            -32020
+        );
+    }
+
+    // SPEC M-14, K-15.
+    #[rstest]
+    fn removed_methods_are_unknown(
+        #[values(
+            "initialize",
+            "ping",
+            "logging/setLevel",
+            "resources/subscribe",
+            "resources/unsubscribe",
+            "tasks/list",
+            "tasks/result",
+            "sampling/createMessage",
+            "elicitation/create",
+            "roots/list",
+            "notifications/progress"
+        )]
+        method: &'static str,
+    ) {
+        assert_eq!(
+            code(&[VERSION, ("mcp-method", method)], &modern(method, "")),
+            -32601
+        );
+    }
+
+    // SPEC M-19.
+    #[test]
+    fn the_body_chooses_the_era() {
+        let (with, without) = (map(&[VERSION]), map(&[]));
+        assert!(is_modern(&with, &modern("tools/list", "")));
+        assert!(is_modern(&without, &modern("initialize", "")));
+        assert!(is_modern(&with, &request("tools/list", "")));
+        assert!(!is_modern(&with, &request("initialize", "")));
+        assert!(!is_modern(&without, &request("tools/list", "")));
+    }
+}

@@ -1,0 +1,199 @@
+//! One modern call and its HTTP exchange: JSON if the reply comes first, else a stream of events.
+//! When the client goes, the call goes with it. Spec: SPEC M-02, M-42, M-43, T-13 to T-15.
+
+use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use futures_util::future::BoxFuture;
+use http::{Response, StatusCode};
+use http_body::Frame;
+use tokio::time::{Instant, Sleep};
+
+use super::link::{ModernLink, Outcome};
+use super::outlet::{Next, Outlet};
+use crate::downstream::{exchange, reply};
+use crate::protocol::sse;
+use crate::telemetry::metrics::{GAUGES, Open};
+
+/// A call without any message is answered as a stream from then on, so that it can be kept alive.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// An exchange that waits for its call. Dropped before the end, it cancels the call.
+pub(super) struct Exchange {
+    /// The call, where this exchange drives it.
+    future: Option<BoxFuture<'static, Outcome>>,
+    link: Arc<ModernLink>,
+    outlet: Arc<Outlet<Outcome>>,
+    /// JSON text of the request's id.
+    id: String,
+    ended: bool,
+}
+
+impl Exchange {
+    /// An exchange that drives its call.
+    pub(super) fn new(
+        future: BoxFuture<'static, Outcome>,
+        link: Arc<ModernLink>,
+        outlet: Arc<Outlet<Outcome>>,
+        id: String,
+    ) -> Self {
+        Self {
+            future: Some(future),
+            link,
+            outlet,
+            id,
+            ended: false,
+        }
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<Outcome>> {
+        if let Some(future) = &mut self.future
+            && let Poll::Ready(outcome) = future.as_mut().poll(cx)
+        {
+            self.future = None;
+            self.link.finish(outcome);
+        }
+        let next = self.outlet.poll_next(cx);
+        self.ended |= matches!(next, Poll::Ready(Next::End(_)));
+        next
+    }
+
+    /// Answers: with JSON when the end comes first.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the call.
+    pub(super) async fn answer(mut self, keep_alive: Duration) -> Response<Body> {
+        let mut silence = pin!(tokio::time::sleep(SILENCE));
+        let first = poll_fn(|cx| match self.poll_next(cx) {
+            Poll::Ready(next) => Poll::Ready(Some(next)),
+            Poll::Pending => silence.as_mut().poll(cx).map(|()| None),
+        })
+        .await;
+        let head = match first {
+            Some(Next::End(outcome)) => return whole(outcome, &self.id),
+            Some(Next::Notices(notices)) => encode(&notices),
+            None => Bytes::new(),
+        };
+        exchange::event_stream(Body::new(Stream {
+            exchange: self,
+            head: (!head.is_empty()).then_some(head),
+            keep_alive: KeepAlive::new(keep_alive),
+            done: false,
+            _open: GAUGES.streams_open.enter(),
+        }))
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.link.cancelled().cancel();
+        }
+    }
+}
+
+/// Comments on a stream that is otherwise quiet. Spec: SPEC T-15.
+pub(super) struct KeepAlive {
+    timer: Pin<Box<Sleep>>,
+    every: Duration,
+}
+
+impl KeepAlive {
+    pub(super) fn new(every: Duration) -> Self {
+        Self {
+            timer: Box::pin(tokio::time::sleep(every)),
+            every,
+        }
+    }
+
+    /// Puts a comment into an empty frame when one is due; a frame that is not empty is a sign of
+    /// life itself. Nothing to write means pending.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
+        if out.is_empty() {
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            sse::encode_comment(out, "");
+        }
+        self.timer.as_mut().reset(Instant::now() + self.every);
+        Poll::Ready(())
+    }
+}
+
+/// The body of an exchange that has become a stream.
+struct Stream {
+    exchange: Exchange,
+    head: Option<Bytes>,
+    keep_alive: KeepAlive,
+    done: bool,
+    _open: Open,
+}
+
+impl http_body::Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if let Some(head) = this.head.take() {
+            return Poll::Ready(Some(Ok(Frame::data(head))));
+        }
+        if this.done {
+            return Poll::Ready(None);
+        }
+        let mut out = BytesMut::new();
+        while let Poll::Ready(next) = this.exchange.poll_next(cx) {
+            match next {
+                Next::Notices(notices) => out.extend_from_slice(&encode(&notices)),
+                Next::End(outcome) => {
+                    this.done = true;
+                    if let Some(body) = message(outcome, &this.exchange.id) {
+                        sse::encode_event(&mut out, None, &body);
+                    }
+                    break;
+                }
+            }
+        }
+        if out.is_empty() && this.done {
+            return Poll::Ready(None);
+        }
+        futures_util::ready!(this.keep_alive.poll(cx, &mut out));
+        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
+    }
+}
+
+fn encode(messages: &[Bytes]) -> Bytes {
+    let mut out = BytesMut::new();
+    for message in messages {
+        sse::encode_event(&mut out, None, message);
+    }
+    out.freeze()
+}
+
+/// The JSON-RPC response of an outcome; nothing when none is owed.
+fn message(outcome: Outcome, id: &str) -> Option<Bytes> {
+    match outcome {
+        Outcome::Reply(_, reply) | Outcome::Denied(_, reply) => Some(reply.into_response(id)),
+        Outcome::Cancelled => None,
+    }
+}
+
+/// The answer of an exchange that has not become a stream.
+fn whole(outcome: Outcome, id: &str) -> Response<Body> {
+    match outcome {
+        Outcome::Reply(status, reply) => {
+            reply::retryable(reply::json_response(status, reply.into_response(id)))
+        }
+        Outcome::Denied(denied, _) => reply::denied(&denied),
+        Outcome::Cancelled => reply::empty(StatusCode::NO_CONTENT),
+    }
+}

@@ -1,0 +1,204 @@
+//! What a running exchange has to write: notices, bounded, and one end.
+//! Spec: SPEC M-42, M-75; DESIGN §3 ("`notify` is synchronous and never waits").
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+
+use crate::call::{Notice, NoticeKind};
+use crate::telemetry::metrics::COUNTERS;
+
+/// Unread notices of one exchange.
+const UNREAD_FRAMES: usize = 64;
+/// Unread bytes of one exchange.
+const UNREAD_BYTES: usize = 256 * 1024;
+
+/// Written by calls and upstreams, read by one response; `E` is how it ends.
+#[derive(Debug)]
+pub(super) struct Outlet<E>(Mutex<State<E>>);
+
+#[derive(Debug)]
+struct State<E> {
+    unread: VecDeque<Notice>,
+    bytes: usize,
+    end: Option<E>,
+    ended: bool,
+    waker: Option<Waker>,
+}
+
+/// One step of the reader.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next<E> {
+    /// Notices to write, in order.
+    Notices(Vec<Bytes>),
+    /// The end; all notices were read.
+    End(E),
+}
+
+impl<E> Outlet<E> {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            unread: VecDeque::new(),
+            bytes: 0,
+            end: None,
+            ended: false,
+            waker: None,
+        })))
+    }
+
+    /// Takes a notice. A change notice gives way to a newer one of its kind; when nobody keeps up,
+    /// so does progress, and the rest is dropped and counted.
+    pub(super) fn notify(&self, notice: Notice) {
+        let mut state = self.lock();
+        if state.ended {
+            return;
+        }
+        let size = notice.bytes.len();
+        let crowded = state.unread.len() >= UNREAD_FRAMES || state.bytes + size > UNREAD_BYTES;
+        let merges = match notice.kind {
+            NoticeKind::ListChanged { .. } | NoticeKind::ResourceUpdated { .. } => true,
+            NoticeKind::Progress { .. } => crowded,
+            NoticeKind::Log | NoticeKind::ElicitationComplete | NoticeKind::Other => false,
+        };
+        let older = state
+            .unread
+            .iter_mut()
+            .find(|unread| merges && unread.kind == notice.kind);
+        if let Some(older) = older {
+            let before = older.bytes.len();
+            older.bytes = notice.bytes;
+            state.bytes = state.bytes - before + size;
+            COUNTERS.notices_coalesced.add(1);
+            return;
+        }
+        if crowded {
+            COUNTERS.notices_dropped.add(1);
+            return;
+        }
+        state.bytes += size;
+        state.unread.push_back(notice);
+        wake(state);
+    }
+
+    /// Ends it; `false` when it had an end already.
+    pub(super) fn end(&self, end: E) -> bool {
+        let mut state = self.lock();
+        if state.ended {
+            return false;
+        }
+        state.ended = true;
+        state.end = Some(end);
+        wake(state);
+        true
+    }
+
+    /// What comes next.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost between polls.
+    pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Next<E>> {
+        let mut state = self.lock();
+        if !state.unread.is_empty() {
+            state.bytes = 0;
+            let notices = state.unread.drain(..).map(|notice| notice.bytes);
+            return Poll::Ready(Next::Notices(notices.collect()));
+        }
+        if let Some(end) = state.end.take() {
+            return Poll::Ready(Next::End(end));
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<E>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn wake<E>(mut state: MutexGuard<'_, State<E>>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(kind: NoticeKind, text: &str) -> Notice {
+        Notice {
+            kind,
+            bytes: Bytes::copy_from_slice(text.as_bytes()),
+        }
+    }
+
+    fn progress(text: &str) -> Notice {
+        let token = "1".to_owned();
+        notice(NoticeKind::Progress { token }, text)
+    }
+
+    fn read(outlet: &Outlet<u8>) -> Option<Next<u8>> {
+        let mut cx = Context::from_waker(Waker::noop());
+        match outlet.poll_next(&mut cx) {
+            Poll::Ready(next) => Some(next),
+            Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn notices_come_before_the_end_and_nothing_after_it() {
+        let outlet = Outlet::new();
+        assert_eq!(read(&outlet), None);
+        outlet.notify(progress("a"));
+        outlet.notify(progress("b"));
+        assert!(outlet.end(7));
+        assert!(!outlet.end(8));
+        outlet.notify(progress("c"));
+        assert_eq!(
+            read(&outlet),
+            Some(Next::Notices(vec!["a".into(), "b".into()]))
+        );
+        assert_eq!(read(&outlet), Some(Next::End(7)));
+    }
+
+    #[test]
+    fn a_reader_that_is_behind_gets_the_newest_progress_and_no_log_messages() {
+        let outlet = Outlet::<u8>::new();
+        for number in 0..UNREAD_FRAMES - 1 {
+            outlet.notify(notice(NoticeKind::Log, &number.to_string()));
+        }
+        outlet.notify(progress("old"));
+        outlet.notify(progress("new"));
+        outlet.notify(notice(NoticeKind::Log, "lost"));
+        let Some(Next::Notices(read)) = read(&outlet) else {
+            panic!("no notices")
+        };
+        assert_eq!(read.len(), UNREAD_FRAMES);
+        assert_eq!(read.last().unwrap(), "new");
+    }
+
+    #[test]
+    fn change_notices_of_one_kind_are_one() {
+        let outlet = Outlet::<u8>::new();
+        for what in ["tools", "prompts", "tools"] {
+            outlet.notify(Notice::list_changed(what));
+        }
+        let Some(Next::Notices(read)) = read(&outlet) else {
+            panic!("no notices")
+        };
+        assert_eq!(read.len(), 2);
+    }
+
+    #[test]
+    fn bytes_are_bounded() {
+        let outlet = Outlet::<u8>::new();
+        let large = "x".repeat(UNREAD_BYTES / 2 + 1);
+        outlet.notify(notice(NoticeKind::Log, &large));
+        outlet.notify(notice(NoticeKind::Log, &large));
+        assert!(matches!(read(&outlet), Some(Next::Notices(read)) if read.len() == 1));
+    }
+}

@@ -1,0 +1,216 @@
+//! Refusals of the modern era, and how faults look in it: HTTP status and JSON-RPC code.
+//! Spec: SPEC M-05, M-07, M-13 to M-16, M-23; E-05; BRIDGING §3.10.
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use crate::call::Reply;
+use crate::downstream::reply::{data_of, json_response, retry_after};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::error_codes::{
+    HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
+    MISSING_CLIENT_CAPABILITY, PARSE_ERROR, UNSUPPORTED_VERSION,
+};
+use crate::protocol::{Revision, json};
+
+/// Characters of a client's text that we repeat to it.
+const REPEATED: usize = 64;
+
+/// A request that is refused before it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) code: i64,
+    message: Cow<'static, str>,
+    data: Option<String>,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, code: i64, message: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            status,
+            code,
+            message: message.into(),
+            data: None,
+        }
+    }
+
+    /// A header is missing, repeated, malformed, or says something else than the body.
+    pub(super) fn mismatch(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, HEADER_MISMATCH, message)
+    }
+
+    /// A key of `params._meta` is missing or not `kind`.
+    pub(super) fn key(key: &str, kind: &str) -> Self {
+        let message = format!("params._meta[\"{key}\"] must be {kind}");
+        Self::new(StatusCode::BAD_REQUEST, INVALID_PARAMS, message)
+    }
+
+    /// The revision is not one of ours.
+    pub(super) fn version(requested: &str) -> Self {
+        let supported: Vec<String> = Revision::SERVED
+            .iter()
+            .map(|revision| json::quote(revision.as_str()))
+            .collect();
+        let data = format!(
+            r#"{{"supported":[{}],"requested":{}}}"#,
+            supported.join(","),
+            json::quote(&bounded(requested))
+        );
+        let message = "unsupported protocol version";
+        Self::new(StatusCode::BAD_REQUEST, UNSUPPORTED_VERSION, message).with(data)
+    }
+
+    /// There is no such method in this revision.
+    pub(super) fn method(method: &str) -> Self {
+        let message = format!("unknown method {:?}", bounded(method));
+        Self::new(StatusCode::NOT_FOUND, METHOD_NOT_FOUND, message)
+    }
+
+    /// What was posted is no request.
+    pub(super) fn not_a_request() -> Self {
+        let message = "only requests and notifications are posted in this revision";
+        Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)
+    }
+
+    /// Parameters that cannot be served, found by the handler of the method (SPEC M-23).
+    pub(super) fn params(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::OK, INVALID_PARAMS, message)
+    }
+
+    fn with(mut self, data: String) -> Self {
+        self.data = Some(data);
+        self
+    }
+
+    /// The error as a reply.
+    pub(super) fn reply(&self) -> Reply {
+        Reply::Error(error_object(self.code, &self.message, self.data.as_deref()))
+    }
+
+    /// The answer to the request `id` (JSON text), or to what had none.
+    pub(super) fn response(&self, id: Option<&str>) -> Response<Body> {
+        let body = self.reply().into_response(id.unwrap_or("null"));
+        json_response(self.status, body)
+    }
+}
+
+/// A fault as the reply of a call, and its status where no stream has begun.
+pub(super) fn of_fault(fault: &Fault, is_tool_call: bool) -> (StatusCode, Reply) {
+    if is_tool_call && crate::downstream::reply::is_tool_error(fault.kind) {
+        return (StatusCode::OK, Reply::Result(tool_error(fault)));
+    }
+    let (status, code) = match fault.kind {
+        FaultKind::Parse => (StatusCode::BAD_REQUEST, PARSE_ERROR),
+        FaultKind::InvalidRequest => (StatusCode::BAD_REQUEST, INVALID_REQUEST),
+        FaultKind::UnsupportedVersion => (StatusCode::BAD_REQUEST, UNSUPPORTED_VERSION),
+        FaultKind::UnknownMethod => (StatusCode::NOT_FOUND, METHOD_NOT_FOUND),
+        FaultKind::InvalidParams | FaultKind::ResourceNotFound => (StatusCode::OK, INVALID_PARAMS),
+        FaultKind::CallerBusy => (StatusCode::TOO_MANY_REQUESTS, INTERNAL_ERROR),
+        // A visit that has just ended is made anew by the next request.
+        FaultKind::GatewayBusy | FaultKind::UnknownSession | FaultKind::MissingSession => {
+            (StatusCode::SERVICE_UNAVAILABLE, INTERNAL_ERROR)
+        }
+        FaultKind::UpstreamUnavailable
+        | FaultKind::UpstreamLost
+        | FaultKind::UpstreamTimeout
+        | FaultKind::UpstreamInvalid
+        | FaultKind::CannotAsk
+        | FaultKind::Cancelled
+        | FaultKind::Internal => (StatusCode::OK, INTERNAL_ERROR),
+    };
+    let error = error_object(code, &fault.public, data_of(fault).as_deref());
+    (status, Reply::Error(error))
+}
+
+/// The answer to a request that a fault ended before it became a call.
+pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> {
+    let (status, reply) = of_fault(fault, false);
+    let mut response = json_response(status, reply.into_response(id.unwrap_or("null")));
+    retry_after(&mut response, fault.retry);
+    response
+}
+
+/// The status of a reply, where no stream has begun. Spec: SPEC M-14, M-16, M-23.
+pub(super) fn status_of(reply: &Reply) -> StatusCode {
+    match reply.error_code() {
+        Some(METHOD_NOT_FOUND) => StatusCode::NOT_FOUND,
+        Some(
+            HEADER_MISMATCH
+            | MISSING_CLIENT_CAPABILITY
+            | UNSUPPORTED_VERSION
+            | INVALID_REQUEST
+            | PARSE_ERROR,
+        ) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    }
+}
+
+/// A tool result that tells the model what went wrong (SPEC E-05).
+fn tool_error(fault: &Fault) -> Bytes {
+    format!(
+        r#"{{"resultType":"complete","content":[{{"type":"text","text":{}}}],"isError":true}}"#,
+        json::quote(&fault.public)
+    )
+    .into()
+}
+
+fn error_object(code: i64, message: &str, data: Option<&str>) -> Bytes {
+    let mut out = format!(r#"{{"code":{code},"message":{}"#, json::quote(message));
+    if let Some(data) = data {
+        out.push_str(",\"data\":");
+        out.push_str(data);
+    }
+    out.push('}');
+    out.into()
+}
+
+fn bounded(text: &str) -> String {
+    text.chars().take(REPEATED).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relayed(code: i64) -> StatusCode {
+        status_of(&Reply::Error(error_object(code, "x", None)))
+    }
+
+    // SPEC M-23.
+    #[test]
+    fn what_an_upstream_answers_decides_the_status() {
+        assert_eq!(relayed(METHOD_NOT_FOUND), StatusCode::NOT_FOUND);
+        assert_eq!(relayed(MISSING_CLIENT_CAPABILITY), StatusCode::BAD_REQUEST);
+        assert_eq!(relayed(INVALID_PARAMS), StatusCode::OK);
+        assert_eq!(relayed(INTERNAL_ERROR), StatusCode::OK);
+        assert_eq!(status_of(&Reply::Result("{}".into())), StatusCode::OK);
+    }
+
+    // SPEC C-51, M-16.
+    #[test]
+    fn a_missing_resource_is_a_matter_of_parameters() {
+        let fault = Fault::downstream(FaultKind::ResourceNotFound, "none")
+            .with_data(r#"{"uri":"a:b"}"#.to_owned());
+        let (status, reply) = of_fault(&fault, false);
+        assert_eq!(
+            (status, reply.error_code()),
+            (StatusCode::OK, Some(INVALID_PARAMS))
+        );
+        assert!(reply.error().unwrap().contains(r#""data":{"uri":"a:b"}"#));
+    }
+
+    #[test]
+    fn a_failed_tool_call_is_told_to_the_model() {
+        let fault = Fault::upstream(FaultKind::UpstreamLost, "gone");
+        let (_, reply) = of_fault(&fault, true);
+        let result: serde_json::Value = serde_json::from_str(reply.result().unwrap()).unwrap();
+        assert_eq!(
+            (&result["isError"], &result["resultType"]),
+            (&true.into(), &"complete".into())
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! The result of `server/discover`. Spec: SPEC M-41, M-50…M-53, M-80; BRIDGING §5.1 to §5.3, §5.7.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::capabilities;
+use super::initialize::{OURSELVES, instructions, text};
+use crate::call::Declared;
+use crate::protocol::{Revision, json, meta};
+
+/// How long an answer for which every upstream was known is believed, milliseconds.
+const WHOLE_MS: u32 = 60_000;
+/// The same for one that an upstream is missing from.
+const PARTIAL_MS: u32 = 1_000;
+
+/// On an endpoint that shows one upstream unchanged. An upstream that is not known can do nothing.
+pub(in crate::relay) fn pure(revision: Revision, declared: Option<&Declared>) -> Bytes {
+    let Some(declared) = declared else {
+        return result("{}", None, OURSELVES, PARTIAL_MS);
+    };
+    let capabilities = capabilities::projected(text(&declared.capabilities), revision);
+    let instructions = declared.instructions.as_deref();
+    result(
+        &capabilities,
+        instructions,
+        text(&declared.server_info),
+        WHOLE_MS,
+    )
+}
+
+/// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
+pub(in crate::relay) fn merged(
+    revision: Revision,
+    upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
+) -> Bytes {
+    let known = upstreams
+        .iter()
+        .filter_map(|(_, declared)| declared.as_deref());
+    let all = known.map(|declared| text(&declared.capabilities));
+    let capabilities = capabilities::merged(all, revision);
+    let whole = upstreams.iter().all(|(_, declared)| declared.is_some());
+    result(
+        &capabilities,
+        instructions(upstreams).as_deref(),
+        OURSELVES,
+        if whole { WHOLE_MS } else { PARTIAL_MS },
+    )
+}
+
+fn result(capabilities: &str, instructions: Option<&str>, server_info: &str, ttl_ms: u32) -> Bytes {
+    let versions: Vec<String> = Revision::SERVED
+        .iter()
+        .map(|revision| json::quote(revision.as_str()))
+        .collect();
+    let mut out = format!(
+        r#"{{"resultType":"complete","supportedVersions":[{}],"capabilities":{capabilities}"#,
+        versions.join(",")
+    );
+    if let Some(instructions) = instructions {
+        out.push_str(",\"instructions\":");
+        json::quote_into(&mut out, instructions);
+    }
+    // What a list shows may depend on who asks, and so may this.
+    let tail = format!(
+        r#","ttlMs":{ttl_ms},"cacheScope":"private","_meta":{{"{}":{server_info}}}}}"#,
+        meta::SERVER_INFO
+    );
+    out.push_str(&tail);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const MODERN: Revision = Revision::V2026_07_28;
+
+    fn declared(capabilities: &'static str) -> Arc<Declared> {
+        Arc::new(Declared {
+            revision: Revision::V2025_11_25,
+            capabilities: Bytes::from_static(capabilities.as_bytes()),
+            server_info: Bytes::from_static(br#"{"name":"n","version":"1"}"#),
+            instructions: Some("Use x.".to_owned()),
+        })
+    }
+
+    fn read(bytes: &Bytes) -> Value {
+        serde_json::from_slice(bytes).unwrap()
+    }
+
+    // SPEC M-50, M-53.
+    #[test]
+    fn a_pure_endpoint_speaks_for_its_upstream() {
+        let known = declared(r#"{"tools":{},"tasks":{}}"#);
+        let said = read(&pure(MODERN, Some(&known)));
+        assert_eq!(said["resultType"], "complete");
+        assert_eq!(said["capabilities"], json!({"tools": {}}));
+        assert_eq!(said["instructions"], "Use x.");
+        assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "n");
+        assert_eq!(said["cacheScope"], "private");
+        assert_eq!(said.get("serverInfo"), None);
+        let versions = said["supportedVersions"].as_array().unwrap();
+        assert_eq!(versions.first().unwrap(), "2026-07-28");
+        assert_eq!(versions.last().unwrap(), "2024-11-05");
+    }
+
+    // SPEC M-51.
+    #[test]
+    fn nobody_there_is_an_answer_for_a_moment() {
+        let said = read(&pure(MODERN, None));
+        assert_eq!(said["capabilities"], json!({}));
+        assert_eq!(said["ttlMs"], PARTIAL_MS);
+        assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "drawbridge");
+    }
+
+    #[test]
+    fn a_merged_endpoint_without_one_of_its_upstreams_is_asked_again_soon() {
+        let upstreams = [
+            (Arc::from("a"), Some(declared(r#"{"logging":{}}"#))),
+            (Arc::from("b"), None),
+        ];
+        let said = read(&merged(MODERN, &upstreams));
+        assert_eq!(said["ttlMs"], PARTIAL_MS);
+        assert_eq!(said["capabilities"]["logging"], json!({}));
+        assert_eq!(said["capabilities"]["tools"], json!({"listChanged": true}));
+        assert!(said["instructions"].as_str().unwrap().contains("a__"));
+    }
+}

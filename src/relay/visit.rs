@@ -1,0 +1,85 @@
+//! The hidden session behind a modern client's requests, and whether one of them may run at all.
+//! Spec: BRIDGING §1.2, §1.3; SPEC M-52, M-63.
+
+use std::sync::Arc;
+
+use super::initialize::{effective, refused};
+use super::route::{Route, unknown_method};
+use super::{Failure, Relay};
+use crate::call::{Call, ClientCapabilities, Principal};
+use crate::endpoint::Endpoint;
+use crate::fault::Fault;
+use crate::protocol::methods::{self, Needs};
+use crate::protocol::{Revision, json};
+use crate::session::{NewSession, Session};
+use crate::upstream::OWN_INFO;
+
+impl Relay {
+    /// The visit that a request of a modern client belongs to; `capabilities` is the JSON text of
+    /// what the request declares. Several programs of one user may share it, so that legacy
+    /// upstreams hear of the gateway as their client.
+    ///
+    /// # Errors
+    /// When there is no room for another session.
+    pub fn visit(
+        &self,
+        principal: &Arc<Principal>,
+        endpoint: &Arc<Endpoint>,
+        capabilities: &str,
+    ) -> Result<Arc<Session>, Fault> {
+        let new = NewSession {
+            principal: Arc::clone(principal),
+            endpoint: Arc::clone(endpoint),
+            revision: Revision::V2026_07_28,
+            capabilities: effective(capabilities),
+            client_info: OWN_INFO,
+        };
+        self.parts.sessions.visit(new).map_err(refused)
+    }
+
+    /// What a client that declares `declared` can be asked through us.
+    #[must_use]
+    pub fn effective(&self, declared: &str) -> ClientCapabilities {
+        effective(declared)
+    }
+
+    /// Decides about a request as [`Relay::handle`] does, without sending it: for one that goes on
+    /// with a call which is already at its upstream.
+    ///
+    /// # Errors
+    /// [`Failure`] when it must not go on.
+    pub async fn authorize(&self, call: &Call, session: &Arc<Session>) -> Result<(), Failure> {
+        if let Route::One(target) = self.route(call, session).await? {
+            self.decide(call, &target)?;
+        }
+        Ok(())
+    }
+
+    /// A modern client is told of no method whose capability its endpoint does not advertise. What
+    /// cannot be found out is for the upstream itself to say.
+    pub(super) async fn check_advertised(
+        &self,
+        session: &Arc<Session>,
+        method: &str,
+    ) -> Result<(), Fault> {
+        let capability = match methods::lookup(method).map(|known| known.needs) {
+            Some(Needs::Tools) => "tools",
+            Some(Needs::Prompts) => "prompts",
+            Some(Needs::Resources | Needs::Subscribe) => "resources",
+            Some(Needs::Completions) => "completions",
+            _ => return Ok(()),
+        };
+        let Some(upstream) = session.endpoint.upstreams.first() else {
+            return Ok(());
+        };
+        let declared = self.learn(session, upstream, None).await?;
+        let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+        let has = json::members(text)
+            .is_ok_and(|members| members.iter().any(|(name, _)| name == capability));
+        if has {
+            Ok(())
+        } else {
+            Err(unknown_method(method))
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! A visit: what a modern client has in place of a session, without knowing of it.
+//!
+//! Its requests stand alone on the wire, yet its upstreams may be legacy ones with sessions of their
+//! own. So the calls of one binding on one endpoint with one set of capabilities share a hidden
+//! session, which no id names. It has no stream: what belongs to no call goes to the client's
+//! subscriptions. Spec: BRIDGING §1.3; SPEC M-02, M-17; DESIGN §6.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::{NewSession, NoRoom, Session, lock};
+use crate::call::{Asked, BindingKey, DownstreamLink, Notice, Question, Round};
+
+/// Whose visit, where, with which capabilities.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct VisitKey {
+    binding: BindingKey,
+    endpoint: Arc<str>,
+    capabilities: u64,
+}
+
+impl VisitKey {
+    pub(super) fn of(new: &NewSession) -> Self {
+        Self {
+            binding: new.principal.binding(),
+            endpoint: Arc::clone(&new.endpoint.name),
+            capabilities: new.capabilities.fingerprint(),
+        }
+    }
+}
+
+impl From<&Session> for VisitKey {
+    fn from(session: &Session) -> Self {
+        Self {
+            binding: session.principal.binding(),
+            endpoint: Arc::clone(&session.endpoint.name),
+            capabilities: session.capabilities.fingerprint(),
+        }
+    }
+}
+
+/// Somebody who takes notices that belong to no call.
+pub trait Listener: Send + Sync + std::fmt::Debug {
+    /// Takes a notice, or leaves it when it was not asked for. Never waits.
+    fn tell(&self, notice: &Notice);
+}
+
+type Attendant = (Arc<str>, Arc<dyn DownstreamLink>);
+
+/// The running calls and the subscriptions of a visit.
+#[derive(Debug, Default)]
+pub struct Visit {
+    next: AtomicU64,
+    running: AtomicUsize,
+    /// Calls that an upstream has now.
+    attending: Mutex<BTreeMap<u64, Attendant>>,
+    listeners: Mutex<BTreeMap<u64, Arc<dyn Listener>>>,
+}
+
+/// A running call, counted; it ends when this is dropped.
+#[derive(Debug)]
+pub struct VisitCall(Arc<Session>);
+
+/// A call that an upstream has; it has it no more when this is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it ends it"]
+pub struct Attending<'a> {
+    visit: &'a Visit,
+    number: u64,
+}
+
+/// A registered listener; it hears nothing more when this is dropped.
+#[derive(Debug)]
+#[must_use = "dropping it ends it"]
+pub struct Listening {
+    session: Arc<Session>,
+    number: u64,
+}
+
+impl Visit {
+    pub(super) fn is_busy(&self) -> bool {
+        self.running.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn is_listened_to(&self) -> bool {
+        !lock(&self.listeners).is_empty()
+    }
+
+    pub(super) fn tell(&self, notice: &Notice) {
+        let listeners: Vec<_> = lock(&self.listeners).values().map(Arc::clone).collect();
+        for listener in listeners {
+            listener.tell(notice);
+        }
+    }
+
+    /// Notes that `upstream` has a call, until the returned value is dropped.
+    pub fn attend(&self, upstream: &Arc<str>, link: &Arc<dyn DownstreamLink>) -> Attending<'_> {
+        link.routed(upstream);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.attending).insert(number, (Arc::clone(upstream), Arc::clone(link)));
+        Attending {
+            visit: self,
+            number,
+        }
+    }
+
+    /// Asks something that names no call: it belongs to the only call of `upstream` whose client
+    /// can be asked that; with several nobody can tell (DESIGN §6).
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws the question.
+    pub async fn ask_unattributed(&self, upstream: &str, question: Question) -> Asked {
+        let mut askable: Vec<_> = lock(&self.attending)
+            .values()
+            .filter(|(whose, link)| {
+                **whose == *upstream && link.capabilities().allows_any(&question.method)
+            })
+            .map(|(_, link)| Arc::clone(link))
+            .collect();
+        let (Some(link), true) = (askable.pop(), askable.is_empty()) else {
+            return Asked::CannotAsk("the question names no call".to_owned());
+        };
+        let entries = vec![(String::new(), question)];
+        link.ask(Round {
+            entries,
+            carry: None,
+        })
+        .await
+    }
+}
+
+impl Session {
+    /// Counts a call of a visit in.
+    ///
+    /// # Errors
+    /// [`NoRoom::TooManyCalls`] at the principal's cap.
+    pub fn begin_visit_call(
+        self: &Arc<Self>,
+        max_per_principal: usize,
+    ) -> Result<VisitCall, NoRoom> {
+        let before = self.owner_calls.fetch_add(1, Ordering::Relaxed);
+        if before >= max_per_principal {
+            self.owner_calls.fetch_sub(1, Ordering::Relaxed);
+            return Err(NoRoom::TooManyCalls);
+        }
+        if let Some(visit) = &self.visit {
+            visit.running.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(VisitCall(Arc::clone(self)))
+    }
+
+    /// Registers a listener of a visit, until the returned value is dropped.
+    pub fn register(self: &Arc<Self>, listener: Arc<dyn Listener>) -> Listening {
+        let mut number = 0;
+        if let Some(visit) = &self.visit {
+            number = visit.next.fetch_add(1, Ordering::Relaxed);
+            lock(&visit.listeners).insert(number, listener);
+        }
+        Listening {
+            session: Arc::clone(self),
+            number,
+        }
+    }
+}
+
+impl Drop for VisitCall {
+    fn drop(&mut self) {
+        self.0.owner_calls.fetch_sub(1, Ordering::Relaxed);
+        if let Some(visit) = &self.0.visit {
+            visit.running.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.0.touch();
+    }
+}
+
+impl Drop for Attending<'_> {
+    fn drop(&mut self) {
+        lock(&self.visit.attending).remove(&self.number);
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(visit) = &self.session.visit {
+            lock(&visit.listeners).remove(&self.number);
+        }
+    }
+}

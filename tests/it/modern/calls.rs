@@ -1,0 +1,121 @@
+//! Calls, their streams, and their end with the client. Spec: SPEC M-42, M-43; C-01, C-21.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::Modern;
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Setup, eventually};
+
+fn user(gw: &Gateway) -> Modern {
+    Modern::new(gw.anonymous(), "/mcp/stub")
+}
+
+#[tokio::test]
+async fn a_call_is_answered_whole_when_nothing_comes_before() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = user(&gw);
+    let params = json!({"name": "echo", "arguments": {"text": "ä\u{1f600}"}});
+    let answer = user
+        .post(&user.request(&json!("1"), "tools/call", params))
+        .await;
+    assert!(!answer.is_stream());
+    let body = answer.expect(StatusCode::OK).await.json().await;
+    assert_eq!(body["id"], "1");
+    assert_eq!(text_of(&body["result"]), "ä\u{1f600}");
+    gw.stop().await;
+}
+
+// Spec: SPEC M-02, M-42, T-14.
+#[tokio::test]
+async fn progress_comes_first_on_a_stream_without_ids() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = user(&gw).meta(json!({"progressToken": "p"}));
+    let message = user.request(
+        &json!(5),
+        "tools/call",
+        json!({"name": "notices", "arguments": {"n": 3}}),
+    );
+    let answer = user.post(&message).await;
+    assert_eq!(answer.header("x-accel-buffering"), Some("no"));
+    let mut events = answer.events();
+    let mut seen = Vec::new();
+    while let Some(event) = events.next().await {
+        assert_eq!((&event.id, event.retry), (&None, None));
+        seen.extend(event.message());
+    }
+    let reply = seen.pop().unwrap();
+    assert_eq!(reply["id"], 5);
+    let tokens: Vec<&Value> = seen.iter().map(|m| &m["params"]["progressToken"]).collect();
+    assert_eq!(tokens, ["p", "p", "p"]);
+    gw.stop().await;
+}
+
+// Spec: SPEC C-21, M-42.
+#[tokio::test]
+async fn log_messages_come_only_to_those_who_asked() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let heard = async |meta: Value| {
+        let user = user(&gw).meta(meta);
+        let arguments = json!({"level": "error", "n": 2});
+        let params = json!({"name": "log", "arguments": arguments});
+        let (before, _) = user.start("tools/call", params).await.finish().await;
+        before.len()
+    };
+    let level = |word: &str| json!({"io.modelcontextprotocol/logLevel": word});
+    assert_eq!(heard(json!({})).await, 0);
+    assert_eq!(heard(level("warning")).await, 2);
+    assert_eq!(heard(level("critical")).await, 0);
+    gw.stop().await;
+}
+
+// Spec: SPEC M-43.
+#[tokio::test]
+async fn a_client_that_goes_takes_its_call_with_it() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open()
+        .http("remote", &stub, "")
+        .stub("stub", &[])
+        .start()
+        .await;
+    for path in ["/mcp/stub", "/mcp/remote"] {
+        let user = Modern::new(gw.anonymous(), path).meta(json!({"progressToken": 1}));
+        let arguments = json!({"n": 1000, "gap_ms": 100});
+        let mut events = user.stream("notices", arguments).await;
+        events.message().await.expect("a notice");
+        drop(events);
+        eventually("the upstream hears of it", async || {
+            let stats = user.call("stats", json!({})).await.unwrap();
+            let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
+            (stats["counts"]["calls_cancelled"] == 1).then_some(())
+        })
+        .await;
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_client_says_of_itself_stays_with_the_gateway() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = user(&gw).meta(json!({"vendor/x": 1}));
+    let meta = user.call("seen_meta", json!({})).await.unwrap();
+    assert!(text_of(&meta).contains("vendor/x"), "{meta}");
+    assert!(!text_of(&meta).contains("modelcontextprotocol"), "{meta}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn calls_with_one_id_run_side_by_side() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = user(&gw);
+    let slow = async || user.call("sleep", json!({"ms": 300})).await.unwrap();
+    let (first, second) = tokio::join!(slow(), slow());
+    assert_eq!((text_of(&first), text_of(&second)), ("slept", "slept"));
+    // The client has one visit, and that one child.
+    let pid = async || text_of(&user.call("pid", json!({})).await.unwrap()).to_owned();
+    assert_eq!(pid().await, pid().await);
+    gw.stop().await;
+}

@@ -1,0 +1,54 @@
+//! `server/discover`. Spec: SPEC M-50 to M-53.
+
+use serde_json::{Value, json};
+
+use super::Modern;
+use crate::harness::Setup;
+
+const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+
+fn check(said: &Value) {
+    assert_eq!(said["resultType"], "complete");
+    assert_eq!(said["supportedVersions"][0], "2026-07-28");
+    assert_eq!(said["supportedVersions"].as_array().unwrap().len(), 5);
+    assert!(said["ttlMs"].as_u64().is_some());
+    assert_eq!(said["cacheScope"], "private");
+    assert_eq!(said.get("serverInfo"), None);
+    assert!(said["_meta"][SERVER_INFO]["name"].is_string());
+}
+
+#[tokio::test]
+async fn an_endpoint_says_what_it_can_do() {
+    let gw = Setup::open()
+        .stub("one", &[])
+        .stub("two", &[])
+        .start()
+        .await;
+    let one = Modern::new(gw.anonymous(), "/mcp/one");
+    let said = one.send("server/discover", json!({})).await.unwrap();
+    check(&said);
+    assert!(said["capabilities"]["tools"].is_object());
+    assert_ne!(said["_meta"][SERVER_INFO]["name"], "drawbridge");
+    let merged = Modern::new(gw.anonymous(), "/mcp");
+    let said = merged.send("server/discover", json!({})).await.unwrap();
+    check(&said);
+    assert_eq!(said["_meta"][SERVER_INFO]["name"], "drawbridge");
+    gw.stop().await;
+}
+
+// Spec: SPEC M-51.
+#[tokio::test]
+async fn it_is_answered_while_every_upstream_is_down() {
+    let gw = Setup::open()
+        .url("one", "http://127.0.0.1:9/mcp", "")
+        .url("two", "http://127.0.0.1:9/mcp", "")
+        .start()
+        .await;
+    for path in ["/mcp", "/mcp/one"] {
+        let user = Modern::new(gw.anonymous(), path);
+        let said = user.send("server/discover", json!({})).await.unwrap();
+        check(&said);
+        assert!(said["ttlMs"].as_u64().unwrap() <= 1000, "{said}");
+    }
+    gw.stop().await;
+}
