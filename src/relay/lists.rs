@@ -12,6 +12,7 @@ use super::naming::{Index, Prefix};
 use super::project::{Hints, Projection, Scope};
 use super::route::invalid;
 use super::{Failure, Relay};
+use crate::audit;
 use crate::call::{Call, Notice, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
@@ -24,6 +25,14 @@ const MAX_PAGES: usize = 100;
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.
 const RETURN_FIRST: Duration = Duration::from_secs(1);
 const RETURN_LONGEST: Duration = Duration::from_mins(1);
+
+/// On whose behalf upstreams are listed: only what a client asks for is audited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    Client,
+    /// To find out whose a name is.
+    Gateway,
+}
 
 /// One upstream's whole list, in the client's revision.
 struct Part {
@@ -58,7 +67,7 @@ impl Relay {
         }
         let mut merger = ListMerger::new(kind);
         let mut hints = None;
-        for part in self.collect(call, session, kind).await {
+        for part in self.collect(call, session, kind, Asks::Client).await {
             let prefix = Prefix::new(Arc::clone(&part.upstream));
             for page in &part.pages {
                 let shown = |name: &str| self.is_shown(call, &part.upstream, kind, name);
@@ -95,7 +104,7 @@ impl Relay {
             return index;
         }
         let mut index = Index::default();
-        for part in self.collect(call, session, kind).await {
+        for part in self.collect(call, session, kind, Asks::Gateway).await {
             let prefix = Prefix::new(part.upstream);
             for page in &part.pages {
                 let shown = |name: &str| self.is_shown(call, prefix.upstream(), kind, name);
@@ -110,12 +119,27 @@ impl Relay {
     }
 
     /// Every upstream's list, in configured order, without what policy hides.
-    async fn collect(&self, call: &Call, session: &Arc<Session>, kind: ListKind) -> Vec<Part> {
+    async fn collect(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        kind: ListKind,
+        asks: Asks,
+    ) -> Vec<Part> {
         let wait = self.parts.settings.mcp.connect_wait;
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
+            if self.decide_part(call, upstream, kind.method()).is_err() {
+                return Part::empty(upstream);
+            }
+            let audited = (asks == Asks::Client).then(|| self.audit_part(call, upstream));
             let listed = tokio::time::timeout(wait, self.list_one(call, session, upstream, kind));
             match listed.await {
-                Ok(Ok(part)) => part,
+                Ok(Ok(part)) => {
+                    if let Some(audited) = audited {
+                        audited.end(audit::Outcome::Ok);
+                    }
+                    part
+                }
                 late_or_failed => {
                     LABELED.upstream_skipped.add(upstream, 1);
                     if let Ok(Err(fault)) = late_or_failed {
@@ -140,16 +164,6 @@ impl Relay {
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> Result<Part, Fault> {
-        let permit = self.parts.policy.decide(
-            &call.principal,
-            &call.endpoint,
-            upstream,
-            kind.method(),
-            None,
-        );
-        if permit.is_err() {
-            return Ok(Part::empty(upstream));
-        }
         let declared = self.learn(session, upstream, None).await?;
         if !declares(&declared.capabilities, kind) {
             return Ok(Part::empty(upstream));

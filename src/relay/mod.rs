@@ -160,6 +160,30 @@ impl Relay {
         Ok(decision?)
     }
 
+    /// Decides about the part of one upstream in a request that several answer. Audited like any
+    /// other decision.
+    fn decide_part(
+        &self,
+        call: &Call,
+        upstream: &Arc<str>,
+        method: &str,
+    ) -> Result<Permit, Denial> {
+        let policy = &self.parts.policy;
+        let decision = policy.decide(&call.principal, &call.endpoint, upstream, method, None);
+        if let Err(denial) = &decision {
+            LABELED.policy_denied.add(&denial.rule, 1);
+            let record = audit::Record::new(call, upstream, None, Some(&denial.rule));
+            self.parts.audit.record(record);
+        }
+        decision
+    }
+
+    /// The audit record of the part of one upstream, taken when it is dropped.
+    fn audit_part(&self, call: &Call, upstream: &Arc<str>) -> audit::Pending<'_> {
+        let record = audit::Record::new(call, upstream, None, None);
+        self.parts.audit.begin(record)
+    }
+
     /// The session's link to an upstream, made when there is none yet.
     fn link(
         &self,

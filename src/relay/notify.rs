@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{EMPTY, Failure, Relay};
+use super::{EMPTY, Failure, Relay, audited_outcome};
 use crate::call::{Call, Reply};
 use crate::protocol::{Message, RequestId, json};
 use crate::session::Session;
@@ -86,8 +86,16 @@ impl Relay {
             let logs = link
                 .declared()
                 .is_some_and(|declared| has_member(&declared.capabilities, "logging"));
-            if logs && let Err(fault) = link.call(&call.message, call).await {
-                tracing::debug!(upstream = %link.upstream(), error = %fault, "level not set");
+            let upstream = link.upstream();
+            let method = call.message.method().unwrap_or_default();
+            if !logs || self.decide_part(call, upstream, method).is_err() {
+                return;
+            }
+            let audited = self.audit_part(call, upstream);
+            let reply = link.call(&call.message, call).await;
+            audited.end(audited_outcome(&reply));
+            if let Err(fault) = reply {
+                tracing::debug!(%upstream, error = %fault, "level not set");
             }
         });
         join_all(told).await;

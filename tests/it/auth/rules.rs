@@ -85,6 +85,36 @@ async fn a_call_that_lacks_a_scope_is_403_audited_and_reaches_nothing() {
     world.stop().await;
 }
 
+// SPEC O-04
+#[tokio::test]
+async fn what_several_upstreams_answer_is_audited_for_each_of_them() {
+    let gone = "[upstreams.gone]\nurl = \"http://127.0.0.1:9/mcp\"\n";
+    let merged = "[mcp]\nupstreams = [\"stub\", \"gone\"]\nconnect_wait = \"500ms\"\n";
+    let world = Guarded::start_with(Setup::secured().toml(merged).toml(gone)).await;
+    let alice = world.gw.principal("alice").open("/mcp").await;
+    alice.tools().await;
+    alice
+        .request("logging/setLevel", json!({"level": "error"}))
+        .await
+        .expect("a known level");
+    let issuer = &world.gw.issuer().name;
+    let record = |upstream: &str, method: &str, outcome: &str| {
+        json!({
+            "target": "audit", "issuer": issuer, "subject": "alice", "client": "test-client",
+            "endpoint": "mcp", "upstream": upstream, "method": method, "outcome": outcome,
+        })
+    };
+    let mut records = audited(&world.gw, 3).await;
+    records.sort_by_key(|record| record["upstream"].as_str().map(str::to_owned));
+    let expected = [
+        record("gone", "tools/list", "failed"),
+        record("stub", "tools/list", "ok"),
+        record("stub", "logging/setLevel", "ok"),
+    ];
+    assert_eq!(records, expected);
+    world.stop().await;
+}
+
 #[tokio::test]
 async fn a_tool_that_an_endpoint_does_not_select_is_not_there() {
     let endpoint =
