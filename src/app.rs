@@ -132,6 +132,7 @@ fn assemble(
             absolute: config.sessions.absolute,
             max_per_principal: config.sessions.max_per_principal,
             max_total: config.sessions.max_total,
+            hold_question: config.sessions.hold_question,
         },
         events,
         Arc::clone(&clock),

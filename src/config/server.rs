@@ -47,6 +47,13 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
         handshake_timeout: s
             .key("handshake_timeout", "How long a TLS handshake may take.")
             .duration("10s"),
+        body_timeout: s
+            .key(
+                "body_timeout",
+                "How long a request body may take. One that is refused for its size is read on for \
+                 a second, 16 MiB at most, so that its sender can read the answer.",
+            )
+            .duration("30s"),
         max_connections: s
             .key(
                 "max_connections",

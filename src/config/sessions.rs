@@ -31,6 +31,19 @@ pub(super) fn read(s: &mut Section<'_>) -> Sessions {
                 "Calls that run on after their client has gone, at once.",
             )
             .count(2000),
+        hold_question: s
+            .key(
+                "hold_question",
+                "How long a question of an upstream that belongs to no call waits for a stream to \
+                 the client.",
+            )
+            .wait("10s"),
+        token_grace: s
+            .key(
+                "token_grace",
+                "A GET stream ends this long after the token that opened it has expired.",
+            )
+            .wait("60s"),
     }
 }
 

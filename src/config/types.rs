@@ -64,6 +64,8 @@ pub struct Server {
     pub header_timeout: Duration,
     /// How long a TLS handshake may take.
     pub handshake_timeout: Duration,
+    /// How long a request body may take.
+    pub body_timeout: Duration,
     /// Open connections at once.
     pub max_connections: usize,
     /// When a silent call on a 2025-11-25 session turns into an event stream.
@@ -227,6 +229,10 @@ pub struct Sessions {
     pub max_total: usize,
     /// Calls that outlive their exchange, at once.
     pub max_detached: usize,
+    /// How long a question that belongs to no call waits for a stream to its client.
+    pub hold_question: Duration,
+    /// How long a GET stream outlives the token that opened it.
+    pub token_grace: Duration,
 }
 
 /// `[events]`.

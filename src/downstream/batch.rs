@@ -7,12 +7,12 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::request::Parts;
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
 use super::exchange::{Links, Outcome, Running};
-use super::streamable::{note_message, session_id};
-use super::{Front, reply};
+use super::streamable::{check_version, note_message, session_id};
+use super::{Front, modern, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -31,7 +31,10 @@ impl Front {
         bytes: Bytes,
         record: &AccessRecord,
     ) -> Response<Body> {
-        let session = match self.bind(session_id(&parts.headers), &principal, endpoint) {
+        // Spec: SPEC T-60…T-63: as for a single message.
+        let bound = check_named(&parts.headers)
+            .and_then(|()| self.bind(session_id(&parts.headers), &principal, endpoint));
+        let session = match bound {
             Ok(session) => session,
             Err(fault) => return reply::fault_response(&fault, None),
         };
@@ -148,6 +151,15 @@ fn settle(link: &CallLink, outcome: Outcome) -> Option<Bytes> {
         }
         None => Some(body),
     }
+}
+
+/// Whether the headers name a revision that may have arrays here.
+fn check_named(headers: &HeaderMap) -> Result<(), Fault> {
+    check_version(headers)?;
+    if modern::names_modern(headers) {
+        return Err(refuse("this revision has no arrays of messages"));
+    }
+    Ok(())
 }
 
 fn refuse(text: &'static str) -> Fault {

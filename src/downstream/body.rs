@@ -11,13 +11,12 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use super::reply;
 use crate::telemetry::metrics::COUNTERS;
 
-/// How long a whole request body may take.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// What is read of a refused body, bytes, and for how long.
+/// What is read of a refused body, bytes, and for how long. No settings: they only decide how much
+/// of our time a refusal may cost, and nobody but a client that breaks the limit notices them.
 const DISCARDED_BYTES: usize = 16 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads a whole body of at most `limit` bytes.
+/// Reads a whole body of at most `limit` bytes within `timeout`.
 ///
 /// # Errors
 /// The answer to give instead: 413, 408 (too slow) or 400 (it broke off).
@@ -28,6 +27,7 @@ pub(super) async fn read(
     headers: &HeaderMap,
     mut body: Body,
     limit: usize,
+    timeout: Duration,
 ) -> Result<Bytes, Response<Body>> {
     let announced = headers
         .get(CONTENT_LENGTH)
@@ -36,7 +36,7 @@ pub(super) async fn read(
         return Err(refuse(body).await);
     }
     let read = Limited::new(&mut body, limit).collect();
-    match tokio::time::timeout(BODY_TIMEOUT, read).await {
+    match tokio::time::timeout(timeout, read).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(refuse(body).await),
         Ok(Err(_)) => Err(reply::plain(

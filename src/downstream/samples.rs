@@ -17,6 +17,7 @@ pub(crate) fn server(listen: &str, public_url: &str) -> config::Server {
         tls: None,
         header_timeout: Duration::from_secs(10),
         handshake_timeout: Duration::from_secs(10),
+        body_timeout: Duration::from_secs(30),
         max_connections: 100,
         sse_after: Duration::from_millis(250),
         keep_alive: Duration::from_secs(15),

@@ -215,6 +215,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
             absolute: Duration::from_mins(10),
             max_per_principal: 9,
             max_total: 9,
+            hold_question: Duration::from_secs(10),
         },
         Arc::new(MemoryEvents::new(bounds)),
         Arc::new(SystemClock),

@@ -38,8 +38,6 @@ use crate::telemetry::metrics::{GAUGES, Open};
 
 /// Finished streams a session remembers at most, for resumption.
 const FINISHED_STREAMS: usize = 1024;
-/// How long a question that names no call waits for a stream.
-const HELD_QUESTION: Duration = Duration::from_secs(10);
 
 /// One session.
 #[derive(Debug)]
@@ -66,6 +64,8 @@ pub struct Session {
     links: Mutex<HashMap<Arc<str>, Arc<dyn UpstreamLink>>>,
     waiting: Mutex<HashSet<Arc<str>>>,
     owner_calls: Arc<AtomicUsize>,
+    /// How long a question that names no call waits for a stream.
+    hold_question: Duration,
     initialized: AtomicBool,
     watched: AtomicBool,
     changed: Notify,

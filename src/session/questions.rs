@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{EventStream, HELD_QUESTION, Session, lock};
+use super::{EventStream, Session, lock};
 use crate::call::{Answer, Asked, Notice, NoticeKind, Question, Round};
 use crate::protocol::Message;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
@@ -137,7 +137,7 @@ impl Session {
     /// # Cancel safety
     /// Dropping the future withdraws the question.
     pub async fn ask_unattributed(self: &Arc<Self>, question: Question) -> Asked {
-        let stream = tokio::time::timeout(HELD_QUESTION, async {
+        let stream = tokio::time::timeout(self.hold_question, async {
             loop {
                 let changed = self.changed.notified();
                 if let Some(call) = self.newest_call() {
@@ -172,7 +172,7 @@ impl Session {
                 changed.await;
             }
         };
-        tokio::time::timeout(HELD_QUESTION, wait).await.is_ok()
+        tokio::time::timeout(self.hold_question, wait).await.is_ok()
     }
 }
 

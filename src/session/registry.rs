@@ -36,6 +36,8 @@ pub struct Settings {
     pub max_per_principal: usize,
     /// Live sessions.
     pub max_total: usize,
+    /// How long a question that names no call waits for a stream.
+    pub hold_question: Duration,
 }
 
 /// What a session is opened with.
@@ -228,6 +230,7 @@ impl Sessions {
             visit,
             subscriptions: super::Subscriptions::default(),
             open_streams: AtomicUsize::new(0),
+            hold_question: self.settings.hold_question,
             started: Instant::now(),
             used_us: AtomicU64::new(0),
             closed: CancellationToken::new(),

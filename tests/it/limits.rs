@@ -117,6 +117,27 @@ async fn a_silent_connection_is_closed() {
 }
 
 #[tokio::test]
+async fn a_body_that_does_not_come_is_408() {
+    let setup = Setup::open()
+        .server("body_timeout = \"200ms\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let address = gw.url.strip_prefix("http://").unwrap();
+    let head = format!(
+        "POST /mcp/stub HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+         accept: application/json, text/event-stream\r\ncontent-length: 100\r\n\r\n{{"
+    );
+    let mut socket = TcpStream::connect(address).await.unwrap();
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let mut start = [0; 12];
+    within("an answer", socket.read_exact(&mut start))
+        .await
+        .unwrap();
+    assert_eq!(&start, b"HTTP/1.1 408");
+    gw.stop().await;
+}
+
+#[tokio::test]
 async fn connections_over_the_cap_wait_or_are_refused_and_are_counted() {
     let setup = Setup::open()
         .server("max_connections = 4")

@@ -20,6 +20,7 @@ fn fixture(max_per_principal: usize, max_total: usize) -> Fixture {
         absolute: Duration::from_mins(10),
         max_per_principal,
         max_total,
+        hold_question: Duration::from_secs(10),
     };
     let sealer = Arc::new(Sealer::new(&[]).unwrap());
     let sessions = Sessions::new(

@@ -1,10 +1,12 @@
 //! Other people's handles: being able to name one is worth nothing (SPEC A-30).
 
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::Guarded;
 use crate::harness::Setup;
 use crate::harness::http::{Actor, Answer};
+use crate::harness::issuer::{Issuer, unix_now};
 
 /// What a caller can tell apart.
 async fn seen(answer: Answer) -> (u16, Option<String>, Value) {
@@ -116,4 +118,29 @@ async fn anothers_cursor_is_one_that_never_was() {
         .await;
     assert_eq!(elsewhere.expect_err("unknown")["code"], -32602);
     gw.stop().await;
+}
+
+// DESIGN §5: GET streams end with their token, and a fresh one goes on.
+#[tokio::test]
+async fn a_get_stream_ends_with_the_token_that_opened_it() {
+    let setup = Setup::secured().toml("[sessions]\ntoken_grace = \"1s\"");
+    let world = Guarded::start_with(setup).await;
+    let alice = world.gw.principal("alice").open("/mcp/stub").await;
+    let expires = unix_now() + 1;
+    let mut claims = world.claims();
+    claims["exp"] = expires.into();
+    let token = world.gw.issuer().sign(&Issuer::header(), &claims);
+    let brief = world.gw.bearer(&token);
+    let answer = brief.get("/mcp/stub", &alice.headers()).await;
+    assert_eq!(answer.status(), 200);
+    let mut stream = answer.events();
+    assert_eq!(stream.message().await, None);
+    assert!(unix_now() > expires, "not before the grace is over");
+    assert!(
+        stream.retry.is_some(),
+        "the client is told when to come back"
+    );
+    let last = stream.last_id.expect("an id to come back with");
+    alice.resume(&last).await.expect(StatusCode::OK).await;
+    world.stop().await;
 }

@@ -97,6 +97,33 @@ async fn arrays_are_refused_elsewhere() {
     gw.stop().await;
 }
 
+// SPEC T-60, T-62
+#[tokio::test]
+async fn the_version_header_counts_for_arrays_too() {
+    let gw = gateway().await;
+    let user = gw
+        .anonymous()
+        .open_as("/mcp/stub", "2025-03-26", json!({}))
+        .await;
+    let array = json!([{"jsonrpc": "2.0", "id": 1, "method": "ping"}]);
+    let headers: Vec<_> = user
+        .headers()
+        .into_iter()
+        .filter(|(name, _)| *name != "mcp-protocol-version")
+        .collect();
+    for (version, status) in [
+        ("2025-03-26", 200),
+        ("1999-01-01", 400),
+        ("2026-07-28", 400),
+    ] {
+        let mut headers = headers.clone();
+        headers.push(("mcp-protocol-version", version));
+        let answer = gw.anonymous().post("/mcp/stub", &headers, &array).await;
+        assert_eq!(answer.status(), status, "{version}");
+    }
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn malformed_arrays_are_refused_whole() {
     let gw = gateway().await;
