@@ -85,7 +85,7 @@ async fn serve(
         admin::router(readiness.clone(), Some(metrics)),
         Tasks::new(),
     ));
-    tasks.spawn_service(listener.run(front.router(), tasks.clone()));
+    tasks.spawn_service(listener.run(front.service(), tasks.clone()));
     readiness.started();
     let clean = signals.drain(&tasks, config.server.drain).await;
     sessions.close_all(LINKS_GRACE).await;

@@ -13,11 +13,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+pub use self::connection::Answer;
 use self::connection::Protocols;
 use self::overload::Overload;
 use super::peer::{BlockError, TrustedProxies};
@@ -109,7 +109,7 @@ impl Listener {
     ///
     /// # Cancel safety
     /// Dropping the future closes the socket; connections go on.
-    pub async fn run(self, service: Router, tasks: Tasks) {
+    pub async fn run<S: Answer>(self, service: S, tasks: Tasks) {
         let places = Arc::new(Semaphore::new(self.max_connections));
         let overload = Overload::default();
         loop {
@@ -148,11 +148,11 @@ impl Listener {
     }
 }
 
-async fn serve(
+async fn serve<S: Answer>(
     stream: TcpStream,
     peer: SocketAddr,
     settings: Arc<Settings>,
-    service: Router,
+    service: S,
     tasks: Tasks,
 ) {
     let exchange = connection::Exchange::new(service, peer.ip(), Arc::clone(&settings));

@@ -21,9 +21,10 @@ mod streamable;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::extract::{Request, State};
+use axum::body::Body;
 use bytes::Bytes;
+use http::Request;
+use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
 use self::exchange::Background;
@@ -98,14 +99,11 @@ impl Front {
     }
 
     /// Every route: each path is looked up behind the Host and Origin checks, so that there is
-    /// only one handler (DESIGN §4 has the order of refusals).
-    pub fn router(self: Arc<Self>) -> Router {
-        Router::new()
-            .fallback(
-                |State(front): State<Arc<Self>>, request: Request| async move {
-                    front.serve(request).await
-                },
-            )
-            .with_state(self)
+    /// only one handler (DESIGN §4 has the order of refusals), and no router before it.
+    pub fn service(self: Arc<Self>) -> impl listener::Answer {
+        tower::service_fn(move |request: Request<Incoming>| {
+            let front = Arc::clone(&self);
+            async move { Ok(front.serve(request.map(Body::new)).await) }
+        })
     }
 }

@@ -50,9 +50,18 @@ const MIN_CREDENTIAL_BYTES: usize = 8;
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
     let bare = name.trim_matches(['_', '-']);
-    SECRET_NAMES
-        .iter()
-        .any(|secret| ends_with_ignoring_case(bare, secret))
+    let Some(end) = bare.as_bytes().last_chunk::<3>() else {
+        return false;
+    };
+    // Asked of every field of every line: most names end otherwise.
+    let may_be = matches!(
+        &end.map(|byte| byte.to_ascii_lowercase()),
+        b"ord" | b"swd" | b"pwd" | b"ase" | b"ret" | b"ken" | b"key" | b"ion" | b"kie"
+    );
+    may_be
+        && SECRET_NAMES
+            .iter()
+            .any(|secret| ends_with_ignoring_case(bare, secret))
 }
 
 /// `text` with everything masked that has the shape of a secret; borrowed when there is nothing.
@@ -104,11 +113,17 @@ fn secret_at(text: &str, word: Range<usize>) -> Option<Range<usize>> {
         let dots = bytes.get(token.clone())?.contains(&b'.');
         return (dots && token.len() > 2 * MIN_CREDENTIAL_BYTES).then_some(token);
     }
-    if PREFIXES
-        .iter()
-        .any(|p| name.len() >= p.len() + MIN_CREDENTIAL_BYTES && name.starts_with(p))
+    if name.len() > MIN_CREDENTIAL_BYTES
+        && PREFIXES
+            .iter()
+            .any(|p| name.len() >= p.len() + MIN_CREDENTIAL_BYTES && name.starts_with(p))
     {
         return Some(word);
+    }
+    // What a scheme or a name is followed by; most words are not, and are done with here.
+    let next = *bytes.get(word.end)?;
+    if !(is_gap(next) || is_quote(next) || is_sign(next)) {
+        return None;
     }
     if SCHEMES
         .iter()
@@ -129,7 +144,7 @@ fn secret_at(text: &str, word: Range<usize>) -> Option<Range<usize>> {
 
 /// `Bearer <token68>`, but not `Bearer realm="…"`.
 fn credentials(bytes: &[u8], after: usize) -> Option<Range<usize>> {
-    let spaces = run(bytes, after, |b| b == b' ');
+    let spaces = run(bytes, after, is_gap);
     let token = run(bytes, spaces.end, |b| is_word(b) || b"._~+/=".contains(&b));
     let parameter = bytes.get(token.end) == Some(&b'"');
     let long = token.len() >= MIN_CREDENTIAL_BYTES;
@@ -140,11 +155,9 @@ fn credentials(bytes: &[u8], after: usize) -> Option<Range<usize>> {
 fn assigned(text: &str, after: usize) -> Option<Range<usize>> {
     let bytes = text.as_bytes();
     let quotes = run(bytes, after, is_quote);
-    let spaces = run(bytes, quotes.end, |b| b == b' ');
-    let sign = *bytes
-        .get(spaces.end)
-        .filter(|b| **b == b'=' || **b == b':')?;
-    let gap = run(bytes, spaces.end + 1, |b| b == b' ');
+    let spaces = run(bytes, quotes.end, is_gap);
+    let sign = *bytes.get(spaces.end).filter(|b| is_sign(**b))?;
+    let gap = run(bytes, spaces.end + 1, is_gap);
     let opening = run(bytes, gap.end, is_quote);
     let value = if opening.is_empty() {
         run(bytes, opening.end, |b| {
@@ -184,6 +197,14 @@ fn looks_random(value: &[u8]) -> bool {
 
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-'
+}
+
+fn is_gap(byte: u8) -> bool {
+    byte == b' ' || byte == b'\t'
+}
+
+fn is_sign(byte: u8) -> bool {
+    byte == b'=' || byte == b':'
 }
 
 fn is_quote(byte: u8) -> bool {
@@ -241,6 +262,8 @@ mod tests {
     #[case("https://bob:pass@host/x", "https://bob:[redacted]@host/x")]
     #[case("token ghp_0123456789abcdef", "token [redacted]")]
     #[case("päss password=geheim€", "päss password=[redacted]")]
+    #[case("Bearer\tabcdef123456", "Bearer\t[redacted]")]
+    #[case("password\t=\thunter2", "password\t=\t[redacted]")]
     fn secrets_are_masked(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(redact(text), expected);
     }
@@ -280,7 +303,72 @@ mod tests {
         assert_eq!(is_secret_name(name), secret);
     }
 
+    /// The same without any short cut: every word is held against every list.
+    fn redact_slowly(text: &str) -> String {
+        let bytes = text.as_bytes();
+        let (mut out, mut at) = (String::new(), 0);
+        while let Some(first) = text[at..].chars().next() {
+            let word = run(bytes, at, is_word);
+            let secret = if word.is_empty() {
+                user_info(bytes, at)
+            } else {
+                secret_at_slowly(text, word.clone())
+            };
+            let from = at;
+            at = match &secret {
+                Some(secret) => secret.start,
+                None => word.end.max(at + first.len_utf8()),
+            };
+            out.push_str(&text[from..at]);
+            if let Some(secret) = secret {
+                out.push_str(MASK);
+                at = secret.end;
+            }
+        }
+        out
+    }
+
+    fn secret_at_slowly(text: &str, word: Range<usize>) -> Option<Range<usize>> {
+        let (name, bytes) = (&text[word.clone()], text.as_bytes());
+        if name.starts_with("eyJ") {
+            return secret_at(text, word);
+        }
+        let long = |prefix: &&str| name.len() >= prefix.len() + MIN_CREDENTIAL_BYTES;
+        if PREFIXES.iter().any(|p| long(p) && name.starts_with(p)) {
+            return Some(word);
+        }
+        if SCHEMES.iter().any(|s| name.eq_ignore_ascii_case(s)) {
+            return credentials(bytes, word.end);
+        }
+        let bare = name.trim_matches(['_', '-']);
+        let secret = SECRET_NAMES
+            .iter()
+            .any(|end| ends_with_ignoring_case(bare, end))
+            || SECRET_WORDS.iter().any(|s| name.eq_ignore_ascii_case(s));
+        secret.then(|| assigned(text, word.end)).flatten()
+    }
+
     proptest! {
+        #[test]
+        fn short_cuts_change_nothing(
+            pieces in prop::collection::vec(
+                prop::sample::select(
+                    [
+                        &SCHEMES[..], &SECRET_NAMES, &SECRET_WORDS, &PREFIXES,
+                        &[
+                            " ", "\t", "  ", "=", ":", "\"", "\\\"", "'", "/", "://", "@", ".", ",", "_", "-",
+                            "a", "Bearer", "API_KEY", "7", "é", "abcdef0123456789", "eyJhbGciOi", "x y",
+                        ],
+                    ]
+                    .concat(),
+                ),
+                0..12,
+            ),
+        ) {
+            let text = pieces.concat();
+            prop_assert_eq!(redact(&text), redact_slowly(&text));
+        }
+
         #[test]
         fn no_text_breaks_it_and_what_follows_a_name_is_gone(
             before in "\\PC{0,20}", secret in "[a-z0-9]{6,20}", after in "\\PC{0,20}",

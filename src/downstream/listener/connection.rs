@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -59,9 +58,10 @@ impl Protocols {
     }
 
     /// Serves HTTP/1.1 on `stream` until it ends, is told to end, or is too slow.
-    pub(super) async fn http1<S>(&self, stream: S, exchange: Exchange, tasks: &Tasks)
+    pub(super) async fn http1<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        A: Answer,
     {
         let clock = HeadClock::new(self.header_timeout);
         let mut builder = self.http1.clone();
@@ -85,9 +85,10 @@ impl Protocols {
     }
 
     /// The same for HTTP/2; a drain is announced with GOAWAY.
-    pub(super) async fn http2<S>(&self, stream: S, exchange: Exchange, tasks: &Tasks)
+    pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        A: Answer,
     {
         let io = TokioIo::new(stream);
         let mut connection = pin!(self.http2.serve_connection(io, exchange));
@@ -111,32 +112,50 @@ fn note_end(ended: hyper::Result<()>) {
     }
 }
 
+/// What answers requests.
+pub trait Answer:
+    Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + 'static
+{
+}
+
+impl<S> Answer for S where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + 'static
+{
+}
+
 /// The service of one connection: adds the peer's address to every request.
 #[derive(Debug, Clone)]
-pub(super) struct Exchange {
-    router: Router,
+pub(super) struct Exchange<A> {
+    service: A,
     peer: IpAddr,
     settings: Arc<Settings>,
 }
 
-impl Exchange {
-    pub(super) fn new(router: Router, peer: IpAddr, settings: Arc<Settings>) -> Self {
+impl<A> Exchange<A> {
+    pub(super) fn new(service: A, peer: IpAddr, settings: Arc<Settings>) -> Self {
         Self {
-            router,
+            service,
             peer,
             settings,
         }
     }
 }
 
-impl hyper::service::Service<Request<Incoming>> for Exchange {
+impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = <Router as Service<Request<Incoming>>>::Future;
+    type Future = A::Future;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let peer = self.settings.proxies.client(self.peer, request.headers());
         request.extensions_mut().insert(peer);
-        self.router.clone().call(request)
+        // Both services there are, are always ready.
+        self.service.clone().call(request)
     }
 }

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use axum::Extension;
+use axum::Router;
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;

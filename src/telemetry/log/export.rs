@@ -7,14 +7,15 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use crate::telemetry::names::ACCESS_TARGET;
+use crate::telemetry::names::{ACCESS_TARGET, AUDIT_TARGET};
 use crate::telemetry::redact::{MASK, is_secret_name, redact};
 
 /// Targets that take part in exporting: what they say about an export must not cause another.
 const EXPORTERS: [&str; 5] = ["opentelemetry", "hyper", "reqwest", "h2", "rustls"];
 
-/// Hands every event to the exporter's bounded queue, access lines apart: there is one per request,
-/// spans and metrics tell the same, and a record of twenty attributes costs more than the call.
+/// Hands every event to the exporter's bounded queue, except what is there for every request:
+/// access lines, and audit lines of calls that went well. Spans and metrics tell the same, and an
+/// exported record of twenty attributes costs more than the call.
 #[derive(Debug)]
 pub(in crate::telemetry) struct ExportLayer(SdkLogger);
 
@@ -26,8 +27,9 @@ impl ExportLayer {
 
 impl<S: Subscriber> Layer<S> for ExportLayer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let target = event.metadata().target();
+        let (target, level) = (event.metadata().target(), *event.metadata().level());
         let left_out = target == ACCESS_TARGET
+            || (target == AUDIT_TARGET && level == Level::INFO)
             || EXPORTERS
                 .iter()
                 .any(|exporter| target.starts_with(exporter));
@@ -35,7 +37,7 @@ impl<S: Subscriber> Layer<S> for ExportLayer {
             return;
         }
         let mut record = self.0.create_log_record();
-        let (number, word) = severity(*event.metadata().level());
+        let (number, word) = severity(level);
         record.set_severity_number(number);
         record.set_severity_text(word);
         record.set_target(target.to_owned());

@@ -1,5 +1,6 @@
 //! The only HTTP client for MCP traffic: pooled, no redirects, no ambient proxy, and requests
 //! built from an inclusion list of headers, so that nothing of the caller's leaves by accident.
+//! In the clear it uses its own [`Pool`], else hyper's, which knows TLS, HTTP/2 and tunnels.
 //! Spec: SPEC U-11, A-22; DESIGN §6.
 
 use std::io;
@@ -7,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -19,12 +20,10 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use super::body::UpstreamBody;
+use super::pool::{self, Pool, PoolError};
 use crate::config::HttpCarrier;
 
-/// Idle pooled connections are closed after this.
-const POOL_IDLE: Duration = Duration::from_mins(1);
-/// Idle connections kept per upstream; more are closed when they become idle.
-const POOL_SIZE: usize = 512;
 /// How long a TCP connect may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -32,7 +31,13 @@ type Direct = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 type Proxied = Client<HttpsConnector<Tunnel<HttpConnector>>, Full<Bytes>>;
 
 #[derive(Debug, Clone)]
-enum Pool {
+enum Way {
+    /// To a plain-text upstream.
+    Plain {
+        pool: Pool,
+        /// Path and query.
+        target: Uri,
+    },
     Direct(Direct),
     Proxied(Proxied),
 }
@@ -40,7 +45,7 @@ enum Pool {
 /// A client for one upstream.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
-    pool: Pool,
+    way: Way,
     uri: Uri,
     fixed: HeaderMap,
 }
@@ -54,6 +59,9 @@ pub enum ClientError {
     /// A configured header cannot be sent.
     #[error("header {0:?} cannot be sent")]
     Header(String),
+    /// The URL names no host.
+    #[error("the url names no host")]
+    Host,
     /// The trust anchors cannot be read.
     #[error("ca_file cannot be read: {0}")]
     TrustAnchors(String),
@@ -65,13 +73,30 @@ pub enum ClientError {
 /// Why an exchange failed below HTTP.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection failed")]
-pub struct ExchangeError(#[from] hyper_util::client::legacy::Error);
+pub struct ExchangeError(#[source] Cause);
+
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error(transparent)]
+    Plain(#[from] PoolError),
+    #[error(transparent)]
+    Hyper(#[from] hyper_util::client::legacy::Error),
+}
+
+impl<E: Into<Cause>> From<E> for ExchangeError {
+    fn from(cause: E) -> Self {
+        Self(cause.into())
+    }
+}
 
 impl ExchangeError {
     /// Whether the upstream could not be reached at all, so that nothing can have run.
     #[must_use]
     pub fn is_connect(&self) -> bool {
-        self.0.is_connect()
+        match &self.0 {
+            Cause::Plain(error) => matches!(error, PoolError::Connect(_)),
+            Cause::Hyper(error) => error.is_connect(),
+        }
     }
 }
 
@@ -110,33 +135,31 @@ impl HttpClient {
             value.set_sensitive(true);
             fixed.insert(name, value);
         }
-        let tls = tls_config(carrier)?;
+        let uri: Uri = carrier.url.as_str().parse()?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT));
-        let builder = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .enable_http2();
-        let mut pool = Client::builder(TokioExecutor::new());
-        pool.pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .pool_idle_timeout(POOL_IDLE)
-            .pool_max_idle_per_host(POOL_SIZE);
-        let pool = match &carrier.proxy {
-            None => Pool::Direct(pool.build(builder.wrap_connector(tcp))),
+        let way = match &carrier.proxy {
+            None if carrier.url.scheme() == "http" => {
+                // Set by hyper's client, but not below it; a configured one stands before it.
+                fixed.entry(HOST).or_insert(host(&uri)?);
+                let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+                Way::Plain {
+                    target: target.parse()?,
+                    pool: Pool::new(tcp, uri.clone(), pool::SIZE),
+                }
+            }
+            None => {
+                let connector = builder(carrier)?.wrap_connector(tcp);
+                Way::Direct(shared_pool().build(connector))
+            }
             Some(proxy) => {
                 let tunnel = Tunnel::new(proxy.as_str().parse()?, tcp);
-                Pool::Proxied(pool.build(builder.wrap_connector(tunnel)))
+                Way::Proxied(shared_pool().build(builder(carrier)?.wrap_connector(tunnel)))
             }
         };
-        Ok(Self {
-            pool,
-            uri: carrier.url.as_str().parse()?,
-            fixed,
-        })
+        Ok(Self { way, uri, fixed })
     }
 
     /// Posts one JSON-RPC message. Spec: SPEC U-01.
@@ -147,7 +170,7 @@ impl HttpClient {
         &self,
         message: Bytes,
         headers: MessageHeaders,
-    ) -> Result<Response<Incoming>, ExchangeError> {
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let mut request = self.request(Method::POST, headers, message);
         request
             .headers_mut()
@@ -166,7 +189,7 @@ impl HttpClient {
     pub async fn listen(
         &self,
         headers: MessageHeaders,
-    ) -> Result<Response<Incoming>, ExchangeError> {
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let mut request = self.request(Method::GET, headers, Bytes::new());
         request
             .headers_mut()
@@ -181,7 +204,7 @@ impl HttpClient {
     pub async fn delete(
         &self,
         headers: MessageHeaders,
-    ) -> Result<Response<Incoming>, ExchangeError> {
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
         self.send(self.request(Method::DELETE, headers, Bytes::new()))
             .await
     }
@@ -189,7 +212,11 @@ impl HttpClient {
     fn request(&self, method: Method, own: MessageHeaders, body: Bytes) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        *request.uri_mut() = self.uri.clone();
+        let uri = match &self.way {
+            Way::Plain { target, .. } => target,
+            Way::Direct(_) | Way::Proxied(_) => &self.uri,
+        };
+        *request.uri_mut() = uri.clone();
         let headers = request.headers_mut();
         headers.reserve(8 + self.fixed.len());
         for (name, value) in &self.fixed {
@@ -213,13 +240,45 @@ impl HttpClient {
     async fn send(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, ExchangeError> {
-        let response = match &self.pool {
-            Pool::Direct(client) => client.request(request).await,
-            Pool::Proxied(client) => client.request(request).await,
-        };
-        Ok(response?)
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        Ok(match &self.way {
+            Way::Plain { pool, .. } => pool.send(request).await?.map(UpstreamBody::Plain),
+            Way::Direct(client) => client.request(request).await?.map(UpstreamBody::Hyper),
+            Way::Proxied(client) => client.request(request).await?.map(UpstreamBody::Hyper),
+        })
     }
+}
+
+/// As hyper's client spells it: user information and the scheme's own port are left out.
+fn host(uri: &Uri) -> Result<HeaderValue, ClientError> {
+    let authority = uri.authority().ok_or(ClientError::Host)?;
+    let host = match authority.port_u16() {
+        None | Some(80) => authority.host().to_owned(),
+        Some(port) => format!("{}:{port}", authority.host()),
+    };
+    HeaderValue::from_str(&host).map_err(|_| ClientError::Host)
+}
+
+fn builder(
+    carrier: &HttpCarrier,
+) -> Result<
+    hyper_rustls::HttpsConnectorBuilder<hyper_rustls::builderstates::WantsProtocols3>,
+    ClientError,
+> {
+    Ok(hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(tls_config(carrier)?)
+        .https_or_http()
+        .enable_http1()
+        .enable_http2())
+}
+
+fn shared_pool() -> hyper_util::client::legacy::Builder {
+    let mut pool = Client::builder(TokioExecutor::new());
+    pool.pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .pool_idle_timeout(pool::IDLE)
+        .pool_max_idle_per_host(pool::SIZE);
+    pool
 }
 
 fn tls_config(carrier: &HttpCarrier) -> Result<rustls::ClientConfig, ClientError> {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
 
+use super::body::UpstreamBody;
 use super::client::{HttpClient, MessageHeaders};
 use crate::protocol::Message;
 use crate::protocol::sse::SseDecoder;
@@ -146,7 +146,7 @@ impl HttpWire {
 
     async fn refused(
         &self,
-        response: Response<Incoming>,
+        response: Response<UpstreamBody>,
         on_message: &mut OnMessage<'_>,
     ) -> Result<Message, LinkError> {
         let status = response.status();
@@ -177,7 +177,7 @@ impl HttpWire {
         }
     }
 
-    async fn body(&self, response: Response<Incoming>) -> Result<Bytes, LinkError> {
+    async fn body(&self, response: Response<UpstreamBody>) -> Result<Bytes, LinkError> {
         let body = Limited::new(response.into_body(), self.bounds.message)
             .collect()
             .await;
@@ -196,7 +196,7 @@ impl HttpWire {
     /// Reads a stream until the reply, resuming it where the upstream gave event ids.
     async fn read_stream(
         &self,
-        response: Response<Incoming>,
+        response: Response<UpstreamBody>,
         on_message: &mut OnMessage<'_>,
     ) -> Result<Message, LinkError> {
         let mut place = Place::default();
@@ -240,7 +240,7 @@ impl HttpWire {
     /// Reads one connection's worth of a stream.
     async fn read_once(
         &self,
-        body: &mut Incoming,
+        body: &mut UpstreamBody,
         place: &mut Place,
         on_message: &mut OnMessage<'_>,
     ) -> Result<Option<Message>, LinkError> {
@@ -326,7 +326,7 @@ impl Place {
     }
 }
 
-fn is_event_stream(response: &Response<Incoming>) -> bool {
+fn is_event_stream(response: &Response<UpstreamBody>) -> bool {
     response
         .headers()
         .get(CONTENT_TYPE)

@@ -1,0 +1,282 @@
+//! Kept connections to a plain-text HTTP/1.1 upstream, each driven by the exchange that uses it.
+//!
+//! A connection has no task of its own: it is polled with the call that it carries, so that a call
+//! crosses no thread and wakes nobody on its way. Nobody polls an idle one; that its upstream has
+//! closed it is found out when it is about to be used (`docs/adr/0007`).
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::{TrySendError, http1};
+use hyper::rt::Executor;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tower::Service;
+
+/// Idle connections are closed after this.
+pub(super) const IDLE: Duration = Duration::from_secs(30);
+/// Idle connections kept per upstream; more are closed when they become idle.
+pub(super) const SIZE: usize = 512;
+
+/// Why an exchange over a pooled connection failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PoolError {
+    /// No connection could be made.
+    #[error("cannot connect: {0}")]
+    Connect(Box<dyn std::error::Error + Send + Sync>),
+    /// The connection broke.
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
+
+/// The connections of one upstream. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Pool {
+    shared: Arc<Shared>,
+    connector: HttpConnector,
+    /// Scheme and authority.
+    origin: Uri,
+}
+
+#[derive(Debug)]
+struct Shared {
+    kept: Mutex<Kept>,
+    size: usize,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The one used last stands last.
+    idle: VecDeque<Idle>,
+    /// Whether somebody looks for connections that have been idle for too long.
+    swept: bool,
+}
+
+#[derive(Debug)]
+struct Idle {
+    line: Box<Line>,
+    since: Instant,
+}
+
+/// One open connection: what takes requests, and what has to be polled.
+#[derive(Debug)]
+struct Line {
+    sender: http1::SendRequest<Full<Bytes>>,
+    driver: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+    ended: bool,
+}
+
+impl Pool {
+    /// Connections to `origin`, of which `size` idle ones are kept.
+    pub(super) fn new(connector: HttpConnector, origin: Uri, size: usize) -> Self {
+        let kept = Mutex::default();
+        Self {
+            shared: Arc::new(Shared { kept, size }),
+            connector,
+            origin,
+        }
+    }
+
+    /// Sends `request`, which names its host and is in origin form, and waits for the head of the
+    /// response. Sent again only when a kept connection turns out to have been closed before
+    /// anything of the request was written to it.
+    ///
+    /// # Errors
+    /// [`PoolError`] when no head arrives.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Response<PooledBody>, PoolError> {
+        while let Some(line) = poll_fn(|cx| Poll::Ready(self.shared.take(cx))).await {
+            match self.exchange(line, request).await {
+                Ok(response) => return Ok(response),
+                Err(mut refused) => match refused.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(refused.into_error().into()),
+                },
+            }
+        }
+        let line = self.connect().await?;
+        self.exchange(line, request)
+            .await
+            .map_err(|refused| refused.into_error().into())
+    }
+
+    async fn connect(&self) -> Result<Box<Line>, PoolError> {
+        let mut connector = self.connector.clone();
+        let stream = connector
+            .call(self.origin.clone())
+            .await
+            .map_err(|error| PoolError::Connect(error.into()))?;
+        let (sender, driver) = http1::handshake(stream).await?;
+        Ok(Box::new(Line {
+            sender,
+            driver,
+            ended: false,
+        }))
+    }
+
+    async fn exchange(
+        &self,
+        mut line: Box<Line>,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<PooledBody>, TrySendError<Request<Full<Bytes>>>> {
+        let mut response = pin!(line.sender.try_send_request(request));
+        let response = poll_fn(|cx| {
+            line.drive(cx);
+            // Only the driver brings it on, and that has just been polled: no waker is needed.
+            let mut quiet = Context::from_waker(Waker::noop());
+            response.as_mut().poll(&mut quiet)
+        })
+        .await?;
+        Ok(response.map(|body| {
+            let mut body = PooledBody {
+                body,
+                place: Some((line, Arc::clone(&self.shared))),
+            };
+            if body.body.is_end_stream() {
+                body.give_back();
+            }
+            body
+        }))
+    }
+}
+
+impl Line {
+    fn drive(&mut self, cx: &mut Context<'_>) {
+        // How it ended, the exchange learns from hyper.
+        self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
+    }
+
+    /// Whether it can take a request now.
+    fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
+        self.drive(cx);
+        !self.ended && self.sender.is_ready()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection that was used last and is still open.
+    fn take(&self, cx: &mut Context<'_>) -> Option<Box<Line>> {
+        loop {
+            let Idle { mut line, since } = self.lock().idle.pop_back()?;
+            if since.elapsed() < IDLE && line.is_free(cx) {
+                return Some(line);
+            }
+        }
+    }
+
+    fn put(self: &Arc<Self>, line: Box<Line>) {
+        let since = Instant::now();
+        let mut kept = self.lock();
+        if kept.idle.len() >= self.size {
+            return;
+        }
+        kept.idle.push_back(Idle { line, since });
+        let sweep = !std::mem::replace(&mut kept.swept, true);
+        drop(kept);
+        if sweep {
+            // Not a task of the gateway's: nothing has to wait for it, and it ends with the pool.
+            TokioExecutor::new().execute(sweep_until_empty(Arc::downgrade(self)));
+        }
+    }
+
+    /// Closes what has been idle for too long; whether anything is left.
+    fn sweep(&self) -> bool {
+        let mut kept = self.lock();
+        let old = kept
+            .idle
+            .iter()
+            .take_while(|idle| idle.since.elapsed() >= IDLE)
+            .count();
+        let closed: Vec<Idle> = kept.idle.drain(..old).collect();
+        kept.swept = !kept.idle.is_empty();
+        if !kept.swept {
+            kept.idle.shrink_to_fit();
+        }
+        let left = kept.swept;
+        drop(kept);
+        drop(closed);
+        left
+    }
+}
+
+async fn sweep_until_empty(shared: std::sync::Weak<Shared>) {
+    loop {
+        tokio::time::sleep(IDLE / 4).await;
+        if !shared.upgrade().is_some_and(|shared| shared.sweep()) {
+            return;
+        }
+    }
+}
+
+/// The body of a response; drives its connection, and gives it back at its end. Dropped before
+/// that, it closes the connection.
+#[derive(Debug)]
+pub struct PooledBody {
+    body: Incoming,
+    place: Option<(Box<Line>, Arc<Shared>)>,
+}
+
+impl PooledBody {
+    fn give_back(&mut self) {
+        if let Some((mut line, shared)) = self.place.take()
+            && line.is_free(&mut Context::from_waker(Waker::noop()))
+        {
+            shared.put(line);
+        }
+    }
+}
+
+impl Body for PooledBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let this = &mut *self;
+        let mut quiet = Context::from_waker(Waker::noop());
+        let mut polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+        if polled.is_pending()
+            && let Some((line, _)) = &mut this.place
+        {
+            line.drive(cx);
+            polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+        }
+        if matches!(polled, Poll::Ready(None)) || this.body.is_end_stream() {
+            this.give_back();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+/// Idle connections that the pools of these tests keep.
+const SMALL: usize = 2;
+const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// An upstream that tests play by hand.
+struct Upstream {
+    listener: TcpListener,
+    pool: Pool,
+}
+
+impl Upstream {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("http://{}", listener.local_addr().unwrap());
+        let pool = Pool::new(HttpConnector::new(), origin.parse().unwrap(), SMALL);
+        Self { listener, pool }
+    }
+
+    /// Sends a request and plays its upstream on a new connection.
+    async fn first(&self, reply: &[u8]) -> (TcpStream, Response<PooledBody>) {
+        let play = async {
+            let mut stream = self.listener.accept().await.unwrap().0;
+            answer(&mut stream, reply).await;
+            stream
+        };
+        let (stream, response) = tokio::join!(play, self.pool.send(request()));
+        (stream, response.unwrap())
+    }
+
+    fn idle(&self) -> usize {
+        self.pool.shared.lock().idle.len()
+    }
+}
+
+fn request() -> Request<Full<Bytes>> {
+    let mut request = Request::new(Full::new(Bytes::from_static(b"{}")));
+    *request.method_mut() = http::Method::POST;
+    request
+}
+
+/// Reads one request and answers it.
+async fn answer(stream: &mut TcpStream, reply: &[u8]) {
+    let mut read = Vec::new();
+    while !read.ends_with(b"{}") {
+        assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "it is gone");
+    }
+    stream.write_all(reply).await.unwrap();
+}
+
+async fn text(response: Response<PooledBody>) -> Bytes {
+    response.into_body().collect().await.unwrap().to_bytes()
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_once_its_response_was_read() {
+    let upstream = Upstream::start().await;
+    let (mut stream, response) = upstream.first(REPLY).await;
+    assert_eq!(upstream.idle(), 0, "the body is still to be read");
+    assert_eq!(text(response).await, "ok");
+    assert_eq!(upstream.idle(), 1);
+    let (second, ()) = tokio::join!(upstream.pool.send(request()), answer(&mut stream, REPLY));
+    assert_eq!(text(second.unwrap()).await, "ok");
+}
+
+#[tokio::test]
+async fn a_response_without_a_body_gives_its_connection_back_at_once() {
+    let upstream = Upstream::start().await;
+    let reply = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n";
+    let (_stream, _response) = upstream.first(reply).await;
+    assert_eq!(upstream.idle(), 1);
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_read_to_its_end_closes_its_connection() {
+    let upstream = Upstream::start().await;
+    let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok";
+    let (mut stream, response) = upstream.first(reply).await;
+    drop(response);
+    assert_eq!(upstream.idle(), 0);
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "closed");
+}
+
+#[tokio::test]
+async fn a_kept_connection_that_was_closed_is_replaced() {
+    let upstream = Upstream::start().await;
+    let (stream, response) = upstream.first(REPLY).await;
+    text(response).await;
+    drop(stream);
+    let (_second, response) = upstream.first(REPLY).await;
+    assert_eq!(text(response).await, "ok");
+}
+
+#[tokio::test]
+async fn a_request_that_may_have_run_is_not_sent_again() {
+    let upstream = Upstream::start().await;
+    let (mut stream, response) = upstream.first(REPLY).await;
+    text(response).await;
+    let lost = async {
+        answer(&mut stream, b"").await;
+        drop(stream);
+    };
+    let (second, ()) = tokio::join!(upstream.pool.send(request()), lost);
+    assert!(matches!(second, Err(PoolError::Http(_))), "{second:?}");
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_told_apart() {
+    let upstream = Upstream::start().await;
+    drop(upstream.listener);
+    let refused = upstream.pool.send(request()).await;
+    assert!(matches!(refused, Err(PoolError::Connect(_))), "{refused:?}");
+}
+
+#[tokio::test]
+async fn idle_connections_are_capped_and_closed_in_time() {
+    let upstream = Upstream::start().await;
+    let mut open = Vec::new();
+    for _ in 0..SMALL + 1 {
+        open.push(upstream.first(REPLY).await);
+    }
+    let mut streams = Vec::new();
+    for (stream, response) in open {
+        text(response).await;
+        streams.push(stream);
+    }
+    assert_eq!(upstream.idle(), SMALL);
+    let last = streams.last_mut().unwrap();
+    assert_eq!(last.read(&mut [0]).await.unwrap(), 0, "one too many");
+    tokio::time::pause();
+    tokio::time::sleep(2 * IDLE).await;
+    assert_eq!(upstream.idle(), 0);
+    assert_eq!(streams[0].read(&mut [0]).await.unwrap(), 0, "closed");
+}
