@@ -2,44 +2,48 @@
 
 use std::time::Duration;
 
+use tracing::Level;
+
 use super::{Outcome, Record};
 use crate::telemetry::names::AUDIT_TARGET;
-use crate::telemetry::trace::TraceId;
+use crate::telemetry::record::{self, Fields};
 
 /// Writes `record`, which was made `at` this time since the Unix epoch. What was refused or failed
-/// is a warning: exporters of logs pass that on, and not one record for every call.
+/// is a warning.
 pub(super) fn write(at: Duration, record: &Record) {
-    let principal = &record.principal;
-    macro_rules! line {
-        ($level:ident) => {
-            tracing::$level!(
-                target: AUDIT_TARGET,
-                time = time(at),
-                issuer = principal.issuer(),
-                subject = principal.subject(),
-                client = principal.client(),
-                endpoint = &*record.endpoint,
-                upstream = &*record.upstream,
-                method = &*record.method,
-                name = record.name.as_deref(),
-                outcome = word(record.outcome),
-                rule = record.rule.as_deref(),
-                trace_id = record.trace.as_ref().map(TraceId::as_str),
-            )
-        };
-    }
-    match record.outcome {
-        Outcome::Ok | Outcome::Error => line!(info),
-        Outcome::Failed | Outcome::Denied => line!(warn),
-    }
+    let level = match record.outcome {
+        Outcome::Ok | Outcome::Error => Level::INFO,
+        Outcome::Failed | Outcome::Denied => Level::WARN,
+    };
+    record::write(AUDIT_TARGET, level, &Line { at, record });
 }
 
-/// RFC 3339, in UTC, to the millisecond.
-fn time(at: Duration) -> String {
-    let millis = i64::try_from(at.as_millis()).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(millis)
-        .map(|time| format!("{time:.3}"))
-        .unwrap_or_default()
+struct Line<'a> {
+    at: Duration,
+    record: &'a Record,
+}
+
+impl record::Record for Line<'_> {
+    fn fields(&self, to: &mut dyn Fields) {
+        let Self { at, record } = self;
+        to.time("time", *at);
+        to.text("issuer", record.principal.issuer());
+        to.text("subject", record.principal.subject());
+        to.text("client", record.principal.client());
+        to.word("endpoint", &record.endpoint);
+        to.word("upstream", &record.upstream);
+        to.text("method", &record.method);
+        if let Some(name) = &record.name {
+            to.text("name", name);
+        }
+        to.word("outcome", word(record.outcome));
+        if let Some(rule) = &record.rule {
+            to.text("rule", rule);
+        }
+        if let Some(trace) = &record.trace {
+            to.word("trace_id", trace.as_str());
+        }
+    }
 }
 
 fn word(outcome: Outcome) -> &'static str {

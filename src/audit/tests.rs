@@ -1,63 +1,15 @@
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use tracing::Event;
-use tracing::field::{Field, Visit};
-use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
 use super::*;
 use crate::call::{Asked, ClientCapabilities, DownstreamLink, Notice, Round};
 use crate::clock::TestClock;
 use crate::endpoint::Endpoint;
 use crate::protocol::{Message, Revision};
+use crate::telemetry::record::capture::Capture;
 use crate::telemetry::trace::TraceContext;
-
-/// The lines that are written while the guard lives.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<Value>>>);
-
-impl Log {
-    fn capture() -> (Self, DefaultGuard) {
-        let log = Self::default();
-        let subscriber = tracing_subscriber::registry().with(log.clone());
-        (log, tracing::subscriber::set_default(subscriber))
-    }
-
-    fn lines(&self) -> Vec<Value> {
-        self.0.lock().expect("no panic").clone()
-    }
-}
-
-impl<S: tracing::Subscriber> Layer<S> for Log {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        line.put("target", event.metadata().target());
-        self.0.lock().expect("no panic").push(Value::Object(line.0));
-    }
-}
-
-#[derive(Default)]
-struct Line(Map<String, Value>);
-
-impl Line {
-    fn put(&mut self, name: &str, value: &str) {
-        self.0.insert(name.to_owned(), value.into());
-    }
-}
-
-impl Visit for Line {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field.name(), value);
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.put(field.name(), &format!("{value:?}"));
-    }
-}
 
 #[derive(Debug)]
 struct NoLink(ClientCapabilities);
@@ -120,13 +72,15 @@ fn sink() -> Sink {
 // SPEC O-04
 #[test]
 fn a_record_says_who_what_where_and_how_it_ended_and_nothing_else() {
-    let (log, _guard) = Log::capture();
+    let log = Capture::begin();
     let sink = sink();
     sink.record(record(Some("auth.tool_scopes[0]")));
     sink.flush();
     assert_eq!(
         log.lines(),
         [json!({
+            "timestamp": "1970-01-01T00:00:00.000Z",
+            "level": "WARN",
             "target": "audit",
             "time": "2027-01-15T08:00:00.000Z",
             "issuer": "https://i.test",
@@ -145,7 +99,7 @@ fn a_record_says_who_what_where_and_how_it_ended_and_nothing_else() {
 
 #[test]
 fn records_are_written_in_their_order() {
-    let (log, _guard) = Log::capture();
+    let log = Capture::begin();
     let sink = sink();
     let outcomes = [Outcome::Ok, Outcome::Error, Outcome::Failed];
     for outcome in outcomes {
@@ -189,7 +143,7 @@ fn an_endless_name_is_cut_between_characters() {
 
 #[tokio::test(start_paused = true)]
 async fn the_writer_writes_what_has_gathered() {
-    let (log, _guard) = Log::capture();
+    let log = Capture::begin();
     let tasks = Tasks::new();
     let sink = Sink::start(TestClock::at(0), &tasks);
     sink.record(record(None));

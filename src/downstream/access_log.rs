@@ -14,9 +14,11 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{Method, Response};
 use http_body::{Body as _, Frame, SizeHint};
+use tracing::Level;
 
 use crate::call::OwnerKey;
 use crate::telemetry::names::ACCESS_TARGET;
+use crate::telemetry::record::{self, Record};
 use crate::telemetry::trace::TraceId;
 
 /// Names that clients send are cut here.
@@ -57,8 +59,7 @@ impl AccessLine {
     /// Begins the line of a request; `path` is the pattern of its route, never what was sent.
     #[must_use]
     pub fn begin(method: &Method, path: &'static str, client: Option<IpAddr>) -> Self {
-        let wanted = tracing::enabled!(target: ACCESS_TARGET, tracing::Level::INFO);
-        let fields = wanted.then(|| {
+        let fields = record::is_wanted().then(|| {
             Arc::new(Mutex::new(Fields {
                 started: Instant::now(),
                 method: method.clone(),
@@ -193,50 +194,57 @@ impl AccessRecord {
     fn write(&self) {
         self.note(|fields| {
             if !std::mem::replace(&mut fields.written, true) {
-                fields.write();
+                record::write(ACCESS_TARGET, Level::INFO, fields);
             }
         });
     }
 }
 
-impl Fields {
-    fn write(&self) {
-        let micros = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let principal = self.principal.map(u32::from_be_bytes);
+impl Record for Fields {
+    fn fields(&self, to: &mut dyn record::Fields) {
+        if let Some(status) = self.status {
+            to.number("status", status.into());
+        }
+        to.word("method", self.method.as_str());
+        to.word("path", self.path);
+        if let Some(client) = self.client {
+            to.word("client", &client.to_string());
+        }
+        if let Some(endpoint) = &self.endpoint {
+            to.word("endpoint", endpoint);
+        }
+        let chosen = [
+            ("rpc_method", &self.rpc_method),
+            ("rpc_id", &self.rpc_id),
+            ("name", &self.name),
+        ];
+        for (name, value) in chosen {
+            if let Some(value) = value {
+                to.text(name, value);
+            }
+        }
+        if let Some(digest) = self.principal {
+            to.hex("principal", u32::from_be_bytes(digest).into(), 8);
+        }
+        if let Some(tag) = self.session {
+            to.hex("session", tag, 16);
+        }
+        if let Some(upstream) = &self.upstream {
+            to.word("upstream", upstream);
+        }
         let by_status = if self.status.is_some_and(|status| status < 400) {
             "ok"
         } else {
             "refused"
         };
-        // Fields that are `None` are left out of the line.
-        tracing::info!(
-            target: ACCESS_TARGET,
-            status = self.status,
-            method = self.method.as_str(),
-            path = self.path,
-            client = self.client.map(tracing::field::display),
-            endpoint = self.endpoint.as_deref(),
-            rpc_method = self.rpc_method.as_deref(),
-            rpc_id = self.rpc_id.as_deref(),
-            name = self.name.as_deref(),
-            principal = principal.map(|digest| tracing::field::display(Hex(u64::from(digest), 8))),
-            session = self.session.map(|tag| tracing::field::display(Hex(tag, 16))),
-            upstream = self.upstream.as_deref(),
-            outcome = self.outcome.unwrap_or(by_status),
-            trace_id = self.trace.as_ref().map(TraceId::as_str),
-            bytes_in = self.bytes_in,
-            bytes_out = self.bytes_out,
-            duration_us = micros,
-        );
-    }
-}
-
-/// A number in so many hexadecimal digits.
-struct Hex(u64, usize);
-
-impl std::fmt::Display for Hex {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:0width$x}", self.0, width = self.1)
+        to.word("outcome", self.outcome.unwrap_or(by_status));
+        if let Some(trace) = &self.trace {
+            to.word("trace_id", trace.as_str());
+        }
+        to.number("bytes_in", self.bytes_in);
+        to.number("bytes_out", self.bytes_out);
+        let micros = u64::try_from(self.started.elapsed().as_micros());
+        to.number("duration_us", micros.unwrap_or(u64::MAX));
     }
 }
 

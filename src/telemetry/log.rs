@@ -1,9 +1,9 @@
 //! Log lines: formatted once, redacted, handed to a writer that never makes anybody wait.
 //!
-//! Own formatting instead of the subscriber's: the access line is written for every request, so
-//! that a line may cost no more than about a microsecond, and every value passes the redaction.
+//! Own formatting instead of the subscriber's, so that every value passes the redaction. What is
+//! written for every request is no event: see `telemetry::record`.
 
-mod export;
+pub(super) mod export;
 mod line;
 mod writer;
 
@@ -15,9 +15,9 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::Context;
 
 pub(super) use export::ExportLayer;
+pub(super) use line::{Line, Stamp};
 pub(super) use writer::{Writer, WriterGuard};
 
-use self::line::Line;
 use crate::clock::{Clock, SystemClock};
 use crate::config::LogFormat;
 
@@ -51,13 +51,10 @@ impl<S: Subscriber> Layer<S> for LineLayer {
     }
 }
 
-/// What is logged: everything of ours from INFO on, of others from WARN on, and the access
-/// lines and audit records.
+/// What is logged: everything of ours from INFO on, of others from WARN on.
 pub(super) fn filter() -> Targets {
     use tracing::level_filters::LevelFilter;
     Targets::new()
         .with_default(LevelFilter::WARN)
         .with_target("drawbridge", LevelFilter::INFO)
-        .with_target(super::names::ACCESS_TARGET, LevelFilter::INFO)
-        .with_target(super::names::AUDIT_TARGET, LevelFilter::INFO)
 }

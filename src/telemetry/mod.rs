@@ -3,6 +3,7 @@
 mod log;
 pub mod metrics;
 pub mod names;
+pub mod record;
 pub mod redact;
 pub mod setup;
 pub mod trace;

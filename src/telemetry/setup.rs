@@ -24,6 +24,7 @@ use url::Url;
 use super::log::{self, ExportLayer, LineLayer, Writer, WriterGuard};
 use super::metrics::{COUNTERS, GAUGES, LABELED};
 use super::names::{SCOPE, attribute};
+use super::record;
 use super::trace::Tracing;
 use crate::config;
 
@@ -124,6 +125,11 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
     }
     let meter = meter.build();
     let (writer, writer_guard) = Writer::start(std::io::stdout())?;
+    record::install(record::Log {
+        format: settings.log_format,
+        writer: writer.clone(),
+        exporter: logger.as_ref().map(|provider| provider.logger(SCOPE)),
+    });
     let export = logger
         .as_ref()
         .map(|provider| ExportLayer::new(provider.logger(SCOPE)));

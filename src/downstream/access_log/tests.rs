@@ -1,41 +1,10 @@
-use std::fmt::Write;
-use std::sync::{Arc, Mutex};
-
 use futures_util::stream;
 use http::StatusCode;
 use http_body_util::BodyExt;
-use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
-use tracing_subscriber::Layer;
-use tracing_subscriber::layer::{Context as LayerContext, SubscriberExt};
 
 use super::*;
 use crate::call::Principal;
-
-/// The lines as `name=value` texts.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
-
-impl Visit for Lines {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        let mut lines = self.0.lock().unwrap();
-        write!(lines.last_mut().unwrap(), "{}={value:?} ", field.name()).unwrap();
-    }
-}
-
-impl<S: Subscriber> Layer<S> for Lines {
-    fn on_event(&self, event: &Event<'_>, _context: LayerContext<'_, S>) {
-        assert_eq!(event.metadata().target(), ACCESS_TARGET);
-        self.0.lock().unwrap().push(String::new());
-        event.record(&mut self.clone());
-    }
-}
-
-fn listen() -> (Lines, tracing::subscriber::DefaultGuard) {
-    let lines = Lines::default();
-    let subscriber = tracing_subscriber::registry().with(lines.clone());
-    (lines, tracing::subscriber::set_default(subscriber))
-}
+use crate::telemetry::record::capture::Capture;
 
 fn begin() -> AccessLine {
     AccessLine::begin(&Method::POST, "/mcp/{name}", "192.0.2.9".parse().ok())
@@ -43,7 +12,7 @@ fn begin() -> AccessLine {
 
 #[test]
 fn a_whole_answer_makes_one_line_at_once() {
-    let (lines, _guard) = listen();
+    let caught = Capture::begin();
     let line = begin();
     let record = line.record().clone();
     record.message("tools/call", Some("7"), Some(&"é".repeat(500)));
@@ -56,51 +25,49 @@ fn a_whole_answer_makes_one_line_at_once() {
     assert_eq!(response.status(), StatusCode::OK);
     record.outcome("too late");
     drop(response);
-    let lines = lines.0.lock().unwrap();
+    let lines = caught.lines();
     assert_eq!(lines.len(), 1);
-    for part in [
-        "status=200",
-        "path=\"/mcp/{name}\"",
-        "client=192.0.2.9",
-        "rpc_method=\"tools/call\" rpc_id=\"7\"",
-        "session=00000000000000ab",
-        "outcome=\"tool_error\"",
-        "bytes_out=4",
+    let line = lines[0].as_object().unwrap();
+    for (name, value) in [
+        ("target", "access".into()),
+        ("status", 200.into()),
+        ("method", "POST".into()),
+        ("path", "/mcp/{name}".into()),
+        ("client", "192.0.2.9".into()),
+        ("rpc_method", "tools/call".into()),
+        ("rpc_id", "7".into()),
+        ("name", "é".repeat(MAX_NAME_BYTES / 2).into()),
+        ("session", "00000000000000ab".into()),
+        ("outcome", "tool_error".into()),
+        ("bytes_out", serde_json::Value::from(4)),
     ] {
-        assert!(lines[0].contains(part), "{part} is missing in {}", lines[0]);
+        assert_eq!(line[name], value, "{name}");
     }
-    assert!(!lines[0].contains("alice") && !lines[0].contains("upstream"));
-    assert_eq!(lines[0].matches('é').count(), MAX_NAME_BYTES / 2);
+    assert!(!lines[0].to_string().contains("alice") && !line.contains_key("upstream"));
 }
 
 #[tokio::test]
 async fn a_stream_makes_its_line_when_it_ends() {
-    let (lines, _guard) = listen();
+    let caught = Capture::begin();
     let chunks = ["one", "two"].map(|text| Ok::<_, std::io::Error>(Bytes::from(text)));
     let response = begin().attach(Response::new(Body::from_stream(stream::iter(chunks))));
-    assert!(lines.0.lock().unwrap().is_empty());
+    assert!(caught.lines().is_empty());
     response.into_body().collect().await.unwrap();
-    let lines = lines.0.lock().unwrap();
+    let lines = caught.lines();
     assert_eq!(lines.len(), 1);
-    assert!(
-        lines[0].contains("bytes_out=6") && lines[0].contains("outcome=\"ok\""),
-        "{}",
-        lines[0]
-    );
+    assert_eq!(lines[0]["bytes_out"], 6);
+    assert_eq!(lines[0]["outcome"], "ok");
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_is_noted() {
-    let (lines, _guard) = listen();
+    let caught = Capture::begin();
     let endless = stream::pending::<Result<Bytes, std::io::Error>>();
     drop(begin().attach(Response::new(Body::from_stream(endless))));
     drop(begin());
-    let lines = lines.0.lock().unwrap();
+    let lines = caught.lines();
     assert_eq!(lines.len(), 2);
-    assert!(
-        lines.iter().all(|line| line.contains("client_gone")),
-        "{lines:?}"
-    );
+    assert!(lines.iter().all(|line| line["outcome"] == "client_gone"));
 }
 
 #[test]

@@ -1,21 +1,22 @@
 //! Events as OpenTelemetry log records, through the same redaction as the lines.
 
+use std::time::Duration;
+
 use opentelemetry::logs::{AnyValue, LogRecord, Logger, Severity};
-use opentelemetry_sdk::logs::SdkLogger;
+use opentelemetry_sdk::logs::{SdkLogRecord, SdkLogger};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use crate::telemetry::names::{ACCESS_TARGET, AUDIT_TARGET};
+use super::Stamp;
+use crate::telemetry::record::{self, Record};
 use crate::telemetry::redact::{MASK, is_secret_name, redact};
 
 /// Targets that take part in exporting: what they say about an export must not cause another.
 const EXPORTERS: [&str; 5] = ["opentelemetry", "hyper", "reqwest", "h2", "rustls"];
 
-/// Hands every event to the exporter's bounded queue, except what is there for every request:
-/// access lines, and audit lines of calls that went well. Spans and metrics tell the same, and an
-/// exported record of twenty attributes costs more than the call.
+/// Hands every event to the exporter's bounded queue.
 #[derive(Debug)]
 pub(in crate::telemetry) struct ExportLayer(SdkLogger);
 
@@ -28,22 +29,43 @@ impl ExportLayer {
 impl<S: Subscriber> Layer<S> for ExportLayer {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
         let (target, level) = (event.metadata().target(), *event.metadata().level());
-        let left_out = target == ACCESS_TARGET
-            || (target == AUDIT_TARGET && level == Level::INFO)
-            || EXPORTERS
-                .iter()
-                .any(|exporter| target.starts_with(exporter));
-        if left_out {
+        if EXPORTERS
+            .iter()
+            .any(|exporter| target.starts_with(exporter))
+        {
             return;
         }
-        let mut record = self.0.create_log_record();
-        let (number, word) = severity(level);
-        record.set_severity_number(number);
-        record.set_severity_text(word);
-        record.set_target(target.to_owned());
-        event.record(&mut Attributes(&mut record));
-        self.0.emit(record);
+        emit(&self.0, target, level, |attributes| {
+            event.record(attributes);
+        });
     }
+}
+
+/// Hands one record to the exporter's bounded queue.
+pub(in crate::telemetry) fn record(
+    logger: &SdkLogger,
+    target: &'static str,
+    level: Level,
+    record: &dyn Record,
+) {
+    emit(logger, target, level, |attributes| {
+        record.fields(attributes);
+    });
+}
+
+fn emit(
+    logger: &SdkLogger,
+    target: &str,
+    level: Level,
+    fill: impl FnOnce(&mut Attributes<'_, SdkLogRecord>),
+) {
+    let mut record = logger.create_log_record();
+    let (number, word) = severity(level);
+    record.set_severity_number(number);
+    record.set_severity_text(word);
+    record.set_target(target.to_owned());
+    fill(&mut Attributes(&mut record));
+    logger.emit(record);
 }
 
 fn severity(level: Level) -> (Severity, &'static str) {
@@ -59,23 +81,34 @@ fn severity(level: Level) -> (Severity, &'static str) {
 struct Attributes<'a, R>(&'a mut R);
 
 impl<R: LogRecord> Attributes<'_, R> {
-    fn add(&mut self, field: &Field, value: AnyValue) {
-        if field.name() == "message" {
+    fn add(&mut self, name: &'static str, value: AnyValue) {
+        if name == "message" {
             self.0.set_body(value);
         } else {
-            self.0.add_attribute(field.name(), value);
+            self.0.add_attribute(name, value);
+        }
+    }
+
+    fn string(&mut self, name: &'static str, value: &str) {
+        let safe = if is_secret_name(name) {
+            MASK.into()
+        } else {
+            redact(value)
+        };
+        self.add(name, AnyValue::from(safe.into_owned()));
+    }
+
+    fn unsigned(&mut self, name: &'static str, value: u64) {
+        match i64::try_from(value) {
+            Ok(value) => self.add(name, AnyValue::Int(value)),
+            Err(_) => self.string(name, &value.to_string()),
         }
     }
 }
 
 impl<R: LogRecord> Visit for Attributes<'_, R> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        let safe = if is_secret_name(field.name()) {
-            MASK.into()
-        } else {
-            redact(value)
-        };
-        self.add(field, AnyValue::from(safe.into_owned()));
+        self.string(field.name(), value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
@@ -83,21 +116,38 @@ impl<R: LogRecord> Visit for Attributes<'_, R> {
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.add(field, AnyValue::Int(value));
+        self.add(field.name(), AnyValue::Int(value));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        match i64::try_from(value) {
-            Ok(value) => self.add(field, AnyValue::Int(value)),
-            Err(_) => self.record_debug(field, &value),
-        }
+        self.unsigned(field.name(), value);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.add(field, AnyValue::Double(value));
+        self.add(field.name(), AnyValue::Double(value));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.add(field, AnyValue::Boolean(value));
+        self.add(field.name(), AnyValue::Boolean(value));
+    }
+}
+
+impl<R: LogRecord> record::Fields for Attributes<'_, R> {
+    fn word(&mut self, name: &'static str, value: &str) {
+        self.add(name, AnyValue::from(value.to_owned()));
+    }
+
+    fn text(&mut self, name: &'static str, value: &str) {
+        self.string(name, value);
+    }
+
+    fn number(&mut self, name: &'static str, value: u64) {
+        self.unsigned(name, value);
+    }
+
+    fn time(&mut self, name: &'static str, at: Duration) {
+        let mut text = String::new();
+        Stamp::default().put(&mut text, at);
+        self.add(name, AnyValue::from(text));
     }
 }

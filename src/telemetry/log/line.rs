@@ -7,7 +7,8 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 
 use crate::config::LogFormat;
-use crate::telemetry::redact::{MASK, is_secret_name, redact};
+use crate::telemetry::record;
+use crate::telemetry::redact::{MASK, is_harmless, is_secret_name, redact};
 
 /// A value is cut here; whole bodies have no place in a log.
 const MAX_VALUE_BYTES: usize = 4096;
@@ -16,36 +17,54 @@ const KEPT_BYTES: usize = 16 * 1024;
 
 /// A buffer for lines that keeps what successive lines share.
 #[derive(Debug, Default)]
-pub(super) struct Line {
+pub(in crate::telemetry) struct Line {
     text: String,
     scratch: String,
-    /// The second that `stamp` shows.
-    second: Option<u64>,
-    /// `2026-11-21T09:00:00`
-    stamp: String,
+    written: Stamp,
+    told: Stamp,
 }
 
 impl Line {
     /// Replaces the content by `event`, with a line feed.
     pub(super) fn write(&mut self, format: LogFormat, now: Duration, event: &Event<'_>) {
+        let about = event.metadata();
+        self.render(format, now, *about.level(), about.target(), |fields| {
+            event.record(fields);
+        });
+    }
+
+    /// Replaces the content by a line with these fields, and a line feed.
+    pub(in crate::telemetry) fn render(
+        &mut self,
+        format: LogFormat,
+        now: Duration,
+        level: Level,
+        target: &str,
+        fields: impl FnOnce(&mut Fields<'_>),
+    ) {
         self.text.clear();
         self.text.shrink_to(KEPT_BYTES);
-        self.stamp(now);
-        let level = level_word(*event.metadata().level());
-        let target = event.metadata().target();
-        let (text, stamp, millis) = (&mut self.text, &self.stamp, now.subsec_millis());
-        // Writing to a String cannot fail.
-        let _ = match format {
-            LogFormat::Json => write!(
-                text,
-                r#"{{"timestamp":"{stamp}.{millis:03}Z","level":"{level}","target":"{target}""#
-            ),
-            LogFormat::Text => write!(text, "{stamp}.{millis:03}Z {level:<5} {target}:"),
-        };
-        event.record(&mut Fields {
+        let (level, text) = (level_word(level), &mut self.text);
+        match format {
+            LogFormat::Json => {
+                text.push_str(r#"{"timestamp":""#);
+                self.written.put(text, now);
+                push_all(
+                    text,
+                    &["\",\"level\":\"", level, "\",\"target\":\"", target, "\""],
+                );
+            }
+            LogFormat::Text => {
+                self.written.put(text, now);
+                // Writing to a String cannot fail.
+                let _ = write!(text, " {level:<5} {target}:");
+            }
+        }
+        fields(&mut Fields {
             format,
-            text,
+            text: &mut self.text,
             scratch: &mut self.scratch,
+            stamp: &mut self.told,
         });
         self.text.push_str(if format == LogFormat::Json {
             "}\n"
@@ -54,23 +73,41 @@ impl Line {
         });
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(in crate::telemetry) fn as_bytes(&self) -> &[u8] {
         self.text.as_bytes()
     }
+}
 
-    fn stamp(&mut self, now: Duration) {
-        let second = now.as_secs();
-        if self.second == Some(second) {
-            return;
+fn push_all(text: &mut String, parts: &[&str]) {
+    for part in parts {
+        text.push_str(part);
+    }
+}
+
+/// Points in time as text; the second is worked out once.
+#[derive(Debug, Default)]
+pub(in crate::telemetry) struct Stamp {
+    second: Option<u64>,
+    /// `2026-11-21T09:00:00`
+    text: String,
+}
+
+impl Stamp {
+    /// Appends the time since the Unix epoch as RFC 3339, in UTC, to the millisecond.
+    pub(in crate::telemetry) fn put(&mut self, into: &mut String, at: Duration) {
+        let second = at.as_secs();
+        if self.second != Some(second) {
+            self.second = Some(second);
+            self.text.clear();
+            let at = i64::try_from(second)
+                .ok()
+                .and_then(|s| jiff::Timestamp::from_second(s).ok());
+            // `2026-11-21T09:00:00Z` without its last letter; the fraction comes in between.
+            let _ = write!(self.text, "{}", at.unwrap_or_default());
+            self.text.pop();
         }
-        self.second = Some(second);
-        self.stamp.clear();
-        let at = i64::try_from(second)
-            .ok()
-            .and_then(|s| jiff::Timestamp::from_second(s).ok());
-        // `2026-11-21T09:00:00Z` without its last letter; the fraction comes in between.
-        let _ = write!(self.stamp, "{}", at.unwrap_or_default());
-        self.stamp.pop();
+        into.push_str(&self.text);
+        let _ = write!(into, ".{:03}Z", at.subsec_millis());
     }
 }
 
@@ -84,11 +121,12 @@ fn level_word(level: Level) -> &'static str {
     }
 }
 
-/// Writes the fields of an event.
-struct Fields<'a> {
+/// Writes the fields of an event or a record.
+pub(in crate::telemetry) struct Fields<'a> {
     format: LogFormat,
     text: &'a mut String,
     scratch: &'a mut String,
+    stamp: &'a mut Stamp,
 }
 
 impl Fields<'_> {
@@ -109,16 +147,32 @@ impl Fields<'_> {
         }
     }
 
-    fn plain(&mut self, field: &Field, value: impl std::fmt::Display) {
-        self.name(field.name());
+    fn plain(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.name(name);
         let _ = write!(self.text, "{value}");
     }
 
-    fn string(&mut self, field: &Field, value: &str) {
-        self.name(field.name());
+    /// What needs neither masking nor escaping.
+    fn quoted(&mut self, name: &str, put: impl FnOnce(&mut String, &mut Stamp)) {
+        self.name(name);
+        let json = self.format == LogFormat::Json;
+        if json {
+            self.text.push('"');
+        }
+        put(self.text, self.stamp);
+        if json {
+            self.text.push('"');
+        }
+    }
+
+    fn string(&mut self, name: &str, value: &str) {
+        if is_harmless(value) && value.len() <= MAX_VALUE_BYTES && !is_secret_name(name) {
+            return self.quoted(name, |text, _| text.push_str(value));
+        }
+        self.name(name);
         let cut = value.floor_char_boundary(MAX_VALUE_BYTES);
         let value = value.get(..cut).unwrap_or_default();
-        let safe = if is_secret_name(field.name()) {
+        let safe = if is_secret_name(name) {
             MASK.into()
         } else {
             redact(value)
@@ -136,36 +190,54 @@ impl Fields<'_> {
 
 impl Visit for Fields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.string(field, value);
+        self.string(field.name(), value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         let mut scratch = std::mem::take(self.scratch);
         scratch.clear();
         let _ = write!(scratch, "{value:?}");
-        self.string(field, &scratch);
+        self.string(field.name(), &scratch);
         scratch.shrink_to(KEPT_BYTES);
         *self.scratch = scratch;
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.plain(field, value);
+        self.plain(field.name(), value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.plain(field, value);
+        self.plain(field.name(), value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.plain(field, value);
+        self.plain(field.name(), value);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         if value.is_finite() {
-            self.plain(field, value);
+            self.plain(field.name(), value);
         } else {
             self.record_debug(field, &value);
         }
+    }
+}
+
+impl record::Fields for Fields<'_> {
+    fn word(&mut self, name: &'static str, value: &str) {
+        self.quoted(name, |text, _| text.push_str(value));
+    }
+
+    fn text(&mut self, name: &'static str, value: &str) {
+        self.string(name, value);
+    }
+
+    fn number(&mut self, name: &'static str, value: u64) {
+        self.plain(name, value);
+    }
+
+    fn time(&mut self, name: &'static str, at: Duration) {
+        self.quoted(name, |text, stamp| stamp.put(text, at));
     }
 }
 

@@ -101,7 +101,7 @@ impl Pool {
         &self,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<PooledBody>, PoolError> {
-        while let Some(line) = poll_fn(|cx| Poll::Ready(self.shared.take(cx))).await {
+        while let Some(line) = self.shared.take() {
             match self.exchange(line, request).await {
                 Ok(response) => return Ok(response),
                 Err(mut refused) => match refused.take_message() {
@@ -162,9 +162,10 @@ impl Line {
         self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
     }
 
-    /// Whether it can take a request now.
-    fn is_free(&mut self, cx: &mut Context<'_>) -> bool {
-        self.drive(cx);
+    /// Whether it can take a request now. Leaves no waker behind: it would wake its last call, or
+    /// the next one just because that sends a request.
+    fn is_free(&mut self) -> bool {
+        self.drive(&mut Context::from_waker(Waker::noop()));
         !self.ended && self.sender.is_ready()
     }
 }
@@ -175,10 +176,10 @@ impl Shared {
     }
 
     /// The connection that was used last and is still open.
-    fn take(&self, cx: &mut Context<'_>) -> Option<Box<Line>> {
+    fn take(&self) -> Option<Box<Line>> {
         loop {
             let Idle { mut line, since } = self.lock().idle.pop_back()?;
-            if since.elapsed() < IDLE && line.is_free(cx) {
+            if since.elapsed() < IDLE && line.is_free() {
                 return Some(line);
             }
         }
@@ -239,7 +240,7 @@ pub struct PooledBody {
 impl PooledBody {
     fn give_back(&mut self) {
         if let Some((mut line, shared)) = self.place.take()
-            && line.is_free(&mut Context::from_waker(Waker::noop()))
+            && line.is_free()
         {
             shared.put(line);
         }

@@ -1,0 +1,220 @@
+//! Lines that are written for every request: rendered straight into the log. A general event costs
+//! five times as much, most of it for asking what is known here: which values are our own.
+
+use std::cell::RefCell;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use opentelemetry_sdk::logs::SdkLogger;
+use tracing::Level;
+
+use super::log::{Line, Writer, export};
+use crate::clock::{Clock, SystemClock};
+use crate::config::LogFormat;
+
+static LOG: OnceLock<Log> = OnceLock::new();
+
+thread_local! {
+    static LINE: RefCell<Line> = RefCell::default();
+}
+
+/// Takes the fields of a record, in their order.
+pub trait Fields {
+    /// One of our own words, or a name from the configuration: without quotes, backslashes,
+    /// control characters, and certainly no secret.
+    fn word(&mut self, name: &'static str, value: &str);
+    /// What others chose: masked where it looks like a secret, cut, escaped.
+    fn text(&mut self, name: &'static str, value: &str);
+    /// A number.
+    fn number(&mut self, name: &'static str, value: u64);
+    /// A time since the Unix epoch.
+    fn time(&mut self, name: &'static str, at: Duration);
+
+    /// So many hexadecimal digits.
+    fn hex(&mut self, name: &'static str, value: u64, digits: usize) {
+        let mut text = [b'0'; 16];
+        let mut rest = value;
+        for place in text.iter_mut().rev() {
+            // Four bits.
+            let digit = (rest & 0xf) as u8;
+            *place = if digit < 10 {
+                b'0' + digit
+            } else {
+                b'a' + digit - 10
+            };
+            rest >>= 4;
+        }
+        let shown = text.get(text.len().saturating_sub(digits)..);
+        let shown = shown.and_then(|digits| std::str::from_utf8(digits).ok());
+        self.word(name, shown.unwrap_or_default());
+    }
+}
+
+/// Something that a line is written of.
+pub trait Record {
+    /// Shows every field that applies.
+    fn fields(&self, to: &mut dyn Fields);
+}
+
+/// Where records go.
+#[derive(Debug)]
+pub(super) struct Log {
+    pub(super) format: LogFormat,
+    pub(super) writer: Writer,
+    /// Records of the level `WARN` go there, too.
+    pub(super) exporter: Option<SdkLogger>,
+}
+
+/// Says where records go. Only the first of a process counts.
+pub(super) fn install(log: Log) {
+    drop(LOG.set(log));
+}
+
+/// Whether anybody reads records.
+#[must_use]
+pub fn is_wanted() -> bool {
+    #[cfg(test)]
+    if capture::is_on() {
+        return true;
+    }
+    LOG.get().is_some()
+}
+
+/// Writes one record. It is exported as well when it is a warning: not what is there for every
+/// request, which spans and metrics tell.
+pub fn write(target: &'static str, level: Level, record: &dyn Record) {
+    #[cfg(test)]
+    if capture::take(target, level, record) {
+        return;
+    }
+    let Some(log) = LOG.get() else {
+        return;
+    };
+    LINE.with(|line| {
+        if let Ok(mut line) = line.try_borrow_mut() {
+            let now = SystemClock.now();
+            line.render(log.format, now, level, target, |fields| {
+                record.fields(fields);
+            });
+            log.writer.put(line.as_bytes());
+        }
+    });
+    if let Some(exporter) = log.exporter.as_ref().filter(|_| level == Level::WARN) {
+        export::record(exporter, target, level, record);
+    }
+}
+
+/// Catches the records of a thread.
+#[cfg(test)]
+pub(crate) mod capture {
+    use std::rc::Rc;
+
+    use super::*;
+
+    type Lines = Rc<RefCell<Vec<String>>>;
+
+    thread_local! {
+        static CAUGHT: RefCell<Option<Lines>> = const { RefCell::new(None) };
+    }
+
+    /// Catches while it lives.
+    pub(crate) struct Capture(Lines);
+
+    impl Capture {
+        pub(crate) fn begin() -> Self {
+            let lines = Lines::default();
+            CAUGHT.set(Some(Rc::clone(&lines)));
+            Self(lines)
+        }
+
+        /// The lines so far, each one JSON object.
+        pub(crate) fn lines(&self) -> Vec<serde_json::Value> {
+            let lines = self.0.borrow();
+            let parse = |line: &String| serde_json::from_str(line).expect("a JSON line");
+            lines.iter().map(parse).collect()
+        }
+    }
+
+    impl Drop for Capture {
+        fn drop(&mut self) {
+            CAUGHT.set(None);
+        }
+    }
+
+    pub(super) fn is_on() -> bool {
+        CAUGHT.with_borrow(Option::is_some)
+    }
+
+    pub(super) fn take(target: &'static str, level: Level, record: &dyn Record) -> bool {
+        CAUGHT.with_borrow(|caught| {
+            let Some(caught) = caught else {
+                return false;
+            };
+            let mut line = Line::default();
+            line.render(LogFormat::Json, Duration::ZERO, level, target, |fields| {
+                record.fields(fields);
+            });
+            let line = String::from_utf8(line.as_bytes().to_vec()).expect("text");
+            caught.borrow_mut().push(line);
+            true
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::capture::Capture;
+    use super::*;
+
+    struct All<'a>(&'a str);
+
+    impl Record for All<'_> {
+        fn fields(&self, to: &mut dyn Fields) {
+            to.word("word", "tools/call");
+            to.text("name", self.0);
+            to.number("count", u64::MAX);
+            to.hex("tag", 0xab, 8);
+            to.time("at", Duration::from_millis(1_800_000_000_007));
+        }
+    }
+
+    #[test]
+    fn a_record_is_one_object_with_its_fields_in_order() {
+        let caught = Capture::begin();
+        write("audit", Level::WARN, &All("read"));
+        let line = caught.lines().remove(0);
+        assert_eq!(
+            line,
+            json!({
+                "timestamp": "1970-01-01T00:00:00.000Z", "level": "WARN", "target": "audit",
+                "word": "tools/call", "name": "read", "count": u64::MAX, "tag": "000000ab",
+                "at": "2027-01-15T08:00:00.007Z",
+            })
+        );
+    }
+
+    #[test]
+    fn what_others_chose_can_neither_break_the_line_nor_show_a_secret() {
+        let caught = Capture::begin();
+        for text in [
+            "a\"b\\c\nd\u{1b}é",
+            "Bearer abcdef0123456789",
+            "password=hunter22",
+        ] {
+            write("access", Level::INFO, &All(text));
+        }
+        let lines = caught.lines();
+        assert_eq!(lines[0]["name"], "a\"b\\c\nd\u{1b}é");
+        assert_eq!(lines[1]["name"], "Bearer [redacted]");
+        assert_eq!(lines[2]["name"], "password=[redacted]");
+    }
+
+    #[test]
+    fn nobody_reads_until_somebody_listens() {
+        assert!(!is_wanted());
+        let _caught = Capture::begin();
+        assert!(is_wanted());
+    }
+}
