@@ -34,6 +34,36 @@ pub struct Endpoint {
     pub tools: Vec<(String, String)>,
 }
 
+impl Endpoint {
+    /// Where this endpoint stands below the path `base` of a further transport: `base` itself for
+    /// the merged endpoint, else `base/<name>`.
+    #[must_use]
+    pub fn place(&self, base: &str) -> String {
+        if &*self.name == "mcp" {
+            base.to_owned()
+        } else {
+            format!("{base}/{}", self.name)
+        }
+    }
+
+    /// The same endpoint below the path `base` of a further transport: a resource of its own, as
+    /// clients compare the identifier with the URL they use. Tokens for the endpoint are taken
+    /// there too.
+    #[must_use]
+    pub fn below(&self, base: &str, public_url: &Url) -> Self {
+        let path = self.place(base);
+        let mut audiences = self.audiences.clone();
+        audiences.push(self.resource.clone());
+        Self {
+            resource: format!("{}{path}", public_url.as_str().trim_end_matches('/')),
+            metadata_url: metadata_url(public_url, &path),
+            path,
+            audiences,
+            ..self.clone()
+        }
+    }
+}
+
 /// Every endpoint of a checked configuration: `/mcp`, then the direct ones in the order of
 /// their upstreams, then the named ones by name.
 #[must_use]
@@ -171,6 +201,22 @@ mod tests {
         );
         assert_eq!(dev.tools, [("git".to_owned(), "log_*".to_owned())]);
         assert_eq!(dev.issuers, ["https://auth.example.com"]);
+    }
+
+    #[test]
+    fn below_another_path_an_endpoint_is_a_resource_of_its_own() {
+        let url = Url::parse("https://mcp.example.com/tools").unwrap();
+        let all = of(TWO);
+        let (mcp, files) = (all[0].below("/sse", &url), all[1].below("/sse", &url));
+        assert_eq!(mcp.path, "/sse");
+        assert_eq!(mcp.resource, "https://mcp.example.com/tools/sse");
+        assert_eq!(files.path, "/sse/files");
+        assert_eq!(files.name, all[1].name);
+        assert_eq!(files.audiences, [all[1].resource.clone()]);
+        assert_eq!(
+            files.metadata_url,
+            "https://mcp.example.com/.well-known/oauth-protected-resource/tools/sse/files"
+        );
     }
 
     // Spec: RFC 9728 §3.1

@@ -49,10 +49,10 @@ struct Entry {
 }
 
 impl TokenKey {
-    pub(super) fn of(endpoint: &str, token: &[u8]) -> Self {
+    pub(super) fn of(resource: &str, token: &[u8]) -> Self {
         let mut context = Context::new(&SHA256);
-        // An endpoint's name has no zero byte, so the border is certain.
-        context.update(endpoint.as_bytes());
+        // A resource identifier has no zero byte, so the border is certain.
+        context.update(resource.as_bytes());
         context.update(&[0]);
         context.update(token);
         let mut key = [0; 32];

@@ -159,7 +159,7 @@ impl Authenticator {
             Ok(Presented::Nothing) => return Err(Denied::no_token(endpoint)),
             Err(malformed) => return Err(refuse_malformed(endpoint, malformed)),
         };
-        let key = TokenKey::of(&endpoint.name, token);
+        let key = TokenKey::of(&endpoint.resource, token);
         let now = self.clock.now();
         let principal = match self.recall(&key, now) {
             Some(judged) => {

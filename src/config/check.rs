@@ -18,6 +18,7 @@ pub(super) fn check(config: &mut Config, report: &Report<'_>) {
     check_names(config, report);
     check_references(config, report);
     check_addresses(config, report);
+    check_paths(config, report);
     if report.has("auth.mode") && !report.is_wrong("auth.mode") {
         match config.auth.mode {
             AuthMode::OAuth => check_oauth(config, report),
@@ -138,6 +139,35 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
     let (public, admin) = (config.server.listen, config.admin.listen);
     if public == admin && public.port() != 0 {
         report.error("admin.listen", "is the address of server.listen", None);
+    }
+}
+
+/// Further transports have paths of their own, and room below them for the names of endpoints.
+fn check_paths(config: &Config, report: &Report<'_>) {
+    let server = &config.server;
+    let mut taken = vec![("/mcp", "the MCP endpoints"), ("/.well-known", "metadata")];
+    let sse = server.sse.as_ref().map(|sse| {
+        [
+            ("server.sse.path", &sse.stream),
+            ("server.sse.messages", &sse.messages),
+        ]
+    });
+    let socket = server
+        .websocket
+        .as_ref()
+        .map(|path| ("server.websocket.path", path));
+    for (key, path) in sse.into_iter().flatten().chain(socket) {
+        let below = |a: &str, b: &str| {
+            a.strip_prefix(b)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let other = taken
+            .iter()
+            .find(|(other, _)| below(path, other) || below(other, path));
+        if let Some((other, whose)) = other {
+            report.error(key, format!("collides with {other}: {whose}"), None);
+        }
+        taken.push((path, key));
     }
 }
 

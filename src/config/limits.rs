@@ -36,6 +36,13 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         parked_total: s
             .key("parked_total", "Parked calls. Not used in this version.")
             .count(10_000),
+        unread: s
+            .key(
+                "unread",
+                "What may wait for a slow client of HTTP+SSE or WebSocket before its connection \
+                 is closed; a single message of any size may.",
+            )
+            .size("32MiB"),
         rate: s
             .key(
                 "rate",

@@ -6,7 +6,7 @@ use url::Url;
 
 use super::reader::Section;
 use super::reference::Shown;
-use super::types::{Admin, Server, Tls};
+use super::types::{Admin, EventPaths, Server, Tls};
 use super::units;
 
 /// Reads `[server]`.
@@ -19,7 +19,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
         .address("127.0.0.1:8080");
     let tls = tls(s);
     let public_url = public_url(s, listen, tls.is_some());
-    let server = Server {
+    Server {
         listen,
         public_url,
         allowed_origins: s
@@ -79,9 +79,9 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
                 "After SIGTERM, how long running calls may take to finish.",
             )
             .wait("10s"),
-    };
-    later(s);
-    server
+        sse: sse(s),
+        websocket: websocket(s),
+    }
 }
 
 /// The URL that clients use, given or derived.
@@ -143,39 +143,52 @@ fn tls(s: &mut Section<'_>) -> Option<Tls> {
         })
 }
 
-/// Transports that are named already, so that nobody believes they are on.
-fn later(s: &mut Section<'_>) {
+/// Reads `[server.sse]`: the paths when it is on.
+fn sse(s: &mut Section<'_>) -> Option<EventPaths> {
     s.table(
         "sse",
-        "The 2024-11-05 transport towards clients. Not available in this version.",
+        "The 2024-11-05 transport towards clients, for those that speak nothing newer.",
         |t| {
-            refuse_enabled(t);
-            t.key("path", "Path of the event stream.").text("/sse");
-            t.key("messages", "Path for posted messages.")
-                .text("/messages");
+            let enabled = t.key("enabled", "Whether it is served.").flag(false);
+            let paths = EventPaths {
+                stream: path(
+                    t,
+                    "path",
+                    "Path of the event stream of /mcp; that of /mcp/<name> is <path>/<name>.",
+                    "/sse",
+                ),
+                messages: path(
+                    t,
+                    "messages",
+                    "Path for posted messages, in the same two forms.",
+                    "/messages",
+                ),
+            };
+            enabled.then_some(paths)
         },
-    );
-    s.table(
-        "websocket",
-        "WebSocket towards clients. Not available in this version.",
-        |t| {
-            refuse_enabled(t);
-            t.key("path", "Path of the socket.").text("/ws");
-        },
-    );
+    )
 }
 
-fn refuse_enabled(t: &mut Section<'_>) {
-    if t.key("enabled", "Whether it is served; only false is accepted.")
-        .flag(false)
-    {
-        let hint = "remove it, or write false; clients reach the gateway over Streamable HTTP";
-        t.error(
-            "enabled",
-            "this transport is not available in this version",
-            Some(hint),
+/// Reads `[server.websocket]`: the path when it is on.
+fn websocket(s: &mut Section<'_>) -> Option<String> {
+    s.table("websocket", "WebSocket towards clients.", |t| {
+        let enabled = t.key("enabled", "Whether it is served.").flag(false);
+        let path = path(
+            t,
+            "path",
+            "Path of the socket of /mcp; that of /mcp/<name> is <path>/<name>.",
+            "/ws",
         );
+        enabled.then_some(path)
+    })
+}
+
+fn path(t: &mut Section<'_>, name: &'static str, doc: &'static str, default: &str) -> String {
+    let path = t.key(name, doc).text(default);
+    if let Err(what) = units::url_path(&path) {
+        t.error(name, what, Some("for example \"/sse\""));
     }
+    path
 }
 
 fn without_trailing_slash(mut url: Url) -> Url {

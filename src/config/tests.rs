@@ -203,8 +203,18 @@ fn secrets_come_from_files_beside_the_configuration() {
     "[upstreams.b]\ncommand = \"x\"\nera = \"2026-07-28\"",
     "not available"
 )]
-#[case::later_sse("[server.sse]\nenabled = true", "not available")]
-#[case::later_websocket("[server.websocket]\nenabled = true", "not available")]
+#[case::taken_path(
+    "[server.sse]\nenabled = true\npath = \"/mcp/sse\"",
+    "collides with /mcp"
+)]
+#[case::nested_paths(
+    "[server.sse]\nenabled = true\nmessages = \"/sse/messages\"",
+    "collides with /sse"
+)]
+#[case::no_path(
+    "[server.websocket]\nenabled = true\npath = \"ws/\"",
+    "a path that starts"
+)]
 #[case::credentials("[upstreams.b]\nurl = \"https://u:hunter2@x\"", "credentials")]
 #[case::own_header(
     "[upstreams.b]\nurl = \"https://x\"\nheaders = { Host = \"y\" }",

@@ -74,6 +74,19 @@ pub struct Server {
     pub keep_alive: Duration,
     /// Grace period of a drain.
     pub drain: Duration,
+    /// The transport of 2024-11-05, when it is served.
+    pub sse: Option<EventPaths>,
+    /// Path of the WebSocket, when it is served.
+    pub websocket: Option<String>,
+}
+
+/// `[server.sse]`. Paths start with a slash and do not end with one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventPaths {
+    /// Where event streams are opened.
+    pub stream: String,
+    /// Where messages are posted.
+    pub messages: String,
 }
 
 /// `server.tls`.
@@ -284,6 +297,8 @@ pub struct Limits {
     pub parked_per_principal: usize,
     /// Parked calls.
     pub parked_total: usize,
+    /// Bytes that a client of HTTP+SSE or WebSocket may leave unread.
+    pub unread: usize,
     /// Requests of one principal.
     pub rate: Rate,
 }

@@ -123,6 +123,21 @@ pub(super) fn web_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
+/// The path of a URL that we serve: plain segments, no trailing slash.
+pub(super) fn url_path(text: &str) -> Result<(), String> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
+    let mut segments = text.split('/');
+    let starts = segments.next() == Some("") && text.len() > 1;
+    let fits = segments.all(|segment| {
+        !segment.is_empty() && segment.bytes().all(plain) && !segment.bytes().all(|b| b == b'.')
+    });
+    if starts && fits {
+        Ok(())
+    } else {
+        Err("expected a path that starts with a slash and does not end with one".to_owned())
+    }
+}
+
 /// A web origin: scheme, host and perhaps a port, in the form browsers send.
 pub(super) fn origin(text: &str) -> Result<String, String> {
     let wanted = "expected an origin, such as \"https://claude.ai\": scheme and host, no path";

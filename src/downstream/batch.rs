@@ -140,7 +140,7 @@ impl Front {
 }
 
 /// Puts a reply on the stream, if there is one; else it waits for the others.
-fn settle(link: &CallLink, outcome: Outcome) -> Option<Bytes> {
+pub(super) fn settle(link: &CallLink, outcome: Outcome) -> Option<Bytes> {
     let (Outcome::Response(_, body) | Outcome::Denied(_, body)) = outcome else {
         return None;
     };

@@ -13,7 +13,7 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use super::access_log::{AccessLine, AccessRecord};
 use super::guard::RequestKind;
 use super::peer::PeerAddr;
-use super::{Front, Target, cors, modern, reply};
+use super::{Front, Target, Way, cors, modern, reply};
 use crate::auth;
 use crate::config::{AuthMode, Config};
 use crate::endpoint::Endpoint;
@@ -28,14 +28,18 @@ pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<S
         .trim_end_matches('/')
         .to_owned();
     let mut paths = HashMap::new();
-    for endpoint in endpoints {
-        let target = Target::Endpoint(Arc::clone(endpoint));
-        paths.insert(format!("{}/", endpoint.path), target.clone());
-        paths.insert(endpoint.path.clone(), target);
-        if settings.auth.mode == AuthMode::None {
+    for (endpoint, way) in endpoints.iter().flat_map(|one| ways(settings, one)) {
+        let place = match (way, &settings.server.sse) {
+            (Way::Messages, Some(sse)) => endpoint.place(&sse.messages),
+            _ => endpoint.path.clone(),
+        };
+        let target = Target::Endpoint(Arc::clone(&endpoint), way);
+        paths.insert(format!("{place}/"), target.clone());
+        paths.insert(place, target);
+        if settings.auth.mode == AuthMode::None || way == Way::Messages {
             continue;
         }
-        let document = Target::Metadata(auth::metadata(endpoint, &settings.auth));
+        let document = Target::Metadata(auth::metadata(&endpoint, &settings.auth));
         // Spec: RFC 9728 §3.1. A proxy may strip the path of public_url or keep it.
         let well_known = "/.well-known/oauth-protected-resource";
         let mut places = vec![
@@ -52,6 +56,21 @@ pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<S
         }
     }
     paths
+}
+
+/// The transports of an endpoint, each with the endpoint as it is seen there.
+fn ways(settings: &Config, endpoint: &Arc<Endpoint>) -> Vec<(Arc<Endpoint>, Way)> {
+    let url = &settings.server.public_url;
+    let mut ways = vec![(Arc::clone(endpoint), Way::Streamable)];
+    if let Some(sse) = &settings.server.sse {
+        let below = Arc::new(endpoint.below(&sse.stream, url));
+        ways.push((Arc::clone(&below), Way::Events));
+        ways.push((below, Way::Messages));
+    }
+    if let Some(path) = &settings.server.websocket {
+        ways.push((Arc::new(endpoint.below(path, url)), Way::Socket));
+    }
+    ways
 }
 
 impl Front {
@@ -83,14 +102,14 @@ impl Front {
             record.outcome(failure.reason());
             return reply::plain(failure.status(), failure.public());
         }
-        let endpoint = match target {
+        let (endpoint, way) = match target {
             None => return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path"),
             Some(Target::Metadata(document)) => {
                 return metadata(request.method(), document, || {
                     cors::preflight(&self.guard, kind, request.headers())
                 });
             }
-            Some(Target::Endpoint(endpoint)) => endpoint,
+            Some(Target::Endpoint(endpoint, way)) => (endpoint, way),
         };
         if kind == RequestKind::Preflight {
             return cors::preflight(&self.guard, kind, request.headers());
@@ -113,10 +132,13 @@ impl Front {
         };
         record.principal(principal.owner());
         let method = request.method().clone();
-        if ![Method::POST, Method::GET, Method::DELETE].contains(&method) {
-            return reply::method_not_allowed();
+        if !way.methods().contains(&method) {
+            return reply::method_not_allowed(way.methods());
         }
-        if method != Method::POST && modern::names_modern(request.headers()) {
+        if way == Way::Streamable
+            && method != Method::POST
+            && modern::names_modern(request.headers())
+        {
             return reply::post_only();
         }
         if let Err(wait) = self.rate.check(principal.owner()) {
@@ -130,7 +152,20 @@ impl Front {
             response.headers_mut().insert(RETRY_AFTER, seconds);
             return response;
         }
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
+        match way {
+            Way::Streamable if method == Method::GET && self.is_for_events(&parts.headers) => {
+                return self.open_events(&endpoint, &principal, &parts.headers, record);
+            }
+            Way::Streamable => {}
+            Way::Events => return self.open_events(&endpoint, &principal, &parts.headers, record),
+            Way::Socket => return self.open_socket(&endpoint, &principal, &mut parts, record),
+            Way::Messages => {
+                return self
+                    .post_to_events(&endpoint, principal, &parts, body, record)
+                    .await;
+            }
+        }
         match method {
             Method::POST => self.post(&endpoint, principal, &parts, body, record).await,
             Method::GET => self.get(&endpoint, &principal, &parts.headers, record),
@@ -144,8 +179,26 @@ fn pattern(target: Option<&Target>) -> &'static str {
     match target {
         None => "other",
         Some(Target::Metadata(_)) => "/.well-known/oauth-protected-resource",
-        Some(Target::Endpoint(endpoint)) if endpoint.path == "/mcp" => "/mcp",
-        Some(Target::Endpoint(_)) => "/mcp/{endpoint}",
+        Some(Target::Endpoint(endpoint, way)) => match (way, &*endpoint.name == "mcp") {
+            (Way::Streamable, true) => "/mcp",
+            (Way::Streamable, false) => "/mcp/{endpoint}",
+            (Way::Events, true) => "/sse",
+            (Way::Events, false) => "/sse/{endpoint}",
+            (Way::Socket, true) => "/ws",
+            (Way::Socket, false) => "/ws/{endpoint}",
+            (Way::Messages, true) => "/messages",
+            (Way::Messages, false) => "/messages/{endpoint}",
+        },
+    }
+}
+
+impl Way {
+    fn methods(self) -> &'static [Method] {
+        match self {
+            Self::Streamable => &[Method::GET, Method::POST, Method::DELETE],
+            Self::Events | Self::Socket => &[Method::GET],
+            Self::Messages => &[Method::POST],
+        }
     }
 }
 

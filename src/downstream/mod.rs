@@ -4,11 +4,16 @@ pub mod access_log;
 pub mod admin;
 mod batch;
 mod body;
+mod channel;
+mod channels;
+mod conversation;
 pub mod cors;
 mod event_body;
 mod exchange;
 mod gate;
 pub mod guard;
+mod handshake;
+mod http_sse;
 pub mod listener;
 mod media;
 mod modern;
@@ -17,6 +22,7 @@ mod reply;
 #[cfg(test)]
 pub(crate) mod samples;
 mod streamable;
+mod websocket;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,6 +33,7 @@ use http::Request;
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
+use self::channels::Channels;
 use self::exchange::Background;
 use self::guard::Guard;
 use crate::auth::Authenticator;
@@ -40,8 +47,21 @@ use crate::session::Sessions;
 /// What a path leads to.
 #[derive(Debug, Clone)]
 enum Target {
-    Endpoint(Arc<Endpoint>),
+    Endpoint(Arc<Endpoint>, Way),
     Metadata(Bytes),
+}
+
+/// Over which transport a path is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Streamable HTTP.
+    Streamable,
+    /// HTTP+SSE: the stream.
+    Events,
+    /// HTTP+SSE: the posts.
+    Messages,
+    /// WebSocket.
+    Socket,
 }
 
 /// Everything the MCP side of the gateway is made of.
@@ -53,6 +73,7 @@ pub struct Front {
     auth: Arc<Authenticator>,
     rate: RateLimiter,
     sessions: Arc<Sessions>,
+    channels: Channels,
     relay: Arc<Relay>,
     background: Background,
     tasks: Tasks,
@@ -88,6 +109,7 @@ impl Front {
             auth: parts.auth,
             rate: parts.rate,
             sessions: parts.sessions,
+            channels: Channels::new(&parts.settings.sessions),
             relay: parts.relay,
             background: Background {
                 tasks: parts.tasks.clone(),

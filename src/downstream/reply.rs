@@ -4,7 +4,7 @@
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode};
 
 use crate::auth::Denied;
 use crate::fault::{Fault, FaultKind, Retry, Side};
@@ -195,11 +195,12 @@ pub(super) fn post_only() -> Response<Body> {
 
 /// 405 with the methods there are.
 #[must_use]
-pub(super) fn method_not_allowed() -> Response<Body> {
+pub(super) fn method_not_allowed(allowed: &[Method]) -> Response<Body> {
     let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
-    response
-        .headers_mut()
-        .insert(ALLOW, HeaderValue::from_static("GET, POST, DELETE"));
+    let allowed: Vec<&str> = allowed.iter().map(Method::as_str).collect();
+    if let Ok(allowed) = HeaderValue::from_str(&allowed.join(", ")) {
+        response.headers_mut().insert(ALLOW, allowed);
+    }
     response
 }
 
@@ -226,7 +227,13 @@ pub(super) fn decode_fault(error: &DecodeError) -> Fault {
 /// The answer to a revision that we do not serve. Spec: SPEC M-13, T-60.
 #[must_use]
 pub(super) fn unsupported_version(requested: &str) -> Fault {
-    let supported: Vec<String> = Revision::SERVED
+    unsupported_among(&Revision::SERVED, requested)
+}
+
+/// The same where only some of our revisions are served.
+#[must_use]
+pub(super) fn unsupported_among(served: &[Revision], requested: &str) -> Fault {
+    let supported: Vec<String> = served
         .iter()
         .map(|revision| json::quote(revision.as_str()))
         .collect();

@@ -22,5 +22,7 @@ pub(crate) fn server(listen: &str, public_url: &str) -> config::Server {
         sse_after: Duration::from_millis(250),
         keep_alive: Duration::from_secs(15),
         drain: Duration::from_secs(10),
+        sse: None,
+        websocket: None,
     }
 }

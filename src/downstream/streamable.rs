@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -15,7 +16,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::headers::{self, HeaderError, LAST_EVENT_ID, MCP_SESSION_ID};
 use crate::protocol::{Kind, Message, RequestId, Revision};
 use crate::relay::Failure;
-use crate::session::{CallLink, EventId, NoRoom, Outlet, Session};
+use crate::session::{CallLink, Delivery, EventId, NoRoom, Outlet, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{self, CallSpan, TRACEPARENT, TRACESTATE, TraceContext};
@@ -134,6 +135,34 @@ impl Front {
         message: &Message,
         record: &AccessRecord,
     ) -> Result<Response<Body>, Fault> {
+        let (session, body) = self
+            .open_session(
+                endpoint,
+                principal,
+                headers,
+                message,
+                record,
+                Delivery::Streams,
+            )
+            .await?;
+        let mut response = reply::json_response(StatusCode::OK, body);
+        // Spec: SPEC T-40.
+        if let Ok(value) = HeaderValue::from_str(session.id()) {
+            response.headers_mut().insert(MCP_SESSION_ID, value);
+        }
+        Ok(response)
+    }
+
+    /// Opens a session as an `initialize` request asks, and gives the response to it.
+    pub(super) async fn open_session(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        principal: Arc<Principal>,
+        headers: &HeaderMap,
+        message: &Message,
+        record: &AccessRecord,
+        delivery: Delivery,
+    ) -> Result<(Arc<Session>, Bytes), Fault> {
         if self.tasks.draining().is_cancelled() {
             return Err(Fault::new(
                 FaultKind::GatewayBusy,
@@ -148,7 +177,7 @@ impl Front {
         record.trace(span.context().trace_id());
         let answer = self
             .relay
-            .initialize(principal, Arc::clone(endpoint), message)
+            .initialize(principal, Arc::clone(endpoint), message, delivery)
             .await;
         span.finish(match &answer {
             Ok(_) => trace::Outcome::Ok,
@@ -157,13 +186,7 @@ impl Front {
         match answer {
             Ok((session, result)) => {
                 record.session(session.tag());
-                let body = result.into_response(&id);
-                let mut response = reply::json_response(StatusCode::OK, body);
-                // Spec: SPEC T-40.
-                if let Ok(value) = HeaderValue::from_str(session.id()) {
-                    response.headers_mut().insert(MCP_SESSION_ID, value);
-                }
-                Ok(response)
+                Ok((session, result.into_response(&id)))
             }
             Err(Failure::Fault(fault)) => {
                 super::exchange::log_fault(&fault);

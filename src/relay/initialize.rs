@@ -14,7 +14,7 @@ use crate::config::Isolation;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::{Era, Message, Revision, json};
-use crate::session::{NewSession, Refused, Session};
+use crate::session::{Delivery, NewSession, Refused, Session};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::knowledge::Key;
 
@@ -31,14 +31,19 @@ impl Relay {
         principal: Arc<Principal>,
         endpoint: Arc<Endpoint>,
         message: &Message,
+        delivery: Delivery,
     ) -> Result<(Arc<Session>, Reply), Failure> {
         let asked = message
             .param_str("protocolVersion")
             .ok_or_else(|| invalid("params.protocolVersion must be a string"))?;
         // Spec: SPEC L-01. The modern revision is never negotiated here.
+        let fallback = match delivery {
+            Delivery::Streams => Revision::LATEST_LEGACY,
+            Delivery::Connection { fallback, .. } => fallback,
+        };
         let revision = Revision::parse(&asked)
             .filter(|revision| revision.era() == Era::Legacy)
-            .unwrap_or(Revision::LATEST_LEGACY);
+            .unwrap_or(fallback);
         let capabilities = message.param("capabilities").unwrap_or("{}");
         let client_info = message
             .param("clientInfo")
@@ -50,6 +55,7 @@ impl Relay {
             revision,
             capabilities: effective(capabilities),
             client_info: Bytes::copy_from_slice(client_info.as_bytes()),
+            delivery,
         };
         let session = self.parts.sessions.open(new).map_err(refused)?;
         match self.declare(&session).await {

@@ -227,6 +227,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
         .unwrap();
     let session = sessions
         .open(NewSession {
+            delivery: crate::session::Delivery::Streams,
             principal: Arc::new(Principal::anonymous()),
             endpoint: Arc::new(endpoint),
             revision: Revision::V2025_11_25,

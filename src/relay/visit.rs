@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::methods::{self, Needs};
 use crate::protocol::{Revision, json};
-use crate::session::{NewSession, Session};
+use crate::session::{Delivery, NewSession, Session};
 use crate::upstream::OWN_INFO;
 
 impl Relay {
@@ -28,6 +28,7 @@ impl Relay {
         capabilities: &str,
     ) -> Result<Arc<Session>, Fault> {
         let new = NewSession {
+            delivery: Delivery::Streams,
             principal: Arc::clone(principal),
             endpoint: Arc::clone(endpoint),
             revision: Revision::V2026_07_28,

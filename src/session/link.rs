@@ -35,6 +35,17 @@ pub struct Outlet {
     opened: Mutex<Option<Waker>>,
 }
 
+impl Outlet {
+    /// One that is open already: everything of the call goes on `stream`.
+    #[must_use]
+    pub fn onto(stream: Arc<EventStream>) -> Arc<Self> {
+        Arc::new(Self {
+            stream: OnceLock::from(stream),
+            opened: Mutex::default(),
+        })
+    }
+}
+
 impl CallLink {
     pub(super) fn new(session: Arc<Session>, id: RequestId, outlet: Arc<Outlet>) -> Arc<Self> {
         Arc::new(Self {

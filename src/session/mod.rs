@@ -79,6 +79,20 @@ pub struct Session {
     closed: CancellationToken,
 }
 
+/// How the messages of a session reach its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// On streams of their own, which are logged and can be resumed.
+    Streams,
+    /// All on one connection, with which the session ends.
+    Connection {
+        /// Bytes that may wait to be read.
+        unread: usize,
+        /// What is negotiated when the client offers a revision that we do not know.
+        fallback: Revision,
+    },
+}
+
 /// Why a call cannot start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {

@@ -15,14 +15,14 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use super::visit::{Visit, VisitKey};
-use super::{Session, SessionIds, lock};
+use super::{Delivery, Session, SessionIds, lock};
 use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
 use crate::lifecycle::Tasks;
 use crate::protocol::Revision;
 use crate::session::EventStream;
-use crate::store::events::{EventStore, SessionKey, StreamKey};
+use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
 use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
 
 /// Lifetimes and caps.
@@ -53,6 +53,8 @@ pub struct NewSession {
     pub capabilities: ClientCapabilities,
     /// JSON text of `clientInfo`.
     pub client_info: Bytes,
+    /// How its messages reach the client.
+    pub delivery: Delivery,
 }
 
 /// Why no session can be opened.
@@ -205,6 +207,10 @@ impl Sessions {
             session: key,
             stream: 0,
         };
+        let kept: Arc<dyn EventStore> = match new.delivery {
+            Delivery::Streams => Arc::clone(&self.events),
+            Delivery::Connection { unread, .. } => Arc::new(LiveEvents::new(unread)),
+        };
         Arc::new(Session {
             key,
             id,
@@ -214,7 +220,7 @@ impl Sessions {
             revision: new.revision,
             capabilities: new.capabilities,
             client_info: new.client_info,
-            standalone: EventStream::new(standalone, Arc::clone(&self.events)),
+            standalone: EventStream::new(standalone, kept),
             events: Arc::clone(&self.events),
             streams: Mutex::default(),
             next_stream: std::sync::atomic::AtomicU32::new(1),
@@ -235,6 +241,33 @@ impl Sessions {
             used_us: AtomicU64::new(0),
             closed: CancellationToken::new(),
         })
+    }
+
+    /// A handle for a connection that may become a session of this binding on this endpoint: its key
+    /// and its text. It opens as nothing else.
+    #[must_use]
+    pub fn mint_connection(
+        &self,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> (SessionKey, String) {
+        let place = connections_of(endpoint);
+        self.ids
+            .mint(&principal.binding(), &place, self.clock.now())
+    }
+
+    /// The key of a connection, from a handle that this binding was given on this endpoint.
+    #[must_use]
+    pub fn read_connection(
+        &self,
+        handle: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<SessionKey> {
+        let place = connections_of(endpoint);
+        let handle = self.ids.read(handle, &principal.binding(), &place)?;
+        let age = self.clock.now().saturating_sub(handle.issued);
+        (age <= self.settings.absolute).then_some(handle.key)
     }
 
     /// The session behind an id, for its own binding on its own endpoint only. Forged, foreign,
@@ -341,6 +374,11 @@ impl Sessions {
     fn is_expired(&self, session: &Session) -> bool {
         session.idle_for() > self.settings.idle || session.age() > self.settings.absolute
     }
+}
+
+/// Keeps handles of connections apart from session ids: no endpoint has such a name.
+fn connections_of(endpoint: &Endpoint) -> String {
+    format!("{}/connection", endpoint.name)
 }
 
 #[cfg(test)]

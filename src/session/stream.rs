@@ -60,6 +60,8 @@ pub struct Reader {
     position: u64,
     /// Left over from a replay that had a gap: only the reply is still known.
     pending: VecDeque<Event>,
+    /// Whether events were gone before they were read.
+    missed: bool,
 }
 
 /// Why a stream cannot be resumed from a position.
@@ -207,6 +209,7 @@ impl EventStream {
             number,
             position,
             pending: VecDeque::new(),
+            missed: false,
         }
     }
 
@@ -236,6 +239,7 @@ impl EventStream {
             number,
             position,
             pending,
+            missed: false,
         })
     }
 
@@ -249,6 +253,12 @@ impl Reader {
     #[must_use]
     pub fn stream(&self) -> &Arc<EventStream> {
         &self.stream
+    }
+
+    /// Whether something was gone before it could be read: it did not keep up.
+    #[must_use]
+    pub fn has_missed(&self) -> bool {
+        self.missed
     }
 
     /// What comes next.
@@ -272,8 +282,13 @@ impl Reader {
                 .stream
                 .store
                 .after(self.stream.key, self.position, READ_AT_ONCE);
-            let (Replay::Events(events) | Replay::Evicted(events)) = replay else {
-                return Poll::Ready(Next::Finished);
+            let events = match replay {
+                Replay::Events(events) => events,
+                Replay::Evicted(events) => {
+                    self.missed = true;
+                    events
+                }
+                Replay::Unknown => return Poll::Ready(Next::Finished),
             };
             let newest = events.last().map_or(state.written, |event| event.seq);
             self.position = newest;

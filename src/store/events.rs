@@ -3,10 +3,12 @@
 //! One writer (the replica that owns the session) assigns sequence numbers; readers ask for what
 //! came after one. Spec: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 
+mod live;
 mod memory;
 
 use bytes::Bytes;
 
+pub use live::LiveEvents;
 pub use memory::{Bounds, MemoryEvents};
 
 /// A session inside the log.

@@ -66,6 +66,8 @@ table! {
             "Calls that outlived the exchange they were asked on.";
         calls_detach_refused = CALLS_DETACH_REFUSED "{call}"
             "Calls ended with their exchange because too many were detached.";
+        channels_slow = CHANNELS_SLOW "{connection}"
+            "HTTP+SSE streams and sockets closed because their client did not keep up.";
         questions_asked = QUESTIONS_ASKED "{question}"
             "Questions of upstreams that were put to clients.";
         questions_withdrawn = QUESTIONS_WITHDRAWN "{question}"
@@ -110,6 +112,8 @@ table! {
             "Client sessions that are alive.";
         streams_open = STREAMS_OPEN "{stream}"
             "Event streams that are open towards clients.";
+        channels_open = CHANNELS_OPEN "{connection}"
+            "HTTP+SSE streams and sockets that are open towards clients.";
         calls_running = CALLS_RUNNING "{call}"
             "Calls that have no reply yet.";
         calls_detached_now = CALLS_DETACHED_NOW "{call}"

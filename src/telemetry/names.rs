@@ -45,6 +45,8 @@ pub mod metric {
     pub const CALLS_DETACHED: &str = "drawbridge.calls.detached";
     /// Calls ended with their exchange because too many were detached.
     pub const CALLS_DETACH_REFUSED: &str = "drawbridge.calls.detach_refused";
+    /// HTTP+SSE streams and sockets closed because their client did not keep up.
+    pub const CHANNELS_SLOW: &str = "drawbridge.channels.slow";
     /// Questions of upstreams that were put to clients.
     pub const QUESTIONS_ASKED: &str = "drawbridge.questions.asked";
     /// Questions withdrawn before the client answered.
@@ -83,6 +85,8 @@ pub mod metric {
     pub const SESSIONS_OPEN: &str = "drawbridge.sessions.open";
     /// Event streams that are open towards clients.
     pub const STREAMS_OPEN: &str = "drawbridge.streams.open";
+    /// HTTP+SSE streams and sockets that are open towards clients.
+    pub const CHANNELS_OPEN: &str = "drawbridge.channels.open";
     /// Calls that have no reply yet.
     pub const CALLS_RUNNING: &str = "drawbridge.calls.running";
     /// Running calls whose exchange is gone.

@@ -69,7 +69,7 @@ impl Protocols {
             .timer(clock.clone())
             .header_read_timeout(self.header_timeout);
         let io = TokioIo::new(Watched::new(stream, clock));
-        let mut connection = pin!(builder.serve_connection(io, exchange));
+        let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
         // A child token has its own lock: connections do not meet in the one of all.
         let draining = tasks.draining().child_token();
         tokio::select! {

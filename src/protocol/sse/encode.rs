@@ -32,6 +32,13 @@ pub fn encode_priming(out: &mut BytesMut, id: &str, retry_ms: u64) {
     out.put_slice(b"data: \n\n");
 }
 
+/// Appends the event that tells where to post. Spec: MCP 2024-11-05; SPEC H-01.
+pub fn encode_endpoint(out: &mut BytesMut, uri: &str) {
+    out.put_slice(b"event: endpoint\ndata: ");
+    out.extend(uri.bytes().filter(|b| !b.is_ascii_control()));
+    out.put_slice(b"\n\n");
+}
+
 /// Appends a comment, which keeps a quiet stream alive. Spec: SPEC T-15.
 pub fn encode_comment(out: &mut BytesMut, text: &str) {
     out.put_slice(b": ");
@@ -86,6 +93,13 @@ mod tests {
         let text = written(|out| encode_event(out, Some("a\ndata: x"), b"1"));
         assert_eq!(text, "event: message\ndata: 1\n\n");
         assert_eq!(written(|out| encode_comment(out, "a\nb")), ": ab\n\n");
+    }
+
+    // SPEC H-01.
+    #[test]
+    fn the_endpoint_event_is_one_line() {
+        let text = written(|out| encode_endpoint(out, "/messages?sessionId=a\nb"));
+        assert_eq!(text, "event: endpoint\ndata: /messages?sessionId=ab\n\n");
     }
 
     #[test]

@@ -60,6 +60,7 @@ fn endpoint(name: &str) -> Arc<Endpoint> {
 
 fn new(subject: &str) -> NewSession {
     NewSession {
+        delivery: Delivery::Streams,
         principal: principal(subject),
         endpoint: endpoint("files"),
         revision: Revision::V2025_11_25,

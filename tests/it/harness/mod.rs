@@ -12,6 +12,7 @@
 //! Tests wait on conditions ([`eventually`]), never on time. A gateway that is dropped while its
 //! test panics prints its log; [`gateway::Gateway::stop`] fails when a process is left over.
 
+pub(crate) mod connection;
 pub(crate) mod events;
 pub(crate) mod gateway;
 pub(crate) mod http;
@@ -20,6 +21,7 @@ pub(crate) mod peers;
 pub(crate) mod process;
 pub(crate) mod session;
 pub(crate) mod setup;
+pub(crate) mod socket;
 pub(crate) mod upstream;
 
 pub(crate) use gateway::Gateway;

@@ -109,6 +109,7 @@ pub(super) fn limits() -> Limits {
         calls_per_principal: 256,
         parked_per_principal: 16,
         parked_total: 10000,
+        unread: 1 << 20,
         rate: Rate {
             count: 100,
             per: Duration::from_secs(1),

@@ -1,7 +1,9 @@
-//! Streamable HTTP towards clients, legacy revisions.
+//! Transports towards clients, legacy revisions.
 
 mod arrays;
 mod headers;
+mod http_sse;
 mod replies;
 mod revisions;
 mod streams;
+mod websocket;

@@ -1,0 +1,356 @@
+//! One connection that carries everything of one session: an HTTP+SSE stream with the messages
+//! posted beside it, or a WebSocket. It has no session until its client has said `initialize`,
+//! nothing on it can be resumed, and the session ends with it. Spec: SPEC H-01…H-03, H-07.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::Front;
+use crate::call::Principal;
+use crate::endpoint::Endpoint;
+use crate::session::{Next, Reader, Session, StreamPermit};
+use crate::store::events::SessionKey;
+use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+
+/// How long a client may take to say `initialize`.
+const INITIALIZE_WITHIN: Duration = Duration::from_mins(1);
+/// Messages that may wait before there is a session: refusals, and the answer to `initialize`.
+const EARLY: usize = 16;
+/// Messages handed out at once.
+const AT_ONCE: usize = 64;
+
+/// What the two sides of a connection share.
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) key: SessionKey,
+    pub(super) endpoint: Arc<Endpoint>,
+    /// Whoever opened it; later messages may come with newer tokens of the same binding.
+    pub(super) principal: Arc<Principal>,
+    state: Mutex<State>,
+    ended: CancellationToken,
+    /// Requests without their reply on the way.
+    owed: AtomicUsize,
+    /// Told when nothing is owed any more, or a newer token came.
+    changed: Notify,
+    _open: Open,
+}
+
+#[derive(Debug)]
+struct State {
+    stage: Stage,
+    early: Vec<Bytes>,
+    waker: Option<Waker>,
+    /// When the newest token expires, since the Unix epoch.
+    expires: Option<Duration>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Fresh,
+    Opening,
+    Open(Arc<Session>),
+    Over,
+}
+
+/// Why a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The session is over.
+    Session,
+    /// The client does not read what is sent.
+    Slow,
+    /// The client never said `initialize`.
+    Silent,
+    /// Its token has expired.
+    Expired,
+    /// The gateway stops.
+    Draining,
+}
+
+/// A request whose reply is not on its way yet.
+#[derive(Debug)]
+pub(super) struct Owed(Arc<Channel>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.owed.fetch_sub(1, Ordering::Release);
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl Channel {
+    pub(super) fn new(
+        key: SessionKey,
+        endpoint: Arc<Endpoint>,
+        principal: Arc<Principal>,
+    ) -> Arc<Self> {
+        let expires = principal.expires_at();
+        Arc::new(Self {
+            key,
+            endpoint,
+            principal,
+            state: Mutex::new(State {
+                stage: Stage::Fresh,
+                early: Vec::new(),
+                waker: None,
+                expires,
+            }),
+            ended: CancellationToken::new(),
+            owed: AtomicUsize::new(0),
+            changed: Notify::new(),
+            _open: GAUGES.channels_open.enter(),
+        })
+    }
+
+    /// Its session, once there is one.
+    pub(super) fn session(&self) -> Option<Arc<Session>> {
+        match &self.state().stage {
+            Stage::Open(session) => Some(Arc::clone(session)),
+            _ => None,
+        }
+    }
+
+    /// Sends a message after everything that was sent before.
+    pub(super) fn send(&self, message: Bytes) {
+        if let Some(session) = self.session() {
+            return session.standalone().put(message);
+        }
+        let mut state = self.state();
+        if state.early.len() >= EARLY {
+            drop(state);
+            return self.end();
+        }
+        state.early.push(message);
+        wake(state);
+    }
+
+    /// Notes that `initialize` runs; `false` when it has before.
+    pub(super) fn begin_opening(&self) -> bool {
+        let mut state = self.state();
+        let fresh = matches!(state.stage, Stage::Fresh);
+        if fresh {
+            state.stage = Stage::Opening;
+        }
+        fresh
+    }
+
+    /// There is a session now, and `hello` tells the client; `false` when it comes too late.
+    pub(super) fn opened(&self, session: &Arc<Session>, hello: Bytes) -> bool {
+        let mut state = self.state();
+        let in_time = matches!(state.stage, Stage::Opening);
+        if in_time {
+            state.early.push(hello);
+            state.stage = Stage::Open(Arc::clone(session));
+            wake(state);
+        }
+        in_time
+    }
+
+    /// `initialize` failed: the client may try again.
+    pub(super) fn not_opened(&self, refusal: Bytes) {
+        {
+            let mut state = self.state();
+            if matches!(state.stage, Stage::Opening) {
+                state.stage = Stage::Fresh;
+            }
+        }
+        self.send(refusal);
+    }
+
+    /// Counts a request in until its reply is on the way.
+    pub(super) fn owe(self: &Arc<Self>) -> Owed {
+        self.owed.fetch_add(1, Ordering::Acquire);
+        Owed(Arc::clone(self))
+    }
+
+    /// Notes a later token of the same binding: what it opened may last as long as it does.
+    pub(super) fn renew(&self, principal: &Principal) {
+        let mut state = self.state();
+        let later = principal.expires_at();
+        if state
+            .expires
+            .is_some_and(|known| later.is_none_or(|later| later > known))
+        {
+            state.expires = later;
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// Nothing more goes in or out.
+    fn end(&self) {
+        self.ended.cancel();
+        wake(self.state());
+    }
+
+    /// Ends it for good; the session that has to be closed with it.
+    fn finish(&self) -> Option<Arc<Session>> {
+        self.ended.cancel();
+        match std::mem::replace(&mut self.state().stage, Stage::Over) {
+            Stage::Open(session) => Some(session),
+            _ => None,
+        }
+    }
+
+    fn expires(&self) -> Option<Duration> {
+        self.state().expires
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resolves when the connection has to end although both sides are still there.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and asked again.
+    async fn has_to_end(&self, front: &Front) -> End {
+        let silent = async {
+            tokio::time::sleep(INITIALIZE_WITHIN).await;
+            if matches!(self.state().stage, Stage::Open(_)) {
+                std::future::pending::<()>().await;
+            }
+        };
+        let expired = async {
+            loop {
+                let changed = self.changed.notified();
+                let Some(at) = self.expires() else {
+                    return std::future::pending().await;
+                };
+                // DESIGN §5.
+                let end = at.saturating_add(front.settings.sessions.token_grace);
+                let left = end.saturating_sub(front.auth.now());
+                if left.is_zero() {
+                    return;
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(left) => {}
+                    () = changed => {}
+                }
+            }
+        };
+        let drained = async {
+            front.tasks.draining().cancelled().await;
+            loop {
+                let changed = self.changed.notified();
+                if self.owed.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::select! {
+            () = self.ended.cancelled() => End::Session,
+            () = silent => End::Silent,
+            () = expired => End::Expired,
+            () = drained => End::Draining,
+        }
+    }
+}
+
+fn wake(mut state: MutexGuard<'_, State>) {
+    let waker = state.waker.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+type Ends = std::pin::Pin<Box<dyn Future<Output = End> + Send>>;
+
+/// The way out of a channel. Dropping it ends the channel and its session.
+pub(super) struct Outgoing {
+    front: Arc<Front>,
+    pub(super) channel: Arc<Channel>,
+    reader: Option<(Reader, StreamPermit)>,
+    ends: Ends,
+}
+
+impl Outgoing {
+    pub(super) fn new(front: &Arc<Front>, channel: Arc<Channel>) -> Self {
+        let (gateway, watched) = (Arc::clone(front), Arc::clone(&channel));
+        Self {
+            front: Arc::clone(front),
+            channel,
+            reader: None,
+            ends: Box::pin(async move { watched.has_to_end(&gateway).await }),
+        }
+    }
+
+    /// The next messages, never none, or why there are no more.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost between polls.
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, End>> {
+        if let Poll::Ready(messages) = self.poll_messages(cx) {
+            return Poll::Ready(messages);
+        }
+        let end = std::task::ready!(self.ends.as_mut().poll(cx));
+        // What was sent while that was found out still goes.
+        match self.poll_messages(cx) {
+            Poll::Ready(Ok(messages)) => {
+                self.ends = Box::pin(std::future::ready(end));
+                Poll::Ready(Ok(messages))
+            }
+            _ => Poll::Ready(Err(end)),
+        }
+    }
+
+    fn poll_messages(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, End>> {
+        let (mut messages, session) = {
+            let mut state = self.channel.state();
+            state.waker = Some(cx.waker().clone());
+            let session = match &state.stage {
+                Stage::Open(session) if self.reader.is_none() => Some(Arc::clone(session)),
+                _ => None,
+            };
+            (std::mem::take(&mut state.early), session)
+        };
+        if let Some(session) = session {
+            let Ok(permit) = session.open_stream(usize::MAX) else {
+                return Poll::Ready(Err(End::Session));
+            };
+            self.reader = Some((session.standalone().attach(), permit));
+            self.front.relay.listen(&session);
+        }
+        if let Some((reader, _)) = &mut self.reader {
+            while messages.len() < AT_ONCE {
+                match reader.poll_next(cx) {
+                    Poll::Ready(Next::Events(events)) => {
+                        let payloads = events.into_iter().map(|event| event.payload);
+                        messages.extend(payloads.filter(|payload| !payload.is_empty()));
+                    }
+                    Poll::Ready(_) if messages.is_empty() && !reader.has_missed() => {
+                        return Poll::Ready(Err(End::Session));
+                    }
+                    Poll::Ready(_) | Poll::Pending => break,
+                }
+            }
+            if reader.has_missed() {
+                COUNTERS.channels_slow.add(1);
+                return Poll::Ready(Err(End::Slow));
+            }
+        }
+        if messages.is_empty() {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(messages))
+        }
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.reader = None;
+        self.front.channels.remove(&self.channel);
+        if let Some(session) = self.channel.finish() {
+            self.front.sessions.close(&session);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What a client says on a channel, message by message: the session it opens, the calls it makes.
+//! Spec: SPEC H-02, L-01; BRIDGING §2.1 (the end of the stream is the end of the session).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::HeaderMap;
+
+use super::access_log::AccessRecord;
+use super::channel::Channel;
+use super::streamable::note_message;
+use super::{Front, batch, modern, reply};
+use crate::call::Principal;
+use crate::fault::{Fault, FaultKind, Side};
+use crate::protocol::{Kind, Message, Revision, json, meta};
+use crate::session::{Delivery, Outlet, Session};
+
+/// One thing that arrived: who sent it, and how.
+#[derive(Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) principal: Arc<Principal>,
+    /// Headers of the request that brought it; on a socket there are none.
+    pub(super) headers: &'a HeaderMap,
+    /// What to negotiate when the client offers an unknown revision.
+    pub(super) fallback: Revision,
+    pub(super) record: &'a AccessRecord,
+}
+
+/// What is no message, or not one for us: the fault and the JSON text of its id, if it had one.
+pub(super) type Unreadable = (Fault, Option<String>);
+
+impl Front {
+    /// Takes what a client sent on a channel: a message, or an array of them where the session
+    /// knows arrays. Answers go out on the channel.
+    ///
+    /// # Errors
+    /// What it was could not be read, or is of an era that is not spoken here.
+    pub(super) fn hear(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        arrival: &Arrival<'_>,
+        bytes: Bytes,
+    ) -> Result<(), Unreadable> {
+        arrival.record.received(bytes.len());
+        let limits = &self.settings.limits;
+        if Message::is_batch(&bytes) {
+            let revision = channel.session().map(|session| session.revision);
+            if !revision.is_some_and(Revision::supports_batches) {
+                let fault = Fault::downstream(
+                    FaultKind::InvalidRequest,
+                    "an array of messages is not allowed in this session",
+                );
+                return Err((fault, None));
+            }
+            let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
+                .map_err(|error| (reply::decode_fault(&error), None))?;
+            for element in elements {
+                match element {
+                    Ok(message) => self.take(channel, arrival, message),
+                    Err(error) => channel.send(reply::error_response(
+                        &reply::decode_fault(&error),
+                        error.id(),
+                    )),
+                }
+            }
+            return Ok(());
+        }
+        let message = Message::parse(bytes, limits.json_depth).map_err(|error| {
+            let id = error.id().map(str::to_owned);
+            (reply::decode_fault(&error), id)
+        })?;
+        note_message(arrival.record, &message);
+        if modern::is_modern(arrival.headers, &message) {
+            let requested = message.meta(meta::PROTOCOL_VERSION).and_then(json::string);
+            let fault = reply::unsupported_among(&Revision::LEGACY, &requested.unwrap_or_default());
+            return Err((fault, message.id().map(str::to_owned)));
+        }
+        self.take(channel, arrival, message);
+        Ok(())
+    }
+
+    fn take(self: &Arc<Self>, channel: &Arc<Channel>, arrival: &Arrival<'_>, message: Message) {
+        channel.renew(&arrival.principal);
+        let is_request = message.kind() == Kind::Request;
+        let refuse = |fault: &Fault, message: &Message| {
+            if is_request {
+                channel.send(reply::error_response(fault, message.id()));
+            }
+        };
+        if is_request && self.tasks.draining().is_cancelled() {
+            return refuse(&draining(), &message);
+        }
+        if is_request && message.method() == Some("initialize") {
+            if channel.begin_opening() {
+                self.initialize_channel(channel, arrival, message);
+            } else {
+                // Spec: SPEC T-49.
+                refuse(&invalid("the session is initialized already"), &message);
+            }
+            return;
+        }
+        let Some(session) = channel.session() else {
+            return refuse(&invalid("initialize first"), &message);
+        };
+        arrival.record.session(session.tag());
+        match message.kind() {
+            Kind::Request => {
+                if let Err(fault) = self.start(channel, &session, arrival, message.clone()) {
+                    refuse(&fault, &message);
+                }
+            }
+            Kind::Notification => self.pass_on(session, message),
+            Kind::Response => drop(session.questions().answer(&message)),
+        }
+    }
+
+    fn initialize_channel(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        arrival: &Arrival<'_>,
+        message: Message,
+    ) {
+        let delivery = Delivery::Connection {
+            unread: self.settings.limits.unread,
+            fallback: arrival.fallback,
+        };
+        let (front, channel, owed) = (Arc::clone(self), Arc::clone(channel), channel.owe());
+        let (principal, record) = (Arc::clone(&arrival.principal), arrival.record.clone());
+        let headers = arrival.headers.clone();
+        self.tasks.spawn(async move {
+            let endpoint = &channel.endpoint;
+            let opened = front
+                .open_session(endpoint, principal, &headers, &message, &record, delivery)
+                .await;
+            match opened {
+                Ok((session, hello)) => {
+                    if !channel.opened(&session, hello) {
+                        front.sessions.close(&session);
+                    }
+                }
+                Err(fault) => channel.not_opened(reply::error_response(&fault, message.id())),
+            }
+            drop(owed);
+        });
+    }
+
+    /// Runs a call in the background until its reply is on the channel, or the session ends.
+    fn start(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        session: &Arc<Session>,
+        arrival: &Arrival<'_>,
+        message: Message,
+    ) -> Result<(), Fault> {
+        let outlet = Outlet::onto(Arc::clone(session.standalone()));
+        let principal = Arc::clone(&arrival.principal);
+        let (call, link) = self.begin(session, principal, arrival.headers, message, outlet)?;
+        let call = self.run(call, Arc::clone(session), arrival.record);
+        let owed = channel.owe();
+        self.tasks.spawn(async move {
+            let outcome = call.await;
+            link.end();
+            drop(batch::settle(&link, outcome));
+            drop(owed);
+        });
+        Ok(())
+    }
+
+    /// Notifications take effect in their order; an upstream that is slow to take one does not
+    /// hold up what comes after.
+    fn pass_on(self: &Arc<Self>, session: Arc<Session>, message: Message) {
+        let front = Arc::clone(self);
+        let mut passing = Box::pin(async move {
+            front.relay.notification(&session, &message).await;
+        });
+        if passing.as_mut().now_or_never().is_none() {
+            self.tasks.spawn_service(passing);
+        }
+    }
+}
+
+fn invalid(text: &'static str) -> Fault {
+    Fault::downstream(FaultKind::InvalidRequest, text)
+}
+
+/// A session or a call cannot begin any more.
+pub(super) fn draining() -> Fault {
+    Fault::new(
+        FaultKind::GatewayBusy,
+        Side::Gateway,
+        "the gateway is shutting down, try again elsewhere",
+    )
+}

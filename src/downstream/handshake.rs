@@ -1,0 +1,178 @@
+//! The upgrade of an HTTP/1.1 request to a WebSocket. Spec: RFC 6455 §4.2.
+
+use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
+use axum::body::Body;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http::header::{
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
+
+use super::reply;
+
+/// The subprotocol that is spoken.
+pub(super) const SUBPROTOCOL: &str = "mcp";
+/// Spec: RFC 6455 §1.3.
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+/// Bytes of a key.
+const KEY_LEN: usize = 16;
+
+/// Why a request is not upgraded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoUpgrade {
+    /// It does not ask for it.
+    NotAsked,
+    /// It asks in a way that only HTTP/1.1 has.
+    Http2,
+    /// It asks for another version of the protocol.
+    Version,
+    /// It asks wrongly.
+    Malformed,
+    /// It does not offer our subprotocol.
+    Subprotocol,
+}
+
+impl NoUpgrade {
+    /// The answer. Spec: RFC 6455 §4.2.2, §4.4; RFC 9110 §15.5.22.
+    pub(super) fn response(self) -> Response<Body> {
+        let (status, text) = match self {
+            Self::NotAsked => (
+                StatusCode::UPGRADE_REQUIRED,
+                "this path serves WebSockets: ask for an upgrade",
+            ),
+            Self::Http2 => (
+                StatusCode::UPGRADE_REQUIRED,
+                "WebSockets are served over HTTP/1.1 only",
+            ),
+            Self::Version => (
+                StatusCode::UPGRADE_REQUIRED,
+                "Sec-WebSocket-Version must be 13",
+            ),
+            Self::Malformed => (StatusCode::BAD_REQUEST, "Sec-WebSocket-Key is not a key"),
+            Self::Subprotocol => (
+                StatusCode::BAD_REQUEST,
+                "Sec-WebSocket-Protocol must offer mcp",
+            ),
+        };
+        let mut response = reply::plain(status, text);
+        let headers = response.headers_mut();
+        if status == StatusCode::UPGRADE_REQUIRED {
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        }
+        response
+    }
+}
+
+/// The answer that switches protocols.
+///
+/// # Errors
+/// [`NoUpgrade`] when the request cannot be upgraded.
+pub(super) fn accept(version: Version, headers: &HeaderMap) -> Result<Response<Body>, NoUpgrade> {
+    if version != Version::HTTP_11 {
+        return Err(NoUpgrade::Http2);
+    }
+    if !lists(headers, &CONNECTION, "upgrade") || !lists(headers, &UPGRADE, "websocket") {
+        return Err(NoUpgrade::NotAsked);
+    }
+    if headers
+        .get(SEC_WEBSOCKET_VERSION)
+        .is_none_or(|version| version != "13")
+    {
+        return Err(NoUpgrade::Version);
+    }
+    let key = headers
+        .get(SEC_WEBSOCKET_KEY)
+        .ok_or(NoUpgrade::Malformed)?
+        .as_bytes();
+    let decoded = BASE64_STANDARD.decode(key).ok();
+    if decoded.is_none_or(|key| key.len() != KEY_LEN) {
+        return Err(NoUpgrade::Malformed);
+    }
+    if !lists(headers, &SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL) {
+        return Err(NoUpgrade::Subprotocol);
+    }
+    let mut response = reply::empty(StatusCode::SWITCHING_PROTOCOLS);
+    let answer = response.headers_mut();
+    answer.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    answer.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    answer.insert(
+        SEC_WEBSOCKET_PROTOCOL,
+        HeaderValue::from_static(SUBPROTOCOL),
+    );
+    if let Ok(accept) = HeaderValue::from_str(&accept_key(key)) {
+        answer.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    }
+    Ok(response)
+}
+
+fn accept_key(key: &[u8]) -> String {
+    let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+    context.update(key);
+    context.update(GUID);
+    BASE64_STANDARD.encode(context.finish())
+}
+
+/// Whether a header that is a list, over all its lines, names `wanted`.
+fn lists(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
+    headers.get_all(name).iter().any(|line| {
+        line.to_str()
+            .unwrap_or_default()
+            .split(',')
+            .any(|item| item.trim().eq_ignore_ascii_case(wanted))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asking(changes: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "WebSocket"),
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("sec-websocket-protocol", "other, mcp"),
+        ]
+        .iter()
+        .chain(changes)
+        {
+            headers.insert(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    // Spec: RFC 6455 §1.3, the sample handshake.
+    #[test]
+    fn the_sample_key_has_the_sample_answer() {
+        let response = accept(Version::HTTP_11, &asking(&[])).unwrap();
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        assert_eq!(
+            response.headers()[SEC_WEBSOCKET_ACCEPT],
+            "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+        );
+        assert_eq!(response.headers()[SEC_WEBSOCKET_PROTOCOL], "mcp");
+    }
+
+    #[test]
+    fn what_cannot_be_upgraded_is_told_why() {
+        for (change, why) in [
+            (("upgrade", "h2c"), NoUpgrade::NotAsked),
+            (("connection", "close"), NoUpgrade::NotAsked),
+            (("sec-websocket-version", "8"), NoUpgrade::Version),
+            (("sec-websocket-key", "c2hvcnQ="), NoUpgrade::Malformed),
+            (("sec-websocket-protocol", "chat"), NoUpgrade::Subprotocol),
+        ] {
+            let refused = accept(Version::HTTP_11, &asking(&[change])).unwrap_err();
+            assert_eq!(refused, why, "{change:?}");
+            assert!(refused.response().status().is_client_error());
+        }
+        let refused = accept(Version::HTTP_2, &asking(&[])).unwrap_err();
+        assert_eq!(refused, NoUpgrade::Http2);
+    }
+}

@@ -1,0 +1,201 @@
+//! The 2024-11-05 transport: an event stream that tells where to post, and posts whose answers
+//! come on the stream. Spec: MCP 2024-11-05, Transports, "HTTP with SSE"; SPEC H-01…H-07.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Frame;
+use tokio::time::{Instant, Sleep};
+
+use super::access_log::AccessRecord;
+use super::channel::Outgoing;
+use super::conversation::Arrival;
+use super::media::{self, Accept};
+use super::{Front, body, reply};
+use crate::call::Principal;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::protocol::{Revision, sse};
+use crate::telemetry::metrics::COUNTERS;
+
+/// The query parameter that carries the sealed handle of the stream.
+const HANDLE: &str = "sessionId";
+
+impl Front {
+    /// GET: opens the stream. Its first event is the URL for posts, with a handle that works for
+    /// this principal only. Spec: SPEC H-01, H-03.
+    pub(super) fn open_events(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: &Arc<Principal>,
+        headers: &HeaderMap,
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        if !Accept::read(headers).events {
+            return reply::plain(
+                StatusCode::NOT_ACCEPTABLE,
+                "Accept must list text/event-stream",
+            );
+        }
+        let Some(paths) = &self.settings.server.sse else {
+            return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
+        };
+        if self.tasks.draining().is_cancelled() {
+            return reply::fault_response(&super::conversation::draining(), None);
+        }
+        let (key, handle) = self.sessions.mint_connection(principal, endpoint);
+        let channel = match self.channels.open(key, endpoint, principal) {
+            Ok(channel) => channel,
+            Err(fault) => {
+                record.outcome(super::exchange::error_word(fault.kind));
+                return reply::fault_response(&fault, None);
+            }
+        };
+        let base = self.settings.server.public_url.path().trim_end_matches('/');
+        let place = endpoint.place(&paths.messages);
+        let mut first = BytesMut::new();
+        sse::encode_endpoint(&mut first, &format!("{base}{place}?{HANDLE}={handle}"));
+        let every = self.settings.server.keep_alive;
+        super::exchange::event_stream(Body::new(ChannelBody {
+            outgoing: Outgoing::new(self, channel),
+            first: first.freeze(),
+            keep_alive: Box::pin(tokio::time::sleep(every)),
+            every,
+            done: false,
+        }))
+    }
+
+    /// Whether a GET on a Streamable HTTP path can only come from a client of the older transport:
+    /// it has no session and names no revision. Spec: SPEC H-05.
+    pub(super) fn is_for_events(&self, headers: &HeaderMap) -> bool {
+        self.settings.server.sse.is_some()
+            && [MCP_SESSION_ID, MCP_PROTOCOL_VERSION, LAST_EVENT_ID]
+                .iter()
+                .all(|name| !headers.contains_key(name))
+    }
+
+    /// POST: takes a message for the stream whose handle the URL carries. Spec: SPEC H-02, H-03.
+    pub(super) async fn post_to_events(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: Arc<Principal>,
+        parts: &Parts,
+        body: Body,
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        if !media::is_json(&parts.headers) {
+            return reply::plain(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "Content-Type must be application/json",
+            );
+        }
+        let settings = &self.settings;
+        let (limit, patience) = (settings.limits.body, settings.server.body_timeout);
+        let bytes = match body::read(&parts.headers, body, limit, patience).await {
+            Ok(bytes) => bytes,
+            Err(response) => return response,
+        };
+        let handle = parts.uri.query().and_then(handle);
+        let key =
+            handle.and_then(|handle| self.sessions.read_connection(handle, &principal, endpoint));
+        // A stranger's handle looks like one that never was. Spec: SPEC H-03, T-47.
+        let Some(channel) = key.and_then(|key| self.channels.get(&key)) else {
+            COUNTERS.sessions_unknown.add(1);
+            let fault = Fault::downstream(
+                FaultKind::UnknownSession,
+                "there is no such event stream, open a new one",
+            );
+            record.outcome(super::exchange::error_word(fault.kind));
+            return reply::fault_response(&fault, None);
+        };
+        let arrival = Arrival {
+            principal,
+            headers: &parts.headers,
+            fallback: Revision::V2024_11_05,
+            record,
+        };
+        match self.hear(&channel, &arrival, bytes) {
+            Ok(()) => reply::empty(StatusCode::ACCEPTED),
+            Err((fault, id)) => {
+                record.outcome(super::exchange::error_word(fault.kind));
+                reply::fault_response(&fault, id.as_deref())
+            }
+        }
+    }
+}
+
+/// The handle in a query; the first one counts, and it is plain base64url.
+fn handle(query: &str) -> Option<&str> {
+    query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .find_map(|(name, value)| (name == HANDLE).then_some(value))
+}
+
+/// The stream: the `endpoint` event, then messages, comments while it is quiet. No event has an
+/// id: there is no resumption in this transport (SPEC H-07).
+struct ChannelBody {
+    outgoing: Outgoing,
+    first: Bytes,
+    keep_alive: Pin<Box<Sleep>>,
+    every: Duration,
+    done: bool,
+}
+
+impl http_body::Body for ChannelBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if !this.first.is_empty() {
+            let first = std::mem::take(&mut this.first);
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        if this.done {
+            return Poll::Ready(None);
+        }
+        let mut out = BytesMut::new();
+        match this.outgoing.poll_next(cx) {
+            Poll::Ready(Ok(messages)) => {
+                for message in &messages {
+                    sse::encode_event(&mut out, None, message);
+                }
+            }
+            Poll::Ready(Err(end)) => {
+                tracing::debug!(?end, "event stream ends");
+                this.done = true;
+                return Poll::Ready(None);
+            }
+            Poll::Pending => {
+                std::task::ready!(this.keep_alive.as_mut().poll(cx));
+                sse::encode_comment(&mut out, "");
+            }
+        }
+        this.keep_alive.as_mut().reset(Instant::now() + this.every);
+        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handle_is_found_among_other_parameters() {
+        assert_eq!(handle("a=b&sessionId=x_y-z&c"), Some("x_y-z"));
+        assert_eq!(handle("xsessionId=1"), None);
+        assert_eq!(handle(""), None);
+    }
+}

@@ -1,0 +1,255 @@
+//! WebSocket: one socket is one session, one JSON-RPC message is one text frame. Host, Origin and
+//! token are checked where every request is, before the upgrade; the socket ends a minute after
+//! its token. Not of the specification: a custom transport as its "Custom Transports" allows.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt, StreamExt};
+use http::request::Parts;
+use http::{HeaderMap, Response};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::error::{CapacityError, Error};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
+
+use super::access_log::AccessRecord;
+use super::channel::{Channel, End, Outgoing};
+use super::conversation::Arrival;
+use super::handshake::{self, NoUpgrade};
+use super::{Front, reply};
+use crate::call::Principal;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::protocol::{self, Kind, Revision};
+use crate::telemetry::metrics::COUNTERS;
+
+/// How long one write may take: a client that does not read is cut off.
+const WRITE_WITHIN: Duration = Duration::from_secs(30);
+/// How long the closing handshake may take.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+/// What is read of a message that is too large while it is refused, bytes.
+const DISCARDED_BYTES: u64 = 16 << 20;
+/// Buffers of a socket, bytes.
+const BUFFER_BYTES: usize = 16 << 10;
+
+type Socket = WebSocketStream<TokioIo<Upgraded>>;
+
+/// How a socket ends: the code and the reason that the client is told, if it can be told.
+type Close = Option<(CloseCode, &'static str)>;
+
+impl Front {
+    /// GET with an upgrade: the socket.
+    pub(super) fn open_socket(
+        self: &Arc<Self>,
+        endpoint: &Arc<Endpoint>,
+        principal: &Arc<Principal>,
+        parts: &mut Parts,
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        let accepted = handshake::accept(parts.version, &parts.headers);
+        let upgrade = parts.extensions.remove::<OnUpgrade>();
+        let (response, upgrade) = match (accepted, upgrade) {
+            (Ok(response), Some(upgrade)) => (response, upgrade),
+            (Ok(_), None) => return NoUpgrade::NotAsked.response(),
+            (Err(refused), _) => return refused.response(),
+        };
+        if self.tasks.draining().is_cancelled() {
+            return reply::fault_response(&super::conversation::draining(), None);
+        }
+        let (key, _) = self.sessions.mint_connection(principal, endpoint);
+        let channel = match self.channels.open(key, endpoint, principal) {
+            Ok(channel) => channel,
+            Err(fault) => {
+                record.outcome(super::exchange::error_word(fault.kind));
+                return reply::fault_response(&fault, None);
+            }
+        };
+        let outgoing = Outgoing::new(self, channel);
+        let front = Arc::clone(self);
+        self.tasks.spawn(async move {
+            match upgrade.await {
+                Ok(upgraded) => front.serve_socket(upgraded, outgoing).await,
+                Err(error) => tracing::debug!(%error, "not upgraded"),
+            }
+        });
+        response
+    }
+
+    async fn serve_socket(self: Arc<Self>, upgraded: Upgraded, mut outgoing: Outgoing) {
+        let limit = self.settings.limits.body;
+        let config = WebSocketConfig::default()
+            .read_buffer_size(BUFFER_BYTES)
+            .write_buffer_size(BUFFER_BYTES)
+            .max_message_size(Some(limit))
+            .max_frame_size(Some(limit));
+        let io = TokioIo::new(upgraded);
+        let socket = Socket::from_raw_socket(io, Role::Server, Some(config)).await;
+        let (mut sink, mut stream) = socket.split();
+        let channel = Arc::clone(&outgoing.channel);
+        let heard = tokio::sync::Notify::new();
+        let close = tokio::select! {
+            close = self.read_socket(&channel, &mut stream, &heard) => close,
+            close = self.write_socket(&mut outgoing, &mut sink) => close,
+            close = self.watch_socket(&heard) => close,
+            () = self.tasks.stopping().cancelled() => None,
+        };
+        // The session ends before the client can come back.
+        drop(outgoing);
+        if let (Some((code, reason)), Ok(socket)) = (close, sink.reunite(stream)) {
+            tracing::debug!(code = u16::from(code), reason, "socket ends");
+            end(socket, code, reason).await;
+        }
+    }
+
+    /// Takes frames until the client closes, breaks a rule, or is gone.
+    async fn read_socket(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        stream: &mut SplitStream<Socket>,
+        heard: &tokio::sync::Notify,
+    ) -> Close {
+        let headers = HeaderMap::new();
+        let record = AccessRecord::default();
+        loop {
+            let frame = stream.next().await;
+            heard.notify_one();
+            match frame {
+                Some(Ok(Message::Text(text))) => {
+                    let bytes = Bytes::from(text);
+                    if !self.may_send(channel, &bytes) {
+                        continue;
+                    }
+                    let arrival = Arrival {
+                        principal: Arc::clone(&channel.principal),
+                        headers: &headers,
+                        fallback: Revision::LATEST_LEGACY,
+                        record: &record,
+                    };
+                    if let Err((fault, id)) = self.hear(channel, &arrival, bytes) {
+                        channel.send(reply::error_response(&fault, id.as_deref()));
+                    }
+                }
+                Some(Ok(Message::Binary(_))) => {
+                    return Some((CloseCode::Unsupported, "only text frames are taken"));
+                }
+                // Pings are answered below us, while we read on.
+                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Close(_))) => return Some((CloseCode::Normal, "")),
+                Some(Err(Error::Capacity(CapacityError::MessageTooLong { .. }))) => {
+                    COUNTERS.bodies_too_large.add(1);
+                    return Some((CloseCode::Size, "the message is too large"));
+                }
+                Some(Err(Error::Utf8(_))) => {
+                    return Some((CloseCode::Invalid, "a text frame is not UTF-8"));
+                }
+                Some(Err(Error::Protocol(_))) => return Some((CloseCode::Protocol, "")),
+                Some(Err(_)) | None => return None,
+            }
+        }
+    }
+
+    /// The rate limit of requests holds for messages too; what is over it is not looked at.
+    fn may_send(&self, channel: &Channel, bytes: &Bytes) -> bool {
+        let Err(wait) = self.rate.check(channel.principal.owner()) else {
+            return true;
+        };
+        COUNTERS.rate_limited.add(1);
+        let fault = Fault::new(
+            FaultKind::CallerBusy,
+            Side::Gateway,
+            "too many requests, slow down",
+        )
+        .retry(Retry::After(wait));
+        let message = protocol::Message::parse(bytes.clone(), self.settings.limits.json_depth).ok();
+        let request = message.filter(|message| message.kind() == Kind::Request);
+        if let Some(request) = request {
+            channel.send(reply::error_response(&fault, request.id()));
+        }
+        false
+    }
+
+    /// Writes what there is, and a ping when there is nothing, until the channel ends.
+    async fn write_socket(
+        &self,
+        outgoing: &mut Outgoing,
+        sink: &mut SplitSink<Socket, Message>,
+    ) -> Close {
+        let every = self.settings.server.keep_alive;
+        loop {
+            let messages = poll_fn(|cx| outgoing.poll_next(cx));
+            let sent = match timeout(every, messages).await {
+                Err(_quiet) => timeout(WRITE_WITHIN, sink.send(Message::Ping(Bytes::new()))).await,
+                Ok(Err(end)) => return Some(close_of(end)),
+                Ok(Ok(messages)) => {
+                    let frames = messages.into_iter().filter_map(text_frame);
+                    let mut frames = futures_util::stream::iter(frames.map(Ok));
+                    timeout(WRITE_WITHIN, sink.send_all(&mut frames)).await
+                }
+            };
+            match sent {
+                Ok(Ok(())) => {}
+                Ok(Err(_gone)) => return None,
+                Err(_slow) => {
+                    COUNTERS.channels_slow.add(1);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Resolves when nothing was heard for so long that two pings have stayed without answer.
+    async fn watch_socket(&self, heard: &tokio::sync::Notify) -> Close {
+        let patience = self.settings.server.keep_alive * 3;
+        while timeout(patience, heard.notified()).await.is_ok() {}
+        None
+    }
+}
+
+/// One message as a frame; messages are JSON and thus UTF-8.
+fn text_frame(message: Bytes) -> Option<Message> {
+    message.try_into().ok().map(Message::Text)
+}
+
+/// Spec: RFC 6455 §7.4.1.
+fn close_of(end: End) -> (CloseCode, &'static str) {
+    match end {
+        End::Session => (CloseCode::Normal, "the session has ended"),
+        End::Slow => (CloseCode::Policy, "messages are not read"),
+        End::Silent => (CloseCode::Policy, "initialize did not come"),
+        End::Expired => (CloseCode::Policy, "the token has expired"),
+        End::Draining => (CloseCode::Away, "the gateway is shutting down"),
+    }
+}
+
+/// Says why, and reads on for a moment: a connection that is closed with unread bytes is reset,
+/// and the client never learns it.
+async fn end(mut socket: Socket, code: CloseCode, reason: &'static str) {
+    let frame = CloseFrame {
+        code,
+        reason: reason.into(),
+    };
+    let closing = async {
+        if socket.close(Some(frame)).await.is_err() {
+            return;
+        }
+        if code == CloseCode::Size {
+            // The rest of the message is no frame any more.
+            let rest = socket.get_mut();
+            let mut rest = rest.take(DISCARDED_BYTES);
+            drop(tokio::io::copy(&mut rest, &mut tokio::io::sink()).await);
+        } else {
+            while let Some(Ok(_)) = socket.next().await {}
+        }
+    };
+    // However it ends, it is over.
+    drop(tokio::time::timeout_at(Instant::now() + CLOSE_WITHIN, closing).await);
+}

@@ -1,0 +1,163 @@
+//! The messages of one connection that nobody can resume: kept until they are read.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use super::{Event, EventStore, Replay, SessionKey, StreamKey};
+
+/// Unread events of one stream. Over its bound it loses everything, and says so for ever: the
+/// connection is then as good as broken, as nothing may be lost in the middle.
+#[derive(Debug)]
+pub struct LiveEvents {
+    unread: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: VecDeque<Event>,
+    bytes: usize,
+    newest: u64,
+    overflown: bool,
+}
+
+impl LiveEvents {
+    /// Nothing yet; at most `unread` bytes may wait, or a single message of any size.
+    #[must_use]
+    pub fn new(unread: usize) -> Self {
+        Self {
+            unread,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn clear(&mut self) {
+        self.entries = VecDeque::new();
+        self.bytes = 0;
+    }
+
+    /// Whoever asks for what comes after `seq` has read up to there.
+    fn forget_read(&mut self, seq: u64) {
+        while let Some(front) = self.entries.front() {
+            if front.seq > seq {
+                return;
+            }
+            self.bytes -= front.payload.len();
+            self.entries.pop_front();
+        }
+    }
+}
+
+impl EventStore for LiveEvents {
+    fn append(&self, _at: StreamKey, payload: Bytes, last: bool) -> u64 {
+        let mut state = self.state();
+        state.newest += 1;
+        let seq = state.newest;
+        if state.overflown {
+            return seq;
+        }
+        state.bytes += payload.len();
+        state.entries.push_back(Event { seq, payload, last });
+        if state.bytes > self.unread && state.entries.len() > 1 {
+            state.overflown = true;
+            state.clear();
+        }
+        seq
+    }
+
+    fn replace(&self, _at: StreamKey, seq: u64, payload: Bytes) -> bool {
+        let mut state = self.state();
+        let Some(entry) = state.entries.iter_mut().find(|entry| entry.seq == seq) else {
+            return false;
+        };
+        let (old, new) = (entry.payload.len(), payload.len());
+        entry.payload = payload;
+        state.bytes = state.bytes - old + new;
+        true
+    }
+
+    fn after(&self, _at: StreamKey, seq: u64, limit: usize) -> Replay {
+        let mut state = self.state();
+        if state.overflown {
+            return Replay::Evicted(Vec::new());
+        }
+        state.forget_read(seq);
+        Replay::Events(state.entries.iter().take(limit).cloned().collect())
+    }
+
+    fn forget(&self, _session: SessionKey) {
+        self.state().clear();
+    }
+
+    fn sweep(&self) {}
+
+    fn size(&self) -> (usize, usize) {
+        let state = self.state();
+        (state.entries.len(), state.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: StreamKey = StreamKey {
+        session: [0; 16],
+        stream: 0,
+    };
+
+    fn read(events: &LiveEvents, seq: u64) -> Vec<(u64, Bytes)> {
+        match events.after(AT, seq, usize::MAX) {
+            Replay::Events(found) => found.into_iter().map(|e| (e.seq, e.payload)).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_was_read_is_no_longer_kept() {
+        let events = LiveEvents::new(100);
+        for text in ["a", "b"] {
+            events.append(AT, text.into(), false);
+        }
+        assert_eq!(read(&events, 0).len(), 2);
+        assert_eq!(read(&events, 1), [(2, "b".into())]);
+        assert_eq!(events.size(), (1, 1));
+        assert_eq!(read(&events, 2), []);
+        assert_eq!(events.size(), (0, 0));
+    }
+
+    #[test]
+    fn one_message_of_any_size_may_wait() {
+        let events = LiveEvents::new(4);
+        events.append(AT, "larger than that".into(), false);
+        assert_eq!(read(&events, 0).len(), 1);
+    }
+
+    #[test]
+    fn an_overflow_is_never_forgotten() {
+        let events = LiveEvents::new(4);
+        events.append(AT, "123".into(), false);
+        events.append(AT, "45".into(), false);
+        events.append(AT, "6".into(), false);
+        assert_eq!(events.after(AT, 0, 9), Replay::Evicted(Vec::new()));
+        assert_eq!(events.size(), (0, 0));
+    }
+
+    #[test]
+    fn an_unread_event_can_be_replaced() {
+        let events = LiveEvents::new(100);
+        let seq = events.append(AT, "old".into(), false);
+        assert!(events.replace(AT, seq, "newer".into()));
+        assert_eq!(read(&events, 0), [(1, "newer".into())]);
+        assert_eq!(read(&events, 1), []);
+        assert!(!events.replace(AT, seq, "late".into()));
+    }
+}

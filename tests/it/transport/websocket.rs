@@ -1,0 +1,230 @@
+//! WebSocket towards clients.
+
+use rstest::rstest;
+use serde_json::json;
+use tokio_tungstenite::tungstenite::protocol::Message;
+
+use crate::harness::session::text_of;
+use crate::harness::socket::{Socket, upgrade};
+use crate::harness::{Gateway, Setup, eventually};
+
+const ON: &str = "[server.websocket]\nenabled = true";
+
+async fn secured() -> Gateway {
+    let setup = Setup::secured().server(ON).stub("stub", &[]);
+    setup.start().await
+}
+
+async fn open(gw: &Gateway, name: &str) -> Socket {
+    let user = gw.principal(name);
+    Socket::open(&gw.url, "/ws/stub", user.token()).await
+}
+
+#[tokio::test]
+async fn a_session_over_a_socket_lists_calls_and_is_asked() {
+    let gw = secured().await;
+    let alice = gw.principal("alice");
+    for path in ["/ws/stub", "/ws"] {
+        let mut socket = Socket::open(&gw.url, path, alice.token()).await;
+        let id = socket.start("tools/list", json!({})).await;
+        let tools = socket.reply(id).await.1.unwrap();
+        assert!(tools["tools"].as_array().unwrap().len() > 5, "{tools}");
+        let call = json!({"name": "ask_form", "arguments": {}});
+        let id = socket.start("tools/call", call).await;
+        let question = loop {
+            let message = socket.message().await.expect("a question");
+            if message["method"] == "elicitation/create" {
+                break message;
+            }
+        };
+        let answer = json!({"action": "accept", "content": {"name": "Ada"}});
+        let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": answer});
+        socket.tell(&answer).await;
+        let result = socket.reply(id).await.1.unwrap();
+        assert!(text_of(&result).contains("Ada"), "{result}");
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn progress_and_notices_come_as_frames_before_the_reply() {
+    let gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    let call = json!({"name": "notices", "arguments": {"n": 3}, "_meta": {"progressToken": 7}});
+    let id = socket.start("tools/call", call).await;
+    let (before, reply) = socket.reply(id).await;
+    reply.expect("a result");
+    let progress = before
+        .iter()
+        .filter(|message| message["params"]["progressToken"] == 7);
+    assert_eq!(progress.count(), 3, "{before:?}");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-02, T-03; DESIGN §4 (order of refusals).
+#[rstest]
+#[case::no_token(false, &[], 401)]
+#[case::foreign_origin(true, &[("origin", "https://evil.example")], 403)]
+#[case::foreign_host(true, &[("host", "evil.example")], 421)]
+#[case::no_upgrade(true, &[("upgrade", "")], 426)]
+#[case::old_version(true, &[("sec-websocket-version", "8")], 426)]
+#[case::bad_key(true, &[("sec-websocket-key", "short")], 400)]
+#[case::other_subprotocol(true, &[("sec-websocket-protocol", "chat")], 400)]
+#[tokio::test]
+async fn nothing_is_upgraded_that_should_not_be(
+    #[case] with_token: bool,
+    #[case] changes: &[(&str, &str)],
+    #[case] status: u16,
+) {
+    let gw = secured().await;
+    let alice = gw.principal("alice");
+    let token = alice.token().filter(|_| with_token);
+    let (head, _) = upgrade(&gw.url, "/ws/stub", token, changes).await;
+    assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+    let challenged = head.contains("oauth-protected-resource/ws/stub");
+    assert_eq!(challenged, status == 401, "{head}");
+    let open = gw.metric("drawbridge_channels_open", "").await;
+    assert!(open < 1.0, "{open}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn switched_off_the_path_does_not_exist() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let (head, _) = upgrade(&gw.url, "/ws", None, &[]).await;
+    assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    gw.stop().await;
+}
+
+// Spec: RFC 6455 §7.4.1.
+#[rstest]
+#[case::binary(Message::binary("{}"), 1003)]
+#[case::oversize(Message::text("x".repeat(5 << 20)), 1009)]
+#[case::polite(Message::Close(None), 1000)]
+#[tokio::test]
+async fn a_socket_is_closed_with_its_reason(#[case] frame: Message, #[case] code: u16) {
+    let gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    socket.send(frame).await;
+    let closed = socket.closed().await;
+    // Our own close frame is answered by one without a code.
+    assert!(closed == Some(code) || code == 1000, "{closed:?}");
+    eventually("the session is over", async || {
+        (gw.metric("drawbridge_sessions_open", "").await < 1.0).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_message_is_answered_and_the_socket_goes_on() {
+    let gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    socket.send(Message::text("{")).await;
+    let error = socket.message().await.unwrap();
+    assert_eq!(
+        (&error["id"], &error["error"]["code"]),
+        (&json!(null), &json!(-32700))
+    );
+    socket
+        .tell(&json!([{"jsonrpc": "2.0", "id": 1, "method": "ping"}]))
+        .await;
+    assert_eq!(socket.message().await.unwrap()["error"]["code"], -32600);
+    socket.call("echo", json!({"text": "hi"})).await.unwrap();
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn before_initialize_nothing_is_served() {
+    let gw = secured().await;
+    let alice = gw.principal("alice");
+    let mut socket = Socket::connect(&gw.url, "/ws/stub", alice.token()).await;
+    let id = socket.start("tools/list", json!({})).await;
+    assert_eq!(socket.reply(id).await.1.unwrap_err()["code"], -32600);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_broken_socket_cancels_its_calls() {
+    let gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    let call = json!({"name": "sleep", "arguments": {"ms": 60_000}});
+    socket.start("tools/call", call).await;
+    eventually("the call runs", async || {
+        (gw.metric("drawbridge_calls_running", "").await > 0.0).then_some(())
+    })
+    .await;
+    drop(socket);
+    eventually("nothing is left", async || {
+        let calls = gw.metric("drawbridge_calls_running", "").await;
+        let channels = gw.metric("drawbridge_channels_open", "").await;
+        (calls + channels < 1.0 && gw.children().len() <= 1).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn quiet_sockets_are_pinged_and_silent_ones_are_closed() {
+    let keep_alive = format!("keep_alive = \"100ms\"\n{ON}");
+    let setup = Setup::open().server(&keep_alive).stub("stub", &[]);
+    let gw = setup.start().await;
+    let mut socket = Socket::open(&gw.url, "/ws/stub", None).await;
+    while !matches!(socket.frame().await, Some(Message::Ping(_))) {}
+    // Nobody reads any more, so that nobody answers pings.
+    eventually("the silent socket is closed", async || {
+        (gw.metric("drawbridge_channels_open", "").await < 1.0).then_some(())
+    })
+    .await;
+    assert_eq!(socket.closed().await, None);
+    gw.stop().await;
+}
+
+// DESIGN §5: one minute after the token.
+#[tokio::test]
+async fn a_socket_ends_after_its_token() {
+    let gw = secured().await;
+    let audiences = [format!("{}/mcp/stub", gw.url)];
+    let mut claims = gw.issuer().claims("alice", &audiences, "mcp:tools");
+    let now = claims["iat"].as_i64().unwrap();
+    claims["exp"] = json!(now - 57);
+    let header = crate::harness::issuer::Issuer::header();
+    let token = gw.issuer().sign(&header, &claims);
+    let mut socket = Socket::open(&gw.url, "/ws/stub", Some(&token)).await;
+    assert_eq!(socket.closed().await, Some(1008));
+    gw.stop().await;
+}
+
+// Spec: SPEC O-02.
+#[tokio::test]
+async fn a_drain_lets_calls_finish_and_then_closes_the_socket() {
+    let mut gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    let call = json!({"name": "sleep", "arguments": {"ms": 700}});
+    let id = socket.start("tools/call", call).await;
+    eventually("the call runs", async || {
+        (gw.metric("drawbridge_calls_running", "").await > 0.0).then_some(())
+    })
+    .await;
+    gw.signal(rustix::process::Signal::TERM);
+    socket.reply(id).await.1.expect("a result");
+    assert_eq!(socket.closed().await, Some(1001));
+    assert_eq!(gw.exit().await, Some(0));
+}
+
+#[tokio::test]
+async fn the_rate_of_requests_holds_for_messages() {
+    let setup = Setup::open().server(ON).stub("stub", &[]);
+    let gw = setup.toml("[limits]\nrate = \"5/s\"").start().await;
+    let mut socket = Socket::open(&gw.url, "/ws/stub", None).await;
+    for _ in 0..30 {
+        socket.start("ping", json!({})).await;
+    }
+    let mut refused = 0;
+    for _ in 0..30 {
+        let reply = socket.message().await.expect("a reply");
+        refused += i32::from(reply["error"].is_object());
+    }
+    assert!((10..30).contains(&refused), "{refused} of 30");
+    gw.stop().await;
+}
