@@ -173,6 +173,12 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// the carrier has one of its own.
     fn listen(&self, wanted: bool);
 
+    /// The stretch of time in which no change notice of the upstream can have been missed, and that
+    /// still lasts; a number of its own each time. Nothing where notices may be missed now.
+    fn hearing(&self) -> Option<u64> {
+        None
+    }
+
     /// Ends the link politely and for good: whoever had it is gone.
     fn close(&self) -> BoxFuture<'_, ()>;
 }

@@ -137,6 +137,7 @@ fn read_all(root: &mut Section<'_>) -> Config {
             sessions::events,
         ),
         stdio: root.table("stdio", "All stdio children together.", sessions::stdio),
+        lists: root.table("lists", "Lists that upstreams gave.", sessions::lists),
         limits: root.table(
             "limits",
             "What one caller may send, hold and ask for.",

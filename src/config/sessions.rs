@@ -1,7 +1,7 @@
-//! `[sessions]`, `[events]` and `[stdio]`.
+//! `[sessions]`, `[events]`, `[stdio]` and `[lists]`.
 
 use super::reader::Section;
-use super::types::{Events, Sessions, Stdio};
+use super::types::{Events, Lists, Sessions, Stdio};
 
 /// Reads `[sessions]`.
 pub(super) fn read(s: &mut Section<'_>) -> Sessions {
@@ -82,5 +82,26 @@ pub(super) fn stdio(s: &mut Section<'_>) -> Stdio {
                 "How long a caller waits for a place under these caps, before 503.",
             )
             .wait("10s"),
+    }
+}
+
+/// Reads `[lists]`.
+pub(super) fn lists(s: &mut Section<'_>) -> Lists {
+    Lists {
+        fresh: s
+            .key(
+                "fresh",
+                "A list whose changes its upstream does not announce answers again for this long, \
+                 and not after a tool was called. 0 asks every time.",
+            )
+            .wait("5s"),
+        total: s.key("total", "Lists kept in all.").size("32MiB"),
+        ttl: s
+            .key(
+                "ttl",
+                "The lifetime that 2026-07-28 clients are promised for lists of upstreams that \
+                 promise none.",
+            )
+            .wait("0s"),
     }
 }

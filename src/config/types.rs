@@ -35,6 +35,8 @@ pub struct Config {
     pub events: Events,
     /// Caps over all stdio children.
     pub stdio: Stdio,
+    /// How long lists of upstreams are kept.
+    pub lists: Lists,
     /// Sizes, counts and rates.
     pub limits: Limits,
     /// Sealing keys.
@@ -270,6 +272,17 @@ pub struct Stdio {
     pub idle: Duration,
     /// How long a caller waits for a place under the caps.
     pub spawn_wait: Duration,
+}
+
+/// `[lists]`.
+#[derive(Debug, Clone)]
+pub struct Lists {
+    /// How long a list is believed whose changes the upstream does not announce.
+    pub fresh: Duration,
+    /// All lists together, bytes.
+    pub total: usize,
+    /// The lifetime promised to 2026-07-28 clients for lists of upstreams that promise none.
+    pub ttl: Duration,
 }
 
 /// `[limits]`.

@@ -4,6 +4,7 @@
 //! Spec: SPEC C-40, E-01, E-04; BRIDGING §3.9, §3.10, §4.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::project::{Asked, Hints, Origin, Projection, Scope, Turned};
 use super::route::Target;
@@ -21,16 +22,31 @@ pub(super) struct Source {
     pub(super) projection: Projection,
     declared: Option<Arc<Declared>>,
     is_merged: bool,
+    /// What is promised where the upstream promises nothing.
+    hints: Hints,
+    /// Whether the called tool's output schema is shown wrapped.
+    pub(super) wraps: bool,
 }
 
 impl Source {
     /// An upstream as it answers this call.
-    pub(super) fn new(declared: Option<Arc<Declared>>, call: &Call, view: &View) -> Self {
+    pub(super) fn new(
+        declared: Option<Arc<Declared>>,
+        call: &Call,
+        view: &View,
+        ttl: Duration,
+    ) -> Self {
+        let is_list = call
+            .message
+            .method()
+            .is_some_and(|method| method.ends_with("/list"));
         let from = declared.as_ref().map(|declared| declared.revision);
         Self {
             projection: Projection::of(from, call.revision),
             declared,
             is_merged: matches!(view, View::Merged(_)),
+            hints: Hints::private(if is_list { ttl } else { Duration::ZERO }),
+            wraps: false,
         }
     }
 
@@ -42,23 +58,21 @@ impl Source {
             method: call.message.method().unwrap_or_default(),
             server: own.unwrap_or(merge::OURSELVES),
             is_merged: self.is_merged,
-            hints: Hints::NONE,
-            wraps: false,
+            hints: self.hints,
+            wraps: self.wraps,
         }
     }
 }
 
-/// A merged result that we wrote, in the words of the client's revision.
-pub(super) fn authored(call: &Call, result: String, hints: Hints) -> Reply {
-    let origin = Origin {
+/// The origin of a merged result that we wrote.
+pub(super) fn merged_origin(call: &Call, hints: Hints) -> Origin<'_> {
+    Origin {
         method: call.message.method().unwrap_or_default(),
         server: merge::OURSELVES,
         is_merged: true,
         hints,
         wraps: false,
-    };
-    let projection = Projection::new(call.revision, call.revision);
-    Reply::Result(projection.authored(result, &origin).into())
+    }
 }
 
 impl Relay {

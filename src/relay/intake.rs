@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use futures_util::future::BoxFuture;
 
 use super::Relay;
+use super::catalog::Catalog;
 use super::project::Projection;
 use super::view::{View, is_loud_enough};
 use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
@@ -22,6 +23,9 @@ struct SessionIntake {
     view: View,
     knowledge: Knowledge,
     key: Key,
+    catalog: Catalog,
+    /// Who is told of the same changes.
+    listed: Key,
     /// Set where other sessions subscribe over the same link: only what this one asked for.
     shared: bool,
 }
@@ -47,6 +51,8 @@ impl Relay {
                 view: self.view(&session.endpoint, upstream),
                 knowledge: self.knowledge.clone(),
                 key: self.knowledge_key(session, upstream),
+                catalog: self.catalog.clone(),
+                listed: self.catalog_key(session, upstream),
                 shared,
             }),
         }
@@ -55,7 +61,10 @@ impl Relay {
 
 impl Intake for SessionIntake {
     /// A session that was answered from knowledge learns when that was wrong (DESIGN §5).
-    fn opened(&self, _upstream: &Arc<str>, declared: &Arc<Declared>) {
+    fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>) {
+        if let Some(session) = self.session.upgrade() {
+            session.shelf().reconnected(upstream);
+        }
         if self.knowledge.learn(self.key.clone(), declared)
             && let Some(session) = self.session.upgrade()
         {
@@ -69,6 +78,11 @@ impl Intake for SessionIntake {
         let Some(session) = self.session.upgrade() else {
             return;
         };
+        if let NoticeKind::ListChanged { what } = &notice.kind {
+            // Before the client can hear of it and ask again (BRIDGING §5.6).
+            session.shelf().changed(upstream, what);
+            self.catalog.changed(&self.listed, what);
+        }
         let wanted = match &notice.kind {
             // No call's message: a modern client has no stream for it (SPEC C-20). Before a legacy
             // one has set a level the upstream's own choice stands (SPEC C-21).

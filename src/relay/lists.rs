@@ -1,12 +1,15 @@
 //! Lists of a merged endpoint: every upstream is asked at once, and what is late or down is left
 //! out, counted, and announced when it is there. Spec: BRIDGING §5.4, §5.6; SPEC G-03; DESIGN §4.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::bring_back::authored;
+use super::bring_back::merged_origin;
+use super::catalog::Place;
+use super::kept::lifetime;
 use super::merge::ListMerger;
 use super::naming::{Index, Prefix};
 use super::project::{Hints, Projection, Scope};
@@ -14,14 +17,16 @@ use super::route::invalid;
 use super::{Failure, Relay};
 use crate::audit;
 use crate::call::{Call, Notice, Reply};
+use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
-use crate::protocol::{Message, json};
+use crate::protocol::{Message, Revision, json};
 use crate::session::Session;
-use crate::telemetry::metrics::LABELED;
+use crate::store::lists::{Digest, Form, Held, Made, digest_of};
+use crate::telemetry::metrics::{COUNTERS, LABELED};
 
 /// Pages of one upstream's list that are read.
-const MAX_PAGES: usize = 100;
+pub(super) const MAX_PAGES: usize = 100;
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.
 const RETURN_FIRST: Duration = Duration::from_secs(1);
 const RETURN_LONGEST: Duration = Duration::from_mins(1);
@@ -34,12 +39,24 @@ enum Asks {
     Gateway,
 }
 
-/// One upstream's whole list, in the client's revision.
-struct Part {
+/// One upstream's whole list.
+pub(super) struct Part {
     upstream: Arc<str>,
-    /// JSON texts of its pages' arrays.
-    pages: Vec<String>,
+    /// What the upstream speaks, once it listed anything.
+    from: Option<Revision>,
+    pages: Vec<(Digest, Message)>,
     /// What holds for all of them.
+    hints: Hints,
+    /// Whether it was late or failed.
+    is_missing: bool,
+}
+
+/// Lists of several upstreams, in configured order, without what policy hides.
+struct Collected {
+    parts: Vec<Part>,
+    /// What they were: equal for equal lists.
+    digest: Digest,
+    /// What may be promised for all of them together.
     hints: Hints,
 }
 
@@ -48,9 +65,53 @@ impl Part {
     fn empty(upstream: &Arc<str>) -> Self {
         Self {
             upstream: Arc::clone(upstream),
+            from: None,
             pages: Vec::new(),
             hints: Hints::ANY,
+            is_missing: false,
         }
+    }
+
+    /// JSON texts of the pages' arrays, in the client's revision. What cannot be read is passed
+    /// over, and counted.
+    fn items(&self, call: &Call, kind: ListKind) -> Vec<Cow<'_, str>> {
+        let projection = Projection::of(self.from, call.revision);
+        let mut pages = Vec::with_capacity(self.pages.len());
+        for (_, message) in &self.pages {
+            let items = message.result_member(kind.member()).unwrap_or("[]");
+            match projection.items(kind, items) {
+                Ok(items) => pages.push(items),
+                Err(_) => LABELED.upstream_garbage.add(&self.upstream, 1),
+            }
+        }
+        pages
+    }
+}
+
+impl Collected {
+    fn new(kind: ListKind, endpoint: &Endpoint, parts: Vec<Part>) -> Self {
+        let all = parts.iter().map(|part| part.hints);
+        let mut hints = all.reduce(Hints::and).unwrap_or(Hints::NONE);
+        if !endpoint.tools.is_empty() {
+            hints.scope = Scope::Private;
+        }
+        let about = [kind.method(), &endpoint.name, hints.scope.as_json()];
+        let mut named: Vec<&[u8]> = about.into_iter().map(str::as_bytes).collect();
+        for part in &parts {
+            let from = part.from.map_or("", Revision::as_str);
+            named.extend([part.upstream.as_bytes(), from.as_bytes()]);
+            named.extend(part.pages.iter().map(|(digest, _)| digest.as_slice()));
+        }
+        let digest = digest_of(named);
+        Self {
+            parts,
+            digest,
+            hints,
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        !self.parts.iter().any(|part| part.is_missing)
     }
 }
 
@@ -65,17 +126,35 @@ impl Relay {
         if call.message.param("cursor").is_some() {
             return Err(invalid("unknown cursor, list again from the start").into());
         }
+        let parts = self.collect(call, session, kind, Asks::Client).await;
+        let form = Form {
+            endpoint: Arc::clone(&call.endpoint.name),
+            from: None,
+            to: call.revision,
+        };
+        let kept = self.catalog.lists.made(parts.digest, form.clone());
+        let made = kept.unwrap_or_else(|| {
+            let made = self.merge(call, kind, &parts);
+            if parts.is_whole() {
+                let lists = &self.catalog.lists;
+                lists.keep_made(parts.digest, form, made.clone());
+            }
+            made
+        });
+        let ttl = Duration::from_millis(parts.hints.ttl_ms);
+        Ok(Reply::Result(made.result(ttl)))
+    }
+
+    fn merge(&self, call: &Call, kind: ListKind, parts: &Collected) -> Made {
         let mut merger = ListMerger::new(kind);
-        let mut hints = None;
-        for part in self.collect(call, session, kind, Asks::Client).await {
+        for part in &parts.parts {
             let prefix = Prefix::new(Arc::clone(&part.upstream));
-            for page in &part.pages {
+            for page in part.items(call, kind) {
                 let shown = |name: &str| self.is_shown(call, &part.upstream, kind, name);
-                if merger.append(&prefix, page, shown).is_err() {
+                if merger.append(&prefix, &page, shown).is_err() {
                     LABELED.upstream_garbage.add(&part.upstream, 1);
                 }
             }
-            hints = Some(hints.map_or(part.hints, |all: Hints| all.and(part.hints)));
         }
         let list = merger.finish(None);
         if list.dropped > 0 || !list.lookalikes.is_empty() {
@@ -85,11 +164,13 @@ impl Relay {
                 "a merged list leaves items out or shows look-alikes"
             );
         }
-        let mut hints = hints.unwrap_or(Hints::NONE);
-        if !call.endpoint.tools.is_empty() {
-            hints.scope = Scope::Private;
+        let projection = Projection::new(call.revision, call.revision);
+        let origin = merged_origin(call, parts.hints);
+        let (text, ends_in_ttl) = projection.authored_open(list.result, &origin);
+        Made {
+            text: text.into(),
+            ends_in_ttl,
         }
-        Ok(authored(call, list.result, hints))
     }
 
     /// What the session's own lists say about names that do not name their upstream.
@@ -99,22 +180,31 @@ impl Relay {
         session: &Arc<Session>,
         kind: ListKind,
     ) -> Arc<Index> {
-        let key = (session.key(), kind);
-        if let Some(index) = self.indexes.get(&key) {
+        let partial = (session.key(), kind);
+        if let Some(index) = self.partial_indexes.get(&partial) {
+            return index;
+        }
+        let parts = self.collect(call, session, kind, Asks::Gateway).await;
+        if let Some(index) = self.indexes.get(&parts.digest) {
             return index;
         }
         let mut index = Index::default();
-        for part in self.collect(call, session, kind, Asks::Gateway).await {
-            let prefix = Prefix::new(part.upstream);
-            for page in &part.pages {
+        for part in &parts.parts {
+            let prefix = Prefix::new(Arc::clone(&part.upstream));
+            for page in part.items(call, kind) {
                 let shown = |name: &str| self.is_shown(call, prefix.upstream(), kind, name);
-                if index.add(kind, &prefix, page, shown).is_err() {
+                if index.add(kind, &prefix, &page, shown).is_err() {
                     LABELED.upstream_garbage.add(prefix.upstream(), 1);
                 }
             }
         }
         let index = Arc::new(index);
-        self.indexes.insert(key, Arc::clone(&index));
+        if parts.is_whole() {
+            self.indexes.insert(parts.digest, Arc::clone(&index));
+        } else {
+            // Not every unknown name is to wait for the one that is missing.
+            self.partial_indexes.insert(partial, Arc::clone(&index));
+        }
         index
     }
 
@@ -125,7 +215,7 @@ impl Relay {
         session: &Arc<Session>,
         kind: ListKind,
         asks: Asks,
-    ) -> Vec<Part> {
+    ) -> Collected {
         let wait = self.parts.settings.mcp.connect_wait;
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
             if self.decide_part(call, upstream, kind.method()).is_err() {
@@ -149,63 +239,98 @@ impl Relay {
                     // Partial: nobody shall keep it.
                     Part {
                         hints: Hints::NONE,
+                        is_missing: true,
                         ..Part::empty(upstream)
                     }
                 }
             }
         });
-        join_all(all).await
+        let parts = join_all(all).await;
+        Collected::new(kind, &call.endpoint, parts)
     }
 
-    async fn list_one(
+    /// One upstream's list, from kept pages where they may answer.
+    pub(super) async fn list_one(
         &self,
         call: &Call,
         session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> Result<Part, Fault> {
-        let declared = self.learn(session, upstream, None).await?;
-        if !declares(&declared.capabilities, kind) {
-            return Ok(Part::empty(upstream));
-        }
-        let link = self.link(session, upstream)?;
-        let projection = Projection::new(declared.revision, call.revision);
         let mut part = Part::empty(upstream);
-        let mut cursor = None;
+        let mut cursor: Option<String> = None;
         while part.pages.len() < MAX_PAGES {
-            let request = self.list_request(kind, cursor.as_deref())?;
-            let reply = link.call(&request, call).await?;
-            let Reply::Relayed(message) = reply else {
+            let place = Place {
+                upstream,
+                kind,
+                cursor: cursor.as_deref(),
+            };
+            let Some((held, message)) = self.page_at(call, session, place).await? else {
                 break;
             };
-            let Some(items) = message.result_member(kind.member()) else {
-                return Err(Fault::upstream(
-                    FaultKind::UpstreamInvalid,
-                    format!("upstream \"{upstream}\" did not list its {}", kind.member()),
-                ));
-            };
-            let items = projection.items(kind, items).map_err(|why| {
-                Fault::upstream(
-                    FaultKind::UpstreamInvalid,
-                    format!("upstream \"{upstream}\" sent an ambiguous list"),
-                )
-                .caused_by(why)
-            })?;
-            part.pages.push(items.into_owned());
-            part.hints = part.hints.and(Hints::read(&message));
-            let next = message
-                .result_member("nextCursor")
-                .filter(|next| *next != "null");
+            part.from = Some(held.declared.revision);
+            part.hints = part.hints.and(self.promise(&held, &message));
+            let next = message.result_member("nextCursor");
+            let next = next.filter(|next| *next != "null").map(str::to_owned);
+            part.pages.push((held.digest, message));
             // A cursor that stands still would go round for ever.
-            if next.is_none() || next == cursor.as_deref() {
+            if next.is_none() || next == cursor {
                 break;
             }
-            cursor = next.map(str::to_owned);
+            cursor = next;
         }
         Ok(part)
     }
 
-    fn is_shown(&self, call: &Call, upstream: &str, kind: ListKind, name: &str) -> bool {
+    /// One page, kept or asked for; nothing where the upstream has no such lists.
+    async fn page_at(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        place: Place<'_>,
+    ) -> Result<Option<(Held, Message)>, Fault> {
+        let kept = self.held(session, place);
+        if let Some(held) = kept
+            && let Some(page) = self.page(&held)
+        {
+            COUNTERS.lists_hits.add(1);
+            return Ok(Some((held, page.message.clone())));
+        }
+        let declared = self.learn(session, place.upstream, None).await?;
+        if !declares(&declared.capabilities, place.kind) {
+            return Ok(None);
+        }
+        let link = self.link(session, place.upstream)?;
+        let request = self.list_request(place.kind, place.cursor)?;
+        let fetch = self.begin_fetch(&*link, place.kind).await?;
+        let Reply::Relayed(message) = link.call(&request, call).await? else {
+            return Ok(None);
+        };
+        match self.keep(session, &*link, place, fetch, &message) {
+            Some(held) => Ok(Some((held, message))),
+            None => Err(Fault::upstream(
+                FaultKind::UpstreamInvalid,
+                format!(
+                    "upstream \"{}\" did not list its {}",
+                    place.upstream,
+                    place.kind.member()
+                ),
+            )),
+        }
+    }
+
+    /// What a page promises a client: a modern upstream's own promise, as far as it still holds.
+    fn promise(&self, held: &Held, message: &Message) -> Hints {
+        if !held.outlives_calls {
+            return Hints::private(self.parts.settings.lists.ttl);
+        }
+        Hints {
+            scope: Hints::read(message).scope,
+            ..Hints::private(lifetime(held))
+        }
+    }
+
+    pub(super) fn is_shown(&self, call: &Call, upstream: &str, kind: ListKind, name: &str) -> bool {
         kind != ListKind::Tools
             || self
                 .parts

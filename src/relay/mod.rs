@@ -5,9 +5,11 @@
 //! spell them (`docs/adr`).
 
 mod bring_back;
+mod catalog;
 mod discover;
 mod initialize;
 mod intake;
+mod kept;
 mod lists;
 mod mapping;
 pub mod merge;
@@ -17,6 +19,7 @@ mod notify;
 mod project;
 pub mod rewrite;
 mod route;
+mod tools;
 mod view;
 mod visit;
 
@@ -28,24 +31,28 @@ use bytes::Bytes;
 use moka::sync::Cache;
 
 use crate::audit;
-use crate::call::{Call, Reply, UpstreamLink};
+use crate::call::{Call, Declared, Reply, UpstreamLink};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::lifecycle::Tasks;
 use crate::policy::{Denial, Permit, Policy};
+use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
 use crate::seal::Sealer;
 use crate::session::{Session, Sessions};
 use crate::store::events::SessionKey;
+use crate::store::lists::Digest;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::Upstreams;
 use crate::upstream::knowledge::Knowledge;
 
 use self::bring_back::Source;
+use self::catalog::{Catalog, Place};
 use self::naming::{Index, Prefixes};
 use self::project::Projection;
 use self::route::{Route, Target};
+use self::view::View;
 
 /// The spine and what it needs.
 #[derive(Debug)]
@@ -54,8 +61,12 @@ pub struct Relay {
     knowledge: Knowledge,
     /// The marks of all upstreams.
     prefixes: Prefixes,
-    /// What sessions were listed lately, for names that do not name their upstream.
-    indexes: Cache<(SessionKey, ListKind), Arc<Index>>,
+    /// What upstreams listed.
+    catalog: Catalog,
+    /// Lists by what they hold, for names that do not name their upstream.
+    indexes: Cache<Digest, Arc<Index>>,
+    /// The same of sessions that lack an upstream.
+    partial_indexes: Cache<(SessionKey, ListKind), Arc<Index>>,
 }
 
 /// What a [`Relay`] is made of.
@@ -104,15 +115,16 @@ impl Relay {
     pub fn new(parts: Parts) -> Arc<Self> {
         let upstreams = parts.settings.upstreams.iter();
         let prefixes = Prefixes::new(upstreams.map(|upstream| upstream.name.as_str().into()));
-        let indexes = Cache::builder()
-            .max_capacity(INDEXES)
-            .time_to_live(INDEX_LIFE)
-            .build();
         Arc::new(Self {
+            catalog: Catalog::new(&parts.settings.lists),
             parts,
             knowledge: Knowledge::default(),
             prefixes,
-            indexes,
+            indexes: Cache::builder().max_capacity(INDEXES).build(),
+            partial_indexes: Cache::builder()
+                .max_capacity(INDEXES)
+                .time_to_live(INDEX_LIFE)
+                .build(),
         })
     }
 
@@ -126,21 +138,72 @@ impl Relay {
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
         match self.route(call, session).await? {
             Route::Here(reply) => Ok(reply),
-            Route::One(target) => {
-                let permit = self.decide(call, &target)?;
-                let audited = self.parts.audit.begin(record(call, &target, None));
-                let link = self.link(session, &target.upstream)?;
-                let _attending = session
-                    .visit()
-                    .map(|visit| visit.attend(&target.upstream, &call.link));
-                let reply = self.send(permit, &*link, call, &target).await;
-                audited.end(audited_outcome(&reply));
-                let source = Source::new(link.declared(), call, &target.view);
-                self.bring_back(call, &target, &source, reply?)
-            }
+            Route::One(target) => self.one(call, session, &target).await,
             Route::List(list) => self.list(call, session, list).await,
             Route::Everywhere => self.tell_all(call, session).await,
         }
+    }
+
+    /// Answers a request that concerns one upstream.
+    async fn one(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+    ) -> Result<Reply, Failure> {
+        let permit = self.decide(call, target)?;
+        let audited = self.parts.audit.begin(record(call, target, None));
+        if let Some(kept) = self.kept_reply(call, session, target) {
+            audited.end(audit::Outcome::Ok);
+            return Ok(kept);
+        }
+        let link = self.link(session, &target.upstream)?;
+        let _attending = session
+            .visit()
+            .map(|visit| visit.attend(&target.upstream, &call.link));
+        let reply = match target.place() {
+            None => self.send(&permit, &*link, call, session, target).await,
+            Some(place) => {
+                self.ask_for_page(&permit, &*link, call, session, target, place)
+                    .await
+            }
+        };
+        audited.end(audited_outcome(&reply));
+        let mut source = self.source(call, link.declared(), &target.view);
+        source.wraps = self.wraps(call, session, target);
+        self.bring_back(call, target, &source, reply?)
+    }
+
+    /// Asks an upstream for a page of a list, and keeps it.
+    async fn ask_for_page(
+        &self,
+        permit: &Permit,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+        place: Place<'_>,
+    ) -> Result<Reply, Fault> {
+        let fetch = self.begin_fetch(link, place.kind).await?;
+        let reply = self.send(permit, link, call, session, target).await?;
+        if let Reply::Relayed(message) = &reply {
+            self.keep(session, link, place, fetch, message);
+        }
+        Ok(reply)
+    }
+
+    fn source(&self, call: &Call, declared: Option<Arc<Declared>>, view: &View) -> Source {
+        Source::new(declared, call, view, self.parts.settings.lists.ttl)
+    }
+
+    /// Whether a tool's structured content is to be wrapped as its schema was (SPEC C-92).
+    fn wraps(&self, call: &Call, session: &Session, target: &Target) -> bool {
+        call.message.method() == Some("tools/call")
+            && matches!(call.revision, Revision::V2025_06_18 | Revision::V2025_11_25)
+            && target
+                .name
+                .as_deref()
+                .is_some_and(|tool| self.is_wrapped(session, &target.upstream, tool))
     }
 
     fn decide(&self, call: &Call, target: &Target) -> Result<Permit, Failure> {
@@ -212,11 +275,13 @@ impl Relay {
         Ok(link)
     }
 
+    /// Sends the request as its upstream may see it.
     async fn send(
         &self,
-        _permit: Permit,
+        _permit: &Permit,
         link: &dyn UpstreamLink,
         call: &Call,
+        session: &Session,
         target: &Target,
     ) -> Result<Reply, Fault> {
         let revision = link.declared().map(|declared| declared.revision);
@@ -226,6 +291,9 @@ impl Relay {
             None => None,
         };
         let request = projected.as_ref().unwrap_or(request);
+        // What the upstream lists may change with any call, from its beginning to its end.
+        let _disturbs = (request.method() == Some("tools/call"))
+            .then(|| Disturbs::new(session, &target.upstream));
         let projection = Projection::of(revision, call.revision);
         match target.view.link(call, projection) {
             None => link.call(request, call).await,
@@ -240,6 +308,22 @@ impl Relay {
                 .await
             }
         }
+    }
+}
+
+/// A running `tools/call`, after which an unannounced list is not believed.
+struct Disturbs<'a>(&'a Session, &'a Arc<str>);
+
+impl<'a> Disturbs<'a> {
+    fn new(session: &'a Session, upstream: &'a Arc<str>) -> Self {
+        session.shelf().called(upstream);
+        Self(session, upstream)
+    }
+}
+
+impl Drop for Disturbs<'_> {
+    fn drop(&mut self) {
+        self.0.shelf().called(self.1);
     }
 }
 

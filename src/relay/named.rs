@@ -46,6 +46,7 @@ impl Relay {
         let edited = message.edit().param(param, json::quote(&original)).finish();
         Ok(Target {
             request: Some(self.reparse(edited)?),
+            page: None,
             view: self.view(&call.endpoint, &upstream),
             shown: Some(given.into_owned()),
             name: Some(original),
@@ -68,6 +69,7 @@ impl Relay {
         let edited = call.message.edit().param("ref", renamed).finish();
         Ok(Target {
             request: Some(self.reparse(edited)?),
+            page: None,
             view: self.view(&call.endpoint, &upstream),
             shown: Some(given.clone().into_owned()),
             name: Some(original),
@@ -75,7 +77,7 @@ impl Relay {
         })
     }
 
-    async fn owner(
+    pub(super) async fn owner(
         &self,
         call: &Call,
         session: &Arc<Session>,

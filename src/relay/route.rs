@@ -39,6 +39,8 @@ pub(super) struct Target {
     pub(super) name: Option<String>,
     /// The same as the client spells it, where that differs.
     pub(super) shown: Option<String>,
+    /// The page that is asked for, where that is all that is asked.
+    pub(super) page: Option<(ListKind, Option<String>)>,
     /// The request, where it differs from the client's.
     pub(super) request: Option<Message>,
     pub(super) view: View,
@@ -108,18 +110,27 @@ impl Relay {
         if name.is_none() && !named.is_empty() {
             return Err(invalid(format!("params.{named} must be a string")));
         }
-        let request = match message.param("cursor") {
+        let cursor = match message.param("cursor") {
+            None => None,
+            Some(cursor) => Some(self.open_cursor(call, cursor)?),
+        };
+        let request = match &cursor {
             None => None,
             Some(cursor) => {
-                let cursor = self.open_cursor(call, cursor)?;
-                let edited = message.edit().param("cursor", cursor).finish();
+                let edited = message.edit().param("cursor", cursor.as_str()).finish();
                 Some(self.reparse(edited)?)
             }
         };
+        let known = methods::lookup(message.method().unwrap_or_default());
+        let kind = known.and_then(|known| known.list);
+        let page = kind
+            .filter(|_| message.has_only_params(&["cursor", "_meta"]))
+            .map(|kind| (kind, cursor));
         Ok(Target {
             upstream,
             name,
             shown: None,
+            page,
             request,
             view: View::Pure,
         })

@@ -9,6 +9,7 @@ mod id;
 mod link;
 mod questions;
 mod registry;
+mod shelf;
 mod stream;
 mod subscriptions;
 mod visit;
@@ -26,6 +27,7 @@ pub use id::{EventId, SessionId, SessionIds};
 pub use link::{CallLink, Outlet};
 pub use questions::{Questions, reply_of};
 pub use registry::{NewSession, Refused, Sessions, Settings};
+pub use shelf::Shelf;
 pub use stream::{EventStream, Next, NotKept, Reader};
 pub use subscriptions::Subscriptions;
 pub use visit::{Attending, Listener, Listening, Visit, VisitCall};
@@ -73,6 +75,7 @@ pub struct Session {
     /// Set when the client is a modern one, which knows of no session.
     visit: Option<Visit>,
     subscriptions: Subscriptions,
+    shelf: Shelf,
     open_streams: AtomicUsize,
     started: Instant,
     used_us: AtomicU64,
@@ -222,6 +225,12 @@ impl Session {
             Some(visit) => visit.is_listened_to(),
             None => self.standalone.is_attached(),
         }
+    }
+
+    /// The lists it was given.
+    #[must_use]
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
     }
 
     /// The stream of messages that belong to no call.

@@ -235,6 +235,7 @@ impl Sessions {
             level: Mutex::new(None),
             visit,
             subscriptions: super::Subscriptions::default(),
+            shelf: super::Shelf::default(),
             open_streams: AtomicUsize::new(0),
             hold_question: self.settings.hold_question,
             started: Instant::now(),

@@ -90,6 +90,12 @@ table! {
             "Questions to issuers about tokens.";
         introspection_failures = INTROSPECTION_FAILURES "{request}"
             "Questions to issuers about tokens that got no usable answer.";
+        lists_hits = LISTS_HITS "{list}"
+            "Lists answered from what is kept.";
+        lists_misses = LISTS_MISSES "{list}"
+            "Lists that had to be asked for.";
+        lists_evicted = LISTS_EVICTED "{entry}"
+            "Kept lists dropped for size.";
         children_spawned = CHILDREN_SPAWNED "{process}"
             "Stdio children started.";
         children_killed = CHILDREN_KILLED "{process}"
@@ -128,6 +134,8 @@ table! {
             "Sessions with upstreams that are open.";
         children_running = CHILDREN_RUNNING "{process}"
             "Stdio children that run.";
+        lists_bytes = LISTS_BYTES "By"
+            "Size of the kept lists.";
         token_cache_size = TOKEN_CACHE_SIZE "{token}"
             "Verified tokens that are remembered.";
     }

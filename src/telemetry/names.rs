@@ -69,6 +69,14 @@ pub mod metric {
     pub const INTROSPECTIONS: &str = "drawbridge.introspection.requests";
     /// Questions to issuers about tokens that got no usable answer.
     pub const INTROSPECTION_FAILURES: &str = "drawbridge.introspection.failures";
+    /// Lists answered from what is kept.
+    pub const LISTS_HITS: &str = "drawbridge.list_cache.hits";
+    /// Lists that had to be asked for.
+    pub const LISTS_MISSES: &str = "drawbridge.list_cache.misses";
+    /// Kept lists dropped for size.
+    pub const LISTS_EVICTED: &str = "drawbridge.list_cache.evicted";
+    /// Size of the kept lists.
+    pub const LISTS_BYTES: &str = "drawbridge.list_cache.size";
     /// Stdio children started.
     pub const CHILDREN_SPAWNED: &str = "drawbridge.children.spawned";
     /// Stdio children that had to be killed.

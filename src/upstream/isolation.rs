@@ -325,6 +325,10 @@ impl UpstreamLink for Place {
             .listen(members.listening.load(Ordering::Relaxed) > 0);
     }
 
+    fn hearing(&self) -> Option<u64> {
+        self.pooled.link.hearing()
+    }
+
     /// Leaves the link; it ends when nobody has come back for a while.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {

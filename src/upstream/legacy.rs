@@ -223,6 +223,10 @@ impl UpstreamLink for LegacyLink {
         }
     }
 
+    fn hearing(&self) -> Option<u64> {
+        self.open_connection()?.hearing()
+    }
+
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.ended.store(true, Ordering::Release);

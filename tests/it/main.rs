@@ -28,6 +28,7 @@ mod http_upstream;
 mod isolation;
 mod lifecycle;
 mod limits;
+mod lists;
 mod merged;
 mod misbehaviour;
 mod modern;

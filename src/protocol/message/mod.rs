@@ -166,6 +166,15 @@ impl Message {
         self.member(Section::Params, name)
     }
 
+    /// Whether `params` holds nothing but some of these members.
+    #[must_use]
+    pub fn has_only_params(&self, names: &[&str]) -> bool {
+        let mut members = self.layout.members.iter();
+        members.all(|m| {
+            m.section != Section::Params || names.iter().any(|name| self.is_named(m, name))
+        })
+    }
+
     /// One member of `params`, decoded, when it is a JSON string.
     #[must_use]
     pub fn param_str(&self, name: &str) -> Option<Cow<'_, str>> {

@@ -1,8 +1,9 @@
 //! Results toward the client. Spec: BRIDGING §3.9; SPEC M-40, M-41, M-80, C-92.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
-use super::object::{Fate, object, push_member};
+use super::object::{Fate, member, object, push_member};
 use super::{Projection, content, schema};
 use crate::protocol::json::{self, JsonError};
 use crate::protocol::methods::{ListKind, lookup};
@@ -53,6 +54,14 @@ impl Hints {
         ttl_ms: 0,
         scope: Scope::Private,
     };
+
+    /// For one authorization context, for `ttl`.
+    pub(in crate::relay) fn private(ttl: Duration) -> Self {
+        Self {
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(0),
+            scope: Scope::Private,
+        }
+    }
 
     /// What takes nothing from any other.
     pub(in crate::relay) const ANY: Self = Self {
@@ -276,28 +285,44 @@ impl Projection {
 
     /// A result that we wrote, JSON text of an object, in the client's revision.
     pub(in crate::relay) fn authored(self, result: String, origin: &Origin<'_>) -> String {
+        let (mut out, is_open) = self.authored_open(result, origin);
+        if is_open {
+            out.push_str(&origin.hints.ttl_ms.to_string());
+            out.push('}');
+        }
+        out
+    }
+
+    /// The same up to its lifetime in milliseconds, which comes last where there is one; whether
+    /// it and the closing brace are still to come.
+    pub(in crate::relay) fn authored_open(
+        self,
+        result: String,
+        origin: &Origin<'_>,
+    ) -> (String, bool) {
         if self.to.era() == Era::Legacy {
-            return result;
+            return (result, false);
         }
         let mut out = result;
-        // Everything that is added comes last, so that a TTL can be replaced cheaply.
         out.pop();
-        let mut add = |name: &str, value: &str| {
-            if !out.ends_with('{') {
-                out.push(',');
-            }
-            json::quote_into(&mut out, name);
-            out.push(':');
-            out.push_str(value);
-        };
-        add("resultType", COMPLETE);
-        add("_meta", &format!("{{\"{SERVER_INFO}\":{}}}", origin.server));
-        if is_cacheable(origin.method) {
-            add("cacheScope", origin.hints.scope.as_json());
-            add("ttlMs", &origin.hints.ttl_ms.to_string());
+        if !out.ends_with('{') {
+            out.push(',');
         }
+        let server = origin.server;
+        out.push_str(r#""resultType":"complete","_meta":{""#);
+        out.push_str(SERVER_INFO);
+        out.push_str("\":");
+        out.push_str(server);
         out.push('}');
-        out
+        let timed = is_cacheable(origin.method);
+        if timed {
+            out.push_str(",\"cacheScope\":");
+            out.push_str(origin.hints.scope.as_json());
+            out.push_str(",\"ttlMs\":");
+        } else {
+            out.push('}');
+        }
+        (out, timed)
     }
 }
 
@@ -335,6 +360,11 @@ fn is_empty(content: Option<&str>) -> bool {
     content.is_none_or(|content| {
         json::elements(content).is_ok_and(|blocks| blocks.is_empty()) || !content.starts_with('[')
     })
+}
+
+/// Whether the output schema of a tool, the JSON text of an item, is shown wrapped.
+pub(in crate::relay) fn wraps(tool: &str) -> bool {
+    member(tool, "outputSchema").is_some_and(schema::needs_wrapping)
 }
 
 /// The text of a tool's failure, for a model to act on.

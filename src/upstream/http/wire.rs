@@ -1,6 +1,7 @@
 //! One upstream session over Streamable HTTP: posting, reading JSON or event streams, resuming
 //! them, and the GET stream. Spec: SPEC U-01…U-04, U-10, T-27.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -43,6 +44,30 @@ pub struct HttpWire {
     bounds: Bounds,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
+    /// The stretch of hearing while the GET stream is open; 0 while it is not.
+    hearing: AtomicU64,
+}
+
+/// A number for a stretch of time in which no notice can be missed.
+pub(crate) fn next_stretch() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Open ears; closed when dropped.
+struct Ears<'a>(&'a AtomicU64);
+
+impl<'a> Ears<'a> {
+    fn open(hearing: &'a AtomicU64) -> Self {
+        hearing.store(next_stretch(), Ordering::Release);
+        Self(hearing)
+    }
+}
+
+impl Drop for Ears<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
 }
 
 /// What takes the messages of a stream; `Some` from it ends the reading.
@@ -58,7 +83,13 @@ impl HttpWire {
             bounds,
             session: OnceLock::new(),
             version: OnceLock::new(),
+            hearing: AtomicU64::new(0),
         }
+    }
+
+    /// See [`crate::call::UpstreamLink::hearing`]: a GET stream is open.
+    pub(crate) fn hearing(&self) -> Option<u64> {
+        Some(self.hearing.load(Ordering::Acquire)).filter(|stretch| *stretch != 0)
     }
 
     /// Whether the upstream gave us a session id.
@@ -286,6 +317,7 @@ impl HttpWire {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                     pause = RESUME_DELAY;
                     let mut body = response.into_body();
+                    let _ears = Ears::open(&self.hearing);
                     let mut take = |message| {
                         on_message(message);
                         None

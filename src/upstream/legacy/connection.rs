@@ -19,7 +19,7 @@ use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::error::LinkError;
-use crate::upstream::http::wire::HttpWire;
+use crate::upstream::http::wire::{HttpWire, next_stretch};
 use crate::upstream::stdio::Lines;
 
 /// A connection after its handshake.
@@ -37,6 +37,8 @@ pub(super) struct Connection {
     forgotten: AtomicBool,
     closed: CancellationToken,
     listener: Mutex<Option<CancellationToken>>,
+    /// The stretch of hearing of a pipe, which lasts as long as the connection.
+    stretch: u64,
     _counted: UpstreamSession,
 }
 
@@ -117,6 +119,7 @@ impl Connection {
             forgotten: AtomicBool::new(false),
             closed: CancellationToken::new(),
             listener: Mutex::default(),
+            stretch: next_stretch(),
             _counted: UpstreamSession::begin(&settings.name),
         })
     }
@@ -131,6 +134,14 @@ impl Connection {
                 Wire::Stdio(child) => child.closed().is_cancelled(),
                 Wire::Http(_) => false,
             }
+    }
+
+    /// See [`crate::call::UpstreamLink::hearing`].
+    pub(super) fn hearing(&self) -> Option<u64> {
+        match &self.wire {
+            Wire::Stdio(_) => Some(self.stretch),
+            Wire::Http(http) => http.hearing(),
+        }
     }
 
     /// The upstream no longer knows this session.

@@ -1,0 +1,262 @@
+//! What upstreams listed: which kept page may answer for which session, and what is kept of a new
+//! one. A session sees its own pages, and pages of others only where they would have been the same
+//! for it: of the same principal, of an upstream that everybody shares, or declared public.
+//! Spec: DESIGN §5 ("Lists are kept…"); SPEC M-80…M-86; BRIDGING §5.4…§5.6.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+use super::Relay;
+use super::project::{Hints, Scope};
+use crate::call::{Declared, UpstreamLink};
+use crate::config::{self, Isolation};
+use crate::fault::Fault;
+use crate::protocol::methods::ListKind;
+use crate::protocol::{Era, Message, json};
+use crate::session::Session;
+use crate::store::lists::{Held, Lists, Page};
+use crate::telemetry::metrics::COUNTERS;
+use crate::upstream::knowledge::Key;
+
+/// Pages of other sessions that are known at most.
+const OTHERS: u64 = 16_384;
+/// How long a page of another session may answer at most: what an upstream may promise.
+const LONGEST: Duration = Duration::from_hours(24);
+
+/// Kept pages. Cloning shares them.
+#[derive(Debug, Clone)]
+pub(super) struct Catalog {
+    pub(super) lists: Lists,
+    others: Cache<Other, Held>,
+    /// When an upstream last said that its `what` changed, to whom.
+    changes: Cache<(Key, &'static str), Instant>,
+    fresh: Duration,
+}
+
+/// A page that others may see who have this key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Other {
+    key: Key,
+    kind: ListKind,
+    cursor: Option<Box<str>>,
+}
+
+/// A page that is being asked for.
+#[derive(Debug)]
+pub(super) struct Fetch {
+    asked: Instant,
+    stretch: Option<u64>,
+    declared: Arc<Declared>,
+}
+
+/// Which page of which list.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) upstream: &'a Arc<str>,
+    pub(super) kind: ListKind,
+    /// JSON text of the upstream's cursor.
+    pub(super) cursor: Option<&'a str>,
+}
+
+impl Catalog {
+    pub(super) fn new(settings: &config::Lists) -> Self {
+        Self {
+            lists: Lists::new(settings.total),
+            others: Cache::builder()
+                .max_capacity(OTHERS)
+                .time_to_live(LONGEST)
+                .build(),
+            changes: Cache::builder()
+                .max_capacity(OTHERS)
+                .time_to_live(LONGEST)
+                .build(),
+            fresh: settings.fresh,
+        }
+    }
+
+    /// An upstream told those behind `key` that its `what` changed.
+    pub(super) fn changed(&self, key: &Key, what: &'static str) {
+        self.changes.insert((key.clone(), what), Instant::now());
+    }
+
+    /// A page of another session that is still fresh.
+    fn other(&self, key: Key, place: Place<'_>) -> Option<Held> {
+        let changed = self.changes.get(&(key.clone(), place.kind.capability()));
+        let other = self.others.get(&Other {
+            key,
+            kind: place.kind,
+            cursor: place.cursor.map(Into::into),
+        })?;
+        let calm = changed.is_none_or(|changed| other.asked > changed);
+        (calm && other.asked.elapsed() < other.fresh).then_some(other)
+    }
+}
+
+impl Relay {
+    /// The page that may answer this session now, if one is kept.
+    pub(super) fn held(&self, session: &Arc<Session>, place: Place<'_>) -> Option<Held> {
+        let own = session
+            .shelf()
+            .current(place.upstream, place.kind, place.cursor, || {
+                session.link(place.upstream)?.hearing()
+            });
+        own.or_else(|| self.adopted(session, place))
+    }
+
+    /// A page that another session was given, where it may answer this one too: always on an
+    /// upstream that all share, while its own lifetime lasts on a modern one, and else as the
+    /// first list of this session.
+    fn adopted(&self, session: &Arc<Session>, place: Place<'_>) -> Option<Held> {
+        let known = session.shelf();
+        let shared = self.is_shared(place.upstream);
+        let may = |held: &Held| {
+            if held.outlives_calls || shared {
+                let by_calls = !held.outlives_calls;
+                let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
+                disturbed.is_none_or(|at| held.asked > at)
+            } else {
+                known.is_untouched(place.upstream, place.kind) || place.cursor.is_some()
+            }
+        };
+        let private = self.catalog_key(session, place.upstream);
+        let public = Key {
+            owner: None,
+            ..private.clone()
+        };
+        let found = [private, public]
+            .into_iter()
+            .find_map(|key| self.catalog.other(key, place).filter(&may))?;
+        let held = Held {
+            stretch: None,
+            is_own: false,
+            ..found
+        };
+        known.hold(place.upstream, place.kind, place.cursor, held.clone());
+        // It is to hear of changes, as if it had listed for itself.
+        if let Ok(link) = self.link(session, place.upstream)
+            && link.declared().is_none()
+        {
+            self.parts.tasks.spawn_service(async move {
+                drop(link.open().await);
+            });
+        }
+        Some(held)
+    }
+
+    /// Makes ready to ask for a page: the connection is open, and the clock runs.
+    pub(super) async fn begin_fetch(
+        &self,
+        link: &dyn UpstreamLink,
+        kind: ListKind,
+    ) -> Result<Fetch, Fault> {
+        let declared = match link.declared() {
+            Some(declared) => declared,
+            None => link.open().await?,
+        };
+        let stretch = link
+            .hearing()
+            .filter(|_| announces(&declared.capabilities, kind));
+        Ok(Fetch {
+            asked: Instant::now(),
+            stretch,
+            declared,
+        })
+    }
+
+    /// Keeps the page that was asked for, and says how long it may answer again.
+    pub(super) fn keep(
+        &self,
+        session: &Arc<Session>,
+        link: &dyn UpstreamLink,
+        place: Place<'_>,
+        fetch: Fetch,
+        message: &Message,
+    ) -> Option<Held> {
+        COUNTERS.lists_misses.add(1);
+        message.result_member(place.kind.member())?;
+        let modern = fetch.declared.revision.era() == Era::Modern;
+        let hints = Hints::read(message);
+        let fresh = if modern {
+            Duration::from_millis(hints.ttl_ms)
+        } else {
+            self.catalog.fresh
+        };
+        let heard = fetch
+            .stretch
+            .filter(|_| !modern && !fresh.is_zero() && link.hearing() == fetch.stretch);
+        let held = Held {
+            digest: self.catalog.lists.keep(message),
+            asked: fetch.asked,
+            fresh,
+            outlives_calls: modern,
+            stretch: heard,
+            is_own: true,
+            declared: fetch.declared,
+        };
+        let cursor = place.cursor;
+        session
+            .shelf()
+            .hold(place.upstream, place.kind, cursor, held.clone());
+        if !fresh.is_zero() {
+            let mut key = self.catalog_key(session, place.upstream);
+            if modern && hints.scope == Scope::Public {
+                key.owner = None;
+            }
+            let other = Other {
+                key,
+                kind: place.kind,
+                cursor: cursor.map(Into::into),
+            };
+            self.catalog.others.insert(other, held.clone());
+        }
+        Some(held)
+    }
+
+    /// The page that a session holds, unless its bytes had to make room.
+    pub(super) fn page(&self, held: &Held) -> Option<Arc<Page>> {
+        self.catalog.lists.page(&held.digest)
+    }
+
+    /// Who may see the same lists as this session: nobody but its principal, unless the operator
+    /// said that all share the upstream.
+    pub(super) fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
+        let owner = (!self.is_shared(upstream)).then(|| session.owner());
+        Key {
+            owner,
+            ..self.knowledge_key(session, upstream)
+        }
+    }
+
+    fn is_shared(&self, upstream: &str) -> bool {
+        let settings = self.parts.upstreams.settings(upstream);
+        settings.is_some_and(|settings| settings.isolation == Isolation::Shared)
+    }
+}
+
+/// Whether an upstream says when its list changes.
+fn announces(capabilities: &[u8], kind: ListKind) -> bool {
+    let text = std::str::from_utf8(capabilities).unwrap_or("{}");
+    let member = |text, name: &str| {
+        let members = json::members(text).ok()?;
+        let found = members.into_iter().find(|(known, _)| known == name)?;
+        Some(found.1)
+    };
+    member(text, kind.capability()).and_then(|inner| member(inner, "listChanged")) == Some("true")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_declared_flag_announces_changes() {
+        let caps =
+            br#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
+        let of = |kind| announces(caps, kind);
+        assert!(of(ListKind::Tools));
+        assert!(!of(ListKind::Prompts) && !of(ListKind::Resources) && !of(ListKind::Templates));
+    }
+}

@@ -1,0 +1,133 @@
+//! Lists of pure endpoints, answered from what is kept: the bytes of the result are ready, only
+//! the id and what is left of the lifetime are put in. Spec: DESIGN §5, §12; SPEC M-83.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Relay;
+use super::catalog::Place;
+use super::route::Target;
+use crate::call::{Call, Reply};
+use crate::protocol::{Era, Message, json};
+use crate::session::Session;
+use crate::store::lists::{Form, Held, Made};
+use crate::telemetry::metrics::COUNTERS;
+
+/// Nesting of what was within bounds when it came.
+const ANY_DEPTH: usize = usize::MAX;
+
+impl Relay {
+    /// The reply to a list request of a pure endpoint, where a kept page may answer it.
+    pub(super) fn kept_reply(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+    ) -> Option<Reply> {
+        let held = self.held(session, target.place()?)?;
+        let form = Form {
+            endpoint: Arc::clone(&call.endpoint.name),
+            from: Some(held.declared.revision),
+            to: call.revision,
+        };
+        let made = match self.catalog.lists.made(held.digest, form.clone()) {
+            Some(made) => made,
+            None => self.make(call, target, &held, form)?,
+        };
+        COUNTERS.lists_hits.add(1);
+        Some(Reply::Result(made.result(lifetime(&held))))
+    }
+
+    /// The result for this kind of client, kept unless it holds a cursor, which is one caller's.
+    fn make(&self, call: &Call, target: &Target, held: &Held, form: Form) -> Option<Made> {
+        let page = self.page(held)?;
+        let source = self.source(call, Some(Arc::clone(&held.declared)), &target.view);
+        let reply = Reply::Relayed(page.message.clone());
+        // What cannot be shown is asked for again, and fails there.
+        let Reply::Relayed(message) = self.bring_back(call, target, &source, reply).ok()? else {
+            return None;
+        };
+        let timed = held.outlives_calls && call.revision.era() == Era::Modern;
+        let made = if timed {
+            open_end(&message)?
+        } else {
+            whole(&message)?
+        };
+        let next = message.result_member("nextCursor");
+        if next.is_none_or(|next| next == "null") {
+            self.catalog
+                .lists
+                .keep_made(held.digest, form, made.clone());
+        }
+        Some(made)
+    }
+}
+
+impl Target {
+    /// The page that is asked for, where that is all.
+    pub(super) fn place(&self) -> Option<Place<'_>> {
+        let (kind, cursor) = self.page.as_ref()?;
+        Some(Place {
+            upstream: &self.upstream,
+            kind: *kind,
+            cursor: cursor.as_deref(),
+        })
+    }
+}
+
+/// What is left of a page's lifetime.
+pub(super) fn lifetime(held: &Held) -> Duration {
+    held.fresh.saturating_sub(held.asked.elapsed())
+}
+
+/// The result as it stands.
+fn whole(message: &Message) -> Option<Made> {
+    let text = std::str::from_utf8(message.bytes()).ok()?;
+    let span = json::span_of(text, message.result()?)?;
+    Some(Made {
+        text: message.bytes().slice(span),
+        ends_in_ttl: false,
+    })
+}
+
+/// The result without its lifetime, which is to come last.
+fn open_end(message: &Message) -> Option<Made> {
+    let bytes = message.edit().remove_result_member("ttlMs").finish();
+    let message = Message::parse(bytes, ANY_DEPTH).ok()?;
+    let mut text = message.result()?.strip_suffix('}')?.trim_end().to_owned();
+    if !text.ends_with('{') {
+        text.push(',');
+    }
+    text.push_str("\"ttlMs\":");
+    Some(Made {
+        text: Bytes::from(text),
+        ends_in_ttl: true,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(result: &str) -> Message {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+        Message::parse(text.into(), 128).unwrap()
+    }
+
+    #[test]
+    fn a_kept_result_shares_the_bytes_that_came() {
+        let message = reply(r#"{"tools":[ ]}"#);
+        let made = whole(&message).unwrap();
+        assert_eq!(made.text, r#"{"tools":[ ]}"#);
+        assert!(message.bytes().as_ptr_range().contains(&made.text.as_ptr()));
+    }
+
+    #[test]
+    fn only_the_lifetime_is_left_open() {
+        let made = open_end(&reply(r#"{"ttlMs":9000,"tools":[{"ttlMs":1}] }"#)).unwrap();
+        let result = made.result(Duration::from_millis(8500));
+        assert_eq!(result, r#"{"tools":[{"ttlMs":1}],"ttlMs":8500}"#);
+    }
+}

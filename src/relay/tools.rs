@@ -1,0 +1,88 @@
+//! What a tool says of itself, for whoever has to read its schema. Spec: SPEC M-33, M-36.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::catalog::Place;
+use super::lists::MAX_PAGES;
+use super::{Relay, project};
+use crate::call::Call;
+use crate::protocol::methods::ListKind;
+use crate::session::Session;
+
+impl Relay {
+    /// JSON text of the tool that the client calls `name`, as its upstream lists it to this
+    /// caller; nothing when nobody offers it or it cannot be learned. The last list is believed,
+    /// however old, until its upstream says that it changed: only when there is none is the
+    /// upstream asked, once and page by page.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind.
+    pub async fn tool(&self, call: &Call, session: &Arc<Session>, name: &str) -> Option<Bytes> {
+        let (upstream, original) = if self.is_pure(&call.endpoint) {
+            let upstream = call.endpoint.upstreams.first()?;
+            (Arc::clone(upstream), name.to_owned())
+        } else {
+            let owner = self.owner(call, session, ListKind::Tools, name);
+            owner.await.ok()?
+        };
+        if !self.is_shown(call, &upstream, ListKind::Tools, &original) {
+            return None;
+        }
+        match self.listed_tool(session, &upstream, &original) {
+            Known::Found(tool) => Some(tool),
+            Known::Missing => None,
+            Known::Unlisted => {
+                let listed = self.list_one(call, session, &upstream, ListKind::Tools);
+                drop(listed.await);
+                match self.listed_tool(session, &upstream, &original) {
+                    Known::Found(tool) => Some(tool),
+                    Known::Missing | Known::Unlisted => None,
+                }
+            }
+        }
+    }
+
+    /// Whether the session's client sees the output of this tool wrapped, as far as it was listed.
+    pub(super) fn is_wrapped(&self, session: &Session, upstream: &Arc<str>, tool: &str) -> bool {
+        match self.listed_tool(session, upstream, tool) {
+            Known::Found(tool) => std::str::from_utf8(&tool).is_ok_and(project::wraps),
+            Known::Missing | Known::Unlisted => false,
+        }
+    }
+
+    fn listed_tool(&self, session: &Session, upstream: &Arc<str>, name: &str) -> Known {
+        let mut cursor: Option<String> = None;
+        for _ in 0..MAX_PAGES {
+            let place = Place {
+                upstream,
+                kind: ListKind::Tools,
+                cursor: cursor.as_deref(),
+            };
+            let held = session.shelf().last(upstream, place.kind, place.cursor);
+            let Some(page) = held.and_then(|held| self.page(&held)) else {
+                return Known::Unlisted;
+            };
+            if let Some(tool) = page.tool(name) {
+                return Known::Found(tool);
+            }
+            let next = page.message.result_member("nextCursor");
+            let next = next.filter(|next| *next != "null");
+            if next.is_none() || next == cursor.as_deref() {
+                return Known::Missing;
+            }
+            cursor = next.map(str::to_owned);
+        }
+        Known::Missing
+    }
+}
+
+/// What the session's own lists say of a tool.
+enum Known {
+    Found(Bytes),
+    /// The whole list was seen, and does not hold it.
+    Missing,
+    /// Not the whole list was seen.
+    Unlisted,
+}

@@ -1,0 +1,275 @@
+//! Lists that upstreams gave, kept once per distinct content and bounded in bytes. Who may see
+//! which is not known here: sessions hold digests, and a digest is only found by who was given it.
+//! Spec: DESIGN §5 ("Lists are kept once per distinct content").
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+use crate::call::Declared;
+use crate::protocol::methods::ListKind;
+use crate::protocol::{Message, Revision, json};
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
+
+/// What one entry costs besides its text, bytes.
+const OVERHEAD_BYTES: usize = 256;
+/// Items of one page that are found by name.
+const MAX_NAMES: usize = 20_000;
+
+/// SHA-256 of a content.
+pub type Digest = [u8; 32];
+
+/// One page of a list, as its upstream sent it.
+#[derive(Debug)]
+pub struct Page {
+    /// The whole response.
+    pub message: Message,
+    /// Where the items lie that have a name.
+    names: OnceLock<HashMap<Box<str>, Range<usize>>>,
+}
+
+/// A result made out of pages for one kind of client.
+#[derive(Debug, Clone)]
+pub struct Made {
+    /// JSON text of the result; without its end where `ends_in_ttl`.
+    pub text: Bytes,
+    /// Whether the remaining lifetime in milliseconds and the closing brace are still to come.
+    pub ends_in_ttl: bool,
+}
+
+/// What a result was made for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Form {
+    /// The endpoint, which may show only some items.
+    pub endpoint: Arc<str>,
+    /// What the upstream speaks; nothing where several are merged.
+    pub from: Option<Revision>,
+    /// What the client speaks.
+    pub to: Revision,
+}
+
+/// A page that somebody was given: which, and how long it may answer again.
+#[derive(Debug, Clone)]
+pub struct Held {
+    /// Its content.
+    pub digest: Digest,
+    /// When it was asked for.
+    pub asked: Instant,
+    /// How long it may answer again.
+    pub fresh: Duration,
+    /// Whether it may also answer after a `tools/call`, which may have changed it.
+    pub outlives_calls: bool,
+    /// The stretch of unbroken hearing in which it was asked for: while that lasts, it is current.
+    pub stretch: Option<u64>,
+    /// Whether it was asked for by who holds it.
+    pub is_own: bool,
+    /// What the upstream declared when it was asked.
+    pub declared: Arc<Declared>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Key {
+    Page(Digest),
+    Made(Digest, Form),
+}
+
+#[derive(Debug, Clone)]
+enum Content {
+    Page(Arc<Page>),
+    Made(Made),
+}
+
+/// The contents. Cloning shares them.
+#[derive(Debug, Clone)]
+pub struct Lists(Cache<Key, Content>);
+
+impl Lists {
+    /// Keeps at most about `total` bytes, the most used ones.
+    #[must_use]
+    pub fn new(total: usize) -> Self {
+        let weigh = |_: &Key, content: &Content| {
+            let size = match content {
+                Content::Page(page) => page.message.bytes().len(),
+                Content::Made(made) => made.text.len(),
+            };
+            u32::try_from(size + OVERHEAD_BYTES).unwrap_or(u32::MAX)
+        };
+        let cache = Cache::builder()
+            .max_capacity(total as u64)
+            .weigher(weigh)
+            .eviction_listener(|_, _, cause| {
+                if cause.was_evicted() {
+                    COUNTERS.lists_evicted.add(1);
+                }
+            })
+            .build();
+        Self(cache)
+    }
+
+    /// Keeps a page; the digest of its content.
+    #[must_use]
+    pub fn keep(&self, message: &Message) -> Digest {
+        let digest = digest_of([message.result().unwrap_or_default().as_bytes()]);
+        let page = || {
+            Content::Page(Arc::new(Page {
+                message: message.clone(),
+                names: OnceLock::new(),
+            }))
+        };
+        self.0.entry(Key::Page(digest)).or_insert_with(page);
+        self.publish();
+        digest
+    }
+
+    /// A page, if it is still kept.
+    #[must_use]
+    pub fn page(&self, digest: &Digest) -> Option<Arc<Page>> {
+        match self.0.get(&Key::Page(*digest))? {
+            Content::Page(page) => Some(page),
+            Content::Made(_) => None,
+        }
+    }
+
+    /// Keeps what was made out of the content `digest`.
+    pub fn keep_made(&self, digest: Digest, form: Form, made: Made) {
+        self.0.insert(Key::Made(digest, form), Content::Made(made));
+        self.publish();
+    }
+
+    /// What was made out of the content `digest`, if it is still kept.
+    #[must_use]
+    pub fn made(&self, digest: Digest, form: Form) -> Option<Made> {
+        match self.0.get(&Key::Made(digest, form))? {
+            Content::Made(made) => Some(made),
+            Content::Page(_) => None,
+        }
+    }
+
+    fn publish(&self) {
+        let size = i64::try_from(self.0.weighted_size()).unwrap_or(i64::MAX);
+        GAUGES.lists_bytes.set(size);
+    }
+}
+
+impl Page {
+    /// JSON text of the tool called `name`.
+    #[must_use]
+    pub fn tool(&self, name: &str) -> Option<Bytes> {
+        let names = self
+            .names
+            .get_or_init(|| self.read_names().unwrap_or_default());
+        Some(self.message.bytes().slice(names.get(name)?.clone()))
+    }
+
+    fn read_names(&self) -> Option<HashMap<Box<str>, Range<usize>>> {
+        let whole = std::str::from_utf8(self.message.bytes()).ok()?;
+        let items = self.message.result_member(ListKind::Tools.member())?;
+        let mut names = HashMap::new();
+        for item in json::elements(items).ok()?.into_iter().take(MAX_NAMES) {
+            let members = json::members(item).unwrap_or_default();
+            let name = members.iter().find(|(key, _)| key == "name");
+            if let Some(name) = name.and_then(|(_, name)| json::string(name))
+                && let Some(span) = json::span_of(whole, item)
+            {
+                // The first of equal names is the one that lists show.
+                names.entry(name.into()).or_insert(span);
+            }
+        }
+        Some(names)
+    }
+}
+
+impl Made {
+    /// The result, with what is left of its lifetime.
+    #[must_use]
+    pub fn result(&self, ttl: Duration) -> Bytes {
+        if !self.ends_in_ttl {
+            return self.text.clone();
+        }
+        let mut out = Vec::with_capacity(self.text.len() + 24);
+        out.extend_from_slice(&self.text);
+        out.extend_from_slice(ttl.as_millis().to_string().as_bytes());
+        out.push(b'}');
+        out.into()
+    }
+}
+
+/// The digest of several parts, whose borders count.
+pub fn digest_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+    let mut context = Context::new(&SHA256);
+    for part in parts {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(id: u32, tools: &str) -> Message {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"tools":{tools}}}}}"#);
+        Message::parse(text.into(), 128).unwrap()
+    }
+
+    #[test]
+    fn equal_content_is_kept_once() {
+        let lists = Lists::new(1 << 20);
+        let first = lists.keep(&reply(1, r#"[{"name":"a"}]"#));
+        let second = lists.keep(&reply(2, r#"[{"name":"a"}]"#));
+        assert_eq!(first, second);
+        let kept = lists.page(&first).unwrap();
+        assert_eq!(kept.message.id(), Some("1"));
+        assert_ne!(lists.keep(&reply(1, r#"[{"name":"b"}]"#)), first);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_kept() {
+        let lists = Lists::new(1000);
+        let long = format!(r#"[{{"name":"{}"}}]"#, "x".repeat(2000));
+        let digest = lists.keep(&reply(1, &long));
+        lists.0.run_pending_tasks();
+        assert!(lists.page(&digest).is_none());
+    }
+
+    #[test]
+    fn tools_are_found_by_name_the_first_of_equals() {
+        let lists = Lists::new(1 << 20);
+        let digest = lists.keep(&reply(
+            1,
+            r#"[{"name":"a","x":1},5,{"name":"a","x":2},{"name":"b"}]"#,
+        ));
+        let page = lists.page(&digest).unwrap();
+        assert_eq!(page.tool("a").unwrap(), r#"{"name":"a","x":1}"#);
+        assert_eq!(page.tool("b").unwrap(), r#"{"name":"b"}"#);
+        assert_eq!(page.tool("c"), None);
+    }
+
+    #[test]
+    fn the_remaining_lifetime_is_put_in_last() {
+        let made = Made {
+            text: Bytes::from_static(br#"{"tools":[],"ttlMs":"#),
+            ends_in_ttl: true,
+        };
+        assert_eq!(
+            made.result(Duration::from_secs(2)),
+            r#"{"tools":[],"ttlMs":2000}"#
+        );
+    }
+
+    #[test]
+    fn borders_of_parts_count() {
+        let split: [&[u8]; 2] = [b"a", b"bc"];
+        let other: [&[u8]; 2] = [b"ab", b"c"];
+        assert_ne!(digest_of(split), digest_of(other));
+    }
+}

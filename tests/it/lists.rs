@@ -1,0 +1,177 @@
+//! Lists that are answered again without asking. Spec: SPEC M-82, M-85; DESIGN §5.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::harness::http::Actor;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Session, Setup, eventually};
+
+/// Freshness that no test outlives: only events end a list.
+const LONG: &str = "[lists]\nfresh = \"1h\"\n";
+
+struct World {
+    gw: Gateway,
+    stub: HttpStub,
+}
+
+impl World {
+    async fn start(lists: &str, keys: &str, args: &[&str]) -> Self {
+        let stub = HttpStub::start(args).await;
+        let setup = Setup::secured().http("stub", &stub, keys).toml(lists);
+        Self {
+            gw: setup.start().await,
+            stub,
+        }
+    }
+
+    async fn open(&self, who: &str) -> Session {
+        self.gw.principal(who).open("/mcp/stub").await
+    }
+
+    async fn stats(&self) -> Value {
+        let base = self.stub.url.trim_end_matches("/mcp");
+        Actor::new(base, None).get("/stats", &[]).await.json().await
+    }
+
+    /// How often the upstream was asked for its tools.
+    async fn asked(&self) -> u64 {
+        let stats = self.stats().await;
+        stats["counts"]["tools/list"].as_u64().unwrap_or(0)
+    }
+
+    /// Waits until our GET stream to the upstream is open.
+    async fn heard(&self) {
+        eventually("the upstream's GET stream", async || {
+            (self.stats().await["open_get_streams"] == json!(1)).then_some(())
+        })
+        .await;
+    }
+
+    async fn stop(self) {
+        self.gw.stop().await;
+        self.stub.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn an_unchanged_list_is_asked_for_once() {
+    let world = World::start(LONG, "", &["--no-listchanged"]).await;
+    let user = world.open("alice").await;
+    let first = user.request("tools/list", json!({})).await.unwrap();
+    let params = json!({"_meta": {"progressToken": 7}});
+    let second = user.request("tools/list", params).await.unwrap();
+    assert_eq!(first, second);
+    assert_eq!(world.asked().await, 1);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_list_is_asked_for_every_time_where_none_may_be_kept() {
+    let world = World::start("[lists]\nfresh = \"0s\"\n", "", &[]).await;
+    let user = world.open("alice").await;
+    user.tools().await;
+    user.tools().await;
+    assert_eq!(world.asked().await, 2);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn after_a_call_an_upstream_that_announces_nothing_is_asked_again() {
+    let world = World::start(LONG, "", &["--no-listchanged"]).await;
+    let user = world.open("alice").await;
+    let before = user.tools().await;
+    user.text("change_tools", json!({})).await;
+    let after = user.tools().await;
+    assert_ne!(before, after);
+    assert_eq!(world.asked().await, 2);
+    world.stop().await;
+}
+
+// SPEC M-85.
+#[tokio::test]
+async fn an_announced_change_ends_a_list_and_a_call_does_not() {
+    let world = World::start(LONG, "", &[]).await;
+    let user = world.open("alice").await;
+    let mut notices = user.listen().await;
+    user.text("echo", json!({"text": "opens the upstream"}))
+        .await;
+    world.heard().await;
+    let before = user.tools().await;
+    user.text("echo", json!({"text": "changes nothing"})).await;
+    assert_eq!(user.tools().await, before);
+    assert_eq!(world.asked().await, 1);
+    user.text("change_tools", json!({})).await;
+    notices.until("notifications/tools/list_changed").await;
+    assert_ne!(user.tools().await, before);
+    assert_eq!(world.asked().await, 2);
+    world.stop().await;
+}
+
+// SPEC M-82.
+#[rstest]
+#[case("session", 2)]
+#[case("principal", 2)]
+#[case("shared", 1)]
+#[tokio::test]
+async fn users_see_each_others_lists_only_of_a_shared_upstream(
+    #[case] isolation: &str,
+    #[case] asked: u64,
+) {
+    let keys = format!("isolation = \"{isolation}\"");
+    let world = World::start(LONG, &keys, &[]).await;
+    world.open("alice").await.tools().await;
+    world.open("bob").await.tools().await;
+    assert_eq!(world.asked().await, asked);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_second_session_of_a_user_may_begin_with_the_list_of_the_first() {
+    let world = World::start(LONG, "", &["--no-listchanged"]).await;
+    let first = world.open("alice").await;
+    first.tools().await;
+    let second = world.open("alice").await;
+    let began_with = second.tools().await;
+    assert_eq!(world.asked().await, 1);
+    // What happened in a session is its own: it lists for itself from now on.
+    second.text("change_tools", json!({})).await;
+    assert_ne!(second.tools().await, began_with);
+    assert_eq!(first.tools().await, began_with);
+    assert_eq!(world.asked().await, 2);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn pages_are_kept_by_their_cursor() {
+    let args = ["--no-listchanged", "--list-page-size", "3", "--tools", "7"];
+    let world = World::start(LONG, "", &args).await;
+    let user = world.open("alice").await;
+    let first = user.tools().await;
+    assert_eq!(first.len(), 7);
+    assert_eq!(user.tools().await, first);
+    assert_eq!(world.asked().await, 3);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_merged_list_is_made_of_kept_ones() {
+    let world = World::start(LONG, "", &["--no-listchanged"]).await;
+    let other = HttpStub::start(&["--no-listchanged"]).await;
+    let setup = Setup::secured()
+        .http("a", &world.stub, "")
+        .http("b", &other, "")
+        .toml(LONG);
+    let gw = setup.start().await;
+    let user = gw.principal("alice").open("/mcp").await;
+    let first = user.tools().await;
+    assert_eq!(user.tools().await, first);
+    assert_eq!(world.asked().await, 1);
+    // A call of one upstream disturbs its own list only.
+    user.text("b__change_tools", json!({})).await;
+    assert_ne!(user.tools().await, first);
+    assert_eq!(world.asked().await, 1);
+    gw.stop().await;
+    other.stop().await;
+    world.stop().await;
+}
