@@ -54,6 +54,13 @@ reference: ## Writes config/gateway.reference.toml anew
 	cargo run --quiet --locked -- check --reference > config/gateway.reference.toml.new
 	mv config/gateway.reference.toml.new config/gateway.reference.toml
 
+MATRIX := cargo test --locked --features stubs --test it -- --include-ignored --exact matrix
+
+.PHONY: compatibility
+compatibility: preconditions ## Tries every pairing of clients and upstreams; writes docs/compatibility.md
+	$(MATRIX)::every_cell_does_what_the_rules_say
+	DRAWBRIDGE_WRITE=1 $(MATRIX)::the_page_on_compatibility_says_what_the_rules_say
+
 # Built without optimisation: they run for a second and would compile for minutes.
 $(TOOLS)/deny-$(DENY):
 	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-deny@$(DENY)
@@ -80,11 +87,12 @@ bench: drill ## Measures CPU, memory and start-up beside nginx; writes docs/benc
 	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json
 
 .PHONY: soak
-soak: drill ## The long forms: 1,000 disconnects, 5,000 abandoned stdio sessions, kills, drains
+soak: drill ## The long forms: 1,000 disconnects, 5,000 abandoned stdio sessions, kills, drains, all pairings
 	$(DRILL) resumption --disconnects 1000
 	$(DRILL) kills --rounds 10
 	$(DRILL) drain --rounds 10
 	$(DRILL) lifecycle --sessions 5000
+	$(MATRIX)::every_cell_does_what_the_rules_say
 
 .PHONY: image-check
 image-check: preconditions ## Builds the container image and runs it once (Debian, root; no daemon)

@@ -29,6 +29,7 @@ mod isolation;
 mod lifecycle;
 mod limits;
 mod lists;
+mod matrix;
 mod merged;
 mod misbehaviour;
 mod modern;

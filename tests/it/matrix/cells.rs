@@ -1,0 +1,234 @@
+//! The axes of the matrix, its cells, and a selection of cells that shows every pair of values.
+
+use std::collections::HashSet;
+
+/// A published revision, oldest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Revision {
+    /// 2024-11-05
+    R1,
+    /// 2025-03-26
+    R2,
+    /// 2025-06-18
+    R3,
+    /// 2025-11-25
+    R4,
+    /// 2026-07-28
+    R5,
+}
+
+pub(super) use Revision::{R1, R2, R3, R4, R5};
+
+impl Revision {
+    /// The wire form.
+    pub(super) fn wire(self) -> &'static str {
+        match self {
+            R1 => "2024-11-05",
+            R2 => "2025-03-26",
+            R3 => "2025-06-18",
+            R4 => "2025-11-25",
+            R5 => "2026-07-28",
+        }
+    }
+
+    /// Without a handshake, every request by itself.
+    pub(super) fn is_modern(self) -> bool {
+        self == R5
+    }
+}
+
+/// What carries the client's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Front {
+    Streamable,
+}
+
+impl Front {
+    pub(super) const ALL: [Self; 1] = [Self::Streamable];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Streamable => "Streamable HTTP",
+        }
+    }
+}
+
+/// What carries the upstream's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Back {
+    Stdio,
+    /// Streamable HTTP that answers every POST with one JSON object.
+    Json,
+    /// Streamable HTTP that answers every POST with an event stream.
+    Sse,
+}
+
+impl Back {
+    pub(super) const ALL: [Self; 3] = [Self::Stdio, Self::Json, Self::Sse];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::Json => "HTTP, JSON",
+            Self::Sse => "HTTP, SSE",
+        }
+    }
+
+    /// As a part of an upstream's name.
+    fn tag(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::Json => "json",
+            Self::Sse => "sse",
+        }
+    }
+}
+
+/// What the endpoint shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Shape {
+    /// One upstream as it is.
+    Pure,
+    /// Two upstreams whose names are the same.
+    Merged,
+}
+
+/// The other upstream of every merged endpoint.
+pub(super) const TWIN: &str = "twin";
+
+/// One client, one upstream and what lies between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Cell {
+    pub(super) client: Revision,
+    pub(super) front: Front,
+    pub(super) upstream: Revision,
+    pub(super) back: Back,
+    pub(super) shape: Shape,
+}
+
+impl Cell {
+    /// Every cell that can be.
+    pub(super) fn all() -> Vec<Self> {
+        let mut cells = Vec::new();
+        for client in CLIENTS {
+            for front in Front::ALL {
+                for upstream in UPSTREAMS {
+                    for back in Back::ALL {
+                        for shape in [Shape::Pure, Shape::Merged] {
+                            cells.push(Self {
+                                client,
+                                front,
+                                upstream,
+                                back,
+                                shape,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        cells
+    }
+
+    /// A selection of [`Self::all`] in which every possible pair of values of two axes occurs.
+    pub(super) fn pairwise() -> Vec<Self> {
+        let all = Self::all();
+        let mut missing: HashSet<_> = all.iter().flat_map(|cell| cell.pairs()).collect();
+        let mut chosen = Vec::new();
+        while !missing.is_empty() {
+            let gain = |cell: &Self| cell.pairs().iter().filter(|p| missing.contains(*p)).count();
+            // The last of the best, so that the selection is the same on every run.
+            let best = *all.iter().max_by_key(|cell| gain(cell)).unwrap();
+            for pair in best.pairs() {
+                missing.remove(&pair);
+            }
+            chosen.push(best);
+        }
+        chosen
+    }
+
+    /// The pairs of values that it shows; each value is an axis and a number on it.
+    fn pairs(self) -> Vec<[(u8, u8); 2]> {
+        let values = [
+            (0, self.client as u8),
+            (1, self.front as u8),
+            (2, self.upstream as u8),
+            (3, self.back as u8),
+            (4, self.shape as u8),
+        ];
+        let mut pairs = Vec::new();
+        for (number, first) in values.iter().enumerate() {
+            pairs.extend(values[number + 1..].iter().map(|second| [*first, *second]));
+        }
+        pairs
+    }
+
+    /// The upstream's name in the configuration.
+    pub(super) fn upstream_name(self) -> String {
+        format!("r{}-{}", self.upstream as u8 + 1, self.back.tag())
+    }
+
+    /// The path of the endpoint.
+    pub(super) fn path(self) -> String {
+        match self.shape {
+            Shape::Pure => format!("/mcp/{}", self.upstream_name()),
+            Shape::Merged => format!("/mcp/m-{}", self.upstream_name()),
+        }
+    }
+
+    /// The name of a tool or prompt, as the endpoint shows it.
+    pub(super) fn name(self, name: &str) -> String {
+        match self.shape {
+            Shape::Pure => name.to_owned(),
+            Shape::Merged => format!("{}__{name}", self.upstream_name()),
+        }
+    }
+
+    /// A URI, as the endpoint shows it.
+    pub(super) fn uri(self, uri: &str) -> String {
+        match self.shape {
+            Shape::Pure => uri.to_owned(),
+            Shape::Merged => format!("{}+{uri}", self.upstream_name()),
+        }
+    }
+
+    /// Somebody whom no other cell knows.
+    pub(super) fn somebody(self, who: &str) -> String {
+        let Self { client, front, .. } = self;
+        let path = self.path();
+        format!(
+            "{who}-{client:?}-{front:?}-{}",
+            path.trim_start_matches('/')
+        )
+    }
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let shape = match self.shape {
+            Shape::Pure => "pure",
+            Shape::Merged => "merged",
+        };
+        write!(
+            f,
+            "client {} over {}, upstream {} over {}, {shape}",
+            self.client.wire(),
+            self.front.name(),
+            self.upstream.wire(),
+            self.back.name()
+        )
+    }
+}
+
+/// The revisions that clients speak here.
+const CLIENTS: [Revision; 4] = [R1, R2, R3, R4];
+/// The revisions that upstreams speak here.
+const UPSTREAMS: [Revision; 4] = [R1, R2, R3, R4];
+
+#[test]
+fn the_selection_shows_every_pair() {
+    let shown: HashSet<_> = Cell::pairwise().iter().flat_map(|c| c.pairs()).collect();
+    let possible: HashSet<_> = Cell::all().iter().flat_map(|c| c.pairs()).collect();
+    assert_eq!(shown, possible);
+    assert!(Cell::pairwise().len() * 3 < Cell::all().len());
+}

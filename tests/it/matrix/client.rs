@@ -1,0 +1,367 @@
+//! A client of any revision: says the same things in the words of its own.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::cells::{Cell, R3, R4, R5, Revision};
+use crate::harness::events::EventStream;
+use crate::harness::session::{Exchange, Reply, reply_of};
+use crate::harness::{Actor, Session, within};
+
+const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+/// Rounds of questions that a call may take.
+const MAX_ROUNDS: usize = 10;
+
+/// One client of one endpoint.
+pub(super) struct Client {
+    pub(super) actor: Actor,
+    pub(super) revision: Revision,
+    pub(super) path: String,
+    wire: Wire,
+    next: AtomicI64,
+    wants_logs: AtomicBool,
+}
+
+enum Wire {
+    /// Streamable HTTP with a session.
+    Session(Box<Session>),
+    /// Streamable HTTP, every request by itself.
+    Modern,
+}
+
+/// What a client answers to a question, a result or an error object.
+pub(super) type Answer = Result<Value, Value>;
+
+/// A finished exchange.
+#[derive(Debug)]
+pub(super) struct Talk {
+    pub(super) notices: Vec<Value>,
+    /// Questions that were asked meanwhile, with `method` and `params`.
+    pub(super) questions: Vec<Value>,
+    pub(super) reply: Reply,
+}
+
+/// An exchange that goes on. Dropping it closes its connection.
+pub(super) struct Running {
+    pub(super) id: i64,
+    messages: mpsc::Receiver<Value>,
+    /// The newest event id.
+    pub(super) last_event: Arc<Mutex<Option<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Running {
+    /// The next message; `None` at the end.
+    pub(super) async fn next(&mut self) -> Option<Value> {
+        within("the next message", self.messages.recv()).await
+    }
+}
+
+/// A stream of what concerns no call.
+pub(super) struct Ear(EventStream);
+
+impl Ear {
+    /// Waits for a notice of `method`, unless it is in `heard` already.
+    pub(super) async fn hears(&mut self, method: &str, heard: &[Value]) -> Value {
+        match heard.iter().find(|notice| notice["method"] == method) {
+            Some(notice) => notice.clone(),
+            None => self.0.until(method).await,
+        }
+    }
+}
+
+/// Everything that a client of `revision` can be asked.
+fn capabilities(revision: Revision) -> Value {
+    let mut capabilities = json!({"sampling": {}, "roots": {}});
+    if !revision.is_modern() {
+        capabilities["roots"] = json!({"listChanged": true});
+    }
+    if revision >= R4 {
+        capabilities["elicitation"] = json!({"form": {}, "url": {}});
+    } else if revision == R3 {
+        capabilities["elicitation"] = json!({});
+    }
+    capabilities
+}
+
+impl Client {
+    /// Connects `actor` as the client of `cell`.
+    pub(super) async fn open(actor: Actor, cell: Cell) -> Self {
+        let (path, revision) = (cell.path(), cell.client);
+        let wire = if revision.is_modern() {
+            Wire::Modern
+        } else {
+            let capabilities = capabilities(revision);
+            let session = actor.open_as(&path, revision.wire(), capabilities).await;
+            assert_eq!(session.revision, revision.wire());
+            Wire::Session(Box::new(session))
+        };
+        Self {
+            actor,
+            revision,
+            path,
+            wire,
+            next: AtomicI64::new(100),
+            wants_logs: AtomicBool::new(false),
+        }
+    }
+
+    /// The session, of those that have one.
+    pub(super) fn session(&self) -> &Session {
+        match &self.wire {
+            Wire::Session(session) => session,
+            Wire::Modern => panic!("a modern client has no session"),
+        }
+    }
+
+    /// A message of this client, whole.
+    fn message(&self, id: Option<i64>, method: &str, mut params: Value) -> Value {
+        if let Wire::Modern = self.wire {
+            let mut meta = params["_meta"].take();
+            meta[PROTOCOL_VERSION] = R5.wire().into();
+            meta[CAPABILITIES] = capabilities(R5);
+            if self.wants_logs.load(Ordering::Relaxed) {
+                meta[LOG_LEVEL] = "debug".into();
+            }
+            params["_meta"] = meta;
+        }
+        let mut message = json!({"jsonrpc": "2.0", "method": method, "params": params});
+        if let Some(id) = id {
+            message["id"] = id.into();
+        }
+        message
+    }
+
+    fn headers(&self, message: &Value) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        match &self.wire {
+            Wire::Session(session) => session
+                .headers()
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            Wire::Modern => {
+                let mut headers = vec![
+                    ("mcp-protocol-version".to_owned(), R5.wire().to_owned()),
+                    ("mcp-method".to_owned(), text(&message["method"])),
+                ];
+                let params = &message["params"];
+                let name = ["name", "uri"]
+                    .into_iter()
+                    .find(|key| params[key].is_string());
+                headers.extend(name.map(|key| ("mcp-name".to_owned(), text(&params[key]))));
+                headers
+            }
+        }
+    }
+
+    async fn post(&self, message: &Value) -> crate::harness::Answer {
+        let headers = self.headers(message);
+        let headers: Vec<_> = headers
+            .iter()
+            .map(|(n, v)| (n.as_str(), v.as_str()))
+            .collect();
+        self.actor.post(&self.path, &headers, message).await
+    }
+
+    /// Starts a request without waiting for anything.
+    pub(super) fn start(&self, method: &str, params: Value) -> Running {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let message = self.message(Some(id), method, params);
+        let headers = self.headers(&message);
+        let (actor, path) = (self.actor.clone(), self.path.clone());
+        let (sender, messages) = mpsc::channel(1000);
+        let last_event = Arc::new(Mutex::new(None));
+        let newest = Arc::clone(&last_event);
+        let task = tokio::spawn(async move {
+            let headers: Vec<_> = headers
+                .iter()
+                .map(|(n, v)| (n.as_str(), v.as_str()))
+                .collect();
+            let answer = actor.post(&path, &headers, &message).await;
+            let mut exchange = if answer.is_stream() {
+                Exchange::Stream(answer.events())
+            } else {
+                Exchange::Whole(Some(answer.json().await))
+            };
+            while let Some(message) = exchange.next().await {
+                if let Exchange::Stream(stream) = &exchange {
+                    newest.lock().unwrap().clone_from(&stream.last_id);
+                }
+                if sender.send(message).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Running {
+            id,
+            messages,
+            last_event,
+            task,
+        }
+    }
+
+    /// Sends a request and answers every question until its reply comes.
+    pub(super) async fn talk(
+        &self,
+        method: &str,
+        params: Value,
+        answer: impl Fn(&Value) -> Answer,
+    ) -> Talk {
+        let mut talk = Talk {
+            notices: Vec::new(),
+            questions: Vec::new(),
+            reply: Err(Value::Null),
+        };
+        let mut again = params.clone();
+        for _ in 0..MAX_ROUNDS {
+            let mut running = self.start(method, again);
+            self.follow(&mut running, &mut talk, &answer).await;
+            let Ok(result) = &talk.reply else { return talk };
+            if result["resultType"] != "input_required" {
+                return talk;
+            }
+            // Spec: SPEC M-63: the same parameters, the answers, the exact state.
+            again = params.clone();
+            if let Some(state) = result.get("requestState") {
+                again["requestState"] = state.clone();
+            }
+            let mut answers = json!({});
+            for (key, question) in result["inputRequests"].as_object().into_iter().flatten() {
+                talk.questions.push(question.clone());
+                // There is no form for an error: such a question stays open.
+                if let Ok(result) = answer(question) {
+                    answers[key] = result;
+                }
+            }
+            again["inputResponses"] = answers;
+        }
+        panic!("no end after {MAX_ROUNDS} rounds: {talk:?}");
+    }
+
+    /// Follows one exchange to its reply.
+    async fn follow(
+        &self,
+        running: &mut Running,
+        talk: &mut Talk,
+        answer: &impl Fn(&Value) -> Answer,
+    ) {
+        while let Some(message) = running.next().await {
+            match (message.get("method"), message.get("id")) {
+                (Some(_), Some(id)) => {
+                    assert!(!self.revision.is_modern(), "a request to a modern client");
+                    let reply = match answer(&message) {
+                        Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+                        Err(error) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
+                    };
+                    assert_eq!(self.post(&reply).await.status(), 202);
+                    talk.questions.push(message);
+                }
+                (Some(_), None) => talk.notices.push(message),
+                (None, _) => {
+                    assert_eq!(message["id"], running.id, "{message}");
+                    talk.reply = reply_of(message);
+                    return;
+                }
+            }
+        }
+        panic!("the stream ended without a reply, after {talk:?}");
+    }
+
+    /// Sends a request that no question interrupts.
+    pub(super) async fn request(&self, method: &str, params: Value) -> Reply {
+        self.talk(method, params, |question| panic!("asked {question}"))
+            .await
+            .reply
+    }
+
+    /// Calls a tool that no question interrupts.
+    pub(super) async fn call(&self, tool: &str, arguments: Value) -> Reply {
+        self.request("tools/call", json!({"name": tool, "arguments": arguments}))
+            .await
+    }
+
+    /// Sends a notification; its HTTP status.
+    pub(super) async fn notify(&self, method: &str, params: Value) -> u16 {
+        self.post(&self.message(None, method, params))
+            .await
+            .status()
+    }
+
+    /// All pages of a list.
+    pub(super) async fn pages(&self, method: &str) -> Vec<Value> {
+        let mut pages = Vec::new();
+        let mut params = json!({});
+        loop {
+            let page = self.request(method, params).await.expect("a page");
+            let next = page.get("nextCursor").cloned();
+            pages.push(page);
+            assert!(pages.len() < 20, "no end of {method}");
+            match next {
+                Some(cursor) => params = json!({ "cursor": cursor }),
+                None => return pages,
+            }
+        }
+    }
+
+    /// From now on log messages of every level are wanted.
+    pub(super) async fn want_logs(&self) {
+        self.wants_logs.store(true, Ordering::Relaxed);
+        if !self.revision.is_modern() {
+            let done = self
+                .request("logging/setLevel", json!({"level": "debug"}))
+                .await;
+            done.expect("the level is set");
+        }
+    }
+
+    /// Opens the stream for changes of lists and of these resources.
+    pub(super) async fn listen(&self, uris: &[String]) -> Ear {
+        if let Wire::Session(session) = &self.wire {
+            for uri in uris {
+                let done = self
+                    .request("resources/subscribe", json!({ "uri": uri }))
+                    .await;
+                done.expect("a subscription");
+            }
+            return Ear(session.listen().await);
+        }
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let wanted = json!({
+            "toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true,
+            "resourceSubscriptions": uris,
+        });
+        let params = json!({ "notifications": wanted });
+        let message = self.message(Some(id), "subscriptions/listen", params);
+        let mut events = self.post(&message).await.events();
+        let acknowledged = events.message().await.expect("an acknowledgement");
+        let honoured = &acknowledged["params"]["notifications"];
+        assert_eq!(honoured["toolsListChanged"], true, "{acknowledged}");
+        assert_eq!(
+            honoured["resourceSubscriptions"],
+            json!(uris),
+            "{acknowledged}"
+        );
+        Ear(events)
+    }
+
+    /// Says goodbye, where the revision has a word for it.
+    pub(super) async fn end(&self) {
+        if let Wire::Session(session) = &self.wire {
+            session.delete().await;
+        }
+    }
+}

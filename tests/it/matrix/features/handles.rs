@@ -1,0 +1,77 @@
+//! Handles in the hands of another user, who must learn nothing from them (BRIDGING §4.1).
+
+use serde_json::{Value, json};
+
+use super::basics::failure;
+use super::{Outcome, Place};
+
+pub(super) async fn session(place: &Place) -> Outcome {
+    let stranger = place.other("thief").await;
+    let owner = place.client.session();
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let headers = owner.headers();
+    let answer = stranger
+        .actor
+        .post(&stranger.path, &headers, &message)
+        .await;
+    Outcome::Status(answer.status())
+}
+
+pub(super) async fn event(place: &Place) -> Outcome {
+    let stranger = place.other("thief").await;
+    let mut running = place.client.start(
+        "tools/call",
+        json!({
+            "name": place.cell.name("notices"), "arguments": {"n": 1},
+            "_meta": {"progressToken": 1},
+        }),
+    );
+    while running.next().await.is_some() {}
+    let event = running
+        .last_event
+        .lock()
+        .unwrap()
+        .clone()
+        .expect("events have ids");
+    // Its owner is let in.
+    assert_eq!(place.client.session().resume(&event).await.status(), 200);
+    Outcome::Status(stranger.session().resume(&event).await.status())
+}
+
+pub(super) async fn cursor(place: &Place) -> Outcome {
+    let stranger = place.other("thief").await;
+    let first = place
+        .client
+        .request("tools/list", json!({}))
+        .await
+        .expect("a page");
+    let params = json!({ "cursor": first["nextCursor"] });
+    let own = place.client.request("tools/list", params.clone()).await;
+    assert_eq!(failure(&own), Outcome::Works, "{own:?}");
+    failure(&stranger.request("tools/list", params).await)
+}
+
+pub(super) async fn state(place: &Place) -> Outcome {
+    let stranger = place.other("thief").await;
+    let params = json!({"name": place.cell.name("ask_form"), "arguments": {}});
+    let mut running = place.client.start("tools/call", params.clone());
+    let interim = loop {
+        let message = running.next().await.expect("an interim result");
+        if message.get("method").is_none() {
+            break message["result"].clone();
+        }
+    };
+    assert_eq!(interim["resultType"], "input_required", "{interim}");
+    let mut again = params;
+    again["requestState"] = interim["requestState"].clone();
+    let keys = interim["inputRequests"].as_object().unwrap().keys();
+    let answer = json!({"action": "accept", "content": {"name": "Mallory"}});
+    again["inputResponses"] = keys
+        .map(|key| (key.clone(), answer.clone()))
+        .collect::<Value>();
+    let stolen = failure(&stranger.request("tools/call", again.clone()).await);
+    // Its owner goes on as if nothing had been.
+    let own = place.client.request("tools/call", again).await;
+    assert_eq!(failure(&own), Outcome::Works, "{own:?}");
+    stolen
+}

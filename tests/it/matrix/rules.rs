@@ -1,0 +1,121 @@
+//! What must come of each feature in each cell, computed from the revisions: BRIDGING §2, §3, §6.
+
+use super::cells::{Back, Cell, R3, R4, R5, Shape};
+use super::features::{Feature, Outcome};
+
+/// What must come of a feature in a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) outcome: Outcome,
+    /// Why it is not simply "works"; empty where it is.
+    pub(super) why: &'static str,
+    /// What comes of it today instead, and why: a gap that is known.
+    pub(super) gap: Option<(Outcome, &'static str)>,
+}
+
+impl Claim {
+    /// What a test must see.
+    pub(super) fn today(self) -> Outcome {
+        self.gap.map_or(self.outcome, |(outcome, _)| outcome)
+    }
+}
+
+/// What must come of `feature` in `cell`; nothing where the feature cannot arise.
+pub(super) fn claim(feature: Feature, cell: Cell) -> Option<Claim> {
+    let (outcome, why) = expected(feature, cell)?;
+    let gap = gap(feature, cell);
+    Some(Claim { outcome, why, gap })
+}
+
+/// Known gaps between what must be and what is.
+fn gap(_feature: Feature, _cell: Cell) -> Option<(Outcome, &'static str)> {
+    None
+}
+
+#[expect(
+    clippy::match_same_arms,
+    reason = "one feature after the other, each with its own reason"
+)]
+fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
+    let Cell {
+        client,
+        upstream,
+        back,
+        shape,
+        ..
+    } = cell;
+    let modern = client.is_modern();
+    let works = Some((Outcome::Works, ""));
+    match feature {
+        Feature::Lists
+        | Feature::Pages
+        | Feature::Call
+        | Feature::Read
+        | Feature::Prompt
+        | Feature::Complete
+        | Feature::ListChanged
+        | Feature::ResourceUpdated
+        | Feature::Roots
+        | Feature::Sampling => works,
+        // One JSON object has no room for what comes before the reply.
+        Feature::Progress => (back != Back::Json).then_some((Outcome::Works, "")),
+        Feature::Logs if back == Back::Json && upstream.is_modern() => None,
+        Feature::Logs if back == Back::Json && modern => Some((Outcome::Dropped, UNATTRIBUTED)),
+        Feature::Logs => works,
+        Feature::Form | Feature::Declined | Feature::Two => {
+            (upstream >= R3).then(|| asked(cell, client >= R3))
+        }
+        Feature::Url => (upstream >= R4).then(|| asked(cell, client >= R4)),
+        // In the modern era a question has no error as its answer; the client just stays away.
+        Feature::SamplingRefused if modern => None,
+        Feature::SamplingRefused if upstream.is_modern() => Some((Outcome::ToolError, NO_ERROR)),
+        Feature::SamplingRefused => works,
+        Feature::CancelNotice if modern => Some((Outcome::RunsOn, CLOSE_CANCELS)),
+        Feature::CancelNotice => Some((Outcome::Cancelled, "")),
+        Feature::CancelClose if modern => Some((Outcome::Cancelled, "")),
+        Feature::CancelClose => Some((Outcome::RunsOn, MAY_COME_BACK)),
+        Feature::CancelEnd => (!modern).then_some((Outcome::Cancelled, "")),
+        Feature::NoResource if modern => Some((Outcome::Error(-32602), NOT_FOUND)),
+        Feature::NoResource => Some((Outcome::Error(-32002), NOT_FOUND)),
+        Feature::NoTool => Some((Outcome::Error(-32602), "")),
+        Feature::NoMethod => Some((Outcome::Error(-32601), "")),
+        Feature::Crash => Some((Outcome::ToolError, LOST)),
+        Feature::Unauthorized => (back != Back::Stdio).then_some((Outcome::ToolError, NO_401)),
+        Feature::Forgotten => {
+            (back == Back::Stdio || !upstream.is_modern()).then_some((Outcome::Works, ""))
+        }
+        Feature::Slow => Some((Outcome::ToolError, TIMEOUT)),
+        Feature::StolenSession => (!modern).then_some((Outcome::Status(404), AS_UNKNOWN)),
+        Feature::StolenEvent => {
+            (!modern && back != Back::Json).then_some((Outcome::Status(404), AS_UNKNOWN))
+        }
+        // A merged list has one page.
+        Feature::StolenCursor => {
+            (shape == Shape::Pure).then_some((Outcome::Error(-32602), AS_UNKNOWN))
+        }
+        Feature::StolenState => {
+            (modern && upstream >= R3).then_some((Outcome::Error(-32602), AS_UNKNOWN))
+        }
+    }
+}
+
+/// A question that the client's revision has, or not.
+fn asked(cell: Cell, has: bool) -> (Outcome, &'static str) {
+    match has {
+        true => (Outcome::Works, ""),
+        false if cell.upstream == R5 => (Outcome::ToolError, CANNOT_BE_ASKED),
+        false => (Outcome::Refused, NEVER_SHOWN),
+    }
+}
+
+const UNATTRIBUTED: &str = "a log message that names no call cannot be given to one";
+const NO_ERROR: &str = "the upstream can only be answered with a result, so the call fails";
+const CLOSE_CANCELS: &str = "a posted notification could name anybody's call; closing cancels";
+const MAY_COME_BACK: &str = "the client may come back with `Last-Event-ID`";
+const NOT_FOUND: &str = "-32602 since 2026-07-28, -32002 before";
+const LOST: &str = "whether the call ran is unknown, so it is not repeated";
+const NO_401: &str = "what is between the gateway and its upstream is no challenge to the client";
+const TIMEOUT: &str = "the upstream is told that the call is cancelled";
+const AS_UNKNOWN: &str = "as if the handle had never existed";
+const CANNOT_BE_ASKED: &str = "the upstream learns beforehand that the client cannot be asked";
+const NEVER_SHOWN: &str = "the upstream is told -32601 and goes on";
