@@ -4,6 +4,7 @@
 //! handed to the background and goes on (DESIGN §3, "Who outlives whom").
 
 use std::convert::Infallible;
+use std::fmt::Write as _;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,16 +17,23 @@ use tokio::time::{Instant, Sleep};
 use super::exchange::Running;
 use crate::protocol::sse;
 use crate::session::{EventId, Next, Reader, StreamPermit};
+use crate::store::events::Event;
 
 /// What a client is told to wait before it comes back, milliseconds.
 const RETRY_MS: u64 = 500;
+
+/// Bytes around the data of an event, and the digits of its position.
+const ROOM: usize = 64;
 
 type Ends = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The body.
 pub(super) struct EventBody {
     reader: Reader,
-    tag: u64,
+    /// The id of the last event; only its end differs from one to the next.
+    id: String,
+    /// Length of what all ids have in common.
+    stem: usize,
     running: Option<Running>,
     keep_alive: Pin<Box<Sleep>>,
     keep_alive_every: Duration,
@@ -50,9 +58,11 @@ pub(super) struct Parts {
 
 impl EventBody {
     pub(super) fn new(parts: Parts) -> Self {
+        let id = EventId::stem(parts.tag, parts.reader.stream().number());
         Self {
             reader: parts.reader,
-            tag: parts.tag,
+            stem: id.len(),
+            id,
             running: parts.running,
             keep_alive: Box::pin(tokio::time::sleep(parts.keep_alive)),
             keep_alive_every: parts.keep_alive,
@@ -68,6 +78,8 @@ impl EventBody {
         loop {
             match self.reader.poll_next(cx) {
                 Poll::Ready(Next::Events(events)) => {
+                    let room = |event: &Event| event.payload.len() + self.stem + ROOM;
+                    out.reserve(events.iter().map(room).sum());
                     for event in events {
                         self.encode(&event, out);
                     }
@@ -81,18 +93,14 @@ impl EventBody {
         }
     }
 
-    fn encode(&self, event: &crate::store::events::Event, out: &mut BytesMut) {
-        let stream = self.reader.stream().number();
-        let id = EventId {
-            tag: self.tag,
-            stream,
-            seq: event.seq,
-        }
-        .to_string();
+    fn encode(&mut self, event: &Event, out: &mut BytesMut) {
+        self.id.truncate(self.stem);
+        // Writing to a String cannot fail.
+        let _ = write!(self.id, "{}", event.seq);
         if !event.payload.is_empty() {
-            sse::encode_event(out, Some(&id), &event.payload);
+            sse::encode_event(out, Some(&self.id), &event.payload);
         } else if self.polls && !event.last {
-            sse::encode_priming(out, &id, RETRY_MS);
+            sse::encode_priming(out, &self.id, RETRY_MS);
         }
     }
 }

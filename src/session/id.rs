@@ -105,6 +105,14 @@ impl EventId {
     }
 }
 
+impl EventId {
+    /// What the ids of all events of a stream begin with; the position follows.
+    #[must_use]
+    pub fn stem(tag: u64, stream: u32) -> String {
+        format!("{tag:016x}.{stream}.")
+    }
+}
+
 impl std::fmt::Display for EventId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:016x}.{}.{}", self.tag, self.stream, self.seq)
@@ -174,5 +182,7 @@ mod tests {
         ] {
             assert_eq!(EventId::parse(bad), None, "{bad}");
         }
+        let built = format!("{}{}", EventId::stem(id.tag, id.stream), id.seq);
+        assert_eq!(built, id.to_string());
     }
 }

@@ -18,6 +18,9 @@ pub(crate) struct Scanner<'a> {
     max_depth: usize,
 }
 
+/// From this many words of eight bytes on, a string is looked through in blocks.
+const WORDS_OF_A_LONG_STRING: usize = 4;
+
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
@@ -273,10 +276,12 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Moves to the next quote, backslash or control character, eight bytes at a time.
+    /// Moves to the next quote, backslash or control character: eight bytes at a time, and more
+    /// once the string has proved to be a long one.
     #[inline]
     fn plain(&mut self) {
         let mut rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
+        let mut words = 0;
         while let Some((chunk, tail)) = rest.split_first_chunk::<8>() {
             let word = u64::from_le_bytes(*chunk);
             let quote = word ^ (ONES * u64::from(b'"'));
@@ -292,10 +297,14 @@ impl<'a> Scanner<'a> {
             }
             self.at += 8;
             rest = tail;
+            words += 1;
+            if words == WORDS_OF_A_LONG_STRING {
+                let far = plain_blocks(rest);
+                self.at += far;
+                rest = rest.get(far..).unwrap_or_default();
+            }
         }
-        let stop = rest
-            .iter()
-            .position(|&b| b == b'"' || b == b'\\' || b < 0x20);
+        let stop = rest.iter().position(|&byte| ends_plain(byte));
         self.at += stop.unwrap_or(rest.len());
     }
 
@@ -317,4 +326,22 @@ impl<'a> Scanner<'a> {
             _ => Err(Flaw::Syntax),
         }
     }
+}
+
+/// What ends a run of plain characters in a string.
+fn ends_plain(byte: u8) -> bool {
+    byte == b'"' || byte == b'\\' || byte < 0x20
+}
+
+/// How many bytes at the start of `text` lie in blocks of plain characters only. Without a branch
+/// per byte, so that the compiler uses wide instructions.
+fn plain_blocks(text: &[u8]) -> usize {
+    const BLOCK: usize = 32;
+    let (blocks, _) = text.as_chunks::<BLOCK>();
+    let is_plain = |block: &&[u8; BLOCK]| {
+        !block
+            .iter()
+            .fold(false, |ends, &byte| ends | ends_plain(byte))
+    };
+    blocks.iter().take_while(is_plain).count() * BLOCK
 }

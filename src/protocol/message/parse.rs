@@ -137,36 +137,50 @@ impl Reader {
         }
     }
 
-    fn top<'a>(&self, text: &'a str, name: &str) -> Option<(usize, &'a str)> {
-        let mut members = self.members.iter().enumerate();
-        let (index, member) =
-            members.find(|(_, m)| m.section == Section::Top && name_of(text, m) == name)?;
-        Some((index, json::slice(text, member.value.clone())))
+    /// The members of the message that decide what it is, each with its index.
+    fn top<'a>(&self, text: &'a str) -> Top<'a> {
+        let mut top = Top::default();
+        for (index, member) in self.members.iter().enumerate() {
+            if member.section != Section::Top {
+                continue;
+            }
+            let place = match name_of(text, member) {
+                "jsonrpc" => &mut top.jsonrpc,
+                "id" => &mut top.id,
+                "method" => &mut top.method,
+                "params" => &mut top.params,
+                "result" => &mut top.result,
+                "error" => &mut top.error,
+                _ => continue,
+            };
+            *place = Some((index, json::slice(text, member.value.clone())));
+        }
+        top
     }
 
     /// Applies the rules of JSON-RPC 2.0 and MCP to what was found. Spec: SPEC T-06, T-07.
     fn classify(self, text: &str) -> Result<Layout, DecodeError> {
-        let id_member = self.top(text, "id");
+        let Top {
+            jsonrpc,
+            id: id_member,
+            method: method_member,
+            params,
+            result,
+            error,
+        } = self.top(text);
         let id = id_member.filter(|(_, id)| id.len() <= MAX_ID_BYTES && is_id(id));
         let invalid = |reason| {
             let id = id.map(|(_, id)| id.to_owned());
             Err(DecodeError::InvalidRequest { reason, id })
         };
-        if self
-            .top(text, "jsonrpc")
-            .and_then(|(_, v)| json::string(v))
-            .as_deref()
-            != Some("2.0")
-        {
+        let version = jsonrpc.and_then(|(_, version)| json::string(version));
+        if version.as_deref() != Some("2.0") {
             return invalid("\"jsonrpc\" must be \"2.0\"");
         }
         let null_id = id_member.is_some_and(|(_, id)| id == "null");
         if id_member.is_some() && id.is_none() && !null_id {
             return invalid("\"id\" must be a string or an integer");
         }
-        let method_member = self.top(text, "method");
-        let result = self.top(text, "result");
-        let error = self.top(text, "error");
         let kind = match (method_member, result, error) {
             (Some(_), None, None) if null_id => return invalid("\"id\" must not be null"),
             (Some(_), None, None) if id.is_some() => Kind::Request,
@@ -186,9 +200,7 @@ impl Reader {
             },
         };
         if kind != Kind::Response
-            && self
-                .top(text, "params")
-                .is_some_and(|(_, p)| !p.starts_with('{') && p != "null")
+            && params.is_some_and(|(_, params)| !params.starts_with('{') && params != "null")
         {
             return invalid("\"params\" must be an object");
         }
@@ -201,6 +213,17 @@ impl Reader {
             objects: self.objects,
         })
     }
+}
+
+/// Members of a message: index and JSON text.
+#[derive(Default)]
+struct Top<'a> {
+    jsonrpc: Option<(usize, &'a str)>,
+    id: Option<(usize, &'a str)>,
+    method: Option<(usize, &'a str)>,
+    params: Option<(usize, &'a str)>,
+    result: Option<(usize, &'a str)>,
+    error: Option<(usize, &'a str)>,
 }
 
 /// Tells quickly that no two names of an object can be the same, so that most objects need no
