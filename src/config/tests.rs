@@ -195,13 +195,10 @@ fn secrets_come_from_files_beside_the_configuration() {
     "[upstreams.b]\nurl = \"https://x\"\ntransport = \"sse\"",
     "not available"
 )]
-#[case::later_era(
-    "[upstreams.b]\nurl = \"https://x\"\nera = \"modern\"",
-    "not available"
-)]
-#[case::later_revision(
-    "[upstreams.b]\ncommand = \"x\"\nera = \"2026-07-28\"",
-    "not available"
+#[case::unknown_era("[upstreams.b]\ncommand = \"x\"\nera = \"2031-01-01\"", "not one of")]
+#[case::mirrored_header(
+    "[upstreams.b]\nurl = \"https://x\"\nheaders = { Mcp-Param-Tenant = \"y\" }",
+    "itself"
 )]
 #[case::taken_path(
     "[server.sse]\nenabled = true\npath = \"/mcp/sse\"",

@@ -19,6 +19,8 @@ pub struct Upstream {
     pub isolation: Isolation,
     /// Which protocol era it speaks.
     pub era: Era,
+    /// How long "legacy" is believed when nobody says which era it speaks.
+    pub era_recheck: Duration,
     /// Shown on `/mcp`.
     pub merged: bool,
     /// Serves `/mcp/<name>`.

@@ -9,19 +9,22 @@ use super::report::join;
 use super::upstream_types::{
     Carrier, Era, HttpCarrier, Isolation, StdioCarrier, Transport, Upstream,
 };
+use crate::protocol::headers::MCP_PARAM_PREFIX;
 use crate::secret::Secret;
 
 /// The resource limits a child can be given.
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
 
 /// Headers that a configuration cannot set, as the transport does.
-const OWN_HEADERS: [&str; 10] = [
+const OWN_HEADERS: [&str; 12] = [
     "accept",
     "connection",
     "content-length",
     "content-type",
     "host",
     "last-event-id",
+    "mcp-method",
+    "mcp-name",
     "mcp-protocol-version",
     "mcp-session-id",
     "te",
@@ -212,12 +215,17 @@ fn header(s: &Section<'_>, name: String, value: Secret) -> Option<(String, Secre
         s.error(&path, "not a header name", None);
     } else if HeaderValue::try_from(value.expose()).is_err() {
         s.error(&path, "holds characters that no header can carry", None);
-    } else if known.is_ok_and(|name| OWN_HEADERS.contains(&name.as_str())) {
+    } else if known.is_ok_and(|name| is_own(name.as_str())) {
         s.error(&path, "is set by the gateway itself", None);
     } else {
         return Some((name, value));
     }
     None
+}
+
+/// Whether the transport sets a header itself.
+fn is_own(name: &str) -> bool {
+    OWN_HEADERS.contains(&name) || name.starts_with(MCP_PARAM_PREFIX)
 }
 
 fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<Upstream> {
@@ -237,6 +245,13 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         )
         .unwrap_or(Isolation::Session);
     let era = era(s);
+    let era_recheck = s
+        .key(
+            "era_recheck",
+            "With era = \"auto\": how long to believe that it speaks a legacy revision, before asking \
+             again.",
+        )
+        .duration("1h");
     let merged = s.key("merged", "Whether it is shown on /mcp.").flag(true);
     let direct = s.key("direct", "Whether /mcp/<name> is served.").flag(true);
     let required_scopes = endpoints::scopes(s);
@@ -266,7 +281,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
     let retry_safe = s
         .key(
             "retry_safe",
-            "Tools that may be called again after a lost reply. Not used in this version.",
+            "Tools that may be called again after a lost reply; used with modern upstreams.",
         )
         .list(&[], |text| Ok(text.to_owned()));
     Some(Upstream {
@@ -274,6 +289,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         carrier: carrier?,
         isolation,
         era,
+        era_recheck,
         merged,
         direct,
         required_scopes,
@@ -298,22 +314,12 @@ fn era(s: &mut Section<'_>) -> Era {
         ("2025-11-25", Era::Revision("2025-11-25")),
         ("2026-07-28", Era::Revision("2026-07-28")),
     ];
-    let era = s
-        .key(
-            "era",
-            "Which protocol it speaks; modern and 2026-07-28 are not available in this version.",
-        )
-        .choice("auto", &words)
-        .unwrap_or(Era::Auto);
-    if matches!(era, Era::Modern | Era::Revision("2026-07-28")) {
-        let hint = "use \"auto\", \"legacy\" or a revision up to 2025-11-25";
-        s.error(
-            "era",
-            "this era is not available in this version",
-            Some(hint),
-        );
-    }
-    era
+    s.key(
+        "era",
+        "Which protocol it speaks: to be found out, one of the two eras, or exactly this revision.",
+    )
+    .choice("auto", &words)
+    .unwrap_or(Era::Auto)
 }
 
 fn misplaced(s: &Section<'_>, keys: &[&'static str], what: &str) {

@@ -23,6 +23,10 @@ pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilitie
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 /// Modern: who answered.
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+/// What the specification keeps for itself begins so.
+pub const RESERVED: &str = "io.modelcontextprotocol/";
+/// Ours: the gateway that a modern request came through, an `Implementation`.
+pub const GATEWAY: &str = "dev.drawbridge/gateway";
 /// 2025-11-25: the task that a message belongs to.
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 /// Modern: the subscription that a notice belongs to.

@@ -160,6 +160,12 @@ table! {
             "Merged answers that went out without an upstream.";
         upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,
             "Messages of an upstream that no MCP server may send.";
+        upstream_probed = UPSTREAM_PROBED "{probe}" by attribute::UPSTREAM,
+            "Probes of what an upstream speaks.";
+        upstream_downgraded = UPSTREAM_DOWNGRADED "{verdict}" by attribute::UPSTREAM,
+            "Upstreams that spoke the modern era and no longer do.";
+        schemas_unknown = SCHEMAS_UNKNOWN "{call}" by attribute::UPSTREAM,
+            "Calls sent without parameter headers because the tools could not be listed.";
         spawns_refused = SPAWNS_REFUSED "{process}" by attribute::REASON,
             "Stdio children that were not started.";
     }

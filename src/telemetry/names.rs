@@ -127,6 +127,12 @@ pub mod metric {
     pub const UPSTREAM_SKIPPED: &str = "drawbridge.upstream.skipped";
     /// Messages of an upstream that no MCP server may send.
     pub const UPSTREAM_GARBAGE: &str = "drawbridge.upstream.garbage";
+    /// Probes of what an upstream speaks.
+    pub const UPSTREAM_PROBED: &str = "drawbridge.upstream.probed";
+    /// Upstreams that spoke the modern era and no longer do.
+    pub const UPSTREAM_DOWNGRADED: &str = "drawbridge.upstream.downgraded";
+    /// Calls sent without parameter headers because the tools could not be listed.
+    pub const SCHEMAS_UNKNOWN: &str = "drawbridge.upstream.schemas.unknown";
     /// Stdio children that were not started.
     pub const SPAWNS_REFUSED: &str = "drawbridge.spawns.refused";
 }

@@ -47,6 +47,12 @@ pub enum LinkError {
     /// The handshake failed.
     #[error("the handshake failed: {0}")]
     Handshake(String),
+    /// The request cannot be sent in a form that two readers understand alike.
+    #[error("the request cannot be sent: {0}")]
+    Unsendable(String),
+    /// It needs an answer that the client cannot give.
+    #[error("it needs an answer: {0}")]
+    Unanswered(String),
     /// No frame in time.
     #[error("no answer in time")]
     Timeout,
@@ -73,7 +79,10 @@ impl LinkError {
             Self::Unreachable(_) | Self::Status(_) | Self::Handshake(_) => error_type::UNAVAILABLE,
             Self::Lost { .. } | Self::SessionGone => error_type::LOST,
             Self::Busy { .. } | Self::AtCapacity { .. } => error_type::BUSY,
-            Self::TooLarge { .. } | Self::Invalid(_) => error_type::INVALID,
+            Self::TooLarge { .. }
+            | Self::Invalid(_)
+            | Self::Unanswered(_)
+            | Self::Unsendable(_) => error_type::INVALID,
             Self::Timeout => error_type::TIMEOUT,
             Self::Cancelled => error_type::CANCELLED,
         }
@@ -116,6 +125,15 @@ impl LinkError {
             Self::TooLarge { .. } | Self::Invalid(_) => (
                 FaultKind::UpstreamInvalid,
                 format!("upstream \"{upstream}\" misbehaved: {self}"),
+                Retry::Never,
+            ),
+            Self::Unsendable(why) => {
+                let text = format!("the request cannot be sent on: {why}");
+                return Fault::downstream(FaultKind::InvalidParams, text);
+            }
+            Self::Unanswered(why) => (
+                FaultKind::CannotAsk,
+                format!("upstream \"{upstream}\" needs an answer: {why}"),
                 Retry::Never,
             ),
             Self::Timeout => (

@@ -3,16 +3,19 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;
 use futures_util::future::{BoxFuture, join_all};
 
+use super::carrier::{Carrier, Settings};
+use super::era::{EraCell, EraLink};
 use super::http::client::{ClientError, HttpClient};
 use super::http::wire::Bounds;
-use super::legacy::{Carrier, LegacyLink, Settings};
+use super::lock;
+use super::modern::Schemas;
 use super::stdio::{Host, StdioRuntime};
 use crate::call::{
     Asked, Call, ClientCapabilities, Declared, Intake, Notice, OwnerKey, Question, Reply,
@@ -72,6 +75,8 @@ pub struct Upstreams {
 struct Entry {
     settings: Arc<config::Upstream>,
     carrier: Carrier,
+    era: Arc<EraCell>,
+    schemas: Arc<Schemas>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -120,7 +125,12 @@ impl Upstreams {
             let settings = Arc::new(upstream.clone());
             entries.insert(
                 Arc::from(upstream.name.as_str()),
-                Entry { settings, carrier },
+                Entry {
+                    era: Arc::new(EraCell::new(upstream)),
+                    schemas: Arc::default(),
+                    settings,
+                    carrier,
+                },
             );
         }
         Ok(Self {
@@ -199,20 +209,22 @@ impl Upstreams {
         }))
     }
 
-    fn make(&self, name: &Arc<str>, entry: &Entry, seat: Seat, exclusive: bool) -> Arc<LegacyLink> {
-        LegacyLink::new(Settings {
+    fn make(&self, name: &Arc<str>, entry: &Entry, seat: Seat, exclusive: bool) -> Arc<EraLink> {
+        let settings = Settings {
             upstream: Arc::clone(&entry.settings),
             name: Arc::clone(name),
             carrier: entry.carrier.clone(),
             owner: seat.owner,
             capabilities: seat.capabilities,
             client_info: seat.client_info,
-            offer: seat.offer,
+            offer: entry.era.offer(seat.offer),
             intake: seat.intake,
             exclusive,
             tasks: self.tasks.clone(),
             message_depth: self.limits.json_depth,
-        })
+        };
+        let (era, schemas) = (Arc::clone(&entry.era), Arc::clone(&entry.schemas));
+        EraLink::new(Arc::new(settings), era, schemas)
     }
 
     /// Ends shared links and every child.
@@ -233,7 +245,7 @@ impl Upstreams {
 /// A link with several sessions at it.
 #[derive(Debug)]
 struct Pooled {
-    link: Arc<LegacyLink>,
+    link: Arc<EraLink>,
     members: Arc<Members>,
 }
 
@@ -357,10 +369,6 @@ impl UpstreamLink for Place {
             });
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,50 +2,34 @@
 //! upstream forgets it or its child is gone, with log level and subscriptions restored.
 //! Spec: SPEC U-02, U-04, D-06, L-08; DESIGN §6.
 
-mod activity;
 mod connection;
-mod handshake;
+pub(super) mod handshake;
 mod inbound;
 mod wire;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use crate::call::{Call, ClientCapabilities, Declared, Intake, OwnerKey, Reply, UpstreamLink};
-use crate::config;
+use crate::call::{Call, Declared, Reply, UpstreamLink};
 use crate::fault::Fault;
-use crate::lifecycle::Tasks;
-use crate::protocol::{Message, Revision};
+use crate::protocol::Message;
 use crate::telemetry::metrics::LABELED;
 
+use super::carrier::{Settings, Started};
 use super::error::LinkError;
+use super::lock;
 use connection::Connection;
-pub(super) use wire::Carrier;
-
-/// What a link is made with.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) upstream: Arc<config::Upstream>,
-    pub(super) name: Arc<str>,
-    pub(super) carrier: Carrier,
-    pub(super) owner: OwnerKey,
-    pub(super) capabilities: ClientCapabilities,
-    pub(super) client_info: Bytes,
-    pub(super) offer: Revision,
-    pub(super) intake: Arc<dyn Intake>,
-    pub(super) exclusive: bool,
-    pub(super) tasks: Tasks,
-    pub(super) message_depth: usize,
-}
 
 /// A link of the legacy era.
 #[derive(Debug)]
 pub struct LegacyLink {
     settings: Arc<Settings>,
+    /// A child that was started to find out what it speaks, for the first connection.
+    started: Mutex<Option<Started>>,
     current: Mutex<Option<Arc<Connection>>>,
     opening: tokio::sync::Mutex<()>,
     remembered: Mutex<Remembered>,
@@ -62,9 +46,10 @@ struct Remembered {
 }
 
 impl LegacyLink {
-    pub(super) fn new(settings: Settings) -> Arc<Self> {
+    pub(super) fn new(settings: Arc<Settings>, started: Option<Started>) -> Arc<Self> {
         Arc::new(Self {
-            settings: Arc::new(settings),
+            settings,
+            started: Mutex::new(started),
             current: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             remembered: Mutex::default(),
@@ -80,6 +65,12 @@ impl LegacyLink {
             .map(Arc::clone)
     }
 
+    /// Opens the connection if needed and tells what the upstream declared.
+    pub(super) async fn open_inner(&self) -> Result<Arc<Declared>, LinkError> {
+        let connection = self.connection().await?;
+        Ok(Arc::clone(connection.declared()))
+    }
+
     async fn connection(&self) -> Result<Arc<Connection>, LinkError> {
         if let Some(open) = self.open_connection() {
             return Ok(open);
@@ -91,11 +82,7 @@ impl LegacyLink {
         if self.ended.load(Ordering::Acquire) {
             return Err(LinkError::Cancelled);
         }
-        let open = tokio::time::timeout(
-            self.settings.upstream.connect_timeout,
-            Connection::open(&self.settings),
-        );
-        let connection = open.await.unwrap_or(Err(LinkError::Timeout)).inspect_err(|error| {
+        let connection = self.fresh().await.inspect_err(|error| {
             LABELED.upstream_failed.add(&self.settings.name, 1);
             tracing::warn!(upstream = %self.settings.name, error = %error, "upstream not opened");
         })?;
@@ -114,6 +101,26 @@ impl LegacyLink {
         self.settings.intake.opened(&self.settings.name, declared);
         connection.listen(self.listening.load(Ordering::Relaxed));
         Ok(connection)
+    }
+
+    /// Opens a connection: with the child that was started already, if there is one. One that was
+    /// upset by being asked what it speaks is replaced (SPEC D-08).
+    async fn fresh(&self) -> Result<Arc<Connection>, LinkError> {
+        let limit = self.settings.upstream.connect_timeout;
+        let started = lock(&self.started).take();
+        if started.is_some() {
+            let open = Connection::open(&self.settings, started);
+            match tokio::time::timeout(limit / 2, open).await {
+                Ok(Err(LinkError::Lost { .. })) | Err(_) => {
+                    tracing::info!(upstream = %self.settings.name, "starting it anew after its probe");
+                }
+                Ok(other) => return other,
+            }
+        }
+        let open = Connection::open(&self.settings, None);
+        tokio::time::timeout(limit, open)
+            .await
+            .unwrap_or(Err(LinkError::Timeout))
     }
 
     /// Tells a fresh connection what the last one knew (SPEC U-02, D-06).
@@ -159,7 +166,11 @@ impl LegacyLink {
         true
     }
 
-    async fn call_inner(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+    pub(super) async fn call_inner(
+        &self,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, LinkError> {
         if !self.forward(request) {
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
@@ -204,10 +215,8 @@ impl UpstreamLink for LegacyLink {
 
     fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
         Box::pin(async move {
-            let connection = self.connection().await;
-            connection
-                .map(|connection| Arc::clone(connection.declared()))
-                .map_err(|error| error.into_fault(&self.settings.name))
+            let declared = self.open_inner().await;
+            declared.map_err(|error| error.into_fault(&self.settings.name))
         })
     }
 
@@ -230,14 +239,11 @@ impl UpstreamLink for LegacyLink {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.ended.store(true, Ordering::Release);
+            drop(lock(&self.started).take());
             let connection = lock(&self.current).take();
             if let Some(connection) = connection {
                 connection.close().await;
             }
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

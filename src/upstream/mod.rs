@@ -1,13 +1,19 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
+mod activity;
+mod carrier;
+mod era;
 pub mod error;
 pub mod http;
 pub mod isolation;
 pub mod knowledge;
 pub mod legacy;
+mod modern;
 pub mod stdio;
 
 pub use isolation::{Seat, SetupError, Upstreams};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -20,3 +26,8 @@ pub const OWN_INFO: Bytes = Bytes::from_static(
     )
     .as_bytes(),
 );
+
+/// What a mutex holds, whatever happened to its last holder.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

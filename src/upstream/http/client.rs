@@ -113,6 +113,8 @@ pub struct MessageHeaders {
     pub traceparent: Option<HeaderValue>,
     /// `tracestate`
     pub tracestate: Option<HeaderValue>,
+    /// Modern: what mirrors the body.
+    pub mirrors: HeaderMap,
 }
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -222,6 +224,7 @@ impl HttpClient {
         for (name, value) in &self.fixed {
             headers.insert(name, value.clone());
         }
+        let own_mirrors = own.mirrors;
         let own = [
             (SESSION, own.session),
             (VERSION, own.version),
@@ -234,6 +237,7 @@ impl HttpClient {
                 headers.insert(name, value);
             }
         }
+        headers.extend(own_mirrors);
         request
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 
 use super::body::UpstreamBody;
@@ -113,7 +113,76 @@ impl HttpWire {
             last_event: None,
             traceparent: parent.and_then(|text| HeaderValue::from_str(text.as_str()).ok()),
             tracestate: state.and_then(|text| HeaderValue::from_str(text).ok()),
+            mirrors: HeaderMap::new(),
         }
+    }
+
+    /// Posts a request that stands for itself and reads until `on_message` has its reply. A stream
+    /// that breaks is not resumed: the request is lost (SPEC M-44, U-10).
+    ///
+    /// # Errors
+    /// [`LinkError`] when there is no reply.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the exchange, which cancels the request.
+    pub(crate) async fn exchange(
+        &self,
+        message: Bytes,
+        headers: MessageHeaders,
+        on_message: &mut OnMessage<'_>,
+    ) -> Result<Message, LinkError> {
+        let response = self.client.post(message, headers).await?;
+        self.read(response, on_message).await
+    }
+
+    /// Posts a request to find out what the upstream speaks: the status, and the reply if there is
+    /// one.
+    ///
+    /// # Errors
+    /// [`LinkError`] when no response arrives.
+    pub(crate) async fn probe(
+        &self,
+        message: Bytes,
+        headers: MessageHeaders,
+    ) -> Result<(StatusCode, Result<Message, LinkError>), LinkError> {
+        let response = self.client.post(message, headers).await?;
+        let status = response.status();
+        let take = &mut |message: Message| message.method().is_none().then_some(message);
+        let reply = self.read(response, take).await;
+        match reply {
+            Err(error @ LinkError::Lost { .. }) => Err(error),
+            reply => Ok((status, reply)),
+        }
+    }
+
+    async fn read(
+        &self,
+        response: Response<UpstreamBody>,
+        on_message: &mut OnMessage<'_>,
+    ) -> Result<Message, LinkError> {
+        if !response.status().is_success() {
+            return self.refused(response, on_message).await;
+        }
+        if is_event_stream(&response) {
+            let (mut body, mut place) = (response.into_body(), Place::default());
+            let reply = self.read_once(&mut body, &mut place, on_message).await?;
+            return reply.ok_or(LinkError::Lost { last_words: None });
+        }
+        self.read_whole(response, on_message).await
+    }
+
+    /// Reads a body that is one message.
+    async fn read_whole(
+        &self,
+        response: Response<UpstreamBody>,
+        on_message: &mut OnMessage<'_>,
+    ) -> Result<Message, LinkError> {
+        let body = self.body(response).await?;
+        let reply = Message::parse(body, self.bounds.depth)
+            .map_err(|error| LinkError::Invalid(error.to_string()))?;
+        on_message(reply).ok_or_else(|| {
+            LinkError::Invalid("the response does not answer our request".to_owned())
+        })
     }
 
     /// Posts a request and reads until `on_message` has its reply.
@@ -140,12 +209,7 @@ impl HttpWire {
         if is_event_stream(&response) {
             return self.read_stream(response, on_message).await;
         }
-        let body = self.body(response).await?;
-        let reply = Message::parse(body, self.bounds.depth)
-            .map_err(|error| LinkError::Invalid(error.to_string()))?;
-        on_message(reply).ok_or_else(|| {
-            LinkError::Invalid("the response does not answer our request".to_owned())
-        })
+        self.read_whole(response, on_message).await
     }
 
     /// Posts a notification or a response.

@@ -8,18 +8,20 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::activity::Activity;
 use super::inbound::OPEN_QUESTIONS;
-use super::wire::{Carrier, Wire};
-use super::{Settings, handshake, lock};
+use super::wire::Wire;
+use super::{Settings, handshake};
 use crate::call::{Call, Declared, DownstreamLink, Reply};
 use crate::config;
 use crate::protocol::{Message, RequestId, Revision};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
+use crate::upstream::activity::Activity;
+use crate::upstream::carrier::{Carrier, Started};
 use crate::upstream::error::LinkError;
 use crate::upstream::http::wire::{HttpWire, next_stretch};
+use crate::upstream::lock;
 use crate::upstream::stdio::Lines;
 
 /// A connection after its handshake.
@@ -56,29 +58,44 @@ pub(super) struct Pending {
 }
 
 impl Connection {
-    /// Opens the carrier and shakes hands.
-    pub(super) async fn open(settings: &Arc<Settings>) -> Result<Arc<Self>, LinkError> {
+    /// Opens the carrier, unless it is given, and shakes hands.
+    pub(super) async fn open(
+        settings: &Arc<Settings>,
+        started: Option<Started>,
+    ) -> Result<Arc<Self>, LinkError> {
         match &settings.carrier {
             Carrier::Http(client, bounds) => {
                 let wire = HttpWire::new(settings.name.clone(), (**client).clone(), *bounds);
                 let first = Self::first(settings);
                 let take = &mut |message: Message| (message.id() == Some("1")).then_some(message);
-                let declared = handshake::read(&wire.request(first, None, take).await?)?;
+                let reply = wire.request(first, None, take).await;
+                let declared = handshake::read(&reply.map_err(handshake::refused)?)?;
                 wire.set_version(declared.revision.as_str());
                 let connection = Self::new(settings, Wire::Http(Arc::new(wire)), declared);
                 connection.wire.send(INITIALIZED).await?;
                 Ok(connection)
             }
             Carrier::Stdio(runtime) => {
-                let (child, mut lines) = runtime.open(settings.owner, &settings.upstream).await?;
+                let Started {
+                    child,
+                    mut lines,
+                    greeted,
+                    answer,
+                } = match started {
+                    Some(started) => started,
+                    None => Started::new(runtime, settings).await?,
+                };
                 let lost = || LinkError::Lost {
                     last_words: child.last_words(),
                 };
-                child
-                    .send(Self::first(settings))
-                    .await
-                    .map_err(|_| lost())?;
+                if !greeted {
+                    let first = child.send(Self::first(settings)).await;
+                    first.map_err(|_| lost())?;
+                }
                 let declared = loop {
+                    if let Some(answer) = &answer {
+                        break handshake::read(answer)?;
+                    }
                     let line = lines.next().await.ok_or_else(lost)?;
                     let message = Message::parse(line, settings.message_depth);
                     match message {

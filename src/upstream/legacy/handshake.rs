@@ -9,7 +9,12 @@ use crate::protocol::{Era, Message, Revision, json};
 use crate::upstream::error::LinkError;
 
 /// The request that offers `offer` with these capabilities.
-pub(super) fn request(id: u64, offer: Revision, capabilities: &[u8], client_info: &[u8]) -> Bytes {
+pub(in crate::upstream) fn request(
+    id: u64,
+    offer: Revision,
+    capabilities: &[u8],
+    client_info: &[u8],
+) -> Bytes {
     let mut out = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"initialize","params":{{"protocolVersion":"{}","capabilities":"#,
         offer.as_str()
@@ -20,6 +25,16 @@ pub(super) fn request(id: u64, offer: Revision, capabilities: &[u8], client_info
     out.extend_from_slice(client_info);
     out.extend_from_slice(b"}}");
     out.into()
+}
+
+/// An HTTP status in place of a reply: it does not shake hands like this.
+pub(super) fn refused(error: LinkError) -> LinkError {
+    match error {
+        LinkError::Status(status @ (400 | 404..=428)) => {
+            LinkError::Handshake(format!("initialize was refused with HTTP status {status}"))
+        }
+        other => other,
+    }
 }
 
 /// What the upstream declared in its reply.

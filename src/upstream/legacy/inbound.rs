@@ -7,11 +7,12 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, may_ask_unattributed};
-use super::lock;
 use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
 use crate::protocol::{Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::upstream::activity::Activity;
+use crate::upstream::lock;
 
 /// Open questions of one connection at most.
 pub(super) const OPEN_QUESTIONS: usize = 64;
@@ -245,11 +246,7 @@ impl Connection {
     }
 }
 
-type AskedCall = (
-    Arc<dyn DownstreamLink>,
-    CancellationToken,
-    Arc<super::activity::Activity>,
-);
+type AskedCall = (Arc<dyn DownstreamLink>, CancellationToken, Arc<Activity>);
 
 /// What the upstream is told when nobody answers: an elicitation is cancelled, anything else has
 /// an error form (BRIDGING §2.3, §3.1).

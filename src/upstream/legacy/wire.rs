@@ -5,18 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::upstream::error::LinkError;
-use crate::upstream::http::client::HttpClient;
-use crate::upstream::http::wire::{Bounds, HttpWire};
-use crate::upstream::stdio::{OpenError, StdioConnection, StdioRuntime};
-
-/// How connections of an upstream are made.
-#[derive(Debug, Clone)]
-pub(crate) enum Carrier {
-    /// Child processes.
-    Stdio(Arc<StdioRuntime>),
-    /// Streamable HTTP.
-    Http(Box<HttpClient>, Bounds),
-}
+use crate::upstream::http::wire::HttpWire;
+use crate::upstream::stdio::StdioConnection;
 
 /// An open carrier.
 #[derive(Debug)]
@@ -40,21 +30,6 @@ impl Wire {
         match self {
             Self::Stdio(child) => child.close().await,
             Self::Http(http) => http.close().await,
-        }
-    }
-}
-
-impl From<OpenError> for LinkError {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::AtCapacity { retry_after } => Self::AtCapacity { retry_after },
-            OpenError::Backoff {
-                last_words: Some(words),
-                ..
-            } => Self::Unreachable(format!(
-                "its process keeps crashing; its last words: {words}"
-            )),
-            other => Self::Unreachable(other.to_string()),
         }
     }
 }

@@ -149,6 +149,7 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
         }),
         isolation: Isolation::Session,
         era: Era::Auto,
+        era_recheck: Duration::from_hours(1),
         merged: true,
         direct: true,
         required_scopes: Vec::new(),

@@ -1,0 +1,137 @@
+//! Which era an upstream speaks: found out once for all sessions, believed for a while, and asked
+//! again on evidence. Spec: SPEC U-05…U-09, D-07, D-08; BRIDGING §3.10.
+
+mod link;
+mod probe;
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+pub(super) use link::EraLink;
+
+use super::lock;
+use crate::call::Declared;
+use crate::config;
+use crate::protocol::{Era, Revision};
+use crate::telemetry::metrics::LABELED;
+
+/// What is known of one upstream.
+#[derive(Debug)]
+pub(super) struct EraCell {
+    name: Arc<str>,
+    pin: Option<Pin>,
+    /// How long "legacy" is believed: an upgrade would never show by itself (SPEC U-07).
+    recheck: Duration,
+    known: Mutex<Option<Known>>,
+    /// One probe at a time.
+    probing: tokio::sync::Mutex<()>,
+    /// When evidence last made us ask again.
+    reconsidered: Mutex<Option<Instant>>,
+}
+
+/// Between two probes that evidence asks for: an upstream that refuses everybody is not asked what
+/// it speaks at every call.
+const RECONSIDER: Duration = Duration::from_secs(5);
+
+/// What the configuration says.
+#[derive(Debug, Clone, Copy)]
+enum Pin {
+    /// In a handshake that offers this revision, if it names one.
+    Legacy(Option<Revision>),
+    Modern,
+}
+
+#[derive(Debug, Clone)]
+struct Known {
+    verdict: Verdict,
+    since: Instant,
+}
+
+/// What an upstream speaks.
+#[derive(Debug, Clone)]
+enum Verdict {
+    Legacy,
+    /// With what it declared to whoever asked last.
+    Modern(Arc<Declared>),
+}
+
+impl EraCell {
+    pub(super) fn new(upstream: &config::Upstream) -> Self {
+        let pin = match upstream.era {
+            config::Era::Auto => None,
+            config::Era::Legacy => Some(Pin::Legacy(None)),
+            config::Era::Modern => Some(Pin::Modern),
+            config::Era::Revision(text) => Some(match Revision::parse(text) {
+                Some(revision) if revision.era() == Era::Modern => Pin::Modern,
+                revision => Pin::Legacy(revision),
+            }),
+        };
+        Self {
+            name: upstream.name.as_str().into(),
+            pin,
+            recheck: upstream.era_recheck,
+            known: Mutex::default(),
+            probing: tokio::sync::Mutex::default(),
+            reconsidered: Mutex::default(),
+        }
+    }
+
+    /// The legacy revision to offer to it, for a client that speaks `wanted`.
+    pub(super) fn offer(&self, wanted: Revision) -> Revision {
+        match self.pin {
+            Some(Pin::Legacy(Some(pinned))) => pinned,
+            _ => wanted.min(Revision::LATEST_LEGACY),
+        }
+    }
+
+    /// What is believed now.
+    fn believed(&self) -> Option<Verdict> {
+        let known = lock(&self.known);
+        let known = known.as_ref()?;
+        let is_stale =
+            matches!(known.verdict, Verdict::Legacy) && known.since.elapsed() >= self.recheck;
+        (!is_stale).then(|| known.verdict.clone())
+    }
+
+    /// Whether evidence may make us ask again now. What was found out just now stands.
+    fn may_reconsider(&self) -> bool {
+        let recent = |at: &Instant| at.elapsed() < RECONSIDER;
+        if lock(&self.known)
+            .as_ref()
+            .is_some_and(|known| recent(&known.since))
+        {
+            return false;
+        }
+        let mut last = lock(&self.reconsidered);
+        let may = !last.as_ref().is_some_and(recent);
+        if may {
+            *last = Some(Instant::now());
+        }
+        may
+    }
+
+    /// Remembers what was found out.
+    fn learn(&self, verdict: &Verdict) {
+        let since = Instant::now();
+        let before = lock(&self.known).replace(Known {
+            verdict: verdict.clone(),
+            since,
+        });
+        let before = before.map(|known| known.verdict);
+        match (before, verdict) {
+            (Some(Verdict::Modern(_)), Verdict::Legacy) => {
+                LABELED.upstream_downgraded.add(&self.name, 1);
+                tracing::warn!(upstream = %self.name, "upstream no longer speaks the modern era");
+            }
+            (None | Some(Verdict::Legacy), Verdict::Modern(_)) => {
+                tracing::info!(upstream = %self.name, "upstream speaks the modern era");
+            }
+            (None, Verdict::Legacy) => {
+                tracing::info!(upstream = %self.name, "upstream speaks the legacy era");
+            }
+            _ => {}
+        }
+    }
+}

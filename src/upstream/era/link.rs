@@ -1,0 +1,337 @@
+//! A link that finds out on first use which era its upstream speaks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use super::probe::{Found, probe};
+use super::{EraCell, Pin, Verdict};
+use crate::call::{Call, Declared, Reply, UpstreamLink};
+use crate::fault::Fault;
+use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
+use crate::protocol::{Era, Message};
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::carrier::{Settings, Started};
+use crate::upstream::error::LinkError;
+use crate::upstream::legacy::LegacyLink;
+use crate::upstream::lock;
+use crate::upstream::modern::{ModernLink, Schemas};
+
+/// A link of either era.
+#[derive(Debug)]
+pub(in crate::upstream) struct EraLink {
+    settings: Arc<Settings>,
+    cell: Arc<EraCell>,
+    schemas: Arc<Schemas>,
+    current: Mutex<Option<Inner>>,
+    resolving: tokio::sync::Mutex<()>,
+    listening: AtomicBool,
+    /// Whoever had this link is gone.
+    ended: AtomicBool,
+}
+
+#[derive(Debug, Clone)]
+enum Inner {
+    /// `presumed` until it has shaken hands.
+    Legacy {
+        link: Arc<LegacyLink>,
+        presumed: Arc<AtomicBool>,
+    },
+    Modern(Arc<ModernLink>),
+}
+
+impl EraLink {
+    pub(in crate::upstream) fn new(
+        settings: Arc<Settings>,
+        cell: Arc<EraCell>,
+        schemas: Arc<Schemas>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            cell,
+            schemas,
+            current: Mutex::default(),
+            resolving: tokio::sync::Mutex::default(),
+            listening: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    fn current(&self) -> Option<Inner> {
+        lock(&self.current).clone()
+    }
+
+    /// The link of the era that the upstream speaks.
+    async fn inner(&self) -> Result<Inner, LinkError> {
+        if let Some(inner) = self.current() {
+            return Ok(inner);
+        }
+        let _resolving = self.resolving.lock().await;
+        match self.current() {
+            Some(inner) => Ok(inner),
+            None => self.resolve(false).await,
+        }
+    }
+
+    /// Makes the link; `afresh` when what is believed was just contradicted.
+    async fn resolve(&self, afresh: bool) -> Result<Inner, LinkError> {
+        if self.ended.load(Ordering::Acquire) {
+            return Err(LinkError::Cancelled);
+        }
+        let inner = match self.cell.pin {
+            Some(Pin::Legacy(_)) => self.legacy(None, false),
+            Some(Pin::Modern) => self.modern(None, None),
+            None => self.detect(afresh).await?,
+        };
+        *lock(&self.current) = Some(inner.clone());
+        // The session ended meanwhile: nobody would ever close it.
+        if self.ended.load(Ordering::Acquire) {
+            self.close_inner().await;
+            return Err(LinkError::Cancelled);
+        }
+        inner.listen(self.listening.load(Ordering::Relaxed));
+        Ok(inner)
+    }
+
+    async fn detect(&self, afresh: bool) -> Result<Inner, LinkError> {
+        let believed = || self.cell.believed().filter(|_| !afresh);
+        if let Some(verdict) = believed() {
+            return Ok(self.of(verdict));
+        }
+        let _probing = self.cell.probing.lock().await;
+        if let Some(verdict) = believed() {
+            return Ok(self.of(verdict));
+        }
+        LABELED.upstream_probed.add(&self.settings.name, 1);
+        let found = probe(&self.settings).await.inspect_err(|error| {
+            LABELED.upstream_failed.add(&self.settings.name, 1);
+            tracing::warn!(
+                upstream = %self.settings.name, error = %error,
+                "what the upstream speaks cannot be found out; `era` can say it"
+            );
+        })?;
+        Ok(match found {
+            Found::Modern(declared, started) => {
+                self.cell.learn(&Verdict::Modern(Arc::clone(&declared)));
+                let inner = self.modern(None, started);
+                if let Inner::Modern(link) = &inner {
+                    link.told(&declared);
+                }
+                inner
+            }
+            Found::Legacy(started) => {
+                self.cell.learn(&Verdict::Legacy);
+                self.legacy(started, false)
+            }
+            Found::Presumed(started) => self.legacy(started, true),
+        })
+    }
+
+    fn of(&self, verdict: Verdict) -> Inner {
+        match verdict {
+            Verdict::Legacy => self.legacy(None, false),
+            Verdict::Modern(declared) => self.modern(Some(declared), None),
+        }
+    }
+
+    fn legacy(&self, started: Option<Started>, presumed: bool) -> Inner {
+        Inner::Legacy {
+            link: LegacyLink::new(Arc::clone(&self.settings), started),
+            presumed: Arc::new(AtomicBool::new(presumed)),
+        }
+    }
+
+    fn modern(&self, known: Option<Arc<Declared>>, started: Option<Started>) -> Inner {
+        let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));
+        Inner::Modern(ModernLink::new(settings, schemas, known, started))
+    }
+
+    /// What is believed was contradicted by `was`: asks again. A link of the other era, when that
+    /// is what it turns out to be; nothing when nothing has changed.
+    async fn reconsider(&self, was: &Inner) -> Option<Inner> {
+        if self.cell.pin.is_some() || !self.cell.may_reconsider() {
+            return None;
+        }
+        let _resolving = self.resolving.lock().await;
+        let current = self.current()?;
+        if current.era() != was.era() {
+            return Some(current);
+        }
+        match self.resolve(true).await {
+            Ok(fresh) if fresh.era() != was.era() => {
+                was.close().await;
+                Some(fresh)
+            }
+            Ok(fresh) => {
+                // As before: the link that knows its sessions goes on.
+                *lock(&self.current) = Some(was.clone());
+                fresh.close().await;
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Notes how a use of the link ended, before anything is concluded from it.
+    async fn settle<T>(&self, inner: &Inner, outcome: &Result<T, LinkError>) {
+        let Inner::Legacy { link, presumed } = inner else {
+            return;
+        };
+        if !presumed.load(Ordering::Relaxed) {
+            return;
+        }
+        if outcome.is_ok() || link.declared().is_some() {
+            presumed.store(false, Ordering::Relaxed);
+            self.cell.learn(&Verdict::Legacy);
+        } else {
+            // Nothing is known after all: the next use asks again.
+            *lock(&self.current) = None;
+            link.close().await;
+        }
+    }
+
+    async fn call_inner(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        let inner = self.inner().await?;
+        let reply = inner.call(request, call).await;
+        self.settle(&inner, &reply).await;
+        if inner.is_contradicted(&reply)
+            && let Some(other) = self.reconsider(&inner).await
+        {
+            return other.call(request, call).await;
+        }
+        reply
+    }
+
+    async fn open_inner(&self) -> Result<Arc<Declared>, LinkError> {
+        let inner = self.inner().await?;
+        let opened = inner.open().await;
+        self.settle(&inner, &opened).await;
+        if matches!(opened, Err(LinkError::Handshake(_)))
+            && let Some(other) = self.reconsider(&inner).await
+        {
+            return other.open().await;
+        }
+        opened
+    }
+
+    async fn close_inner(&self) {
+        let inner = lock(&self.current).take();
+        if let Some(inner) = inner {
+            inner.close().await;
+        }
+    }
+}
+
+impl Inner {
+    fn era(&self) -> Era {
+        match self {
+            Self::Legacy { .. } => Era::Legacy,
+            Self::Modern(_) => Era::Modern,
+        }
+    }
+
+    async fn call(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        match self {
+            Self::Legacy { link, .. } => link.call_inner(request, call).await,
+            Self::Modern(link) => link.call_inner(request, call).await,
+        }
+    }
+
+    async fn open(&self) -> Result<Arc<Declared>, LinkError> {
+        match self {
+            Self::Legacy { link, .. } => link.open_inner().await,
+            Self::Modern(link) => link.open_inner().await,
+        }
+    }
+
+    fn listen(&self, wanted: bool) {
+        match self {
+            Self::Legacy { link, .. } => link.listen(wanted),
+            Self::Modern(link) => link.listen(wanted),
+        }
+    }
+
+    async fn close(&self) {
+        match self {
+            Self::Legacy { link, .. } => link.close().await,
+            Self::Modern(link) => link.close().await,
+        }
+    }
+
+    /// Whether an outcome speaks against the era: the handshake fails, or a request is refused for
+    /// its form. In either case nothing has run (SPEC U-07, U-09, E-04).
+    fn is_contradicted(&self, outcome: &Result<Reply, LinkError>) -> bool {
+        match outcome {
+            Err(LinkError::Handshake(_)) => true,
+            Err(_) => false,
+            Ok(reply) => matches!(
+                (self, reply.error_code()),
+                (_, Some(UNSUPPORTED_VERSION)) | (Self::Legacy { .. }, Some(HEADER_MISMATCH))
+            ),
+        }
+    }
+}
+
+impl UpstreamLink for EraLink {
+    fn upstream(&self) -> &Arc<str> {
+        &self.settings.name
+    }
+
+    fn call<'a>(
+        &'a self,
+        request: &'a Message,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Reply, Fault>> {
+        Box::pin(async move {
+            self.call_inner(request, call)
+                .await
+                .map_err(|error| error.into_fault(&self.settings.name))
+        })
+    }
+
+    fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            // The modern era knows no notifications of clients but those of its own.
+            if let Some(Inner::Legacy { link, .. }) = self.current() {
+                link.notify(message).await;
+            }
+        })
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+        Box::pin(async move {
+            let declared = self.open_inner().await;
+            declared.map_err(|error| error.into_fault(&self.settings.name))
+        })
+    }
+
+    fn declared(&self) -> Option<Arc<Declared>> {
+        match self.current()? {
+            Inner::Legacy { link, .. } => link.declared(),
+            Inner::Modern(link) => link.declared(),
+        }
+    }
+
+    fn hearing(&self) -> Option<u64> {
+        match self.current()? {
+            Inner::Legacy { link, .. } => link.hearing(),
+            Inner::Modern(link) => link.hearing(),
+        }
+    }
+
+    fn listen(&self, wanted: bool) {
+        self.listening.store(wanted, Ordering::Relaxed);
+        if let Some(inner) = self.current() {
+            inner.listen(wanted);
+        }
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.ended.store(true, Ordering::Release);
+            self.close_inner().await;
+        })
+    }
+}

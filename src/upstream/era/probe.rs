@@ -1,0 +1,146 @@
+//! Asking an upstream what it speaks. Spec: SPEC U-05, U-06, U-09, D-07, D-08.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::call::Declared;
+use crate::protocol::Message;
+use crate::upstream::carrier::{Carrier, Settings, Started};
+use crate::upstream::error::LinkError;
+use crate::upstream::http::wire::HttpWire;
+use crate::upstream::legacy::handshake;
+use crate::upstream::modern::discover::{self, Verdict};
+use crate::upstream::stdio::StdioRuntime;
+
+/// How long a child may think about a request that it may not know, before it is greeted in the
+/// legacy way as well.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a probe found.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The modern era; over a pipe with the child that said so.
+    Modern(Arc<Declared>, Option<Started>),
+    /// The legacy era, for certain.
+    Legacy(Option<Started>),
+    /// Most likely the legacy era: it said nothing to the contrary. Believed once it shakes hands.
+    Presumed(Option<Started>),
+}
+
+/// Probes an upstream within its `connect_timeout`.
+///
+/// # Errors
+/// [`LinkError`] when there is no evidence either way, or it speaks nothing that we do.
+pub(super) async fn probe(settings: &Settings) -> Result<Found, LinkError> {
+    let limit = settings.upstream.connect_timeout;
+    match &settings.carrier {
+        Carrier::Http(client, bounds) => {
+            let wire = HttpWire::new(Arc::clone(&settings.name), (**client).clone(), *bounds);
+            let probe = tokio::time::timeout(limit, over_http(&wire, settings));
+            probe.await.unwrap_or(Err(LinkError::Timeout))
+        }
+        Carrier::Stdio(runtime) => over_pipe(runtime, settings, limit).await,
+    }
+}
+
+async fn over_http(wire: &HttpWire, settings: &Settings) -> Result<Found, LinkError> {
+    for id in 0..2 {
+        let message = discover::request(id, settings);
+        let (status, reply) = wire.probe(message, discover::headers()).await?;
+        let verdict = match (status.as_u16(), reply) {
+            // A wall, an outage or a redirection says nothing of what is behind it (SPEC U-06).
+            (300..=399 | 401 | 403 | 429 | 500.., reply) => {
+                return Err(reply.err().unwrap_or(LinkError::Status(status.as_u16())));
+            }
+            (_, Ok(reply)) => discover::judge(&reply, false),
+            (_, Err(_)) => Verdict::Legacy,
+        };
+        match verdict {
+            Verdict::Modern(declared) => return Ok(Found::Modern(declared, None)),
+            Verdict::Legacy => return Ok(Found::Legacy(None)),
+            Verdict::Foreign(revisions) => return Err(foreign(&revisions)),
+            Verdict::Again => {}
+        }
+    }
+    Err(refuses())
+}
+
+async fn over_pipe(
+    runtime: &Arc<StdioRuntime>,
+    settings: &Settings,
+    limit: Duration,
+) -> Result<Found, LinkError> {
+    let mut started = Started::new(runtime, settings).await?;
+    let end = Instant::now() + limit / 2;
+    let mut asked = 1_u8;
+    if !tell(&started, discover::request(0, settings)).await {
+        return Ok(Found::Presumed(None));
+    }
+    loop {
+        let wait = if started.greeted {
+            end
+        } else {
+            end.min(Instant::now() + PATIENCE)
+        };
+        let line = match tokio::time::timeout_at(wait, started.lines.next()).await {
+            Ok(Some(line)) => line,
+            Err(_) if !started.greeted => {
+                let capabilities = settings.capabilities.raw();
+                let info = &settings.client_info;
+                let first = handshake::request(1, settings.offer, capabilities, info);
+                started.greeted = tell(&started, first).await;
+                if started.greeted {
+                    continue;
+                }
+                return Ok(Found::Presumed(None));
+            }
+            // It died of a request that it does not know, or sulks: a fresh one is asked nothing of
+            // the kind.
+            Ok(None) | Err(_) => return Ok(Found::Presumed(None)),
+        };
+        let Ok(message) = Message::parse(line, settings.message_depth) else {
+            continue;
+        };
+        if message.method().is_some() {
+            continue;
+        }
+        match message.id() {
+            Some("0") => match discover::judge(&message, true) {
+                Verdict::Modern(declared) => return Ok(Found::Modern(declared, Some(started))),
+                Verdict::Legacy => return Ok(Found::Legacy(Some(started))),
+                Verdict::Foreign(revisions) => return Err(foreign(&revisions)),
+                Verdict::Again if asked < 2 => {
+                    asked += 1;
+                    if !tell(&started, discover::request(0, settings)).await {
+                        return Ok(Found::Presumed(None));
+                    }
+                }
+                Verdict::Again => return Err(refuses()),
+            },
+            // It skipped what it does not know, and shakes hands. An error there is no handshake:
+            // the answer to what it was asked first may still come.
+            Some("1") if message.result().is_some() => {
+                started.answer = Some(message);
+                return Ok(Found::Legacy(Some(started)));
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn tell(started: &Started, message: Bytes) -> bool {
+    started.child.send(message).await.is_ok()
+}
+
+fn foreign(revisions: &str) -> LinkError {
+    LinkError::Handshake(format!(
+        "it speaks only revisions that we do not: {revisions}"
+    ))
+}
+
+fn refuses() -> LinkError {
+    LinkError::Handshake("it refuses the revision that it offers".to_owned())
+}

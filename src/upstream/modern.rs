@@ -1,0 +1,275 @@
+//! A link to an upstream of the modern era: every request stands for itself, with our own id and
+//! with all that the upstream has to know. Nothing is opened but what a request needs; what the
+//! legacy era asks with requests of their own (levels, subscriptions) is answered here.
+//! Spec: MCP 2026-07-28; SPEC §2b…2f, §3, §4; BRIDGING §3.2…§3.5, §3.7.
+
+pub(super) mod discover;
+mod envelope;
+mod flight;
+mod inbound;
+mod listen;
+mod pipe;
+mod question;
+mod rounds;
+mod schemas;
+mod send;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use self::discover::Verdict;
+use self::flight::{Flight, For};
+use self::listen::Listening;
+use self::pipe::Pipe;
+pub(super) use self::schemas::Schemas;
+use super::activity::Activity;
+use super::carrier::{Carrier, Settings, Started};
+use super::error::LinkError;
+use super::http::wire::HttpWire;
+use super::lock;
+use crate::call::{Call, Declared, Reply};
+use crate::protocol::{Message, json};
+use crate::telemetry::metrics::LABELED;
+
+/// A link of the modern era.
+#[derive(Debug)]
+pub(super) struct ModernLink {
+    settings: Arc<Settings>,
+    schemas: Arc<Schemas>,
+    wire: Wire,
+    /// What it declared, to this link or, until it was asked, to another one.
+    declared: Mutex<Option<Arc<Declared>>>,
+    /// Whether this link has asked it.
+    asked: tokio::sync::Mutex<bool>,
+    next_id: AtomicU64,
+    listening: Listening,
+    closed: CancellationToken,
+}
+
+/// The way to the upstream.
+#[derive(Debug)]
+enum Wire {
+    Http(Box<HttpWire>),
+    Pipe(Box<Pipe>),
+}
+
+/// One call on its way, through all its rounds.
+#[derive(Debug)]
+struct Trip<'a> {
+    request: &'a Message,
+    call: &'a Call,
+    activity: Arc<Activity>,
+    /// The request under way, to be told why it is dropped.
+    flight: Mutex<Option<Arc<Flight>>>,
+}
+
+impl Trip<'_> {
+    fn method(&self) -> &str {
+        self.request.method().unwrap_or_default()
+    }
+
+    /// Whether the client offers an extension.
+    fn offers(&self, extension: &str) -> bool {
+        let offered = self.call.link.capabilities().raw();
+        memchr::memmem::find(offered, extension.as_bytes()).is_some()
+    }
+
+    fn abort(&self, reason: &str) {
+        if let Some(flight) = &*lock(&self.flight) {
+            flight.abort(reason);
+        }
+    }
+}
+
+impl ModernLink {
+    /// A link; `known` is what the upstream declared to whoever asked last, `started` a child that
+    /// was started to ask.
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        schemas: Arc<Schemas>,
+        known: Option<Arc<Declared>>,
+        started: Option<Started>,
+    ) -> Arc<Self> {
+        let wire = match &settings.carrier {
+            Carrier::Http(client, bounds) => Wire::Http(Box::new(HttpWire::new(
+                Arc::clone(&settings.name),
+                (**client).clone(),
+                *bounds,
+            ))),
+            Carrier::Stdio(runtime) => {
+                Wire::Pipe(Box::new(Pipe::new(Arc::clone(runtime), started)))
+            }
+        };
+        Arc::new(Self {
+            settings,
+            schemas,
+            wire,
+            declared: Mutex::new(known),
+            asked: tokio::sync::Mutex::default(),
+            next_id: AtomicU64::new(2),
+            listening: Listening::default(),
+            closed: CancellationToken::new(),
+        })
+    }
+
+    /// What it declared, if it was asked.
+    pub(super) fn declared(&self) -> Option<Arc<Declared>> {
+        lock(&self.declared).clone()
+    }
+
+    /// It was just asked, by whoever found out what it speaks.
+    pub(super) fn told(&self, declared: &Arc<Declared>) {
+        if let Ok(mut asked) = self.asked.try_lock() {
+            *asked = true;
+        }
+        *lock(&self.declared) = Some(Arc::clone(declared));
+        self.settings.intake.opened(&self.settings.name, declared);
+    }
+
+    /// Asks what it declares, unless this link has done so.
+    pub(super) async fn open_inner(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
+        let mut asked = self.asked.lock().await;
+        if *asked && let Some(declared) = self.declared() {
+            return Ok(declared);
+        }
+        if self.closed.is_cancelled() {
+            return Err(LinkError::Cancelled);
+        }
+        let limit = self.settings.upstream.connect_timeout;
+        let declared = tokio::time::timeout(limit, self.discover()).await;
+        let declared = declared.unwrap_or(Err(LinkError::Timeout)).inspect_err(|error| {
+            LABELED.upstream_failed.add(&self.settings.name, 1);
+            tracing::warn!(upstream = %self.settings.name, error = %error, "upstream not opened");
+        })?;
+        *asked = true;
+        drop(asked);
+        *lock(&self.declared) = Some(Arc::clone(&declared));
+        self.settings.intake.opened(&self.settings.name, &declared);
+        Ok(declared)
+    }
+
+    async fn discover(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
+        let piped = matches!(self.wire, Wire::Pipe(_));
+        for _ in 0..2 {
+            let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
+            let bytes = discover::request(flight.id, &self.settings);
+            let reply = self.exchange(bytes, discover::headers(), &flight).await?;
+            match discover::judge(&reply, piped) {
+                Verdict::Modern(declared) => return Ok(declared),
+                Verdict::Again => {}
+                Verdict::Legacy => {
+                    let what = "it does not know server/discover";
+                    return Err(LinkError::Handshake(what.to_owned()));
+                }
+                Verdict::Foreign(revisions) => {
+                    return Err(LinkError::Handshake(format!("it speaks only {revisions}")));
+                }
+            }
+        }
+        let what = "it refuses the revision that it offers";
+        Err(LinkError::Handshake(what.to_owned()))
+    }
+
+    /// Answers a call, or sends it and waits for its reply within the upstream's deadlines.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request upstream.
+    pub(super) async fn call_inner(
+        self: &Arc<Self>,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, LinkError> {
+        if self.closed.is_cancelled() {
+            return Err(LinkError::Cancelled);
+        }
+        match request.method() {
+            // Every request names its level, and a connection needs no proof of life.
+            Some("ping" | "logging/setLevel") => return Ok(empty()),
+            Some("resources/subscribe") => return self.subscribe(request).await,
+            Some("resources/unsubscribe") => {
+                if let Some(uri) = request.param_str("uri") {
+                    self.unsubscribe(&uri);
+                }
+                return Ok(empty());
+            }
+            _ => {}
+        }
+        let trip = Trip {
+            request,
+            call,
+            activity: Arc::new(Activity::new()),
+            flight: Mutex::default(),
+        };
+        let upstream = &self.settings.upstream;
+        let mut work = Box::pin(self.rounds(&trip));
+        tokio::select! {
+            reply = &mut work => reply,
+            () = trip.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
+                trip.abort("timeout");
+                Err(LinkError::Timeout)
+            }
+            () = call.cancel.cancelled() => {
+                trip.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
+                Err(LinkError::Cancelled)
+            }
+        }
+    }
+
+    /// Whether list changes are wanted.
+    pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
+        self.want_lists(wanted);
+    }
+
+    /// See [`crate::call::UpstreamLink::hearing`].
+    pub(super) fn hearing(&self) -> Option<u64> {
+        self.listening.hearing()
+    }
+
+    /// Ends everything that is open, for good.
+    pub(super) async fn close(&self) {
+        self.closed.cancel();
+        if let Wire::Pipe(pipe) = &self.wire {
+            pipe.close().await;
+        }
+    }
+
+    fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn pipe(&self) -> Option<&Pipe> {
+        match &self.wire {
+            Wire::Pipe(pipe) => Some(pipe),
+            Wire::Http(_) => None,
+        }
+    }
+
+    fn flight(&self, id: u64) -> Option<Arc<Flight>> {
+        self.pipe()?.flight(id)
+    }
+
+    fn only_call(&self) -> Option<Arc<Flight>> {
+        self.pipe()?.only_call(self.settings.exclusive)
+    }
+
+    /// Hands a line's reply to whoever waits for it. Late ones are ignored (SPEC C-10).
+    fn deliver(&self, id: u64, message: Message) {
+        let delivered = self.pipe().is_some_and(|pipe| pipe.deliver(id, message));
+        if !delivered && id >= self.next_id.load(Ordering::Relaxed) {
+            self.suspect("it answered a request that we did not make");
+        }
+    }
+}
+
+fn empty() -> Reply {
+    Reply::Result(Bytes::from_static(b"{}"))
+}
+
+/// One of our own requests as a message.
+fn own(text: String) -> Result<Message, LinkError> {
+    Message::parse(text.into(), json::MAX_DEPTH)
+        .map_err(|error| LinkError::Invalid(error.to_string()))
+}

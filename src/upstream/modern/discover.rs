@@ -1,0 +1,213 @@
+//! `server/discover`: asking an upstream what it speaks, and what the answer means.
+//! Spec: SPEC U-05, U-06, U-09, D-07, M-50.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+
+use crate::call::Declared;
+use crate::protocol::error_codes::{
+    HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
+};
+use crate::protocol::headers::MCP_METHOD;
+use crate::protocol::{Era, Message, Revision, json, meta};
+use crate::upstream::carrier::Settings;
+use crate::upstream::http::client::MessageHeaders;
+
+const METHOD: &str = "server/discover";
+
+/// What an answer says about the era of an upstream.
+#[derive(Debug)]
+pub(in crate::upstream) enum Verdict {
+    /// It speaks our modern revision.
+    Modern(Arc<Declared>),
+    /// It is modern; asking once more may help (SPEC U-09).
+    Again,
+    /// It knows no modern revision that we know, or never heard of such a request.
+    Legacy,
+    /// It speaks modern revisions only, and none of ours.
+    Foreign(String),
+}
+
+/// The request, under id `id`.
+pub(in crate::upstream) fn request(id: u64, settings: &Settings) -> Bytes {
+    own_request(id, METHOD, "", settings)
+}
+
+/// The headers that go with it.
+pub(in crate::upstream) fn headers() -> MessageHeaders {
+    own_headers(METHOD)
+}
+
+/// A request of our own; `params` is JSON text of its members besides `_meta`.
+pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &Settings) -> Bytes {
+    let comma = if params.is_empty() { "" } else { "," };
+    let mut out = format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}{comma}"_meta":{{"{}":"{}","{}":"#,
+        meta::PROTOCOL_VERSION,
+        Revision::V2026_07_28.as_str(),
+        meta::CLIENT_CAPABILITIES,
+    )
+    .into_bytes();
+    out.extend_from_slice(settings.capabilities.raw());
+    out.extend_from_slice(format!(r#","{}":"#, meta::CLIENT_INFO).as_bytes());
+    out.extend_from_slice(&settings.client_info);
+    out.extend_from_slice(b"}}}");
+    out.into()
+}
+
+/// The headers of such a request.
+pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
+    let mut mirrors = HeaderMap::new();
+    mirrors.insert(MCP_METHOD, HeaderValue::from_static(method));
+    MessageHeaders {
+        version: Some(HeaderValue::from_static(Revision::V2026_07_28.as_str())),
+        mirrors,
+        ..MessageHeaders::default()
+    }
+}
+
+/// What an answer means. Over a pipe only one error is a sign of the modern era (SPEC D-07), over
+/// HTTP three are (SPEC U-05).
+pub(in crate::upstream) fn judge(reply: &Message, piped: bool) -> Verdict {
+    if reply.result().is_some() {
+        return match declared(reply) {
+            Some(declared) => Verdict::Modern(Arc::new(declared)),
+            None => Verdict::Legacy,
+        };
+    }
+    match reply.error_code() {
+        Some(UNSUPPORTED_VERSION) => unsupported(reply),
+        Some(HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY) if !piped => Verdict::Again,
+        _ => Verdict::Legacy,
+    }
+}
+
+/// What a list of revisions in place of an answer means.
+fn unsupported(reply: &Message) -> Verdict {
+    let Some(supported) = reply
+        .error_member("data")
+        .and_then(|data| list(data, "supported"))
+    else {
+        return Verdict::Again;
+    };
+    let known = |era| {
+        let mut known = supported.iter().filter_map(|text| Revision::parse(text));
+        known.any(|revision| revision.era() == era)
+    };
+    if known(Era::Modern) {
+        Verdict::Again
+    } else if known(Era::Legacy) || supported.is_empty() {
+        Verdict::Legacy
+    } else {
+        Verdict::Foreign(shown(&supported))
+    }
+}
+
+/// What a `DiscoverResult` declares; `None` when it offers no revision of ours.
+fn declared(reply: &Message) -> Option<Declared> {
+    let supported = list(reply.result()?, "supportedVersions")?;
+    let ours = Revision::V2026_07_28;
+    if !supported.iter().any(|text| text == ours.as_str()) {
+        return None;
+    }
+    let object = |text: Option<&str>| {
+        let text = text.filter(|text| text.starts_with('{')).unwrap_or("{}");
+        Bytes::copy_from_slice(text.as_bytes())
+    };
+    let meta = reply.result_member("_meta").unwrap_or("{}");
+    let members = json::members(meta).unwrap_or_default();
+    let info = members.iter().find(|(name, _)| name == meta::SERVER_INFO);
+    Some(Declared {
+        revision: ours,
+        capabilities: object(reply.result_member("capabilities")),
+        // Spec: SPEC M-41, M-50; it once stood at the top.
+        server_info: object(
+            info.map(|(_, text)| *text)
+                .or_else(|| reply.result_member("serverInfo")),
+        ),
+        instructions: reply
+            .result_member("instructions")
+            .and_then(json::string)
+            .map(std::borrow::Cow::into_owned),
+    })
+}
+
+/// The strings of an array member of an object.
+fn list(object: &str, name: &str) -> Option<Vec<String>> {
+    let members = json::members(object).ok()?;
+    let (_, array) = members.into_iter().find(|(known, _)| known == name)?;
+    let elements = json::elements(array).ok()?;
+    let strings = elements.into_iter().filter_map(json::string);
+    Some(strings.map(std::borrow::Cow::into_owned).collect())
+}
+
+fn shown(revisions: &[String]) -> String {
+    let shown: String = revisions.join(", ").chars().take(200).collect();
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn verdict(body: &str, piped: bool) -> String {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":0,{body}}}"#);
+        let verdict = judge(&Message::parse(text.into(), 128).unwrap(), piped);
+        let text = format!("{verdict:?}");
+        text.split(['(', ' ']).next().unwrap().to_owned()
+    }
+
+    // SPEC U-05, U-06, U-09, D-07.
+    #[rstest]
+    #[case::ours(
+        r#""result":{"supportedVersions":["2026-07-28"],"capabilities":{}}"#,
+        "Modern",
+        "Modern"
+    )]
+    #[case::dual(
+        r#""result":{"supportedVersions":["2027-01-01","2026-07-28","2025-11-25"]}"#,
+        "Modern",
+        "Modern"
+    )]
+    #[case::only_legacy(r#""result":{"supportedVersions":["2025-11-25"]}"#, "Legacy", "Legacy")]
+    #[case::other_result(r#""result":{}"#, "Legacy", "Legacy")]
+    #[case::mutual(
+        r#""error":{"code":-32022,"message":"","data":{"supported":["2026-07-28"]}}"#,
+        "Again",
+        "Again"
+    )]
+    #[case::legacy_list(
+        r#""error":{"code":-32022,"message":"","data":{"supported":["2025-11-25"]}}"#,
+        "Legacy",
+        "Legacy"
+    )]
+    #[case::future(
+        r#""error":{"code":-32022,"message":"","data":{"supported":["2031-01-01"]}}"#,
+        "Foreign",
+        "Foreign"
+    )]
+    #[case::no_list(r#""error":{"code":-32022,"message":""}"#, "Again", "Again")]
+    #[case::mismatch(r#""error":{"code":-32020,"message":""}"#, "Again", "Legacy")]
+    #[case::capability(r#""error":{"code":-32021,"message":""}"#, "Again", "Legacy")]
+    #[case::unknown_method(r#""error":{"code":-32601,"message":""}"#, "Legacy", "Legacy")]
+    #[case::no_session(r#""error":{"code":-32000,"message":""}"#, "Legacy", "Legacy")]
+    fn answers_are_judged(#[case] body: &str, #[case] http: &str, #[case] stdio: &str) {
+        assert_eq!(verdict(body, false), http);
+        assert_eq!(verdict(body, true), stdio);
+    }
+
+    // SPEC M-50.
+    #[test]
+    fn a_server_names_itself_in_meta() {
+        let text = r#"{"jsonrpc":"2.0","id":0,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"instructions":"be\nkind","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}}}}"#;
+        let reply = Message::parse(text.into(), 128).unwrap();
+        let declared = declared(&reply).unwrap();
+        assert_eq!(declared.server_info.as_ref(), br#"{"name":"s"}"#);
+        assert_eq!(declared.capabilities.as_ref(), br#"{"tools":{}}"#);
+        assert_eq!(declared.instructions.as_deref(), Some("be\nkind"));
+    }
+}

@@ -1,0 +1,166 @@
+//! What a modern upstream sends besides replies, and whose it is.
+//! Spec: SPEC M-42, M-45, U-14, C-01…C-03, C-20, D-09, D-11.
+
+use std::sync::Arc;
+
+use super::ModernLink;
+use super::flight::{Flight, For};
+use crate::call::{Level, Notice, NoticeKind};
+use crate::protocol::{Message, json, meta};
+use crate::telemetry::metrics::LABELED;
+
+impl ModernLink {
+    /// Takes one message of `flight`'s own stream, or of the pipe that all share. Returns the
+    /// reply to `flight`, when it is one.
+    pub(super) fn on_message(
+        &self,
+        message: Message,
+        flight: Option<&Arc<Flight>>,
+    ) -> Option<Message> {
+        if let Some(flight) = flight {
+            flight.activity.touch();
+        }
+        match (message.method(), message.id()) {
+            // Spec: SPEC D-09; nobody waits for an answer to what must not be asked.
+            (Some(_), Some(_)) => self.suspect("a modern server sends no requests"),
+            (Some(method), None) => self.on_notice(method, &message, flight),
+            (None, id) => match (id.and_then(|id| id.parse::<u64>().ok()), flight) {
+                (Some(id), Some(flight)) if id == flight.id => return Some(message),
+                (Some(id), None) => self.deliver(id, message),
+                _ => self.suspect("it answered a request that we did not make"),
+            },
+        }
+        None
+    }
+
+    fn on_notice(&self, method: &str, message: &Message, flight: Option<&Arc<Flight>>) {
+        match method {
+            "notifications/progress" => self.on_progress(message, flight),
+            "notifications/message" => self.on_log(message, flight),
+            "notifications/cancelled" => self.on_listen_ended(message),
+            _ => match (self.subscription(message, flight), kind(method, message)) {
+                (Some(flight), kind) => {
+                    flight.activity.touch();
+                    if let For::Listen(sink) = &flight.whose {
+                        sink.take(method, kind, message);
+                    }
+                }
+                (None, NoticeKind::Other) => {
+                    if let Some(For::Call { link, .. }) = flight.map(|flight| &flight.whose) {
+                        link.notify(Notice {
+                            kind: NoticeKind::Other,
+                            bytes: message.bytes().clone(),
+                        });
+                    }
+                }
+                (None, _) => self.suspect("it announced a change to nobody who had asked"),
+            },
+        }
+    }
+
+    /// The listen that a notice belongs to. Spec: SPEC M-72, D-11.
+    fn subscription(&self, message: &Message, flight: Option<&Arc<Flight>>) -> Option<Arc<Flight>> {
+        let id = message.meta(meta::SUBSCRIPTION_ID)?.parse().ok()?;
+        let found = match flight {
+            Some(flight) => (flight.id == id).then(|| Arc::clone(flight)),
+            None => self.flight(id),
+        };
+        found.filter(|flight| matches!(flight.whose, For::Listen(_)))
+    }
+
+    /// Routed by token: it is the id of the request.
+    fn on_progress(&self, message: &Message, flight: Option<&Arc<Flight>>) {
+        let token = message.param(meta::PROGRESS_TOKEN);
+        let id = token.and_then(|token| token.parse().ok());
+        let found = match (id, flight) {
+            (Some(id), Some(flight)) if flight.id == id => Some(Arc::clone(flight)),
+            (Some(id), None) => self.flight(id),
+            _ => None,
+        };
+        let Some(flight) = found else {
+            LABELED.upstream_garbage.add(&self.settings.name, 1);
+            return;
+        };
+        flight.activity.touch();
+        let For::Call {
+            link,
+            progress: Some(token),
+            ..
+        } = &flight.whose
+        else {
+            return;
+        };
+        link.notify(Notice {
+            bytes: message
+                .edit()
+                .param(meta::PROGRESS_TOKEN, token.as_str())
+                .finish(),
+            kind: NoticeKind::Progress {
+                token: token.clone(),
+            },
+        });
+    }
+
+    /// Only what the request asked for. Spec: SPEC C-20.
+    fn on_log(&self, message: &Message, flight: Option<&Arc<Flight>>) {
+        let alone = || self.only_call();
+        let flight = flight.cloned().or_else(alone);
+        let Some(For::Call {
+            link,
+            level: Some(wanted),
+            ..
+        }) = flight.as_ref().map(|flight| &flight.whose)
+        else {
+            LABELED.upstream_garbage.add(&self.settings.name, 1);
+            return;
+        };
+        let level = message.param_str("level");
+        let level = level.as_deref().and_then(Level::parse);
+        if level.is_none_or(|level| level >= *wanted) {
+            link.notify(Notice {
+                kind: NoticeKind::Log,
+                bytes: message.bytes().clone(),
+            });
+        }
+    }
+
+    /// A server cancels nothing but a listen that it ends. Spec: SPEC M-45.
+    fn on_listen_ended(&self, message: &Message) {
+        let id = message.param("requestId").and_then(|id| id.parse().ok());
+        let flight = id.and_then(|id| self.flight(id));
+        match flight.as_ref().map(|flight| &flight.whose) {
+            Some(For::Listen(sink)) => sink.end(),
+            _ => self.suspect("it cancelled what is not its own"),
+        }
+    }
+
+    /// Notes a breach of the protocol that ends nothing (SPEC U-14).
+    pub(super) fn suspect(&self, what: &str) {
+        LABELED.upstream_garbage.add(&self.settings.name, 1);
+        tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
+    }
+}
+
+fn kind(method: &str, message: &Message) -> NoticeKind {
+    match method {
+        "notifications/tools/list_changed" => NoticeKind::ListChanged { what: "tools" },
+        "notifications/prompts/list_changed" => NoticeKind::ListChanged { what: "prompts" },
+        "notifications/resources/list_changed" => NoticeKind::ListChanged { what: "resources" },
+        "notifications/resources/updated" => NoticeKind::ResourceUpdated {
+            uri: message.param_str("uri").unwrap_or_default().into_owned(),
+        },
+        _ => NoticeKind::Other,
+    }
+}
+
+/// The message without the mark of our subscription: it belongs to this hop.
+pub(super) fn unmarked(message: &Message) -> bytes::Bytes {
+    let marks = message
+        .param("_meta")
+        .and_then(|text| json::members(text).ok());
+    let edit = message.edit();
+    match marks {
+        Some(marks) if marks.len() > 1 => edit.remove_meta(meta::SUBSCRIPTION_ID).finish(),
+        _ => edit.remove_param("_meta").finish(),
+    }
+}

@@ -1,0 +1,504 @@
+//! Change notices of a modern upstream: one `subscriptions/listen` per link, whose filter is what
+//! the sessions at the link want. A filter never changes: a new stream is opened before the old
+//! one is closed. Spec: SPEC M-70…M-75, D-06; BRIDGING §3.4.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::ModernLink;
+use super::discover;
+use super::flight::{Flight, For};
+use super::inbound::unmarked;
+use crate::call::{Declared, Intake, Notice, NoticeKind, Reply};
+use crate::protocol::{Message, json};
+use crate::upstream::activity::Activity;
+use crate::upstream::error::LinkError;
+use crate::upstream::http::wire::next_stretch;
+use crate::upstream::lock;
+
+const METHOD: &str = "subscriptions/listen";
+/// Before a broken stream is opened again: the first wait, and the longest.
+const REOPEN_FIRST: Duration = Duration::from_millis(500);
+const REOPEN_LONGEST: Duration = Duration::from_mins(1);
+/// Before a stream that ended properly is opened again.
+const REOPEN_GRACEFUL: Duration = Duration::from_secs(1);
+/// URIs of one filter at most.
+const MAX_URIS: usize = 1024;
+
+/// The kinds of lists, and how a filter names them.
+const LISTS: [(&str, &str); 3] = [
+    ("tools", "toolsListChanged"),
+    ("prompts", "promptsListChanged"),
+    ("resources", "resourcesListChanged"),
+];
+
+/// What one stream asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Filter {
+    lists: Vec<&'static str>,
+    uris: BTreeSet<String>,
+}
+
+/// What the sessions at the link want.
+#[derive(Debug, Default)]
+struct Wanted {
+    lists: bool,
+    /// How many asked for each.
+    uris: BTreeMap<String, usize>,
+}
+
+/// What became of the latest wish.
+#[derive(Debug, Clone, Default)]
+struct Settled {
+    generation: u64,
+    honoured: Arc<BTreeSet<String>>,
+    failed: Option<Arc<str>>,
+}
+
+/// The listening of one link.
+#[derive(Debug)]
+pub(super) struct Listening {
+    wanted: Mutex<Wanted>,
+    /// Counts wishes.
+    generation: watch::Sender<u64>,
+    settled: watch::Sender<Settled>,
+    running: AtomicBool,
+    /// The stretch of hearing while changes of lists are announced to us; 0 while they are not.
+    hearing: AtomicU64,
+}
+
+impl Default for Listening {
+    fn default() -> Self {
+        Self {
+            wanted: Mutex::default(),
+            generation: watch::Sender::new(0),
+            settled: watch::Sender::default(),
+            running: AtomicBool::new(false),
+            hearing: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Listening {
+    /// Changes what is wanted; the number of the wish.
+    fn wish(&self, change: impl FnOnce(&mut Wanted)) -> u64 {
+        let mut wanted = lock(&self.wanted);
+        change(&mut wanted);
+        let mut number = 0;
+        self.generation.send_modify(|generation| {
+            *generation += 1;
+            number = *generation;
+        });
+        number
+    }
+
+    fn filter(&self, declared: &Declared) -> Filter {
+        let wanted = lock(&self.wanted);
+        let announced = announced(declared);
+        Filter {
+            lists: if wanted.lists { announced } else { Vec::new() },
+            uris: wanted.uris.keys().cloned().collect(),
+        }
+    }
+
+    fn wants_lists(&self) -> bool {
+        lock(&self.wanted).lists
+    }
+
+    /// Whether no announced change of a list can be missed from now on. A stream that takes over
+    /// from another goes on with its stretch.
+    fn hear(&self, hears: bool) {
+        let stretch = match (hears, self.hearing.load(Ordering::Acquire)) {
+            (false, _) => 0,
+            (true, 0) => next_stretch(),
+            (true, lasting) => lasting,
+        };
+        self.hearing.store(stretch, Ordering::Release);
+    }
+
+    /// See [`crate::call::UpstreamLink::hearing`].
+    pub(super) fn hearing(&self) -> Option<u64> {
+        Some(self.hearing.load(Ordering::Acquire)).filter(|stretch| *stretch != 0)
+    }
+
+    fn settle(&self, generation: u64, honoured: Arc<BTreeSet<String>>, failed: Option<Arc<str>>) {
+        self.settled.send_replace(Settled {
+            generation,
+            honoured,
+            failed,
+        });
+    }
+}
+
+/// Takes the messages of one stream.
+#[derive(Debug)]
+pub(super) struct Sink {
+    upstream: Arc<str>,
+    intake: Arc<dyn Intake>,
+    acknowledged: Mutex<Option<oneshot::Sender<BTreeSet<String>>>>,
+    ended: CancellationToken,
+    /// Told when the tools changed.
+    forget_tools: Box<ForgetTools>,
+    /// Whether a child is kept for it.
+    pub(super) keeps_busy: bool,
+}
+
+struct ForgetTools(Box<dyn Fn() + Send + Sync>);
+
+impl std::fmt::Debug for ForgetTools {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ForgetTools")
+    }
+}
+
+impl Sink {
+    /// Takes a notification that carries our subscription.
+    pub(super) fn take(&self, method: &str, kind: NoticeKind, message: &Message) {
+        if method == "notifications/subscriptions/acknowledged" {
+            if let Some(acknowledged) = lock(&self.acknowledged).take() {
+                drop(acknowledged.send(honoured(message)));
+            }
+            return;
+        }
+        match kind {
+            NoticeKind::ListChanged { what: "tools" } => (self.forget_tools.0)(),
+            NoticeKind::ListChanged { .. } | NoticeKind::ResourceUpdated { .. } => {}
+            // Nothing else was asked for (SPEC M-71).
+            _ => return,
+        }
+        let bytes = unmarked(message);
+        self.intake.notice(&self.upstream, Notice { kind, bytes });
+    }
+
+    /// The upstream ends the stream.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+}
+
+/// An acknowledged stream. Dropping it closes it.
+struct Stream {
+    filter: Filter,
+    honoured: Arc<BTreeSet<String>>,
+    end: oneshot::Receiver<End>,
+    _open: DropGuard,
+}
+
+/// How a stream ended.
+enum End {
+    /// With a result: the upstream will be back.
+    Graceful,
+    /// It broke off, or was refused.
+    Broken(LinkError),
+}
+
+impl ModernLink {
+    /// Whether list changes are wanted.
+    pub(super) fn want_lists(self: &Arc<Self>, wanted: bool) {
+        if self.listening.wants_lists() != wanted {
+            self.listening.wish(|all| all.lists = wanted);
+            self.keep_listening();
+        }
+    }
+
+    /// `resources/subscribe`: the URI joins the filter; `{}` only if the upstream honours it.
+    pub(super) async fn subscribe(self: &Arc<Self>, request: &Message) -> Result<Reply, LinkError> {
+        let Some(uri) = request.param_str("uri") else {
+            return Ok(invalid("params.uri must be a string"));
+        };
+        let exclusive = self.settings.exclusive;
+        let full =
+            |wanted: &Wanted| wanted.uris.len() >= MAX_URIS && !wanted.uris.contains_key(&*uri);
+        if full(&lock(&self.listening.wanted)) {
+            return Ok(invalid("too many subscriptions"));
+        }
+        let mut settled = self.listening.settled.subscribe();
+        let number = self.listening.wish(|wanted| {
+            let count = wanted.uris.entry(uri.clone().into_owned()).or_default();
+            // One session that asks twice is still one.
+            *count = if exclusive { 1 } else { *count + 1 };
+        });
+        self.keep_listening();
+        let limit = self.settings.upstream.connect_timeout;
+        let outcome = tokio::time::timeout(limit, settled.wait_for(|s| s.generation >= number));
+        let outcome = match outcome.await {
+            Ok(Ok(settled)) => settled.clone(),
+            Ok(Err(_)) => return Err(LinkError::Cancelled),
+            Err(_) => {
+                self.unsubscribe(&uri);
+                return Err(LinkError::Timeout);
+            }
+        };
+        if outcome.honoured.contains(&*uri) {
+            return Ok(Reply::Result(Bytes::from_static(b"{}")));
+        }
+        self.unsubscribe(&uri);
+        Ok(match &outcome.failed {
+            Some(why) => invalid(&format!("the upstream refuses the subscription: {why}")),
+            None => invalid("the upstream does not announce updates of this resource"),
+        })
+    }
+
+    /// `resources/unsubscribe`: the URI leaves the filter when nobody else needs it.
+    pub(super) fn unsubscribe(self: &Arc<Self>, uri: &str) {
+        let known = lock(&self.listening.wanted).uris.contains_key(uri);
+        if !known {
+            return;
+        }
+        self.listening.wish(|wanted| {
+            if let Some(count) = wanted.uris.get_mut(uri) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    wanted.uris.remove(uri);
+                }
+            }
+        });
+        self.keep_listening();
+    }
+
+    /// Sees to it that somebody follows the wishes.
+    fn keep_listening(self: &Arc<Self>) {
+        if self.closed.is_cancelled() || self.listening.running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (link, closed) = (Arc::clone(self), self.closed.clone());
+        self.settings.tasks.spawn_service(async move {
+            tokio::select! {
+                () = link.listen_on() => {}
+                () = closed.cancelled() => {}
+            }
+            link.listening.hear(false);
+        });
+    }
+
+    async fn listen_on(self: &Arc<Self>) {
+        let mut wishes = self.listening.generation.subscribe();
+        let mut current: Option<Stream> = None;
+        let mut pause = REOPEN_FIRST;
+        let mut missed = false;
+        loop {
+            let number = *wishes.borrow_and_update();
+            let opened = self.follow(&mut current, number).await;
+            let hears = |stream: &Stream| !stream.filter.lists.is_empty();
+            self.listening
+                .hear(opened.is_ok() && current.as_ref().is_some_and(hears));
+            match opened {
+                Ok(fresh) => {
+                    pause = REOPEN_FIRST;
+                    if let Some(stream) = current.as_ref().filter(|_| fresh && missed) {
+                        self.announce(&stream.filter);
+                        missed = false;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(upstream = %self.settings.name, error = %error, "no change notices");
+                    let why = Arc::from(error.to_string());
+                    self.listening.settle(number, Arc::default(), Some(why));
+                    tokio::select! {
+                        _ = wishes.changed() => {}
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                    pause = (pause * 2).min(REOPEN_LONGEST);
+                    continue;
+                }
+            }
+            let ended = async {
+                match &mut current {
+                    Some(stream) => (&mut stream.end).await.unwrap_or(End::Graceful),
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                changed = wishes.changed() => if changed.is_err() { return },
+                end = ended => {
+                    current = None;
+                    self.listening.hear(false);
+                    let wait = match end {
+                        End::Graceful => REOPEN_GRACEFUL,
+                        End::Broken(error) => {
+                            tracing::info!(upstream = %self.settings.name, error = %error, "change notices broke off");
+                            missed = true;
+                            pause
+                        }
+                    };
+                    tokio::select! {
+                        _ = wishes.changed() => {}
+                        () = tokio::time::sleep(wait) => {}
+                    }
+                    // A child that nobody listens to is not started for its notices.
+                    if self.pipe().is_some() && !self.listening.wants_lists() {
+                        drop(wishes.changed().await);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes `current` what is wanted now. `true` when a stream was opened.
+    async fn follow(
+        self: &Arc<Self>,
+        current: &mut Option<Stream>,
+        number: u64,
+    ) -> Result<bool, LinkError> {
+        let declared = self.open_inner().await?;
+        let filter = self.listening.filter(&declared);
+        if filter == Filter::default() {
+            *current = None;
+            self.listening.settle(number, Arc::default(), None);
+            return Ok(false);
+        }
+        if let Some(stream) = current.as_ref().filter(|stream| stream.filter == filter) {
+            let honoured = Arc::clone(&stream.honoured);
+            self.listening.settle(number, honoured, None);
+            return Ok(false);
+        }
+        let stream = self.open_stream(filter).await?;
+        self.listening
+            .settle(number, Arc::clone(&stream.honoured), None);
+        // The old one is closed only now: nothing between is lost (SPEC M-75).
+        *current = Some(stream);
+        Ok(true)
+    }
+
+    async fn open_stream(self: &Arc<Self>, filter: Filter) -> Result<Stream, LinkError> {
+        let (acknowledge, acknowledged) = oneshot::channel();
+        let (schemas, owner) = (Arc::clone(&self.schemas), self.settings.owner);
+        let stop = CancellationToken::new();
+        let sink = Arc::new(Sink {
+            upstream: Arc::clone(&self.settings.name),
+            intake: Arc::clone(&self.settings.intake),
+            acknowledged: Mutex::new(Some(acknowledge)),
+            ended: CancellationToken::new(),
+            forget_tools: Box::new(ForgetTools(Box::new(move || schemas.forget(owner)))),
+            keeps_busy: self.listening.wants_lists(),
+        });
+        let flight = Flight::new(
+            self.next_id(),
+            For::Listen(Arc::clone(&sink)),
+            Arc::new(Activity::new()),
+        );
+        let (ending, mut end) = oneshot::channel();
+        let (link, stopped, params) = (Arc::clone(self), stop.clone(), params(&filter));
+        self.settings.tasks.spawn_service(async move {
+            let bytes = discover::own_request(flight.id, METHOD, &params, &link.settings);
+            let listen = link.exchange(bytes, discover::own_headers(METHOD), &flight);
+            let end = tokio::select! {
+                reply = listen => match reply {
+                    Ok(reply) if reply.error().is_none() => End::Graceful,
+                    Ok(reply) => End::Broken(LinkError::Handshake(refusal(&reply))),
+                    Err(error) => End::Broken(error),
+                },
+                () = sink.ended.cancelled() => End::Graceful,
+                () = stopped.cancelled() => return,
+            };
+            drop(ending.send(end));
+        });
+        let open = stop.drop_guard();
+        let limit = self.settings.upstream.connect_timeout;
+        tokio::select! {
+            biased;
+            honoured = acknowledged => match honoured {
+                Ok(honoured) => Ok(Stream { filter, honoured: Arc::new(honoured), end, _open: open }),
+                Err(_) => Err(LinkError::Lost { last_words: None }),
+            },
+            end = &mut end => Err(match end {
+                Ok(End::Broken(error)) => error,
+                _ => LinkError::Invalid("it ended a stream before it began".to_owned()),
+            }),
+            () = tokio::time::sleep(limit) => Err(LinkError::Timeout),
+        }
+    }
+
+    /// Something may have been missed: every list and resource may have changed.
+    fn announce(&self, filter: &Filter) {
+        let intake = &self.settings.intake;
+        if filter.lists.contains(&"tools") {
+            self.schemas.forget(self.settings.owner);
+        }
+        for what in &filter.lists {
+            intake.notice(&self.settings.name, Notice::list_changed(what));
+        }
+        for uri in &filter.uris {
+            let bytes = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{}}}}}"#,
+                json::quote(uri)
+            );
+            let notice = Notice {
+                kind: NoticeKind::ResourceUpdated { uri: uri.clone() },
+                bytes: bytes.into(),
+            };
+            intake.notice(&self.settings.name, notice);
+        }
+    }
+}
+
+/// The lists whose changes an upstream announces.
+fn announced(declared: &Declared) -> Vec<&'static str> {
+    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    let capabilities = json::members(text).unwrap_or_default();
+    let announces = |what: &str| {
+        let found = capabilities.iter().find(|(name, _)| name == what);
+        let members = found.and_then(|(_, text)| json::members(text).ok());
+        members
+            .unwrap_or_default()
+            .iter()
+            .any(|(name, value)| name == "listChanged" && *value == "true")
+    };
+    LISTS
+        .iter()
+        .map(|(what, _)| *what)
+        .filter(|what| announces(what))
+        .collect()
+}
+
+/// JSON text of the members of `params`.
+fn params(filter: &Filter) -> String {
+    let mut members = Vec::new();
+    for (what, flag) in LISTS {
+        if filter.lists.contains(&what) {
+            members.push(format!(r#""{flag}":true"#));
+        }
+    }
+    if !filter.uris.is_empty() {
+        let mut uris = String::new();
+        for uri in &filter.uris {
+            let comma = if uris.is_empty() { "" } else { "," };
+            // Writing to a string does not fail.
+            let _ = write!(uris, "{comma}{}", json::quote(uri));
+        }
+        members.push(format!(r#""resourceSubscriptions":[{uris}]"#));
+    }
+    format!(r#""notifications":{{{}}}"#, members.join(","))
+}
+
+/// The URIs that an acknowledgement honours.
+fn honoured(message: &Message) -> BTreeSet<String> {
+    let filter = message.param("notifications").unwrap_or("{}");
+    let members = json::members(filter).unwrap_or_default();
+    let uris = members
+        .iter()
+        .find(|(name, _)| name == "resourceSubscriptions")
+        .and_then(|(_, array)| json::elements(array).ok())
+        .unwrap_or_default();
+    uris.into_iter()
+        .filter_map(json::string)
+        .map(std::borrow::Cow::into_owned)
+        .collect()
+}
+
+fn refusal(reply: &Message) -> String {
+    let text = reply.error_member("message").and_then(json::string);
+    text.unwrap_or_default().chars().take(200).collect()
+}
+
+fn invalid(message: &str) -> Reply {
+    let message = json::quote(message);
+    Reply::Error(format!(r#"{{"code":-32602,"message":{message}}}"#).into())
+}

@@ -1,0 +1,233 @@
+//! One child of the modern era: all requests share its lines, told apart by our ids.
+//! Spec: SPEC D-06, D-10, D-11, D-12.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::ModernLink;
+use super::flight::{Flight, For};
+use crate::protocol::{Message, json};
+use crate::telemetry::metrics::{LABELED, UpstreamSession};
+use crate::upstream::carrier::Started;
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
+use crate::upstream::stdio::{Lines, StdioConnection, StdioRuntime};
+
+/// The way to a child that is started when it is needed, and again when it is gone.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    runtime: Arc<StdioRuntime>,
+    /// A child that was started to find out what it speaks.
+    started: Mutex<Option<Started>>,
+    current: Mutex<Option<Arc<Open>>>,
+    opening: tokio::sync::Mutex<()>,
+    waiting: Mutex<HashMap<u64, Waiting>>,
+    serial: AtomicU64,
+}
+
+/// A running child.
+#[derive(Debug)]
+struct Open {
+    child: StdioConnection,
+    serial: u64,
+    _counted: UpstreamSession,
+}
+
+/// A request without its reply.
+#[derive(Debug)]
+struct Waiting {
+    flight: Arc<Flight>,
+    /// Which child was asked.
+    serial: u64,
+    reply: Option<oneshot::Sender<Message>>,
+}
+
+impl Pipe {
+    pub(super) fn new(runtime: Arc<StdioRuntime>, started: Option<Started>) -> Self {
+        Self {
+            runtime,
+            started: Mutex::new(started),
+            current: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            waiting: Mutex::default(),
+            serial: AtomicU64::new(0),
+        }
+    }
+
+    fn open(&self) -> Option<Arc<Open>> {
+        lock(&self.current)
+            .as_ref()
+            .filter(|open| !open.child.closed().is_cancelled())
+            .map(Arc::clone)
+    }
+
+    /// The request under `id`.
+    pub(super) fn flight(&self, id: u64) -> Option<Arc<Flight>> {
+        let waiting = lock(&self.waiting);
+        Some(Arc::clone(&waiting.get(&id)?.flight))
+    }
+
+    /// The one call that runs, or the newest where all calls are one client's.
+    pub(super) fn only_call(&self, exclusive: bool) -> Option<Arc<Flight>> {
+        let waiting = lock(&self.waiting);
+        let mut calls: Vec<_> = waiting
+            .values()
+            .map(|waiting| &waiting.flight)
+            .filter(|flight| matches!(flight.whose, For::Call { .. }))
+            .collect();
+        if calls.len() > 1 && !exclusive {
+            return None;
+        }
+        calls.sort_unstable_by_key(|flight| flight.id);
+        calls.last().map(|flight| Arc::clone(flight))
+    }
+
+    /// Hands a reply to whoever waits for it; `false` when nobody does.
+    pub(super) fn deliver(&self, id: u64, message: Message) -> bool {
+        let mut waiting = lock(&self.waiting);
+        let reply = waiting
+            .get_mut(&id)
+            .and_then(|waiting| waiting.reply.take());
+        drop(waiting);
+        reply.is_some_and(|reply| reply.send(message).is_ok())
+    }
+
+    /// Fails what was asked of a child that is gone.
+    fn fail(&self, serial: u64) {
+        for waiting in lock(&self.waiting).values_mut() {
+            if waiting.serial == serial {
+                drop(waiting.reply.take());
+            }
+        }
+    }
+
+    /// Ends the child.
+    pub(super) async fn close(&self) {
+        drop(lock(&self.started).take());
+        let open = lock(&self.current).take();
+        if let Some(open) = open {
+            open.child.close().await;
+            self.fail(open.serial);
+        }
+    }
+}
+
+impl ModernLink {
+    /// The child, started if needed.
+    async fn child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
+        if let Some(open) = pipe.open() {
+            return Ok(open);
+        }
+        let _opening = pipe.opening.lock().await;
+        if let Some(open) = pipe.open() {
+            return Ok(open);
+        }
+        if self.closed.is_cancelled() {
+            return Err(LinkError::Cancelled);
+        }
+        let started = lock(&pipe.started).take();
+        let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
+            Some(started) => started,
+            None => Started::new(&pipe.runtime, &self.settings)
+                .await
+                .inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?,
+        };
+        let serial = pipe.serial.fetch_add(1, Ordering::Relaxed);
+        let open = Arc::new(Open {
+            child: started.child,
+            serial,
+            _counted: UpstreamSession::begin(&self.settings.name),
+        });
+        let previous = lock(&pipe.current).replace(Arc::clone(&open));
+        drop(previous);
+        // The session ended meanwhile: nobody would ever close it.
+        if self.closed.is_cancelled() {
+            pipe.close().await;
+            return Err(LinkError::Cancelled);
+        }
+        LABELED.upstream_opened.add(&self.settings.name, 1);
+        let reader = read_lines(Arc::downgrade(self), serial, started.lines);
+        self.settings.tasks.spawn_service(reader);
+        Ok(open)
+    }
+
+    /// Sends a request as a line and waits for its reply.
+    ///
+    /// # Cancel safety
+    /// Dropping the future tells the upstream that the request is cancelled (SPEC D-10).
+    pub(super) async fn exchange_piped(
+        self: &Arc<Self>,
+        pipe: &Pipe,
+        bytes: Bytes,
+        flight: &Arc<Flight>,
+    ) -> Result<Message, LinkError> {
+        let open = self.child(pipe).await?;
+        let _busy = flight.keeps_busy().then(|| open.child.busy());
+        let lost = || LinkError::Lost {
+            last_words: open.child.last_words(),
+        };
+        let (reply, waiting) = oneshot::channel();
+        let entry = Waiting {
+            flight: Arc::clone(flight),
+            serial: open.serial,
+            reply: Some(reply),
+        };
+        lock(&pipe.waiting).insert(flight.id, entry);
+        let mut aloft = Aloft {
+            pipe,
+            open: &open,
+            flight,
+            done: false,
+        };
+        open.child.send(bytes).await.map_err(|_| lost())?;
+        let reply = waiting.await;
+        aloft.done = true;
+        reply.map_err(|_| {
+            LABELED.upstream_lost.add(&self.settings.name, 1);
+            lost()
+        })
+    }
+}
+
+/// Tells the upstream that a request is cancelled unless it is done.
+struct Aloft<'a> {
+    pipe: &'a Pipe,
+    open: &'a Open,
+    flight: &'a Flight,
+    done: bool,
+}
+
+impl Drop for Aloft<'_> {
+    fn drop(&mut self) {
+        lock(&self.pipe.waiting).remove(&self.flight.id);
+        if !self.done {
+            let reason = json::quote(self.flight.reason());
+            let bytes = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
+                self.flight.id
+            );
+            // One that takes no more is ending anyway.
+            let _ = self.open.child.try_send(bytes.into());
+        }
+    }
+}
+
+/// Reads a child until it is gone. Does not keep the link.
+async fn read_lines(link: Weak<ModernLink>, serial: u64, mut lines: Lines) {
+    while let Some(line) = lines.next().await {
+        let Some(link) = link.upgrade() else { return };
+        match Message::parse(line, link.settings.message_depth) {
+            Ok(message) => drop(link.on_message(message, None)),
+            Err(error) => link.suspect(&format!("a line is no JSON-RPC message: {error}")),
+        }
+    }
+    if let Some(link) = link.upgrade()
+        && let Some(pipe) = link.pipe()
+    {
+        pipe.fail(serial);
+    }
+}

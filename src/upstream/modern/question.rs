@@ -1,0 +1,243 @@
+//! The entries of an `input_required` result. Spec: SPEC M-61, M-62, C-80…C-82.
+
+use crate::call::{ClientCapabilities, Question};
+use crate::protocol::{Message, Revision, json};
+
+/// Entries of one round at most.
+const MAX_ENTRIES: usize = 64;
+
+/// One thing that the upstream wants to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    method: String,
+    /// JSON text.
+    params: Option<String>,
+}
+
+/// The entries, and JSON text of the state exactly as it stands there.
+type Interim = (Vec<Entry>, Option<String>);
+
+/// Reads an interim result.
+///
+/// # Errors
+/// A sentence about what is wrong with it.
+pub(super) fn read(reply: &Message) -> Result<Interim, String> {
+    let state = match reply.result_member("requestState") {
+        None | Some("null") => None,
+        Some(text) if text.starts_with('"') => Some(text.to_owned()),
+        Some(_) => return Err("requestState is no string".to_owned()),
+    };
+    let requests = match reply.result_member("inputRequests") {
+        None | Some("null") => "{}",
+        Some(text) => text,
+    };
+    let members = json::members(requests).map_err(|error| format!("inputRequests: {error}"))?;
+    if members.len() > MAX_ENTRIES {
+        return Err(format!("more than {MAX_ENTRIES} questions at once"));
+    }
+    if members.is_empty() && state.is_none() {
+        return Err("input_required with neither questions nor state".to_owned());
+    }
+    let entries = members
+        .into_iter()
+        .map(|(key, text)| entry(key.into_owned(), text));
+    Ok((entries.collect::<Result<_, _>>()?, state))
+}
+
+fn entry(key: String, text: &str) -> Result<Entry, String> {
+    let members = json::members(text).map_err(|error| format!("a question: {error}"))?;
+    let member = |name: &str| {
+        let mut members = members.iter();
+        members.find(|(known, _)| known == name).map(|(_, v)| *v)
+    };
+    let method = member("method").and_then(json::string);
+    let method = method.ok_or("a question without a method")?.into_owned();
+    let params = member("params").filter(|text| text.starts_with('{'));
+    Ok(Entry {
+        key,
+        method,
+        params: params.map(str::to_owned),
+    })
+}
+
+impl Entry {
+    pub(super) fn is_elicitation(&self) -> bool {
+        self.method == "elicitation/create"
+    }
+
+    /// What it is, for a sentence.
+    pub(super) fn what(&self) -> String {
+        match self.method.as_str() {
+            "elicitation/create" if self.is_url() => "a visit to a URL".to_owned(),
+            "elicitation/create" => "a form".to_owned(),
+            "sampling/createMessage" => "a completion (sampling)".to_owned(),
+            "roots/list" => "its roots".to_owned(),
+            other => other.chars().take(64).collect(),
+        }
+    }
+
+    /// Whether the client offered to answer it. Spec: SPEC M-62.
+    pub(super) fn is_allowed(&self, capabilities: &ClientCapabilities) -> bool {
+        let uses_tools = self.method == "sampling/createMessage"
+            && (self.param("tools").is_some() || self.param("toolChoice").is_some());
+        capabilities.allows(&self.method, self.is_url())
+            && (!uses_tools || samples_with_tools(capabilities))
+    }
+
+    /// The question as a client of `revision` understands it: before 2025-11-25 there was one
+    /// mode without a name, and in 2025-11-25 a visit has an id (SPEC C-80, C-82).
+    pub(super) fn question_for(&self, revision: Revision) -> Question {
+        let params = match revision {
+            Revision::V2025_11_25 if self.is_url() && self.param("elicitationId").is_none() => {
+                let id = format!("\"{:032x}\"", rand::random::<u128>());
+                self.with("elicitationId", Some(&id))
+            }
+            Revision::V2026_07_28 | Revision::V2025_11_25 => self.params.clone(),
+            _ if self.is_elicitation() => self.with("mode", None),
+            _ => self.params.clone(),
+        };
+        Question {
+            method: self.method.clone(),
+            params: params.map(Into::into),
+        }
+    }
+
+    fn is_url(&self) -> bool {
+        self.is_elicitation() && self.param("mode") == Some("\"url\"")
+    }
+
+    fn param(&self, name: &str) -> Option<&str> {
+        let members = json::members(self.params.as_deref()?).ok()?;
+        let mut members = members.into_iter();
+        members.find(|(known, _)| known == name).map(|(_, v)| v)
+    }
+
+    /// The parameters with one more member, or without one.
+    fn with(&self, name: &str, value: Option<&str>) -> Option<String> {
+        let text = self.params.as_deref()?;
+        let Ok(members) = json::members(text) else {
+            return Some(text.to_owned());
+        };
+        let kept = members.iter().filter(|(known, _)| known != name);
+        let mut members: Vec<String> = kept
+            .map(|(known, value)| format!("{}:{value}", json::quote(known)))
+            .collect();
+        if let Some(value) = value {
+            members.push(format!("{}:{value}", json::quote(name)));
+        }
+        Some(format!("{{{}}}", members.join(",")))
+    }
+}
+
+fn samples_with_tools(capabilities: &ClientCapabilities) -> bool {
+    let text = std::str::from_utf8(capabilities.raw()).unwrap_or("{}");
+    let has = |object: &str, name: &str| {
+        let members = json::members(object).unwrap_or_default();
+        let mut members = members.into_iter();
+        members
+            .find(|(known, _)| known == name)
+            .map(|(_, v)| v.to_owned())
+    };
+    has(text, "sampling").is_some_and(|sampling| has(&sampling, "tools").is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use rstest::rstest;
+
+    use super::*;
+
+    fn interim(result: &str) -> Result<Interim, String> {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+        read(&Message::parse(text.into(), 128).unwrap())
+    }
+
+    fn only(params: &str, method: &str) -> Entry {
+        let text =
+            format!(r#"{{"inputRequests":{{"k":{{"method":"{method}","params":{params}}}}}}}"#);
+        interim(&text).unwrap().0.remove(0)
+    }
+
+    // SPEC M-63: the state is kept as it is spelled.
+    #[test]
+    fn the_state_is_kept_byte_for_byte() {
+        let (entries, state) = interim(r#"{"requestState":"a\u00e9\/ü"}"#).unwrap();
+        assert!(entries.is_empty());
+        assert_eq!(state.as_deref(), Some(r#""a\u00e9\/ü""#));
+    }
+
+    // SPEC M-61.
+    #[rstest]
+    #[case("{}", "neither")]
+    #[case(r#"{"requestState":7}"#, "no string")]
+    #[case(r#"{"inputRequests":[]}"#, "inputRequests")]
+    #[case(r#"{"inputRequests":{"a":{}}}"#, "without a method")]
+    #[case(
+        r#"{"inputRequests":{"a":{"method":"roots/list"},"a":{"method":"roots/list"}}}"#,
+        "inputRequests"
+    )]
+    fn a_malformed_round_is_refused(#[case] result: &str, #[case] why: &str) {
+        let error = interim(result).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+
+    // SPEC M-62.
+    #[rstest]
+    #[case(
+        r#"{"elicitation":{}}"#,
+        r#"{"mode":"form"}"#,
+        "elicitation/create",
+        true
+    )]
+    #[case(
+        r#"{"elicitation":{}}"#,
+        r#"{"mode":"url"}"#,
+        "elicitation/create",
+        false
+    )]
+    #[case(
+        r#"{"sampling":{}}"#,
+        r#"{"messages":[]}"#,
+        "sampling/createMessage",
+        true
+    )]
+    #[case(
+        r#"{"sampling":{}}"#,
+        r#"{"tools":[]}"#,
+        "sampling/createMessage",
+        false
+    )]
+    #[case(
+        r#"{"sampling":{"tools":{}}}"#,
+        r#"{"tools":[]}"#,
+        "sampling/createMessage",
+        true
+    )]
+    #[case(r#"{"roots":{}}"#, "{}", "tools/call", false)]
+    fn only_what_was_offered_is_allowed(
+        #[case] offered: &'static str,
+        #[case] params: &str,
+        #[case] method: &str,
+        #[case] allowed: bool,
+    ) {
+        let offered = ClientCapabilities::read(Bytes::from_static(offered.as_bytes()));
+        assert_eq!(only(params, method).is_allowed(&offered), allowed);
+    }
+
+    // SPEC C-80, C-82.
+    #[test]
+    fn questions_are_put_as_the_clients_revision_spells_them() {
+        let text = |entry: &Entry, revision| {
+            let params = entry.question_for(revision).params.unwrap();
+            String::from_utf8(params.to_vec()).unwrap()
+        };
+        let form = only(r#"{"mode":"form","message":"m"}"#, "elicitation/create");
+        assert_eq!(text(&form, Revision::V2025_06_18), r#"{"message":"m"}"#);
+        assert!(text(&form, Revision::V2025_11_25).contains("mode"));
+        let visit = only(r#"{"mode":"url","url":"https://x"}"#, "elicitation/create");
+        assert!(text(&visit, Revision::V2025_11_25).contains("\"elicitationId\":\""));
+        assert!(!text(&visit, Revision::V2026_07_28).contains("elicitationId"));
+    }
+}

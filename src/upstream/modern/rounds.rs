@@ -1,0 +1,253 @@
+//! Calls that need answers: `input_required` is put to the client, and the call is sent again with
+//! what it said. Spec: SPEC M-40, M-60…M-66; BRIDGING §3.2, §3.3.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+
+use super::envelope::Inputs;
+use super::question::{self, Entry};
+use super::{ModernLink, Trip};
+use crate::call::{Answer, Asked, CarriedState, Reply, Resumption, Round};
+use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
+use crate::protocol::{Era, Message, json};
+use crate::upstream::error::LinkError;
+
+/// How often one call may be sent again with answers or for its state alone.
+const MAX_ROUNDS: u32 = 10;
+/// Before a call is sent again for its state alone: the first wait, and the longest.
+const PACE_FIRST: Duration = Duration::from_millis(50);
+const PACE_LONGEST: Duration = Duration::from_millis(250);
+/// The methods that may need answers.
+const MAY_ASK: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
+
+/// What a result is.
+enum Kind {
+    Complete,
+    InputRequired,
+}
+
+/// What became of a question to the client.
+enum Next {
+    /// The call is sent again with this.
+    Again(Inputs),
+    /// The call is over.
+    Over(Reply),
+}
+
+impl ModernLink {
+    /// Sends a call until it is complete.
+    pub(super) async fn rounds(self: &Arc<Self>, trip: &Trip<'_>) -> Result<Reply, LinkError> {
+        let mut inputs = match &trip.call.resumption {
+            Some(resumption) if resumption.carry.upstream != self.settings.name => {
+                return Ok(stale());
+            }
+            Some(resumption) => resumed(resumption),
+            None => Inputs::default(),
+        };
+        let mut pace = PACE_FIRST;
+        for _ in 0..=MAX_ROUNDS {
+            let reply = self.send(trip, &inputs).await?;
+            if reply.error_code() == Some(MISSING_CLIENT_CAPABILITY) {
+                return self.lacking(trip, reply);
+            }
+            match kind(&reply, trip)? {
+                Kind::Complete => return self.completed(trip, reply),
+                Kind::InputRequired => {}
+            }
+            if !MAY_ASK.contains(&trip.method()) {
+                let what = "only calls, prompts and reads may need answers (SPEC M-60)";
+                return Err(LinkError::Invalid(what.to_owned()));
+            }
+            let (entries, state) = question::read(&reply).map_err(LinkError::Invalid)?;
+            if entries.is_empty() {
+                tokio::time::sleep(pace).await;
+                pace = (pace * 2).min(PACE_LONGEST);
+                inputs = Inputs {
+                    responses: None,
+                    state,
+                };
+                continue;
+            }
+            match self.ask(trip, entries, state).await? {
+                Next::Again(next) => inputs = next,
+                Next::Over(reply) => return Ok(reply),
+            }
+        }
+        self.failed(trip, "it keeps asking for more")
+    }
+
+    /// Puts one round to the client.
+    async fn ask(
+        &self,
+        trip: &Trip<'_>,
+        entries: Vec<Entry>,
+        state: Option<String>,
+    ) -> Result<Next, LinkError> {
+        let link = &trip.call.link;
+        // The whole round is checked before anything is asked (BRIDGING §3.2).
+        if let Some(entry) = entries.iter().find(|e| !e.is_allowed(link.capabilities())) {
+            let why = format!(
+                "it asks for {}, which this client did not offer",
+                entry.what()
+            );
+            return self.failed(trip, &why).map(Next::Over);
+        }
+        let revision = trip.call.revision;
+        let round = Round {
+            entries: entries
+                .iter()
+                .map(|entry| (entry.key.clone(), entry.question_for(revision)))
+                .collect(),
+            carry: Some(CarriedState {
+                upstream: Arc::clone(&self.settings.name),
+                state: state.clone().map(Bytes::from),
+                digest: digest(trip.request),
+            }),
+        };
+        let _paused = trip.activity.pause();
+        let limit = self.settings.upstream.ask_timeout;
+        let answers = match tokio::time::timeout(limit, link.ask(round)).await {
+            Ok(Asked::Suspended(result)) => return Ok(Next::Over(Reply::Result(result))),
+            Ok(Asked::CannotAsk(missing)) => return self.failed(trip, &missing).map(Next::Over),
+            Ok(Asked::Answered(answers)) => answers,
+            // Nobody answered in time.
+            Err(_) => Vec::new(),
+        };
+        match responses(&entries, &answers) {
+            Ok(responses) => Ok(Next::Again(Inputs {
+                responses: Some(responses),
+                state,
+            })),
+            Err(why) => self.failed(trip, &why).map(Next::Over),
+        }
+    }
+
+    /// The call needs a capability that was not offered to the upstream (BRIDGING §3.10).
+    fn lacking(&self, trip: &Trip<'_>, reply: Message) -> Result<Reply, LinkError> {
+        if trip.call.revision.era() == Era::Modern {
+            return Ok(Reply::Relayed(reply));
+        }
+        let names = reply.error_member("data").and_then(required);
+        let what = names.unwrap_or_else(|| "a capability".to_owned());
+        self.failed(trip, &format!("this client does not offer {what}"))
+    }
+
+    /// The call cannot be completed: for a tool the model learns why (BRIDGING §3.2, 7).
+    fn failed(&self, trip: &Trip<'_>, why: &str) -> Result<Reply, LinkError> {
+        if trip.method() != "tools/call" {
+            return Err(LinkError::Unanswered(why.to_owned()));
+        }
+        let text = format!("upstream \"{}\" needs an answer: {why}", self.settings.name);
+        let text = json::quote(&text);
+        Ok(Reply::Result(
+            format!(r#"{{"content":[{{"type":"text","text":{text}}}],"isError":true}}"#).into(),
+        ))
+    }
+
+    /// A complete reply: of a list of tools, those that are invalid are left out.
+    fn completed(&self, trip: &Trip<'_>, reply: Message) -> Result<Reply, LinkError> {
+        if trip.method() != "tools/list" {
+            return Ok(Reply::Relayed(reply));
+        }
+        let Some(tools) = reply.result_member("tools") else {
+            return Ok(Reply::Relayed(reply));
+        };
+        let known = self.schemas.of(self.settings.owner);
+        let Some(kept) = known.learn(&self.settings.name, tools) else {
+            return Ok(Reply::Relayed(reply));
+        };
+        let bytes = reply.edit().result_member("tools", kept).finish();
+        let reply = Message::parse(bytes, json::MAX_DEPTH);
+        reply
+            .map(Reply::Relayed)
+            .map_err(|error| LinkError::Invalid(error.to_string()))
+    }
+}
+
+/// What a reply is. Spec: SPEC M-40: absent means complete, unknown is invalid.
+fn kind(reply: &Message, trip: &Trip<'_>) -> Result<Kind, LinkError> {
+    match reply.result_member("resultType") {
+        None | Some("\"complete\"") => Ok(Kind::Complete),
+        Some("\"input_required\"") => Ok(Kind::InputRequired),
+        Some("\"task\"") if trip.offers("io.modelcontextprotocol/tasks") => Ok(Kind::Complete),
+        Some(other) => {
+            let other: String = other.chars().take(64).collect();
+            Err(LinkError::Invalid(format!("unknown resultType {other}")))
+        }
+    }
+}
+
+/// What a retry brings for the first send. Its state and the answers are the upstream's own.
+fn resumed(resumption: &Resumption) -> Inputs {
+    let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+    let members: Vec<String> = resumption
+        .answers
+        .iter()
+        .map(|(key, answer)| format!("{}:{}", json::quote(key), text(answer)))
+        .collect();
+    Inputs {
+        responses: (!members.is_empty()).then(|| format!("{{{}}}", members.join(","))),
+        state: resumption.carry.state.as_ref().map(text),
+    }
+}
+
+/// JSON text of `inputResponses`. A form that the client refused with an error counts as cancelled;
+/// nothing else can be refused in that form (BRIDGING §3.2, 3).
+fn responses(entries: &[Entry], answers: &[(String, Answer)]) -> Result<String, String> {
+    let mut members = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let answer = answers.iter().find(|(key, _)| *key == entry.key);
+        let text = match answer.map(|(_, answer)| answer) {
+            Some(Answer::Result(result)) => String::from_utf8_lossy(result).into_owned(),
+            _ if entry.is_elicitation() => r#"{"action":"cancel"}"#.to_owned(),
+            Some(Answer::Error(error)) => return Err(refusal(entry, error)),
+            None => return Err(format!("the client did not answer {}", entry.what())),
+        };
+        members.push(format!("{}:{text}", json::quote(&entry.key)));
+    }
+    Ok(format!("{{{}}}", members.join(",")))
+}
+
+fn refusal(entry: &Entry, error: &[u8]) -> String {
+    let members = std::str::from_utf8(error).ok().map(json::members);
+    let members = members.and_then(Result::ok).unwrap_or_default();
+    let message = members.iter().find(|(name, _)| name == "message");
+    let message = message.and_then(|(_, text)| json::string(text));
+    let message: String = message.unwrap_or_default().chars().take(200).collect();
+    format!("the client refused {}: {message}", entry.what())
+}
+
+/// The names in `data.requiredCapabilities`.
+fn required(data: &str) -> Option<String> {
+    let members = json::members(data).ok()?;
+    let (_, required) = members
+        .into_iter()
+        .find(|(name, _)| name == "requiredCapabilities")?;
+    let names: Vec<String> = json::members(required)
+        .ok()?
+        .into_iter()
+        .map(|(name, _)| name.chars().take(64).collect())
+        .collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
+/// Of the method and what it is about, each with its length (DESIGN §2).
+fn digest(request: &Message) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    let parts = ["name", "uri", "arguments"].map(|name| request.param(name).unwrap_or_default());
+    for part in std::iter::once(request.method().unwrap_or_default()).chain(parts) {
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part.as_bytes());
+    }
+    let mut digest = [0; 32];
+    digest.copy_from_slice(context.finish().as_ref());
+    digest
+}
+
+fn stale() -> Reply {
+    let text = r#"{"code":-32602,"message":"the interaction is not known here, call again"}"#;
+    Reply::Error(Bytes::from_static(text.as_bytes()))
+}

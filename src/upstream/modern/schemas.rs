@@ -1,0 +1,140 @@
+//! Which headers the tools of an upstream ask for, as its lists say. Spec: SPEC M-30, M-31, M-36.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+use crate::call::OwnerKey;
+use crate::protocol::json;
+use crate::protocol::param_headers::ParamHeaders;
+use crate::upstream::lock;
+
+/// Principals whose tools are remembered at most.
+const OWNERS: u64 = 4096;
+/// How long a tool's headers are believed when nobody lists it again.
+const BELIEVED: Duration = Duration::from_hours(1);
+/// Tools remembered per principal at most.
+const TOOLS: usize = 10_000;
+/// Between two walks for a tool that no list has.
+const WALK_AGAIN: Duration = Duration::from_mins(1);
+
+/// The tools of one upstream.
+#[derive(Debug)]
+pub(in crate::upstream) struct Schemas(Cache<OwnerKey, Arc<Tools>>);
+
+/// The tools that one principal is shown.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    known: Mutex<HashMap<String, Arc<ParamHeaders>>>,
+    walked: Mutex<Option<Instant>>,
+    /// One walk at a time.
+    pub(super) walking: tokio::sync::Mutex<()>,
+}
+
+impl Default for Schemas {
+    fn default() -> Self {
+        Self(
+            Cache::builder()
+                .max_capacity(OWNERS)
+                .time_to_live(BELIEVED)
+                .build(),
+        )
+    }
+}
+
+impl Schemas {
+    /// What is known for `owner`.
+    pub(super) fn of(&self, owner: OwnerKey) -> Arc<Tools> {
+        self.0.get_with(owner, Arc::default)
+    }
+
+    /// The tools have changed.
+    pub(super) fn forget(&self, owner: OwnerKey) {
+        self.0.invalidate(&owner);
+    }
+}
+
+impl Tools {
+    /// The headers that a tool asks for, if it was listed.
+    pub(super) fn get(&self, tool: &str) -> Option<Arc<ParamHeaders>> {
+        lock(&self.known).get(tool).cloned()
+    }
+
+    /// Whether it is too early to look for unlisted tools again.
+    pub(super) fn walked_lately(&self) -> bool {
+        lock(&self.walked).is_some_and(|walked| walked.elapsed() < WALK_AGAIN)
+    }
+
+    /// All pages were just read.
+    pub(super) fn walked(&self) {
+        *lock(&self.walked) = Some(Instant::now());
+    }
+
+    /// Learns a page of tools (JSON text of the array). The array without the tools whose
+    /// annotations are invalid, when there are such: one bad tool does not hide the others
+    /// (SPEC M-31).
+    pub(super) fn learn(&self, upstream: &str, tools: &str) -> Option<String> {
+        let elements = json::elements(tools).ok()?;
+        let mut kept = Vec::with_capacity(elements.len());
+        let mut known = lock(&self.known);
+        for element in &elements {
+            let (name, schema) = read(element);
+            match ParamHeaders::read(schema.unwrap_or("{}")) {
+                Ok(headers) => {
+                    kept.push(*element);
+                    if let Some(name) = name
+                        && (known.len() < TOOLS || known.contains_key(&name))
+                    {
+                        known.insert(name, Arc::new(headers));
+                    }
+                }
+                Err(error) => {
+                    let name = name.unwrap_or_default();
+                    tracing::warn!(
+                        upstream, tool = ?name, error = %error,
+                        "a tool is left out: its x-mcp-header annotations are invalid"
+                    );
+                    known.remove(&name);
+                }
+            }
+        }
+        (kept.len() < elements.len()).then(|| format!("[{}]", kept.join(",")))
+    }
+}
+
+/// A tool's name and schema.
+fn read(tool: &str) -> (Option<String>, Option<&str>) {
+    let members = json::members(tool).unwrap_or_default();
+    let member = |name: &str| {
+        let mut members = members.iter();
+        members.find(|(known, _)| known == name).map(|(_, v)| *v)
+    };
+    let name = member("name").and_then(json::string);
+    (
+        name.map(std::borrow::Cow::into_owned),
+        member("inputSchema"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SPEC M-31.
+    #[test]
+    fn an_invalid_tool_is_left_out_and_the_others_stay_as_they_are() {
+        let good = r#"{"name":"good", "inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"R"}}}}"#;
+        let bad = r#"{"name":"bad","inputSchema":{"properties":{"r":{"type":"number","x-mcp-header":"R"}}}}"#;
+        let plain = r#"{"name":"plain"}"#;
+        let tools = Tools::default();
+        let kept = tools.learn("up", &format!("[{good},{bad},{plain}]"));
+        assert_eq!(kept, Some(format!("[{good},{plain}]")));
+        assert_eq!(tools.get("good").unwrap().iter().count(), 1);
+        assert!(tools.get("plain").unwrap().is_empty());
+        assert!(tools.get("bad").is_none());
+        assert_eq!(tools.learn("up", &format!("[{good}]")), None);
+    }
+}

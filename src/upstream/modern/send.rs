@@ -1,0 +1,212 @@
+//! Sending one request: with the headers that its tool asks for, once more where that is safe.
+//! Spec: SPEC M-35, M-36, M-44, U-09.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::envelope::{self, Inputs};
+use super::flight::{Flight, For};
+use super::schemas::Tools;
+use super::{ModernLink, Trip, Wire, own};
+use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
+use crate::protocol::param_headers::ParamHeaders;
+use crate::protocol::{Message, Revision, json, meta};
+use crate::telemetry::metrics::LABELED;
+use crate::telemetry::names::attribute;
+use crate::telemetry::trace::{CallSpan, Outcome, TraceContext};
+use crate::upstream::activity::Activity;
+use crate::upstream::error::LinkError;
+use crate::upstream::http::client::MessageHeaders;
+use crate::upstream::lock;
+
+/// Pages of tools that are read to find one.
+const MAX_PAGES: usize = 50;
+/// How long that may take.
+const WALK: Duration = Duration::from_secs(5);
+
+impl ModernLink {
+    /// Sends a call, and sends it again where the upstream has refused it for its form, or where
+    /// its reply was lost and running it twice does no harm.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        trip: &Trip<'_>,
+        inputs: &Inputs,
+    ) -> Result<Message, LinkError> {
+        let params = self.params(trip).await;
+        let reply = match self.send_once(trip, inputs, params.as_deref()).await {
+            // Spec: SPEC M-44.
+            Err(LinkError::Lost { .. }) if inputs.responses.is_none() && self.is_safe(trip) => {
+                self.send_once(trip, inputs, params.as_deref()).await?
+            }
+            other => other?,
+        };
+        match reply.error_code() {
+            // Nothing has run: the tool may have learned to ask for headers (SPEC M-35).
+            Some(HEADER_MISMATCH) if trip.method() == "tools/call" => {
+                self.schemas.forget(self.settings.owner);
+                let params = self.params(trip).await;
+                self.send_once(trip, inputs, params.as_deref()).await
+            }
+            // Spec: SPEC U-09.
+            Some(UNSUPPORTED_VERSION) if offers_ours(&reply) => {
+                self.send_once(trip, inputs, params.as_deref()).await
+            }
+            _ => Ok(reply),
+        }
+    }
+
+    async fn send_once(
+        self: &Arc<Self>,
+        trip: &Trip<'_>,
+        inputs: &Inputs,
+        params: Option<&ParamHeaders>,
+    ) -> Result<Message, LinkError> {
+        let (request, call) = (trip.request, trip.call);
+        let mut span = CallSpan::client(&call.trace, trip.method(), &self.settings.name);
+        if trip.method() == "tools/call"
+            && let Some(tool) = request.param_str("name")
+        {
+            span.attribute(attribute::TOOL, || tool.into_owned());
+        }
+        let whose = Flight::of_call(request, call);
+        let flight = Flight::new(self.next_id(), whose, Arc::clone(&trip.activity));
+        *lock(&trip.flight) = Some(Arc::clone(&flight));
+        let context = span.context();
+        let headers = self.headers(trip, params, context)?;
+        let info = self.client_info(request);
+        let bytes = envelope::body(flight.id, request, call, &info, inputs, context);
+        let reply = self.exchange(bytes, headers, &flight).await;
+        span.finish(match &reply {
+            Ok(reply) => reply.error_code().map_or(Outcome::Ok, Outcome::Rpc),
+            Err(error) => Outcome::Failed(error.kind()),
+        });
+        reply
+    }
+
+    fn headers(
+        &self,
+        trip: &Trip<'_>,
+        params: Option<&ParamHeaders>,
+        trace: &TraceContext,
+    ) -> Result<MessageHeaders, LinkError> {
+        if self.pipe().is_some() {
+            return Ok(MessageHeaders::default());
+        }
+        envelope::headers(trip.request, trip.call, params, trace)
+            .map_err(|error| LinkError::Unsendable(error.to_string()))
+    }
+
+    /// The caller's description of itself: of this request, else of its session.
+    fn client_info(&self, request: &Message) -> String {
+        let own = || String::from_utf8_lossy(&self.settings.client_info).into_owned();
+        meta::client_info(request).map_or_else(own, str::to_owned)
+    }
+
+    /// One exchange with the upstream, whatever carries it.
+    pub(super) async fn exchange(
+        self: &Arc<Self>,
+        bytes: Bytes,
+        headers: MessageHeaders,
+        flight: &Arc<Flight>,
+    ) -> Result<Message, LinkError> {
+        match &self.wire {
+            Wire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
+            Wire::Http(http) => {
+                let mut take = |message| self.on_message(message, Some(flight));
+                let reply = http.exchange(bytes, headers, &mut take).await;
+                if let Err(LinkError::Lost { .. }) = &reply {
+                    LABELED.upstream_lost.add(&self.settings.name, 1);
+                }
+                reply
+            }
+        }
+    }
+
+    /// Whether running it twice does no harm: it reads, or the operator says so. What a tool says
+    /// of itself is not believed (SPEC C-95).
+    fn is_safe(&self, trip: &Trip<'_>) -> bool {
+        match trip.method() {
+            "tools/call" => {
+                let tool = trip.request.param_str("name");
+                let safe = &self.settings.upstream.retry_safe;
+                tool.is_some_and(|tool| safe.iter().any(|name| *name == tool))
+            }
+            "resources/read" | "prompts/get" | "completion/complete" => true,
+            method => method.ends_with("/list"),
+        }
+    }
+
+    /// The headers that a call's tool asks for. Unknown tools are looked for once; when that
+    /// fails, the call goes without, and the upstream has the last word (SPEC M-36).
+    async fn params(self: &Arc<Self>, trip: &Trip<'_>) -> Option<Arc<ParamHeaders>> {
+        if trip.method() != "tools/call" || self.pipe().is_some() {
+            return None;
+        }
+        let tool = trip.request.param_str("name")?;
+        let tools = self.schemas.of(self.settings.owner);
+        if let Some(known) = tools.get(&tool) {
+            return Some(known);
+        }
+        let _walking = tools.walking.lock().await;
+        if tools.get(&tool).is_none() && !tools.walked_lately() {
+            let walk = tokio::time::timeout(WALK, self.walk(&tools, trip)).await;
+            if let Err(problem) = walk.unwrap_or(Err(LinkError::Timeout)) {
+                LABELED.schemas_unknown.add(&self.settings.name, 1);
+                tracing::warn!(
+                    upstream = %self.settings.name, error = %problem,
+                    "the tools cannot be listed: their parameter headers are not sent"
+                );
+            }
+            tools.walked();
+        }
+        tools.get(&tool)
+    }
+
+    /// Reads all pages of the tools, as the caller.
+    async fn walk(self: &Arc<Self>, tools: &Tools, trip: &Trip<'_>) -> Result<(), LinkError> {
+        let mut cursor: Option<String> = None;
+        for _ in 0..MAX_PAGES {
+            let params = match &cursor {
+                Some(cursor) => format!(r#"{{"cursor":{cursor}}}"#),
+                None => "{}".to_owned(),
+            };
+            let text =
+                format!(r#"{{"jsonrpc":"2.0","id":0,"method":"tools/list","params":{params}}}"#);
+            let request = own(text)?;
+            let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
+            let listing = Trip {
+                request: &request,
+                call: trip.call,
+                activity: Arc::clone(&flight.activity),
+                flight: std::sync::Mutex::default(),
+            };
+            let trace = trip.call.trace.child();
+            let headers = self.headers(&listing, None, &trace)?;
+            let info = self.client_info(trip.request);
+            let inputs = Inputs::default();
+            let bytes = envelope::body(flight.id, &request, trip.call, &info, &inputs, &trace);
+            let reply = self.exchange(bytes, headers, &flight).await?;
+            trip.activity.touch();
+            let Some(page) = reply.result_member("tools") else {
+                return Err(LinkError::Invalid("it does not list its tools".to_owned()));
+            };
+            tools.learn(&self.settings.name, page);
+            let next = reply
+                .result_member("nextCursor")
+                .filter(|next| *next != "null");
+            match next {
+                Some(next) if cursor.as_deref() != Some(next) => cursor = Some(next.to_owned()),
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a refusal of our revision offers that very revision.
+fn offers_ours(reply: &Message) -> bool {
+    let data = reply.error_member("data").unwrap_or_default();
+    data.contains(&json::quote(Revision::V2026_07_28.as_str()))
+}
