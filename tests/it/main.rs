@@ -33,6 +33,7 @@ mod matrix;
 mod merged;
 mod misbehaviour;
 mod modern;
+mod modern_upstream;
 mod names;
 mod oauth;
 mod questions;

@@ -12,11 +12,12 @@ use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::methods::{Handled, Later, receive};
-use crate::options::Sse;
+use crate::modern::{self, Scripted};
+use crate::options::{Era, Sse};
 use crate::outlet::Outlet;
 use crate::rpc::{Message, refusal};
 use crate::session::Session;
@@ -75,8 +76,12 @@ async fn answer(world: &Arc<World>, request: Request<Incoming>) -> Response<Body
     match (request.uri().path(), request.method().clone()) {
         ("/stats", Method::GET) => json_body(StatusCode::OK, world.stats().to_string()),
         ("/mcp", Method::POST) => post(world, request).await,
-        ("/mcp", Method::GET) if !world.options.no_get => get(world, request.headers()),
-        ("/mcp", Method::DELETE) => delete(world, request.headers()),
+        ("/mcp", Method::GET) if !world.options.no_get && world.options.era != Era::Modern => {
+            get(world, request.headers())
+        }
+        ("/mcp", Method::DELETE) if world.options.era != Era::Modern => {
+            delete(world, request.headers())
+        }
         ("/mcp", _) => {
             let mut response = json_body(
                 StatusCode::METHOD_NOT_ALLOWED,
@@ -96,6 +101,12 @@ async fn post(world: &Arc<World>, request: Request<Incoming>) -> Response<Body> 
         return refused(StatusCode::BAD_REQUEST, "unreadable body");
     };
     let body = body.to_bytes();
+    if (world.options.era != Era::Legacy || world.options.probe.is_some())
+        && let Ok(value) = serde_json::from_slice::<Value>(&body)
+        && let Some(response) = modern_post(world, value, pairs(&head.headers)).await
+    {
+        return response;
+    }
     let Ok(message) = serde_json::from_slice::<Message<'_>>(&body) else {
         world.count("unreadable");
         return json_body(
@@ -146,6 +157,85 @@ async fn post(world: &Arc<World>, request: Request<Incoming>) -> Response<Body> 
         response.headers_mut().insert(SESSION_ID, id);
     }
     response
+}
+
+/// The answer to a modern request, or to a scripted probe; nothing when it is neither.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value that has no such member gives null"
+)]
+async fn modern_post(
+    world: &Arc<World>,
+    message: Value,
+    headers: Vec<(String, String)>,
+) -> Option<Response<Body>> {
+    match modern::scripted(world, &message) {
+        Some(Scripted::Answer(status, body)) => return Some(json_body(status_of(status), body)),
+        Some(Scripted::Silence) => std::future::pending().await,
+        Some(Scripted::Exit) => std::process::exit(4),
+        None => {}
+    }
+    if !modern::is_modern(&world.options, &message) {
+        return None;
+    }
+    if message.get("id").is_none() {
+        return Some(empty(StatusCode::ACCEPTED));
+    }
+    if let Err((status, body)) = modern::check(&message, Some(&headers)) {
+        world.count("refused");
+        return Some(json_body(status_of(status), body));
+    }
+    if message["params"]["name"] == "hang_up" {
+        world.count("tool hang_up");
+        return Some(broken());
+    }
+    let stream = Stream::new(None);
+    let key = world.modern.key();
+    let gone = Gone {
+        world: Arc::clone(world),
+        key: key.clone(),
+    };
+    let outlet = Outlet::Events(Arc::clone(&stream));
+    tokio::spawn(modern::serve(
+        Arc::clone(world),
+        key,
+        message,
+        headers,
+        outlet,
+    ));
+    if world.options.sse == Sse::Always || !stream.is_one_message().await {
+        let frames = stream.read(None, gone);
+        return Some(event_body(Either::Right(
+            StreamBody::new(frames).boxed_unsync(),
+        )));
+    }
+    let reply = stream.collect().await.pop().unwrap_or_default();
+    let value: Value = serde_json::from_slice(&reply).unwrap_or_default();
+    let status = match value["error"]["code"].as_i64() {
+        Some(-32601) => 404,
+        Some(-32099..=-32020) => 400,
+        _ => 200,
+    };
+    Some(json_body(status_of(status), reply))
+}
+
+/// Cancels a request whose connection is gone.
+#[derive(Debug)]
+struct Gone {
+    world: Arc<World>,
+    key: String,
+}
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        if self.world.modern.cancel(&self.key) {
+            self.world.count("streams_closed");
+        }
+    }
+}
+
+fn status_of(number: u16) -> StatusCode {
+    StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// Whether the message cannot want to see its headers; saves copying them.
@@ -216,7 +306,9 @@ fn get(world: &Arc<World>, headers: &HeaderMap) -> Response<Body> {
         }
         _ => match &session.general {
             Outlet::Events(stream) => Arc::clone(stream),
-            Outlet::Lines(_) => return refused(StatusCode::NOT_FOUND, "no stream"),
+            Outlet::Lines(_) | Outlet::Listens(_) => {
+                return refused(StatusCode::NOT_FOUND, "no stream");
+            }
         },
     };
     let primes = primes(world, &session).then_some(RETRY);

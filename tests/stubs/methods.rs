@@ -250,7 +250,7 @@ fn page(world: &World, session: &Session, list: List, cursor: Option<&str>) -> O
     )
 }
 
-fn prompt(params: &Value) -> Outcome {
+pub(crate) fn prompt(params: &Value) -> Outcome {
     let text = match params.get("name").and_then(Value::as_str) {
         Some("greet") => match params.pointer("/arguments/name").and_then(Value::as_str) {
             Some(name) => format!("Say hello to {name}"),
@@ -265,7 +265,7 @@ fn prompt(params: &Value) -> Outcome {
     )
 }
 
-fn read(params: &Value) -> Outcome {
+pub(crate) fn read(params: &Value) -> Outcome {
     let uri = params
         .get("uri")
         .and_then(Value::as_str)
@@ -278,7 +278,7 @@ fn read(params: &Value) -> Outcome {
     }
 }
 
-fn complete(params: &Value) -> Outcome {
+pub(crate) fn complete(params: &Value) -> Outcome {
     let typed = params
         .pointer("/argument/value")
         .and_then(Value::as_str)

@@ -16,6 +16,16 @@ pub(crate) struct Options {
     /// The newest revision spoken.
     #[arg(long, global = true, default_value = "2025-11-25")]
     pub(crate) revision: String,
+    /// The eras spoken; the newest legacy revision is `--revision`.
+    #[arg(long, global = true, value_enum, default_value = "legacy")]
+    pub(crate) era: Era,
+    /// How `server/discover` is answered: `silent`, `exit`, or an HTTP status and, after a space, a
+    /// body; an object gets the id of the request.
+    #[arg(long, global = true, value_name = "SCRIPT")]
+    pub(crate) probe: Option<String>,
+    /// How often.
+    #[arg(long, global = true, value_name = "N", default_value_t = u64::MAX)]
+    pub(crate) probe_times: u64,
     /// Speak that revision alone, whatever is offered.
     #[arg(long, global = true)]
     pub(crate) only: bool,
@@ -90,6 +100,17 @@ pub(crate) enum Mode {
         #[arg(long, default_value_t = 0)]
         port: u16,
     },
+}
+
+/// The eras spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Era {
+    /// Up to 2025-11-25.
+    Legacy,
+    /// 2026-07-28.
+    Modern,
+    /// Both, told apart by the body.
+    Dual,
 }
 
 /// When a POST is answered by an event stream.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::modern::Listens;
 use crate::stream::{Event, Stream};
 use crate::world::locked;
 
@@ -16,6 +17,8 @@ pub(crate) enum Outlet {
     Lines(Arc<Mutex<Stdout>>),
     /// An event stream.
     Events(Arc<Stream>),
+    /// Everybody who listens for changes.
+    Listens(Arc<Listens>),
 }
 
 impl Outlet {
@@ -24,6 +27,7 @@ impl Outlet {
         match self {
             Self::Lines(_) => self.raw((json + "\n").as_bytes()),
             Self::Events(stream) => stream.push(Event::Message(json.into())),
+            Self::Listens(listens) => listens.announce(&json),
         }
     }
 
@@ -47,6 +51,7 @@ impl Outlet {
                 written.unwrap_or_default();
             }
             Self::Events(stream) => stream.push(Event::Raw(Bytes::copy_from_slice(bytes))),
+            Self::Listens(_) => {}
         }
     }
 
@@ -70,6 +75,7 @@ impl Outlet {
                     stream.push(Event::Pause);
                 }
             }
+            Self::Listens(_) => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! `stub-upstream`: a small, scriptable MCP server for tests and benchmarks.
 //!
-//! It speaks the legacy revisions over stdio or Streamable HTTP and shares no code with the
+//! It speaks the legacy revisions, 2026-07-28, or both over stdio or Streamable HTTP and shares no code with the
 //! gateway, so that it is an honest peer. Its tools make it behave badly on request: `tools.rs`
 //! is the list. `GET /stats` (over HTTP) and the tool `stats` say what it has received.
 
@@ -13,6 +13,7 @@
 mod catalog;
 mod http;
 mod methods;
+mod modern;
 mod options;
 mod outlet;
 mod rpc;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 
 use crate::catalog::Catalog;
+use crate::modern::Modern;
 use crate::options::Options;
 use crate::session::Session;
 
@@ -21,6 +22,7 @@ const MAX_CANCELS: usize = 1_000;
 pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) catalog: Catalog,
+    pub(crate) modern: Modern,
     /// Once set, nothing is read any more.
     pub(crate) stalled: AtomicBool,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
@@ -32,6 +34,7 @@ impl World {
     pub(crate) fn new(options: Options) -> Arc<Self> {
         Arc::new(Self {
             catalog: Catalog::new(&options),
+            modern: Modern::new(),
             options,
             stalled: AtomicBool::new(false),
             sessions: Mutex::default(),

@@ -1,0 +1,104 @@
+//! Change notices of a modern upstream reach the GET stream of a legacy client.
+//! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{behind, user};
+use crate::harness::Session;
+use crate::harness::events::EventStream;
+use crate::harness::eventually;
+
+const UPDATED: &str = "notifications/resources/updated";
+
+/// Waits until the upstream has a stream of this session that asks for `what`.
+async fn listens(user: &Session, streams: u64) {
+    eventually("the upstream is listened to", async || {
+        let stats = user.text("stats", json!({})).await;
+        let stats: Value = serde_json::from_str(&stats).unwrap();
+        let seen = stats["counts"]["subscriptions/listen"].as_u64();
+        (seen.unwrap_or(0) >= streams).then_some(())
+    })
+    .await;
+}
+
+async fn next(stream: &mut EventStream, method: &str) -> Value {
+    let notice = stream.until(method).await;
+    let marks = &notice["params"]["_meta"];
+    assert_eq!(marks["io.modelcontextprotocol/subscriptionId"], Value::Null);
+    notice
+}
+
+#[rstest]
+#[tokio::test]
+async fn changed_lists_are_announced(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let user = user(&gw).await;
+    user.text("echo", json!({})).await;
+    let mut stream = user.listen().await;
+    listens(&user, 1).await;
+    user.text("change_tools", json!({})).await;
+    next(&mut stream, "notifications/tools/list_changed").await;
+    assert!(user.tools().await.contains(&"extra".to_owned()));
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_subscription_becomes_part_of_the_filter(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let user = user(&gw).await;
+    let mut stream = user.listen().await;
+    let one = json!({"uri": "stub://static/1"});
+    let two = json!({"uri": "stub://static/2"});
+    for uri in [&one, &two] {
+        let reply = user.request("resources/subscribe", uri.clone()).await;
+        assert_eq!(reply, Ok(json!({})));
+    }
+    for uri in [&one, &two] {
+        user.text("touch_resource", uri.clone()).await;
+        let notice = next(&mut stream, UPDATED).await;
+        assert_eq!(notice["params"]["uri"], uri["uri"], "{notice}");
+    }
+    let reply = user.request("resources/unsubscribe", one.clone()).await;
+    assert_eq!(reply, Ok(json!({})));
+    listens(&user, 3).await;
+    // The upstream does not honour what it does not have.
+    let foreign = json!({"uri": "other://x"});
+    let refused = user.request("resources/subscribe", foreign).await;
+    assert_eq!(refused.unwrap_err()["code"], -32602);
+    gw.stop().await;
+}
+
+// A stream that ends properly is opened again after a pause.
+#[rstest]
+#[tokio::test]
+async fn listening_goes_on_after_the_upstream_ends_a_stream(
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let user = user(&gw).await;
+    user.text("echo", json!({})).await;
+    let mut stream = user.listen().await;
+    listens(&user, 1).await;
+    user.text("end_listens", json!({})).await;
+    listens(&user, 2).await;
+    user.text("change_prompts", json!({})).await;
+    next(&mut stream, "notifications/prompts/list_changed").await;
+    gw.stop().await;
+}
+
+// Spec: SPEC D-06: what may have been missed is announced.
+#[tokio::test]
+async fn a_child_that_crashed_is_listened_to_again() {
+    let (gw, _stub) = behind("stdio", "").await;
+    let user = user(&gw).await;
+    let mut stream = user.listen().await;
+    let uri = json!({"uri": "stub://static/1"});
+    let reply = user.request("resources/subscribe", uri).await;
+    assert_eq!(reply, Ok(json!({})));
+    drop(user.call("crash", json!({})).await);
+    let notice = next(&mut stream, UPDATED).await;
+    assert_eq!(notice["params"]["uri"], "stub://static/1", "{notice}");
+    gw.stop().await;
+}

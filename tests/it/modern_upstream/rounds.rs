@@ -1,0 +1,192 @@
+//! `input_required` is unrolled on the call's own stream. Spec: BRIDGING §3.2; SPEC M-60 to M-66.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{behind, user};
+use crate::harness::Session;
+use crate::harness::session::{Exchange, text_of};
+
+/// The next question of a call.
+async fn question(exchange: &mut Exchange) -> Value {
+    loop {
+        let message = exchange.next().await.expect("a question");
+        if message.get("id").is_some() && message.get("method").is_some() {
+            return message;
+        }
+    }
+}
+
+/// Calls a tool that asks once, answers, and gives question and text of the result.
+async fn asked(user: &Session, tool: &str, answer: Value) -> (Value, String) {
+    let (_, mut exchange) = user.start_call(tool, json!({})).await;
+    let question = question(&mut exchange).await;
+    user.answer(&question, answer).await;
+    let (_, reply) = exchange.finish().await;
+    (question, text_of(&reply.expect("a result")).to_owned())
+}
+
+fn named(name: &str) -> Value {
+    json!({"action": "accept", "content": {"name": name}})
+}
+
+// The stub goes on only when its state comes back byte for byte.
+#[rstest]
+#[tokio::test]
+async fn each_kind_of_input_is_asked_for_with_a_request(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let user = user(&gw).await;
+    let sampled = json!({"role": "assistant", "model": "m",
+                         "content": {"type": "text", "text": "Hello"}});
+    let roots = json!({"roots": [{"uri": "file:///home/ada"}]});
+    for (tool, method, answer, expected) in [
+        ("ask_form", "elicitation/create", named("Ada"), "Ada"),
+        (
+            "ask_form",
+            "elicitation/create",
+            json!({"action": "decline"}),
+            "decline",
+        ),
+        ("ask_sampling", "sampling/createMessage", sampled, "Hello"),
+        ("ask_roots", "roots/list", roots, "file:///home/ada"),
+    ] {
+        let (question, text) = asked(&user, tool, answer).await;
+        assert_eq!(question["method"], method, "{tool}");
+        assert!(text.contains(expected), "{tool}: {text}");
+    }
+    // Spec: SPEC C-82: 2025-11-25 wants an id, 2026-07-28 has none.
+    let (question, _) = asked(&user, "ask_url", json!({"action": "accept"})).await;
+    assert!(
+        question["params"]["elicitationId"].is_string(),
+        "{question}"
+    );
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn two_questions_of_a_round_are_asked_at_once(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let user = user(&gw).await;
+    let (_, mut exchange) = user.start_call("ask_two", json!({})).await;
+    let first = question(&mut exchange).await;
+    let second = question(&mut exchange).await;
+    for question in [&second, &first] {
+        let name = question["params"]["message"].as_str().unwrap();
+        user.answer(question, named(name)).await;
+    }
+    let (_, reply) = exchange.finish().await;
+    let answers: Value = serde_json::from_str(text_of(&reply.unwrap())).unwrap();
+    assert_eq!(answers["first"]["content"]["name"], "first", "{answers}");
+    assert_eq!(answers["second"]["content"]["name"], "second", "{answers}");
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn rounds_follow_each_other_each_with_its_own_answers(
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let user = user(&gw).await;
+    let (_, mut exchange) = user.start_call("ask_thrice", json!({})).await;
+    for round in 1..=3 {
+        let question = question(&mut exchange).await;
+        assert_eq!(question["params"]["message"], format!("round {round}"));
+        user.answer(&question, named(&format!("answer {round}")))
+            .await;
+    }
+    let (_, reply) = exchange.finish().await;
+    let answers: Value = serde_json::from_str(text_of(&reply.unwrap())).unwrap();
+    assert_eq!(answers, json!({"r3": named("answer 3")}));
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_resource_may_need_an_answer_too() {
+    let (gw, _stub) = behind("http", "").await;
+    let user = user(&gw).await;
+    let (_, mut exchange) = user
+        .start("resources/read", json!({"uri": "stub://asks"}))
+        .await;
+    let question = question(&mut exchange).await;
+    user.answer(&question, named("Ada")).await;
+    let (_, reply) = exchange.finish().await;
+    assert!(reply.unwrap().to_string().contains("Ada"));
+    gw.stop().await;
+}
+
+// BRIDGING §3.2, 3: only results can be sent as input.
+#[tokio::test]
+async fn a_refused_form_counts_as_cancelled_and_a_refused_completion_fails_the_call() {
+    let (gw, _stub) = behind("http", "").await;
+    let user = user(&gw).await;
+    for (tool, expected, is_error) in [
+        ("ask_form", "cancel", false),
+        ("ask_sampling", "the user said no", true),
+    ] {
+        let (_, mut exchange) = user.start_call(tool, json!({})).await;
+        let question = question(&mut exchange).await;
+        let refusal = json!({"jsonrpc": "2.0", "id": question["id"],
+                             "error": {"code": -1, "message": "the user said no"}});
+        assert_eq!(user.post(&refusal).await.status(), 202);
+        let (_, reply) = exchange.finish().await;
+        let result = reply.expect("a result");
+        assert!(text_of(&result).contains(expected), "{tool}: {result}");
+        assert_eq!(result["isError"] == true, is_error, "{tool}: {result}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC M-66.
+#[tokio::test]
+async fn a_state_alone_is_sent_back_a_bounded_number_of_times() {
+    let (gw, _stub) = behind("http", "").await;
+    let user = user(&gw).await;
+    assert_eq!(user.text("ask_state", json!({})).await, "waited twice");
+    let result = user.call("ask_forever", json!({})).await.unwrap();
+    assert_eq!(result["isError"], true, "{result}");
+    gw.stop().await;
+}
+
+// Spec: SPEC M-62; BRIDGING §3.2, 7 and 8.
+#[tokio::test]
+async fn what_the_client_cannot_give_becomes_text_for_the_model() {
+    let (gw, _stub) = behind("http", "").await;
+    let user = user(&gw).await;
+    let result = user.call("ask_unasked", json!({})).await.unwrap();
+    assert_eq!(result["isError"], true, "{result}");
+    let mute = gw
+        .anonymous()
+        .open_as("/mcp/stub", "2025-11-25", json!({}))
+        .await;
+    let result = mute.call("ask_form", json!({})).await.unwrap();
+    assert_eq!(result["isError"], true, "{result}");
+    assert!(text_of(&result).contains("elicitation"), "{result}");
+    gw.stop().await;
+}
+
+// Spec: SPEC C-80.
+#[tokio::test]
+async fn a_client_of_2025_06_18_gets_forms_without_a_mode() {
+    let (gw, _stub) = behind("http", "").await;
+    let user = gw
+        .anonymous()
+        .open_as("/mcp/stub", "2025-06-18", json!({"elicitation": {}}))
+        .await;
+    let (question, text) = asked(&user, "ask_form", named("Ada")).await;
+    assert_eq!(question["params"].get("mode"), None, "{question}");
+    assert!(text.contains("Ada"), "{text}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn an_unanswered_round_ends_at_its_timeout() {
+    let (gw, _stub) = behind("http", "ask_timeout = \"1s\"").await;
+    let user = user(&gw).await;
+    let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
+    question(&mut exchange).await;
+    let (_, reply) = exchange.finish().await;
+    assert!(text_of(&reply.unwrap()).contains("cancel"));
+    gw.stop().await;
+}

@@ -1,0 +1,311 @@
+//! The modern era, 2026-07-28: every request stands for itself and is checked strictly.
+
+#![expect(
+    clippy::indexing_slicing,
+    clippy::needless_pass_by_value,
+    reason = "a JSON value that has no such member gives null, and is written where it is used"
+)]
+
+mod ask;
+mod check;
+mod listen;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+
+pub(crate) use check::check;
+
+use crate::catalog::List;
+use crate::methods;
+use crate::options::{Era, Options};
+use crate::outlet::Outlet;
+use crate::rpc::{Outcome, error_reply, notification, request, result_reply};
+use crate::session::Session;
+use crate::stream::Event;
+use crate::tools::{self, Call};
+use crate::world::World;
+
+/// The one modern revision.
+pub(crate) const REVISION: &str = "2026-07-28";
+pub(crate) const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+pub(crate) const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
+const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
+const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+/// Severities, least severe first.
+const LEVELS: [&str; 4] = ["debug", "info", "warning", "error"];
+
+/// What the modern era keeps: nothing of its callers.
+#[derive(Debug)]
+pub(crate) struct Modern {
+    /// What tools change for everybody.
+    session: Arc<Session>,
+    listens: Arc<Listens>,
+    /// Whether `shifting` asks for a header by now.
+    shifted: AtomicBool,
+    probes: AtomicU64,
+    calls: AtomicU64,
+}
+
+impl Modern {
+    pub(crate) fn new() -> Self {
+        let listens = Arc::new(Listens::default());
+        let general = Outlet::Listens(Arc::clone(&listens));
+        Self {
+            session: Session::new("modern".to_owned(), general),
+            listens,
+            shifted: AtomicBool::new(false),
+            probes: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    /// A name for a request whose id is unique only among its client's.
+    pub(crate) fn key(&self) -> String {
+        format!("post-{}", self.calls.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Cancels a running request; false when it does not run.
+    pub(crate) fn cancel(&self, key: &str) -> bool {
+        self.session.cancel(key)
+    }
+}
+
+pub(crate) use listen::Listens;
+
+/// Whether a message is for this module.
+pub(crate) fn is_modern(options: &Options, message: &Value) -> bool {
+    let has_version = message["params"]["_meta"].get(PROTOCOL_VERSION).is_some();
+    options.era == Era::Modern || options.era == Era::Dual && has_version
+}
+
+/// What was scripted for a probe.
+#[derive(Debug)]
+pub(crate) enum Scripted {
+    /// Say nothing.
+    Silence,
+    /// Die.
+    Exit,
+    /// Answer with this status and body.
+    Answer(u16, String),
+}
+
+/// The scripted answer to `server/discover`, while there is one.
+pub(crate) fn scripted(world: &World, message: &Value) -> Option<Scripted> {
+    let script = world.options.probe.as_deref()?;
+    if message["method"] != "server/discover" {
+        return None;
+    }
+    if world.modern.probes.fetch_add(1, Ordering::Relaxed) >= world.options.probe_times {
+        return None;
+    }
+    world.count("scripted_probes");
+    let (status, body) = script.split_once(' ').unwrap_or((script, ""));
+    Some(match status {
+        "silent" => Scripted::Silence,
+        "exit" => Scripted::Exit,
+        status => {
+            let mut reply: Value = serde_json::from_str(body).unwrap_or_default();
+            if reply.is_object() {
+                reply["jsonrpc"] = "2.0".into();
+                reply["id"] = message["id"].clone();
+            }
+            let body = if reply.is_null() {
+                body.to_owned()
+            } else {
+                reply.to_string()
+            };
+            Scripted::Answer(status.parse().unwrap_or(500), body)
+        }
+    })
+}
+
+/// Answers one checked request on `outlet`.
+pub(crate) async fn serve(
+    world: Arc<World>,
+    key: String,
+    message: Value,
+    headers: Vec<(String, String)>,
+    outlet: Outlet,
+) {
+    let method = message["method"].as_str().unwrap_or_default().to_owned();
+    world.count(&method);
+    let cancelled = world.modern.session.begin(&key);
+    let work = answer(&world, &method, &message, &headers, &outlet);
+    let reply = tokio::select! {
+        reply = work => reply,
+        () = cancelled.cancelled() => {
+            world.count("calls_cancelled");
+            None
+        }
+    };
+    world.modern.session.finish(&key);
+    outlet.finish(reply);
+    if message["params"]["name"] == "exit_after_reply" {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::process::exit(0);
+    }
+}
+
+async fn answer(
+    world: &Arc<World>,
+    method: &str,
+    message: &Value,
+    headers: &[(String, String)],
+    outlet: &Outlet,
+) -> Option<String> {
+    let id = message["id"].to_string();
+    let params = &message["params"];
+    let outcome = match method {
+        "server/discover" => Outcome::Result(discover(world).to_string()),
+        "tools/call" => call(world, &id, params, headers, outlet).await,
+        "prompts/get" => methods::prompt(params),
+        "resources/read" if params["uri"] == "stub://asks" => ask::read(params),
+        "resources/read" => match methods::read(params) {
+            Outcome::Error(_, message) => Outcome::Error(-32602, message),
+            result => result,
+        },
+        "completion/complete" => methods::complete(params),
+        "subscriptions/listen" => return listen::serve(world, &id, params, outlet).await,
+        method => match List::of(method) {
+            Some(list) => self::list(world, list, params),
+            None => Outcome::Error(-32601, format!("Method not found: {method}")),
+        },
+    };
+    Some(match outcome {
+        Outcome::Result(result) => result_reply(&id, &complete(world, &result)),
+        Outcome::Error(-32021, _) => missing(&message["id"]),
+        Outcome::Error(code, text) => error_reply(&id, code, &text),
+        Outcome::Silence => return None,
+    })
+}
+
+/// A result with what every modern result has.
+fn complete(world: &World, result: &str) -> String {
+    let mut result: Value = serde_json::from_str(result).unwrap_or_default();
+    if result.get("resultType").is_none() {
+        result["resultType"] = "complete".into();
+    }
+    result["_meta"][SERVER_INFO] = json!({"name": world.options.name, "version": "1.0.0"});
+    result.to_string()
+}
+
+fn missing(id: &Value) -> String {
+    json!({"jsonrpc": "2.0", "id": id,
+           "error": {"code": -32021, "message": "a capability is missing",
+                     "data": {"requiredCapabilities": {"elicitation": {}}}}})
+    .to_string()
+}
+
+fn discover(world: &World) -> Value {
+    let versions = match world.options.era {
+        Era::Dual => json!([REVISION, "2025-11-25", "2025-06-18"]),
+        _ => json!([REVISION]),
+    };
+    let changes = !world.options.no_listchanged;
+    json!({
+        "supportedVersions": versions,
+        "capabilities": {
+            "tools": {"listChanged": changes},
+            "prompts": {"listChanged": changes},
+            "resources": {"listChanged": changes, "subscribe": true},
+            "logging": {},
+            "completions": {},
+        },
+        "instructions": "Call the tools to make this server misbehave.",
+        "ttlMs": 60_000,
+        "cacheScope": "public",
+    })
+}
+
+fn list(world: &World, list: List, params: &Value) -> Outcome {
+    let changed = world
+        .modern
+        .session
+        .with(|inner| inner.changed.contains(list.member()));
+    let page = world.catalog.page(list, params["cursor"].as_str(), changed);
+    let Some(page) = page else {
+        return Outcome::Error(-32602, "unknown cursor".to_owned());
+    };
+    let mut page: Value = serde_json::from_str(&page).unwrap_or_default();
+    page["ttlMs"] = 1000.into();
+    page["cacheScope"] = "private".into();
+    if list == List::Tools
+        && params.get("cursor").is_none()
+        && let Some(tools) = page["tools"].as_array_mut()
+    {
+        tools.extend(check::tools(world.modern.shifted.load(Ordering::Relaxed)));
+        tools.extend(ask::tools());
+    }
+    Outcome::Result(page.to_string())
+}
+
+async fn call(
+    world: &Arc<World>,
+    id: &str,
+    params: &Value,
+    headers: &[(String, String)],
+    outlet: &Outlet,
+) -> Outcome {
+    let name = params["name"].as_str().unwrap_or_default();
+    world.count(&format!("tool {name}"));
+    let arguments = &params["arguments"];
+    match name {
+        "echo" | "headered" | "shifting" => return Outcome::text(&arguments.to_string()),
+        "shift" => {
+            world.modern.shifted.store(true, Ordering::Relaxed);
+            return Outcome::text("shifted");
+        }
+        "log" => return log(params, outlet),
+        "touch_resource" => {
+            let notice = json!({"uri": arguments["uri"]});
+            let notice = notification("notifications/resources/updated", &notice);
+            world.modern.session.general.message(notice);
+            return Outcome::text("announced");
+        }
+        "end_listens" => {
+            world.modern.listens.end();
+            return Outcome::text("ended");
+        }
+        "odd_result" => return Outcome::Result(json!({"resultType": "zzz"}).to_string()),
+        "server_request" => {
+            outlet.message(request("q", "elicitation/create", &json!({"message": "?"})));
+            return Outcome::text("asked out of turn");
+        }
+        "break_off" => {
+            outlet.message(notification(
+                "notifications/message",
+                &json!({"level": "info", "data": "x"}),
+            ));
+            outlet.event(Event::Pause);
+            outlet.event(Event::Cut);
+            return Outcome::Silence;
+        }
+        name if ask::knows(name) => return ask::run(name, params),
+        _ => {}
+    }
+    let mut call = Call::new(world, &world.modern.session, id, headers);
+    call.name = name.to_owned();
+    call.arguments = arguments.clone();
+    call.meta = params.get("_meta").map(Value::to_string);
+    call.outlet = outlet.clone();
+    tools::run(&call).await
+}
+
+/// Logs only what the request asked for.
+fn log(params: &Value, outlet: &Outlet) -> Outcome {
+    let rank = |word: &Value| LEVELS.iter().position(|level| word == level);
+    let arguments = &params["arguments"];
+    let (Some(level), Some(wanted)) =
+        (rank(&arguments["level"]), rank(&params["_meta"][LOG_LEVEL]))
+    else {
+        return Outcome::text("not logged");
+    };
+    if level < wanted && arguments["anyway"] != 1 {
+        return Outcome::text("not logged");
+    }
+    let entry = json!({"level": arguments["level"], "logger": "stub", "data": "entry"});
+    outlet.message(notification("notifications/message", &entry));
+    Outcome::text("logged")
+}
