@@ -11,7 +11,7 @@ use super::project::Projection;
 use super::view::{View, is_loud_enough};
 use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
 use crate::config::Isolation;
-use crate::protocol::Era;
+use crate::protocol::{Era, Message};
 use crate::session::Session;
 use crate::upstream::Seat;
 use crate::upstream::knowledge::{Key, Knowledge};
@@ -83,6 +83,11 @@ impl Intake for SessionIntake {
             session.shelf().changed(upstream, what);
             self.catalog.changed(&self.listed, what);
         }
+        if notice.kind == NoticeKind::ElicitationComplete
+            && let Some(id) = elicitation_id(&notice)
+        {
+            session.completions().add(id);
+        }
         let wanted = match &notice.kind {
             // No call's message: a modern client has no stream for it (SPEC C-20). Before a legacy
             // one has set a level the upstream's own choice stands (SPEC C-21).
@@ -127,4 +132,11 @@ impl Intake for SessionIntake {
 fn projection(session: &Session, upstream: &Arc<str>) -> Projection {
     let declared = session.link(upstream).and_then(|link| link.declared());
     Projection::of(declared.map(|declared| declared.revision), session.revision)
+}
+
+fn elicitation_id(notice: &Notice) -> Option<String> {
+    let message = Message::parse(notice.bytes.clone(), usize::MAX).ok()?;
+    message
+        .param_str("elicitationId")
+        .map(std::borrow::Cow::into_owned)
 }

@@ -20,6 +20,7 @@ mod project;
 pub mod rewrite;
 mod route;
 mod tools;
+mod url_required;
 mod view;
 mod visit;
 
@@ -162,7 +163,10 @@ impl Relay {
             .visit()
             .map(|visit| visit.attend(&target.upstream, &call.link));
         let reply = match target.place() {
-            None => self.send(&permit, &*link, call, session, target).await,
+            None => {
+                self.send_with_visits(&permit, &*link, call, session, target)
+                    .await
+            }
             Some(place) => {
                 self.ask_for_page(&permit, &*link, call, session, target, place)
                     .await

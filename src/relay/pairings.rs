@@ -145,7 +145,11 @@ struct ModernClient {
 
 impl ModernClient {
     fn new() -> Arc<Self> {
-        let declared = Bytes::from_static(br#"{"elicitation":{}}"#);
+        Self::declaring(r#"{"elicitation":{}}"#)
+    }
+
+    fn declaring(capabilities: &'static str) -> Arc<Self> {
+        let declared = Bytes::from_static(capabilities.as_bytes());
         Arc::new(Self {
             capabilities: ClientCapabilities::read(declared),
             parked: Mutex::default(),
@@ -333,4 +337,99 @@ async fn modern_client_and_legacy_upstream_the_call_waits_for_the_retry() {
     let call = f.call(Arc::clone(&client) as _, CancellationToken::new());
     let (result, ()) = tokio::join!(f.handle(&call), client.retry(r#"{"action":"decline"}"#));
     assert_eq!(result, r#"{"action":"decline"}"#);
+}
+
+/// A legacy upstream that wants a URL visited before it answers.
+#[derive(Debug)]
+struct VisitedUpstream {
+    name: Arc<str>,
+    calls: std::sync::atomic::AtomicUsize,
+}
+
+impl VisitedUpstream {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            name: "up".into(),
+            calls: std::sync::atomic::AtomicUsize::new(0),
+        })
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl UpstreamLink for VisitedUpstream {
+    fn upstream(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    fn call<'a>(
+        &'a self,
+        _request: &'a Message,
+        _call: &'a Call,
+    ) -> BoxFuture<'a, Result<Reply, Fault>> {
+        let calls = &self.calls;
+        let reply = match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => {
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","url":"https://e.example","elicitationId":"e1","message":"m"}]}}}"#
+            }
+            _ => r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#,
+        };
+        let message = Message::parse(Bytes::from_static(reply.as_bytes()), 128).unwrap();
+        Box::pin(std::future::ready(Ok(Reply::Relayed(message))))
+    }
+
+    fn notify(&self, _message: Bytes) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+        Box::pin(std::future::ready(Err(Fault::internal("scripted"))))
+    }
+
+    fn declared(&self) -> Option<Arc<Declared>> {
+        Some(Arc::new(Declared {
+            revision: Revision::V2025_11_25,
+            capabilities: Bytes::from_static(b"{}"),
+            server_info: Bytes::from_static(b"{}"),
+            instructions: None,
+        }))
+    }
+
+    fn listen(&self, _wanted: bool) {}
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+async fn visited(capabilities: &'static str, answer: Option<&'static str>) -> (usize, Reply) {
+    let upstream = VisitedUpstream::new();
+    let f = fixture(Arc::clone(&upstream) as _);
+    let client = ModernClient::declaring(capabilities);
+    let call = Call {
+        revision: Revision::V2026_07_28,
+        ..f.call(Arc::clone(&client) as _, CancellationToken::new())
+    };
+    f.session.completions().add("e1".to_owned());
+    let handled = f.relay.handle(&call, &f.session);
+    let reply = match answer {
+        None => handled.await,
+        Some(answer) => tokio::join!(handled, client.retry(answer)).0,
+    };
+    (upstream.calls(), reply.unwrap())
+}
+
+// SPEC C-83, E-03; BRIDGING §3.6.
+#[tokio::test]
+async fn a_modern_client_is_asked_to_visit_and_the_call_runs_again() {
+    let url = r#"{"elicitation":{"url":{}}}"#;
+    let (calls, reply) = visited(url, Some(r#"{"action":"accept"}"#)).await;
+    assert_eq!((calls, reply.error()), (2, None));
+    let (calls, reply) = visited(url, Some(r#"{"action":"decline"}"#)).await;
+    assert_eq!(calls, 1);
+    assert!(reply.result().unwrap().contains(r#""isError":true"#));
+    let (calls, reply) = visited(r#"{"elicitation":{}}"#, None).await;
+    assert_eq!((calls, reply.error_code()), (1, Some(-32021)));
 }

@@ -5,6 +5,7 @@
 //! end. Knows nothing of HTTP and nothing of upstreams beyond their link trait.
 //! Spec: SPEC §1a, §1b; DESIGN §5.
 
+mod completions;
 mod id;
 mod link;
 mod questions;
@@ -23,6 +24,7 @@ use tokio::sync::Notify;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+pub use completions::Completions;
 pub use id::{EventId, SessionId, SessionIds};
 pub use link::{CallLink, Outlet};
 pub use questions::{Questions, reply_of};
@@ -76,6 +78,7 @@ pub struct Session {
     visit: Option<Visit>,
     subscriptions: Subscriptions,
     shelf: Shelf,
+    completions: Completions,
     open_streams: AtomicUsize,
     started: Instant,
     used_us: AtomicU64,
@@ -225,6 +228,12 @@ impl Session {
             Some(visit) => visit.is_listened_to(),
             None => self.standalone.is_attached(),
         }
+    }
+
+    /// Visits to URLs that upstreams say are over.
+    #[must_use]
+    pub fn completions(&self) -> &Completions {
+        &self.completions
     }
 
     /// The lists it was given.

@@ -236,6 +236,7 @@ impl Sessions {
             visit,
             subscriptions: super::Subscriptions::default(),
             shelf: super::Shelf::default(),
+            completions: super::Completions::default(),
             open_streams: AtomicUsize::new(0),
             hold_question: self.settings.hold_question,
             started: Instant::now(),

@@ -53,11 +53,7 @@ pub(in crate::relay) fn from_upstream(
             }
             capability_missing(asked.method, asked.upstream, &missing)
         }
-        URL_ELICITATION_REQUIRED if modern => written(
-            INTERNAL_ERROR,
-            "the upstream wants the user to visit a page, which this request gave no way to ask for",
-            &format!(r#"{{"upstream":{}}}"#, json::quote(asked.upstream)),
-        ),
+        URL_ELICITATION_REQUIRED if modern => no_visit(asked),
         URL_ELICITATION_REQUIRED if !projection.to.has_url_elicitation() => visit(error, asked),
         RESOURCE_NOT_FOUND if modern => recoded(message, INVALID_PARAMS),
         INVALID_PARAMS if projection.is_down() && is_not_found(error, asked) => {
@@ -90,6 +86,32 @@ fn visit(error: &str, asked: &Asked<'_>) -> Turned {
         .filter_map(|one| string_member(one, "url"));
     let lines: Vec<_> = std::iter::once(text).chain(urls).collect();
     Turned::ToolError(lines.join("\n"))
+}
+
+/// A visit that a modern client was not, or could not be, asked for: it may declare that it can.
+/// The links are left out. Spec: BRIDGING §3.6; SPEC M-16, M-60.
+fn no_visit(asked: &Asked<'_>) -> Turned {
+    let data = |inner: &str| {
+        let upstream = json::quote(asked.upstream);
+        format!(r#"{{"upstream":{upstream}{inner}}}"#)
+    };
+    let may_ask = matches!(
+        asked.method,
+        "tools/call" | "prompts/get" | "resources/read"
+    );
+    let url = r#"{"elicitation":{"url":{}}}"#;
+    if may_ask && !is_declared(url, asked.declared) {
+        return written(
+            MISSING_CLIENT_CAPABILITY,
+            "the upstream wants the user to visit a page, which needs elicitation.url",
+            &data(&format!(r#","requiredCapabilities":{url}"#)),
+        );
+    }
+    written(
+        INTERNAL_ERROR,
+        "the upstream wants the user to visit a page, for which this request could not ask",
+        &data(""),
+    )
 }
 
 /// What a client gets when an upstream wants something of it that we did not offer.

@@ -15,7 +15,7 @@ mod tool;
 
 pub(super) use error::{Asked, Turned, from_upstream as error};
 pub(super) use request::request;
-pub(super) use result::{Hints, Origin, Scope, Unusable, wraps};
+pub(super) use result::{Hints, Origin, Scope, Unusable, tool_error, wraps};
 
 use std::borrow::Cow;
 

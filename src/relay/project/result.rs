@@ -368,7 +368,7 @@ pub(in crate::relay) fn wraps(tool: &str) -> bool {
 }
 
 /// The text of a tool's failure, for a model to act on.
-pub(super) fn tool_error(text: &str) -> String {
+pub(in crate::relay) fn tool_error(text: &str) -> String {
     format!(
         r#"{{"content":[{}],"isError":true}}"#,
         content::text_block(text)

@@ -361,6 +361,10 @@ fn a_visit_is_relayed_to_one_revision_and_told_in_words_before_it() {
     assert!(told.result().unwrap().contains("https://e.example/x"));
     assert_eq!(
         failure(R4, R5, "prompts/get", &visit).error_code(),
+        Some(-32021)
+    );
+    assert_eq!(
+        failure(R4, R5, "completion/complete", &visit).error_code(),
         Some(-32603)
     );
     assert_eq!(

@@ -1,0 +1,191 @@
+//! Calls that an upstream of 2025-11-25 answers with "visit these URLs first", for clients that
+//! know no such error: the user is asked, and the call is run again.
+//! Spec: BRIDGING §3.6; SPEC C-83, E-03.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::project::{Projection, tool_error};
+use super::route::Target;
+use super::{Relay, Source};
+use crate::call::{Answer, Asked, Call, Question, Reply, Round, UpstreamLink};
+use crate::fault::Fault;
+use crate::policy::Permit;
+use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
+use crate::protocol::{Era, Message, json};
+use crate::session::Session;
+use crate::store::lists::digest_of;
+
+/// Rounds of visits that one call may take.
+const ROUNDS: usize = 10;
+/// How long a call waits for the visits that its user agreed to.
+const HOLD: Duration = Duration::from_secs(30);
+/// Visits of one round.
+const MAX_VISITS: usize = 16;
+
+/// One URL that is to be visited.
+#[derive(Debug)]
+struct Visit {
+    /// The same for the same URL, so that no client shows it twice.
+    key: String,
+    /// What the upstream calls the visit.
+    id: Option<String>,
+    /// JSON text of the question's parameters.
+    params: Bytes,
+}
+
+impl Relay {
+    /// Sends the request, as often as visits make it worth while.
+    pub(super) async fn send_with_visits(
+        &self,
+        permit: &Permit,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+    ) -> Result<Reply, Fault> {
+        let mut reply = self.send(permit, link, call, session, target).await?;
+        for _ in 0..ROUNDS {
+            let visits = visits(call, &reply);
+            if visits.is_empty() {
+                return Ok(reply);
+            }
+            let declared = link.declared();
+            let projection = Projection::of(declared.as_ref().map(|d| d.revision), call.revision);
+            let shown = target.view.link(call, projection);
+            let shown = shown.unwrap_or_else(|| Arc::clone(&call.link));
+            match shown.ask(round(&visits)).await {
+                Asked::Answered(answers) if answers.iter().all(|(_, a)| is_accepted(a)) => {}
+                Asked::Answered(_) => {
+                    let source = self.source(call, declared, &target.view);
+                    return Ok(declined(call, &source, &target.upstream));
+                }
+                Asked::Suspended(result) => return Ok(Reply::Result(result)),
+                Asked::CannotAsk(_) => return Ok(reply),
+            }
+            let ids: Vec<String> = visits.into_iter().filter_map(|visit| visit.id).collect();
+            // Whether they are over or not: the upstream knows best.
+            drop(tokio::time::timeout(HOLD, session.completions().all(&ids)).await);
+            reply = self.send(permit, link, call, session, target).await?;
+        }
+        Ok(reply)
+    }
+}
+
+/// The visits that an upstream wants first, where this client can be asked for them.
+fn visits(call: &Call, reply: &Reply) -> Vec<Visit> {
+    let Reply::Relayed(message) = reply else {
+        return Vec::new();
+    };
+    let concerned = call.revision.era() == Era::Modern
+        && message.error_code() == Some(URL_ELICITATION_REQUIRED)
+        && matches!(
+            call.message.method(),
+            Some("tools/call" | "prompts/get" | "resources/read")
+        )
+        && call.link.capabilities().allows("elicitation/create", true);
+    if !concerned {
+        return Vec::new();
+    }
+    read(message).unwrap_or_default()
+}
+
+fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let members = json::members(text).ok()?;
+    let (_, value) = members.into_iter().find(|(known, _)| known == name)?;
+    Some(value)
+}
+
+fn read(message: &Message) -> Option<Vec<Visit>> {
+    let all = member(message.error_member("data")?, "elicitations")?;
+    let visit = |text: &str| {
+        let url = json::string(member(text, "url")?)?;
+        let [a, b, c, d, ..] = digest_of([url.as_bytes()]);
+        let key = u32::from_be_bytes([a, b, c, d]);
+        Some(Visit {
+            key: format!("url-{key:08x}"),
+            id: member(text, "elicitationId")
+                .and_then(json::string)
+                .map(std::borrow::Cow::into_owned),
+            params: Bytes::copy_from_slice(text.as_bytes()),
+        })
+    };
+    let elements = json::elements(all).ok()?;
+    let mut visits: Vec<Visit> = Vec::new();
+    for visit in elements.into_iter().filter_map(visit).take(MAX_VISITS) {
+        if !visits.iter().any(|known| known.key == visit.key) {
+            visits.push(visit);
+        }
+    }
+    Some(visits)
+}
+
+fn round(visits: &[Visit]) -> Round {
+    let entry = |visit: &Visit| {
+        let question = Question {
+            method: "elicitation/create".to_owned(),
+            params: Some(visit.params.clone()),
+        };
+        (visit.key.clone(), question)
+    };
+    Round {
+        entries: visits.iter().map(entry).collect(),
+        carry: None,
+    }
+}
+
+fn is_accepted(answer: &Answer) -> bool {
+    let Answer::Result(result) = answer else {
+        return false;
+    };
+    let text = std::str::from_utf8(result).unwrap_or_default();
+    member(text, "action") == Some("\"accept\"")
+}
+
+/// The user does not want to go there.
+fn declined(call: &Call, source: &Source, upstream: &str) -> Reply {
+    let text =
+        format!("the user did not agree to visit the page that upstream \"{upstream}\" needs");
+    if call.message.method() == Some("tools/call") {
+        let result = tool_error(&text);
+        let result = source.projection.authored(result, &source.origin(call));
+        return Reply::Result(result.into());
+    }
+    Reply::Error(format!(r#"{{"code":-32603,"message":{}}}"#, json::quote(&text)).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(elicitations: &str) -> Message {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32042,"message":"m","data":{{"elicitations":{elicitations}}}}}}}"#
+        );
+        Message::parse(text.into(), 128).unwrap()
+    }
+
+    #[test]
+    fn the_same_url_is_asked_for_once_and_under_the_same_key() {
+        let one = r#"{"mode":"url","url":"https://a.example/1","elicitationId":"x","message":"m"}"#;
+        let two = r#"{"mode":"url","url":"https://a.example/2","elicitationId":"y","message":"m"}"#;
+        let both = read(&refusal(&format!("[{one},{two},{one}]"))).unwrap();
+        let later = read(&refusal(&format!("[{two}]"))).unwrap();
+        assert_eq!(both.len(), 2);
+        assert_eq!(both[1].key, later[0].key);
+        assert_ne!(both[0].key, both[1].key);
+        assert_eq!(both[0].id.as_deref(), Some("x"));
+    }
+
+    // SPEC C-85: only consent lets the call go on.
+    #[test]
+    fn only_accept_is_consent() {
+        let of =
+            |text: &'static str| is_accepted(&Answer::Result(Bytes::from_static(text.as_bytes())));
+        assert!(of(r#"{"action":"accept"}"#));
+        assert!(!of(r#"{"action":"decline"}"#) && !of(r#"{"action":"cancel"}"#) && !of("1"));
+        assert!(!is_accepted(&Answer::Error(Bytes::from_static(b"{}"))));
+    }
+}
