@@ -178,8 +178,9 @@ async fn only_requests_are_acted_upon_and_only_post_is_served() {
     }
     // Both eras at once, on one URL.
     let legacy = gw.anonymous().open("/mcp/stub").await;
-    let mut running = user
-        .stream("notices", json!({"n": 2, "gap_ms": 1000}))
+    let watching = self::user(&gw).meta(json!({"progressToken": 1}));
+    let mut running = watching
+        .stream("notices", json!({"n": 2, "gap_ms": 500}))
         .await;
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "s"}});
     let answer = user.post_as(&[HEADER], &cancel).await;
