@@ -146,17 +146,20 @@ fn assemble(
         upstreams: Arc::clone(&upstreams),
         policy: Arc::new(Policy::new(&config.auth)),
         audit: audit.clone(),
-        sealer,
+        sealer: Arc::clone(&sealer),
         sessions: Arc::clone(&sessions),
         tasks: tasks.clone(),
     });
     let front = FrontParts {
-        auth: Authenticator::new(&config.auth, clock, tasks.clone()).context("auth")?,
+        auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
+            .context("auth")?,
         rate: RateLimiter::new(config.limits.rate),
         settings: Arc::clone(config),
         endpoints: endpoints.to_vec(),
         sessions: Arc::clone(&sessions),
         relay,
+        sealer,
+        clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     };
     Ok(Assembled {

@@ -30,11 +30,11 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         parked_per_principal: s
             .key(
                 "parked_per_principal",
-                "Parked calls of a principal. Not used in this version.",
+                "Calls of a principal that wait for its answer; beyond, it cannot be asked.",
             )
             .count(16),
         parked_total: s
-            .key("parked_total", "Parked calls. Not used in this version.")
+            .key("parked_total", "Calls that wait for an answer, in all.")
             .count(10_000),
         unread: s
             .key(

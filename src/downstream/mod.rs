@@ -36,12 +36,15 @@ use tokio::sync::Semaphore;
 use self::channels::Channels;
 use self::exchange::Background;
 use self::guard::Guard;
+use self::modern::Parking;
 use crate::auth::Authenticator;
+use crate::clock::SharedClock;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::lifecycle::Tasks;
 use crate::policy::rate::RateLimiter;
 use crate::relay::Relay;
+use crate::seal::Sealer;
 use crate::session::Sessions;
 
 /// What a path leads to.
@@ -76,6 +79,7 @@ pub struct Front {
     channels: Channels,
     relay: Arc<Relay>,
     background: Background,
+    parking: Arc<Parking>,
     tasks: Tasks,
 }
 
@@ -94,6 +98,10 @@ pub struct FrontParts {
     pub sessions: Arc<Sessions>,
     /// The spine.
     pub relay: Arc<Relay>,
+    /// Seals what modern clients bring back.
+    pub sealer: Arc<Sealer>,
+    /// The time of day.
+    pub clock: SharedClock,
     /// Background work.
     pub tasks: Tasks,
 }
@@ -103,6 +111,14 @@ impl Front {
     #[must_use]
     pub fn new(parts: FrontParts) -> Arc<Self> {
         let places = Arc::new(Semaphore::new(parts.settings.sessions.max_detached));
+        let limits = &parts.settings.limits;
+        let parking = Parking::new(
+            parts.sealer,
+            parts.clock,
+            parts.tasks.clone(),
+            limits.parked_per_principal,
+            limits.parked_total,
+        );
         Arc::new(Self {
             guard: Guard::new(&parts.settings.server),
             paths: gate::paths(&parts.settings, &parts.endpoints),
@@ -115,6 +131,7 @@ impl Front {
                 tasks: parts.tasks.clone(),
                 places,
             },
+            parking,
             tasks: parts.tasks,
             settings: parts.settings,
         })

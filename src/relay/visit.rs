@@ -2,6 +2,7 @@
 //! Spec: BRIDGING §1.2, §1.3; SPEC M-52, M-63.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::initialize::{effective, refused};
 use super::route::{Route, unknown_method};
@@ -36,6 +37,13 @@ impl Relay {
             client_info: OWN_INFO,
         };
         self.parts.sessions.visit(new).map_err(refused)
+    }
+
+    /// How long an upstream waits for an answer of its client.
+    #[must_use]
+    pub fn ask_timeout(&self, upstream: &str) -> Option<Duration> {
+        let settings = self.parts.upstreams.settings(upstream)?;
+        Some(settings.ask_timeout)
     }
 
     /// What a client that declares `declared` can be asked through us.

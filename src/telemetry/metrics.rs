@@ -68,6 +68,10 @@ table! {
             "Calls ended with their exchange because too many were detached.";
         channels_slow = CHANNELS_SLOW "{connection}"
             "HTTP+SSE streams and sockets closed because their client did not keep up.";
+        calls_park_refused = CALLS_PARK_REFUSED "{call}"
+            "Calls whose client could not be asked because too many were parked.";
+        calls_park_expired = CALLS_PARK_EXPIRED "{call}"
+            "Parked calls whose client never came back.";
         questions_asked = QUESTIONS_ASKED "{question}"
             "Questions of upstreams that were put to clients.";
         questions_withdrawn = QUESTIONS_WITHDRAWN "{question}"
@@ -124,6 +128,8 @@ table! {
             "Calls that have no reply yet.";
         calls_detached_now = CALLS_DETACHED_NOW "{call}"
             "Running calls whose exchange is gone.";
+        calls_parked = CALLS_PARKED "{call}"
+            "Calls that wait for their client to come back with answers.";
         events_kept = EVENTS_KEPT "{event}"
             "Events in the log.";
         events_bytes = EVENTS_BYTES "By"

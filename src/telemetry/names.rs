@@ -99,6 +99,12 @@ pub mod metric {
     pub const CALLS_RUNNING: &str = "drawbridge.calls.running";
     /// Running calls whose exchange is gone.
     pub const CALLS_DETACHED_NOW: &str = "drawbridge.calls.detached.running";
+    /// Calls that wait for their client to come back with answers.
+    pub const CALLS_PARKED: &str = "drawbridge.calls.parked";
+    /// Calls whose client could not be asked because too many were parked.
+    pub const CALLS_PARK_REFUSED: &str = "drawbridge.calls.park_refused";
+    /// Parked calls whose client never came back.
+    pub const CALLS_PARK_EXPIRED: &str = "drawbridge.calls.park_expired";
     /// Events in the log.
     pub const EVENTS_KEPT: &str = "drawbridge.events.kept";
     /// Size of the event log.

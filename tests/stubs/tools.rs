@@ -38,7 +38,7 @@ const TOOLS: &[Tool] = &[
     (
         "ask_form",
         "Asks for a form and returns the answer",
-        &["via$"],
+        &["via$", "then_ms"],
     ),
     (
         "ask_url",

@@ -17,9 +17,10 @@ use tokio::time::{Instant, Sleep};
 
 use super::link::{ModernLink, Outcome};
 use super::outlet::{Next, Outlet};
+use crate::call::Reply;
 use crate::downstream::{exchange, reply};
 use crate::protocol::sse;
-use crate::telemetry::metrics::{GAUGES, Open};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 /// A call without any message is answered as a stream from then on, so that it can be kept alive.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -52,6 +53,21 @@ impl Exchange {
         }
     }
 
+    /// An exchange that took a parked call over, which runs on by itself.
+    pub(super) fn of_parked(
+        link: Arc<ModernLink>,
+        outlet: Arc<Outlet<Outcome>>,
+        id: String,
+    ) -> Self {
+        Self {
+            future: None,
+            link,
+            outlet,
+            id,
+            ended: false,
+        }
+    }
+
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<Outcome>> {
         if let Some(future) = &mut self.future
             && let Poll::Ready(outcome) = future.as_mut().poll(cx)
@@ -60,8 +76,29 @@ impl Exchange {
             self.link.finish(outcome);
         }
         let next = self.outlet.poll_next(cx);
-        self.ended |= matches!(next, Poll::Ready(Next::End(_)));
+        if let Poll::Ready(Next::End(_)) = next {
+            self.ended = true;
+            self.detach();
+        }
         next
+    }
+
+    /// A call that waits for answers runs on without its exchange.
+    fn detach(&mut self) {
+        let Some(future) = self.future.take() else {
+            return;
+        };
+        COUNTERS.calls_detached.add(1);
+        let counted = GAUGES.calls_detached_now.enter();
+        let link = Arc::clone(&self.link);
+        self.link.desk.parking.tasks.spawn_service(async move {
+            tokio::select! {
+                biased;
+                outcome = future => link.finish(outcome),
+                () = link.cancelled().cancelled() => {}
+            }
+            drop(counted);
+        });
     }
 
     /// Answers: with JSON when the end comes first.
@@ -93,7 +130,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         if !self.ended {
-            self.link.cancelled().cancel();
+            self.link.abandon();
         }
     }
 }
@@ -183,6 +220,7 @@ fn encode(messages: &[Bytes]) -> Bytes {
 fn message(outcome: Outcome, id: &str) -> Option<Bytes> {
     match outcome {
         Outcome::Reply(_, reply) | Outcome::Denied(_, reply) => Some(reply.into_response(id)),
+        Outcome::Parked(result) => Some(Reply::Result(result).into_response(id)),
         Outcome::Cancelled => None,
     }
 }
@@ -194,6 +232,9 @@ fn whole(outcome: Outcome, id: &str) -> Response<Body> {
             reply::retryable(reply::json_response(status, reply.into_response(id)))
         }
         Outcome::Denied(denied, _) => reply::denied(&denied),
+        Outcome::Parked(result) => {
+            reply::json_response(StatusCode::OK, Reply::Result(result).into_response(id))
+        }
         Outcome::Cancelled => reply::empty(StatusCode::NO_CONTENT),
     }
 }

@@ -1,35 +1,81 @@
 //! What a call of a modern client may do toward it: the downstream link of the modern era.
+//!
+//! Such a client is asked by ending the exchange with `input_required`; the answers come with a
+//! retry. What the upstream keeps itself is sealed into `requestState` and forgotten here; a call
+//! that waits at a legacy upstream is parked until the retry takes it over (module `round`).
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use axum::http::StatusCode;
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use http::StatusCode;
 use tokio_util::sync::CancellationToken;
 
+use super::answers;
 use super::envelope::Envelope;
 use super::outlet::Outlet;
+use super::parking::Parking;
+use super::round::{Rounds, Stage};
+use super::ticket::{Asker, LIFE, Ticket};
 use crate::auth;
 use crate::call::{
-    Asked, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
+    Asked, CarriedState, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, OwnerKey,
+    Question, Reply, Round,
 };
 use crate::protocol::{Message, json};
+use crate::relay::Relay;
+use crate::seal::Purpose;
+use crate::session::Session;
 use crate::telemetry::metrics::COUNTERS;
 
-/// What came of a call.
+/// How an exchange ends.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// A reply, and the status it has when no stream has begun.
     Reply(StatusCode, Reply),
     /// Refused by policy, with its challenge, before anything was sent upstream.
     Denied(auth::Denied, Reply),
+    /// The call waits for answers: JSON text of the `input_required` result.
+    Parked(Bytes),
     /// Nobody is owed an answer.
     Cancelled,
 }
 
+/// What an exchange wants of the call that it waits for.
+#[derive(Debug, Clone)]
+pub(super) struct Wants {
+    /// What its client can be asked.
+    pub(super) capabilities: ClientCapabilities,
+    level: Option<Level>,
+    /// JSON text of the progress token.
+    progress: Option<String>,
+}
+
+impl Wants {
+    pub(super) fn new(capabilities: ClientCapabilities, envelope: &Envelope) -> Self {
+        Self {
+            capabilities,
+            level: envelope.level,
+            progress: envelope.progress.clone(),
+        }
+    }
+}
+
+/// What the questions of a call need.
+pub(super) struct Desk {
+    pub(super) parking: Arc<Parking>,
+    pub(super) relay: Arc<Relay>,
+    pub(super) session: Arc<Session>,
+    /// Who may come back with answers.
+    pub(super) asker: Asker,
+    pub(super) owner: OwnerKey,
+}
+
 /// A running call.
-#[derive(Debug)]
 pub(super) struct ModernLink {
-    /// What the client can be asked by this call.
+    pub(super) me: Weak<Self>,
+    pub(super) desk: Desk,
+    /// What the client can be asked by this call, as its upstream was told.
     capabilities: ClientCapabilities,
     upstream: OnceLock<Arc<str>>,
     cancel: CancellationToken,
@@ -38,31 +84,30 @@ pub(super) struct ModernLink {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
-struct State {
-    /// The exchange that waits for the call now.
-    outlet: Arc<Outlet<Outcome>>,
-    /// What that exchange asked for.
-    level: Option<Level>,
-    progress: Option<String>,
+/// What changes when another exchange takes the call over.
+pub(super) struct State {
+    pub(super) stage: Stage,
+    pub(super) wants: Wants,
+    /// The newest progress while nobody waits.
+    pub(super) kept: Option<Notice>,
+    pub(super) rounds: Rounds,
 }
 
 impl ModernLink {
-    /// A call whose client can be asked for what `capabilities` says.
-    pub(super) fn new(
-        capabilities: ClientCapabilities,
-        envelope: &Envelope,
-        outlet: Arc<Outlet<Outcome>>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            capabilities,
+    /// A call that `outlet` waits for.
+    pub(super) fn new(desk: Desk, wants: Wants, outlet: Arc<Outlet<Outcome>>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: Weak::clone(me),
+            desk,
+            capabilities: wants.capabilities.clone(),
             upstream: OnceLock::new(),
             cancel: CancellationToken::new(),
-            first_progress: envelope.progress.clone(),
+            first_progress: wants.progress.clone(),
             state: Mutex::new(State {
-                outlet,
-                level: envelope.level,
-                progress: envelope.progress.clone(),
+                stage: Stage::Awaited(outlet),
+                wants,
+                kept: None,
+                rounds: Rounds::default(),
             }),
         })
     }
@@ -77,29 +122,22 @@ impl ModernLink {
         self.upstream.get()
     }
 
-    /// The call is over.
-    pub(super) fn finish(&self, outcome: Outcome) {
-        self.lock().outlet.end(outcome);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl State {
-    /// A notice as the exchange that waits now wants it: nothing when it does not.
-    fn wanted(&self, notice: Notice, first_progress: Option<&str>) -> Option<Notice> {
+    /// A notice as the exchange that waits now wants it; nothing when it does not.
+    pub(super) fn wanted(&self, wants: &Wants, notice: Notice) -> Option<Notice> {
         match &notice.kind {
             // Spec: SPEC C-21, M-42.
             NoticeKind::Log => {
-                let wanted = self.level?;
+                let wanted = wants.level?;
                 let loud = notice.level().is_none_or(|level| level >= wanted);
                 loud.then_some(notice)
             }
             NoticeKind::Progress { .. } => {
-                let token = self.progress.as_deref()?;
-                if Some(token) == first_progress {
+                let token = wants.progress.as_deref()?;
+                if Some(token) == self.first_progress.as_deref() {
                     return Some(notice);
                 }
                 let message = Message::parse(notice.bytes, json::MAX_DEPTH).ok()?;
@@ -117,6 +155,32 @@ impl State {
             | NoticeKind::Other => None,
         }
     }
+
+    /// Seals what the upstream wants back; nothing is kept here. Spec: BRIDGING §3.3.
+    fn suspend(&self, entries: &[(String, Question)], carry: CarriedState) -> Asked {
+        let parking = &self.desk.parking;
+        let expires = parking.clock.now() + LIFE;
+        let ticket = Ticket::Carried(carry);
+        let sealed = self.desk.asker.seal(&parking.sealer, &ticket, expires);
+        if sealed.len() > Purpose::RequestState.max_len() {
+            return Asked::CannotAsk("the upstream's state is too large".to_owned());
+        }
+        COUNTERS.questions_asked.add(entries.len() as u64);
+        let server = self.desk.relay.server_info(&self.desk.session);
+        let shown = entries
+            .iter()
+            .map(|(key, question)| (key.clone(), question));
+        Asked::Suspended(answers::input_required(shown, &sealed, &server))
+    }
+}
+
+impl std::fmt::Debug for ModernLink {
+    /// Shows no state: sessions and calls know each other.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModernLink")
+            .field("upstream", &self.upstream)
+            .finish_non_exhaustive()
+    }
 }
 
 impl DownstreamLink for ModernLink {
@@ -125,21 +189,41 @@ impl DownstreamLink for ModernLink {
     }
 
     fn notify(&self, notice: Notice) {
-        let state = self.lock();
-        if let Some(notice) = state.wanted(notice, self.first_progress.as_deref()) {
-            state.outlet.notify(notice);
+        let mut state = self.lock();
+        match &state.stage {
+            Stage::Awaited(outlet) => {
+                if let Some(notice) = self.wanted(&state.wants, notice) {
+                    outlet.notify(notice);
+                }
+            }
+            Stage::Waiting if matches!(notice.kind, NoticeKind::Progress { .. }) => {
+                state.kept = Some(notice);
+            }
+            Stage::Waiting | Stage::Finished(_) | Stage::Over => {}
         }
     }
 
-    fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
-        COUNTERS.questions_refused.add(1);
-        Box::pin(std::future::ready(Asked::CannotAsk(
-            "a client of this revision cannot be asked yet".to_owned(),
-        )))
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        Box::pin(async move {
+            let missing = {
+                let state = self.lock();
+                let capabilities = &state.wants.capabilities;
+                let mut entries = round.entries.iter();
+                entries.find_map(|(_, question)| answers::missing(capabilities, question))
+            };
+            if let Some(missing) = missing {
+                COUNTERS.questions_refused.add(1);
+                return Asked::CannotAsk(missing);
+            }
+            match round.carry {
+                Some(carry) => self.suspend(&round.entries, carry),
+                None => self.park(round.entries).await,
+            }
+        })
     }
 
     fn level(&self) -> Option<Level> {
-        self.lock().level
+        self.lock().wants.level
     }
 
     fn routed(&self, upstream: &Arc<str>) {

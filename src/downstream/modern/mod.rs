@@ -2,34 +2,43 @@
 //! the legacy front; the body of a message decides which of the two it is for.
 //! Spec: SPEC §2; DESIGN §3.
 
+mod answers;
 mod envelope;
 mod exchange;
 mod link;
 mod outlet;
+mod parking;
 mod refusal;
+mod retry;
+mod round;
+mod ticket;
 
 use std::sync::Arc;
 
 use axum::body::Body;
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
 pub(super) use envelope::{is_modern, names_modern};
+pub(super) use parking::Parking;
 
 use self::envelope::Envelope;
 use self::exchange::Exchange;
-use self::link::{ModernLink, Outcome};
+use self::link::{Desk, ModernLink, Outcome, Wants};
 use self::outlet::Outlet;
 use self::refusal::Refusal;
+use self::retry::Retry;
+use self::ticket::Asker;
 use super::access_log::AccessRecord;
 use super::exchange::{ended, error_word, log_fault, server_span};
 use super::{Front, reply};
-use crate::call::{Call, ClientCapabilities, Principal, Reply};
+use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::headers::MCP_PARAM_PREFIX;
-use crate::protocol::{Kind, Message, Revision};
+use crate::protocol::{Kind, Message, Revision, json};
 use crate::relay::Failure;
 use crate::session::Session;
 use crate::telemetry::metrics::GAUGES;
@@ -63,9 +72,27 @@ impl Front {
                 return refusal.response(Some(&id));
             }
         };
-        let begun = self
-            .begin_modern(endpoint, principal, &parts.headers, message, &envelope)
-            .and_then(|begun| self.run_modern(begun, record));
+        let asked = Asked {
+            principal,
+            endpoint: Arc::clone(endpoint),
+            message,
+            envelope,
+        };
+        let begun = match self.retry_of(&asked) {
+            Ok(Retry::Parked {
+                link,
+                round,
+                answers,
+            }) => self.resume(asked, link, round, answers).await,
+            Ok(Retry::Upstream(resumption)) => {
+                self.begin_modern(asked, &parts.headers, Some(resumption), record)
+            }
+            Ok(Retry::None) => self.begin_modern(asked, &parts.headers, None, record),
+            Err(refusal) => {
+                record.outcome(error_type::BAD_REQUEST);
+                return refusal.response(Some(&id));
+            }
+        };
         match begun {
             Ok(exchange) => exchange.answer(self.settings.server.keep_alive).await,
             Err(fault) => {
@@ -76,57 +103,99 @@ impl Front {
         }
     }
 
-    fn begin_modern(
+    /// What a request goes on with; nothing for methods that are never answered with a question.
+    fn retry_of(&self, asked: &Asked) -> Result<Retry, Refusal> {
+        if !may_ask(asked.method()) {
+            return Ok(Retry::None);
+        }
+        retry::read(&self.parking, &asked.asker(), &asked.message)
+    }
+
+    /// Goes on with a parked call, as far as its caller still may.
+    async fn resume(
         &self,
-        endpoint: &Arc<Endpoint>,
-        principal: Arc<Principal>,
+        asked: Asked,
+        link: Arc<ModernLink>,
+        round: u16,
+        answers: Vec<(String, Bytes)>,
+    ) -> Result<Exchange, Fault> {
+        let outlet = Outlet::new();
+        let id = asked.id();
+        let session = Arc::clone(&link.desk.session);
+        let wants = Wants::new(
+            self.relay.effective(&asked.envelope.capabilities),
+            &asked.envelope,
+        );
+        let call = Call {
+            principal: asked.principal,
+            endpoint: asked.endpoint,
+            revision: Revision::V2026_07_28,
+            message: asked.message,
+            link: Arc::clone(&link) as _,
+            trace: TraceContext::default(),
+            cancel: link.cancelled().clone(),
+            resumption: None,
+            param_headers: None,
+        };
+        if let Err(failure) = self.relay.authorize(&call, &session).await {
+            // The call stays parked: whoever may can still answer it.
+            outlet.end(self.modern_outcome(&call, Err(failure)));
+        } else if !link.resume(round, wants, answers, &outlet) {
+            outlet.end(Outcome::Reply(StatusCode::OK, retry::stale().reply()));
+        }
+        Ok(Exchange::of_parked(link, outlet, id))
+    }
+
+    /// Begins a call; at a cap on parked ones its client cannot be asked (BRIDGING §3.1 step 12).
+    fn begin_modern(
+        self: &Arc<Self>,
+        asked: Asked,
         headers: &HeaderMap,
-        message: Message,
-        envelope: &Envelope,
-    ) -> Result<Begun, Fault> {
+        resumption: Option<Arc<Resumption>>,
+        record: &AccessRecord,
+    ) -> Result<Exchange, Fault> {
+        let askable = may_ask(asked.method());
+        let owner = asked.principal.owner();
+        let declared = if !askable || self.parking.has_room(owner) {
+            asked.envelope.capabilities.as_str()
+        } else {
+            "{}"
+        };
         let session = self
             .relay
-            .visit(&principal, endpoint, &envelope.capabilities)?;
-        let outlet = Outlet::new();
-        let askable = may_ask(message.method().unwrap_or_default());
+            .visit(&asked.principal, &asked.endpoint, declared)?;
         let capabilities = if askable {
             session.capabilities.clone()
         } else {
             ClientCapabilities::none()
         };
-        let link = ModernLink::new(capabilities, envelope, Arc::clone(&outlet));
+        let outlet = Outlet::new();
+        let desk = Desk {
+            parking: Arc::clone(&self.parking),
+            relay: Arc::clone(&self.relay),
+            session: Arc::clone(&session),
+            asker: asked.asker(),
+            owner,
+        };
+        let wants = Wants::new(capabilities, &asked.envelope);
+        let link = ModernLink::new(desk, wants, Arc::clone(&outlet));
+        let message = match retry::without_answers(&asked.message).filter(|_| askable) {
+            Some(bytes) => Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?,
+            None => asked.message,
+        };
         let trace =
             TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
         let call = Call {
-            principal,
-            endpoint: Arc::clone(endpoint),
+            principal: asked.principal,
+            endpoint: asked.endpoint,
             revision: Revision::V2026_07_28,
             link: Arc::clone(&link) as _,
             trace,
             cancel: link.cancelled().clone(),
-            resumption: None,
+            resumption,
             param_headers: param_headers(headers),
             message,
         };
-        Ok(Begun {
-            call,
-            session,
-            link,
-            outlet,
-        })
-    }
-
-    fn run_modern(
-        self: &Arc<Self>,
-        begun: Begun,
-        record: &AccessRecord,
-    ) -> Result<Exchange, Fault> {
-        let Begun {
-            call,
-            session,
-            link,
-            outlet,
-        } = begun;
         let id = call.message.id().unwrap_or("null").to_owned();
         let future = self.modern_call(call, session, Arc::clone(&link), record)?;
         Ok(Exchange::new(future, link, outlet, id))
@@ -196,12 +265,26 @@ impl Front {
     }
 }
 
-/// A call that is ready to run.
-struct Begun {
-    call: Call,
-    session: Arc<Session>,
-    link: Arc<ModernLink>,
-    outlet: Arc<Outlet<Outcome>>,
+/// A request whose envelope was read.
+struct Asked {
+    principal: Arc<Principal>,
+    endpoint: Arc<Endpoint>,
+    message: Message,
+    envelope: Envelope,
+}
+
+impl Asked {
+    fn method(&self) -> &str {
+        self.message.method().unwrap_or_default()
+    }
+
+    fn id(&self) -> String {
+        self.message.id().unwrap_or("null").to_owned()
+    }
+
+    fn asker(&self) -> Asker {
+        Asker::new(&self.principal, &self.endpoint, &self.message)
+    }
 }
 
 /// Whether the answer to a request of this method may be a question. Spec: SPEC M-60.

@@ -2,6 +2,7 @@
 
 mod calls;
 mod discover;
+mod parking;
 mod requests;
 
 use http::StatusCode;

@@ -34,6 +34,7 @@ pub(super) async fn run(call: &Call) -> Outcome {
                 .await
         }
     };
+    tokio::time::sleep(call.millis("then_ms")).await;
     Outcome::text(&answer.to_string())
 }
 

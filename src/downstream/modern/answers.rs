@@ -1,0 +1,233 @@
+//! Questions as a modern client is told of them, and its answers as we take them.
+//! Spec: SPEC M-61, M-62, M-65; BRIDGING §3.1.
+
+use bytes::Bytes;
+
+use crate::call::{ClientCapabilities, Question};
+use crate::protocol::{json, meta};
+
+/// JSON text of the `input_required` result that asks `entries`.
+pub(super) fn input_required<'q>(
+    entries: impl IntoIterator<Item = (String, &'q Question)>,
+    state: &str,
+    server_info: &[u8],
+) -> Bytes {
+    let mut out = String::from(r#"{"resultType":"input_required""#);
+    let mut any = false;
+    for (key, question) in entries {
+        out.push_str(if any { "," } else { r#","inputRequests":{"# });
+        any = true;
+        json::quote_into(&mut out, &key);
+        out.push_str(r#":{"method":"#);
+        json::quote_into(&mut out, &question.method);
+        if let Some(params) = &question.params {
+            out.push_str(r#","params":"#);
+            out.push_str(std::str::from_utf8(params).unwrap_or("{}"));
+        }
+        out.push('}');
+    }
+    if any {
+        out.push('}');
+    }
+    out.push_str(r#","requestState":"#);
+    json::quote_into(&mut out, state);
+    let server_info = std::str::from_utf8(server_info).unwrap_or("{}");
+    let tail = format!(r#","_meta":{{"{}":{server_info}}}}}"#, meta::SERVER_INFO);
+    out.push_str(&tail);
+    out.into()
+}
+
+/// What the client would have to declare to be asked this; nothing when it has.
+pub(super) fn missing(capabilities: &ClientCapabilities, question: &Question) -> Option<String> {
+    let params = params(question);
+    let url = member(params, "mode").is_some_and(|mode| mode == r#""url""#);
+    if !capabilities.allows(&question.method, url) {
+        let mode = if url { " of a URL" } else { "" };
+        return Some(format!("{}{mode}", question.method));
+    }
+    let brings_tools = question.method == "sampling/createMessage"
+        && (member(params, "tools").is_some() || member(params, "toolChoice").is_some());
+    let declared = std::str::from_utf8(capabilities.raw()).unwrap_or("{}");
+    let takes_tools =
+        || member(declared, "sampling").and_then(|sampling| member(sampling, "tools"));
+    (brings_tools && takes_tools().is_none()).then(|| "sampling with tools".to_owned())
+}
+
+/// Whether an answer fits its question; one that does not is asked for again (SPEC M-65).
+pub(super) fn is_valid(question: &Question, answer: &str) -> bool {
+    let has = |name| member(answer, name).is_some();
+    match question.method.as_str() {
+        "elicitation/create" => match member(answer, "action").and_then(json::string).as_deref() {
+            Some("decline" | "cancel") => true,
+            Some("accept") => is_content_valid(params(question), member(answer, "content")),
+            _ => false,
+        },
+        "sampling/createMessage" => has("role") && has("content"),
+        "roots/list" => member(answer, "roots").is_some_and(|roots| json::elements(roots).is_ok()),
+        _ => false,
+    }
+}
+
+/// Whether a form is filled in: what is required is there, and every value is of its type.
+fn is_content_valid(params: &str, content: Option<&str>) -> bool {
+    let Some(schema) = member(params, "requestedSchema") else {
+        return true;
+    };
+    let Ok(content) = json::members(content.unwrap_or("{}")) else {
+        return false;
+    };
+    let given = |name: &str| {
+        content
+            .iter()
+            .find(|(given, _)| given == name)
+            .map(|(_, value)| *value)
+    };
+    let required = member(schema, "required")
+        .and_then(|names| json::elements(names).ok())
+        .unwrap_or_default();
+    let complete = required
+        .iter()
+        .filter_map(|name| json::string(name))
+        .all(|name| given(&name).is_some());
+    let properties = member(schema, "properties")
+        .and_then(|properties| json::members(properties).ok())
+        .unwrap_or_default();
+    complete
+        && properties.iter().all(|(name, property)| {
+            given(name).is_none_or(|value| {
+                member(property, "type")
+                    .and_then(json::string)
+                    .is_none_or(|kind| is_a(&kind, value))
+            })
+        })
+}
+
+fn is_a(kind: &str, value: &str) -> bool {
+    let number = value.starts_with(|c: char| c == '-' || c.is_ascii_digit());
+    match kind {
+        "string" => value.starts_with('"'),
+        "number" => number,
+        "integer" => {
+            number
+                && value
+                    .parse::<f64>()
+                    .is_ok_and(|number| number.fract() == 0.0)
+        }
+        "boolean" => matches!(value, "true" | "false"),
+        "array" => value.starts_with('['),
+        _ => true,
+    }
+}
+
+fn params(question: &Question) -> &str {
+    question
+        .params
+        .as_deref()
+        .and_then(|params| std::str::from_utf8(params).ok())
+        .unwrap_or("{}")
+}
+
+fn member<'t>(object: &'t str, name: &str) -> Option<&'t str> {
+    let members = json::members(object).ok()?;
+    members
+        .into_iter()
+        .find(|(found, _)| found == name)
+        .map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn question(method: &str, params: &Value) -> Question {
+        Question {
+            method: method.to_owned(),
+            params: Some(params.to_string().into()),
+        }
+    }
+
+    fn form() -> Question {
+        let schema = json!({
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+            "required": ["name"],
+        });
+        question(
+            "elicitation/create",
+            &json!({"message": "?", "requestedSchema": schema}),
+        )
+    }
+
+    // SPEC M-65.
+    #[rstest]
+    #[case(r#"{"action":"decline"}"#, true)]
+    #[case(r#"{"action":"cancel","content":{}}"#, true)]
+    #[case(
+        r#"{"action":"accept","content":{"name":"x","age":3.0,"more":[]}}"#,
+        true
+    )]
+    #[case(r#"{"action":"accept","content":{"age":3}}"#, false)]
+    #[case(r#"{"action":"accept","content":{"name":3}}"#, false)]
+    #[case(r#"{"action":"accept","content":{"name":"x","age":3.5}}"#, false)]
+    #[case(r#"{"action":"accept"}"#, false)]
+    #[case(r#"{"action":"perhaps"}"#, false)]
+    #[case(r#""accept""#, false)]
+    fn a_form_is_answered_by_its_schema(#[case] answer: &str, #[case] valid: bool) {
+        assert_eq!(is_valid(&form(), answer), valid);
+    }
+
+    #[test]
+    fn other_questions_have_their_own_shape() {
+        let url = question(
+            "elicitation/create",
+            &json!({"mode": "url", "url": "https://x"}),
+        );
+        assert!(is_valid(&url, r#"{"action":"accept"}"#));
+        let sampling = question("sampling/createMessage", &json!({}));
+        assert!(is_valid(
+            &sampling,
+            r#"{"role":"assistant","content":{},"model":"m"}"#
+        ));
+        assert!(!is_valid(&sampling, "{}"));
+        let roots = question("roots/list", &json!({}));
+        assert!(is_valid(&roots, r#"{"roots":[]}"#));
+        assert!(!is_valid(&roots, r#"{"roots":{}}"#));
+    }
+
+    // SPEC M-62.
+    #[test]
+    fn modes_and_tools_are_capabilities_of_their_own() {
+        let caps = |value: Value| ClientCapabilities::read(value.to_string().into());
+        let url = question("elicitation/create", &json!({"mode": "url"}));
+        assert!(missing(&caps(json!({"elicitation": {}})), &url).is_some());
+        assert_eq!(missing(&caps(json!({"elicitation": {}})), &form()), None);
+        let tools = question("sampling/createMessage", &json!({"tools": []}));
+        assert!(missing(&caps(json!({"sampling": {}})), &tools).is_some());
+        assert_eq!(
+            missing(&caps(json!({"sampling": {"tools": {}}})), &tools),
+            None
+        );
+    }
+
+    // SPEC M-61.
+    #[test]
+    fn a_round_names_its_questions_and_its_state() {
+        let question = question("roots/list", &json!({"x": 1}));
+        let text = input_required([("i1".to_owned(), &question)], "s\"", b"{}");
+        let said: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(
+            said["inputRequests"]["i1"],
+            json!({"method": "roots/list", "params": {"x": 1}})
+        );
+        assert_eq!(
+            (&said["resultType"], &said["requestState"]),
+            (&json!("input_required"), &json!("s\""))
+        );
+        let text = input_required([], "s", b"{}");
+        let said: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(said.get("inputRequests"), None);
+    }
+}

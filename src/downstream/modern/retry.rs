@@ -1,0 +1,108 @@
+//! A request that goes on with one which was answered `input_required`.
+//! Spec: SPEC M-63, M-64; BRIDGING §3.1 steps 5 to 7, §3.3.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::link::ModernLink;
+use super::parking::Parking;
+use super::refusal::Refusal;
+use super::ticket::{Asker, Ticket};
+use crate::call::Resumption;
+use crate::protocol::{Message, json};
+
+/// Members of `params` that make a request a retry.
+const ANSWERS: &str = "inputResponses";
+const STATE: &str = "requestState";
+
+/// What a request goes on with.
+#[derive(Debug)]
+pub(super) enum Retry {
+    /// Nothing: it is a first request.
+    None,
+    /// An upstream that keeps its state in ours.
+    Upstream(Arc<Resumption>),
+    /// A call that is parked here.
+    Parked {
+        /// The call.
+        link: Arc<ModernLink>,
+        /// The round that is answered.
+        round: u16,
+        /// Key → JSON text of the client's result.
+        answers: Vec<(String, Bytes)>,
+    },
+}
+
+/// Reads what a request of `asker` brings back.
+///
+/// # Errors
+/// The refusal of a state that was not given for this request, to this caller, lately: one answer
+/// for all causes.
+pub(super) fn read(parking: &Parking, asker: &Asker, message: &Message) -> Result<Retry, Refusal> {
+    let Some(state) = message.param(STATE).filter(|state| *state != "null") else {
+        return Ok(Retry::None);
+    };
+    let ticket = json::string(state)
+        .and_then(|state| asker.open(&parking.sealer, &state, parking.clock.now()))
+        .ok_or_else(stale)?;
+    let answers = answers(message)?;
+    match ticket {
+        Ticket::Carried(carry) => Ok(Retry::Upstream(Arc::new(Resumption { answers, carry }))),
+        Ticket::Parked { key, round } => Ok(Retry::Parked {
+            link: parking.find(&key).ok_or_else(stale)?,
+            round,
+            answers,
+        }),
+    }
+}
+
+/// The request without what only its way to us needed.
+pub(super) fn without_answers(message: &Message) -> Option<Bytes> {
+    if message.param(ANSWERS).is_none() && message.param(STATE).is_none() {
+        return None;
+    }
+    let edit = message.edit().remove_param(ANSWERS).remove_param(STATE);
+    Some(edit.finish())
+}
+
+/// The one answer to every state that does not open here.
+pub(super) fn stale() -> Refusal {
+    Refusal::params(
+        "requestState has expired or does not belong to this request; nothing is pending, send the \
+         request again without it",
+    )
+}
+
+fn answers(message: &Message) -> Result<Vec<(String, Bytes)>, Refusal> {
+    let Some(text) = message.param(ANSWERS).filter(|text| *text != "null") else {
+        return Ok(Vec::new());
+    };
+    let members = json::members(text)
+        .map_err(|_| Refusal::params("params.inputResponses must be an object"))?;
+    let owned = |(key, value): (std::borrow::Cow<'_, str>, &str)| {
+        (key.into_owned(), Bytes::copy_from_slice(value.as_bytes()))
+    };
+    Ok(members.into_iter().map(owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_made_it_a_retry_is_left_out() {
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","inputResponses":{"a":{}},"requestState":"x"}}"#;
+        let message = Message::parse(text.into(), 128).unwrap();
+        assert_eq!(
+            answers(&message).unwrap(),
+            [("a".to_owned(), Bytes::from_static(b"{}"))]
+        );
+        let plain = without_answers(&message).unwrap();
+        assert_eq!(
+            plain,
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#
+        );
+        assert_eq!(without_answers(&Message::parse(plain, 128).unwrap()), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! The rounds of a parked call: questions go out together, a retry brings answers and takes the call
+//! over, and whoever never comes back is not waited for beyond a deadline.
+//! Spec: BRIDGING §3.1; SPEC M-64 to M-69.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::answers;
+use super::link::{ModernLink, Outcome, State, Wants};
+use super::outlet::Outlet;
+use super::parking::Place;
+use super::ticket::{LIFE, Ticket};
+use crate::call::{Answer, Asked, Question};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+
+/// How long a question waits for others, to be asked with them.
+const WINDOW: Duration = Duration::from_millis(25);
+/// Rounds of one call.
+const MAX_ROUNDS: u16 = 10;
+/// How long an upstream may take to finish once it was told that nobody answers.
+const MOMENT: Duration = Duration::from_secs(2);
+
+/// Where a call stands.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// An exchange waits for it.
+    Awaited(Arc<Outlet<Outcome>>),
+    /// Its client was told to come back.
+    Waiting,
+    /// The same, and it is finished: this is for the client when it comes.
+    Finished(Outcome),
+    /// Nobody may come back any more.
+    Over,
+}
+
+/// The questions of a call.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    /// By number; a number is never used again.
+    open: BTreeMap<u64, OpenQuestion>,
+    last: u64,
+    round: u16,
+    place: Option<Place>,
+}
+
+#[derive(Debug)]
+struct OpenQuestion {
+    question: Question,
+    answer: oneshot::Sender<Answer>,
+    _counted: Open,
+}
+
+/// Takes a question back when nobody waits for its answer any more.
+struct Withdraw<'a> {
+    link: &'a ModernLink,
+    number: u64,
+}
+
+impl Drop for Withdraw<'_> {
+    fn drop(&mut self) {
+        let withdrawn = self.link.lock().rounds.open.remove(&self.number);
+        if withdrawn.is_some() {
+            COUNTERS.questions_withdrawn.add(1);
+        }
+    }
+}
+
+impl Rounds {
+    fn ask(&mut self, question: Question) -> (u64, oneshot::Receiver<Answer>) {
+        let (answer, receiver) = oneshot::channel();
+        self.last += 1;
+        let question = OpenQuestion {
+            question,
+            answer,
+            _counted: GAUGES.questions_open.enter(),
+        };
+        self.open.insert(self.last, question);
+        (self.last, receiver)
+    }
+
+    /// Hands out the answers that fit; others and unknown ones are left (SPEC M-65).
+    fn take(&mut self, answers: Vec<(String, Bytes)>) {
+        for (key, answer) in answers {
+            let number = key.strip_prefix('i').and_then(|number| number.parse().ok());
+            let Some(number) = number else { continue };
+            let fits = self.open.get(&number).is_some_and(|open| {
+                std::str::from_utf8(&answer)
+                    .is_ok_and(|text| answers::is_valid(&open.question, text))
+            });
+            if fits && let Some(open) = self.open.remove(&number) {
+                // Whoever asked may have gone just now.
+                drop(open.answer.send(Answer::Result(answer)));
+            }
+        }
+    }
+}
+
+impl ModernLink {
+    /// Asks by parking the call: waits until a retry brings the answers.
+    pub(super) async fn park(&self, entries: Vec<(String, Question)>) -> Asked {
+        let mut waiting = Vec::with_capacity(entries.len());
+        for (key, question) in entries {
+            let (number, receiver) = self.lock().rounds.ask(question);
+            waiting.push((key, receiver, Withdraw { link: self, number }));
+        }
+        tokio::time::sleep(WINDOW).await;
+        self.put_round();
+        let mut answered = Vec::with_capacity(waiting.len());
+        for (key, receiver, withdraw) in waiting {
+            let Ok(answer) = receiver.await else {
+                return Asked::CannotAsk("nobody answers".to_owned());
+            };
+            drop(withdraw);
+            answered.push((key, answer));
+        }
+        Asked::Answered(answered)
+    }
+
+    /// Ends the exchange that waits, if one does, with everything that is to be asked.
+    fn put_round(&self) {
+        let mut state = self.lock();
+        let Stage::Awaited(outlet) = &state.stage else {
+            return;
+        };
+        let outlet = Arc::clone(outlet);
+        if state.rounds.open.is_empty() {
+            return;
+        }
+        let Some(key) = self.place(&mut state) else {
+            COUNTERS
+                .questions_refused
+                .add(state.rounds.open.len() as u64);
+            state.rounds.open.clear();
+            return;
+        };
+        state.rounds.round += 1;
+        let round = state.rounds.round;
+        let life = self.life();
+        let sealed = self.desk.asker.seal(
+            &self.desk.parking.sealer,
+            &Ticket::Parked { key, round },
+            self.desk.parking.clock.now() + life,
+        );
+        let server = self.desk.relay.server_info(&self.desk.session);
+        let open = state.rounds.open.iter();
+        let shown = open.map(|(number, open)| (format!("i{number}"), &open.question));
+        let result = answers::input_required(shown, &sealed, &server);
+        COUNTERS.questions_asked.add(state.rounds.open.len() as u64);
+        state.stage = Stage::Waiting;
+        drop(state);
+        outlet.end(Outcome::Parked(result));
+        let link = self.me.clone();
+        self.desk.parking.tasks.spawn_service(async move {
+            tokio::time::sleep(life).await;
+            if let Some(link) = link.upgrade() {
+                link.expire(round).await;
+            }
+        });
+    }
+
+    /// What the call is found by; nothing when it may not be parked (again).
+    fn place(&self, state: &mut State) -> Option<[u8; super::ticket::KEY_LEN]> {
+        if state.rounds.round >= MAX_ROUNDS {
+            return None;
+        }
+        if state.rounds.place.is_none() {
+            let me = self.me.upgrade()?;
+            state.rounds.place = self.desk.parking.enter(self.desk.owner, me);
+        }
+        state.rounds.place.as_ref().map(Place::key)
+    }
+
+    /// How long the client may take.
+    fn life(&self) -> Duration {
+        let upstream = self.upstream();
+        let patience = upstream.and_then(|upstream| self.desk.relay.ask_timeout(upstream));
+        patience.unwrap_or(LIFE).min(LIFE)
+    }
+
+    /// A retry takes the call over; `false` when it is not the answer to the last round.
+    pub(super) fn resume(
+        &self,
+        round: u16,
+        wants: Wants,
+        answers: Vec<(String, Bytes)>,
+        outlet: &Arc<Outlet<Outcome>>,
+    ) -> bool {
+        let mut state = self.lock();
+        if state.rounds.round != round {
+            return false;
+        }
+        match std::mem::replace(&mut state.stage, Stage::Over) {
+            Stage::Waiting => {}
+            Stage::Finished(outcome) => {
+                let place = state.rounds.place.take();
+                drop(state);
+                drop(place);
+                outlet.end(outcome);
+                return true;
+            }
+            other => {
+                state.stage = other;
+                return false;
+            }
+        }
+        state.stage = Stage::Awaited(Arc::clone(outlet));
+        state.wants = wants;
+        if let Some(kept) = state.kept.take()
+            && let Some(notice) = self.wanted(&state.wants, kept)
+        {
+            outlet.notify(notice);
+        }
+        state.rounds.take(answers);
+        drop(state);
+        // What is still unanswered is asked again.
+        self.put_round();
+        true
+    }
+
+    /// The call is over: whoever waits learns what came of it, now or when it comes back.
+    pub(super) fn finish(&self, outcome: Outcome) {
+        let mut state = self.lock();
+        match std::mem::replace(&mut state.stage, Stage::Over) {
+            Stage::Awaited(outlet) => {
+                let place = state.rounds.place.take();
+                drop(state);
+                drop(place);
+                outlet.end(outcome);
+            }
+            Stage::Waiting => state.stage = Stage::Finished(outcome),
+            Stage::Finished(_) | Stage::Over => {
+                drop(state);
+                self.cancelled().cancel();
+            }
+        }
+    }
+
+    /// The exchange that waited is gone, and the call with it. Spec: SPEC M-43.
+    pub(super) fn abandon(&self) {
+        self.end();
+        self.cancelled().cancel();
+    }
+
+    /// Nobody came back in time: the upstream is told so, and the call ends.
+    async fn expire(&self, round: u16) {
+        {
+            let state = self.lock();
+            let waits = matches!(state.stage, Stage::Waiting | Stage::Finished(_));
+            if state.rounds.round != round || !waits {
+                return;
+            }
+        }
+        COUNTERS.calls_park_expired.add(1);
+        self.end();
+        tokio::select! {
+            () = tokio::time::sleep(MOMENT) => self.cancelled().cancel(),
+            () = self.cancelled().cancelled() => {}
+        }
+    }
+
+    fn end(&self) {
+        let mut state = self.lock();
+        state.stage = Stage::Over;
+        // Whoever waits for an answer learns that there is none.
+        state.rounds.open.clear();
+        let place = state.rounds.place.take();
+        drop(state);
+        drop(place);
+    }
+}

@@ -1,0 +1,293 @@
+//! Legacy upstreams ask in mid-call, modern clients are asked between two requests.
+//! Spec: SPEC M-60 to M-69; BRIDGING §3.1.
+
+use serde_json::{Value, json};
+
+use super::Modern;
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Setup, eventually};
+
+fn user(gw: &Gateway) -> Modern {
+    Modern::new(gw.anonymous(), "/mcp/stub")
+}
+
+async fn stdio() -> Gateway {
+    Setup::open().stub("stub", &[]).start().await
+}
+
+/// Calls a tool that asks; what is asked.
+async fn ask(user: &Modern, tool: &str, arguments: &Value) -> Value {
+    let asked = user.call(tool, arguments.clone()).await.unwrap();
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    assert!(asked["requestState"].is_string());
+    assert_eq!(asked.get("ttlMs"), None);
+    asked
+}
+
+fn retry(tool: &str, arguments: &Value, asked: &Value, answers: Value) -> Value {
+    json!({
+        "name": tool, "arguments": arguments,
+        "requestState": asked["requestState"], "inputResponses": answers,
+    })
+}
+
+/// Comes back with answers.
+async fn answer(user: &Modern, tool: &str, asked: &Value, answers: Value) -> Value {
+    let params = retry(tool, &json!({}), asked, answers);
+    user.send("tools/call", params).await.unwrap()
+}
+
+fn accept(name: &str) -> Value {
+    json!({"action": "accept", "content": {"name": name}})
+}
+
+fn questions(asked: &Value) -> Vec<(&str, &Value)> {
+    let entries = asked["inputRequests"].as_object().unwrap();
+    entries
+        .iter()
+        .map(|(key, entry)| (key.as_str(), entry))
+        .collect()
+}
+
+#[tokio::test]
+async fn every_kind_of_question_is_answered_by_a_retry() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open()
+        .http("remote", &stub, "")
+        .stub("stub", &[])
+        .start()
+        .await;
+    let sampled =
+        json!({"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"});
+    for (prefix, path) in [
+        ("", "/mcp/stub"),
+        ("", "/mcp/remote"),
+        ("stub__", "/mcp"),
+        ("remote__", "/mcp"),
+    ] {
+        let user = Modern::new(gw.anonymous(), path);
+        for (tool, method, result) in [
+            ("ask_form", "elicitation/create", accept("x")),
+            ("ask_url", "elicitation/create", json!({"action": "accept"})),
+            ("ask_sampling", "sampling/createMessage", sampled.clone()),
+            (
+                "ask_roots",
+                "roots/list",
+                json!({"roots": [{"uri": "file:///a"}]}),
+            ),
+        ] {
+            let tool = format!("{prefix}{tool}");
+            let asked = ask(&user, &tool, &json!({})).await;
+            let (key, entry) = questions(&asked)[0];
+            assert_eq!(entry["method"], method);
+            // Spec: SPEC M-61.
+            assert_eq!((entry.get("id"), entry.get("jsonrpc")), (None, None));
+            assert_eq!(entry["params"].get("elicitationId"), None);
+            let done = answer(&user, &tool, &asked, json!({key: result})).await;
+            assert_eq!(done["resultType"], "complete", "{done}");
+            let heard: Value = serde_json::from_str(text_of(&done)).unwrap();
+            assert_eq!(heard["result"], result, "{heard}");
+        }
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC M-65.
+#[tokio::test]
+async fn what_is_not_answered_is_asked_again() {
+    let gw = stdio().await;
+    let user = user(&gw);
+    let asked = ask(&user, "ask_two", &json!({})).await;
+    let keys: Vec<&str> = questions(&asked).iter().map(|(key, _)| *key).collect();
+    assert_eq!(keys.len(), 2);
+    let first = json!({keys[0]: accept("one"), "unknown": {}});
+    let again = answer(&user, "ask_two", &asked, first).await;
+    assert_eq!(questions(&again).len(), 1, "{again}");
+    assert_eq!(questions(&again)[0].0, keys[1]);
+    // An answer against the schema is none.
+    let bad = json!({keys[1]: {"action": "accept", "content": {"name": 7}}});
+    let again = answer(&user, "ask_two", &again, bad).await;
+    assert_eq!(questions(&again)[0].0, keys[1]);
+    let done = answer(&user, "ask_two", &again, json!({keys[1]: accept("two")})).await;
+    assert!(text_of(&done).contains("one") && text_of(&done).contains("two"));
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.1 step 8.
+#[tokio::test]
+async fn rounds_are_bounded() {
+    let gw = stdio().await;
+    let user = user(&gw);
+    let mut asked = ask(&user, "ask_form", &json!({})).await;
+    for _ in 1..10 {
+        asked = answer(&user, "ask_form", &asked, json!({})).await;
+        assert_eq!(asked["resultType"], "input_required");
+    }
+    let done = answer(&user, "ask_form", &asked, json!({})).await;
+    assert!(text_of(&done).contains("cancel"), "{done}");
+    gw.stop().await;
+}
+
+// Spec: SPEC M-64.
+#[tokio::test]
+async fn a_state_is_good_once_for_its_own_request_and_caller() {
+    let gw = Setup::secured()
+        .stub("stub", &[])
+        .stub("other", &[])
+        .start()
+        .await;
+    let alice = Modern::new(gw.principal("alice"), "/mcp/stub");
+    let arguments = json!({"via": "call"});
+    let asked = ask(&alice, "ask_form", &arguments).await;
+    let answers = json!({questions(&asked)[0].0: accept("x")});
+    let good = retry("ask_form", &arguments, &asked, answers);
+    let refused = async |user: &Modern, method: &str, params: &Value| {
+        let error = user.send(method, params.clone()).await.unwrap_err();
+        assert_eq!(error["code"], -32602, "{error}");
+        error
+    };
+    let mallory = Modern::new(gw.principal("mallory"), "/mcp/stub");
+    let first = refused(&mallory, "tools/call", &good).await;
+    let elsewhere = Modern::new(gw.principal("alice"), "/mcp/other");
+    assert_eq!(refused(&elsewhere, "tools/call", &good).await, first);
+    for (member, value) in [
+        ("arguments", json!({"via": "get"})),
+        ("name", json!("ask_url")),
+    ] {
+        let mut changed = good.clone();
+        changed[member] = value;
+        assert_eq!(refused(&alice, "tools/call", &changed).await, first);
+    }
+    let state = asked["requestState"].as_str().unwrap();
+    for at in [0, 20, state.len() / 2, state.len() - 1] {
+        let mut flipped = state.as_bytes().to_vec();
+        flipped[at] = if flipped[at] == b'A' { b'B' } else { b'A' };
+        let mut changed = good.clone();
+        changed["requestState"] = String::from_utf8(flipped).unwrap().into();
+        assert_eq!(refused(&alice, "tools/call", &changed).await, first);
+    }
+    let done = alice.send("tools/call", good.clone()).await.unwrap();
+    assert!(text_of(&done).contains("accept"), "{done}");
+    assert_eq!(refused(&alice, "tools/call", &good).await, first);
+    gw.stop().await;
+}
+
+// Spec: SPEC M-16, M-62: what the client did not declare it is never asked.
+#[tokio::test]
+async fn a_client_is_asked_only_what_it_declared() {
+    let gw = stdio().await;
+    for (capabilities, tool) in [
+        (json!({}), "ask_form"),
+        (json!({"elicitation": {}}), "ask_url"),
+        (json!({"elicitation": {}}), "ask_sampling"),
+        (json!({"sampling": {}}), "ask_roots"),
+    ] {
+        let user = Modern::with(gw.anonymous(), "/mcp/stub", capabilities);
+        let done = user.call(tool, json!({})).await.unwrap();
+        assert_ne!(done["resultType"], "input_required", "{tool}");
+        assert!(text_of(&done).contains("error"), "{tool}: {done}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC M-43; BRIDGING §3.1 step 9.
+#[tokio::test]
+async fn a_retry_that_goes_takes_the_call_with_it() {
+    let gw = stdio().await;
+    let user = user(&gw);
+    let arguments = json!({"then_ms": 60_000});
+    let asked = ask(&user, "ask_form", &arguments).await;
+    let params = retry(
+        "ask_form",
+        &arguments,
+        &asked,
+        json!({questions(&asked)[0].0: accept("x")}),
+    );
+    let message = user.request(&json!(9), "tools/call", params);
+    let exchange = user.post(&message);
+    let gone = tokio::time::timeout(std::time::Duration::from_millis(300), exchange);
+    assert!(gone.await.is_err(), "the call still runs");
+    eventually("the upstream hears of it", async || {
+        let stats = user.call("stats", json!({})).await.unwrap();
+        let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
+        (stats["counts"]["calls_cancelled"] == 1).then_some(())
+    })
+    .await;
+    assert!(gw.metric("drawbridge_calls_parked", "").await < 0.5);
+    gw.stop().await;
+}
+
+// Spec: SPEC M-67, M-69; BRIDGING §3.1 step 10.
+#[tokio::test]
+async fn who_never_comes_back_is_not_waited_for() {
+    let gw = Setup::open()
+        .stub_with("stub", &[], "ask_timeout = \"1s\"")
+        .start()
+        .await;
+    let user = user(&gw);
+    let asked = ask(&user, "ask_sampling", &json!({})).await;
+    assert!(gw.metric("drawbridge_calls_parked", "").await > 0.5);
+    eventually("the call is released", async || {
+        let parked = gw.metric("drawbridge_calls_parked", "").await;
+        let running = gw.metric("drawbridge_calls_running", "").await;
+        (parked + running < 0.5).then_some(())
+    })
+    .await;
+    let stats = user.call("stats", json!({})).await.unwrap();
+    let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
+    // The upstream had its refusal and ended by itself.
+    assert_eq!(stats["counts"]["answers"], 1, "{stats}");
+    let params = retry("ask_sampling", &json!({}), &asked, json!({}));
+    let late = user.send("tools/call", params).await.unwrap_err();
+    assert_eq!(late["code"], -32602);
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.1 step 12.
+#[tokio::test]
+async fn at_the_cap_a_client_is_not_asked() {
+    let gw = Setup::open()
+        .stub("stub", &[])
+        .toml("[limits]\nparked_per_principal = 1")
+        .start()
+        .await;
+    let user = user(&gw);
+    let asked = ask(&user, "ask_form", &json!({})).await;
+    let other = user.call("ask_form", json!({"via": "call"})).await.unwrap();
+    assert!(text_of(&other).contains("error"), "{other}");
+    let done = answer(
+        &user,
+        "ask_form",
+        &asked,
+        json!({questions(&asked)[0].0: accept("x")}),
+    )
+    .await;
+    assert!(text_of(&done).contains("accept"));
+    ask(&user, "ask_form", &json!({})).await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn five_hundred_calls_that_nobody_answers_are_released() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::secured()
+        .http("stub", &stub, "ask_timeout = \"5s\"")
+        .toml("[limits]\nparked_per_principal = 50\nrate = \"10000/s\"")
+        .start()
+        .await;
+    let users: Vec<Modern> = (0..10)
+        .map(|number| Modern::new(gw.principal(&format!("user-{number}")), "/mcp/stub"))
+        .collect();
+    let none = json!({});
+    let calls = (0..500).map(|number| ask(&users[number % 10], "ask_form", &none));
+    let asked = futures_util::future::join_all(calls).await;
+    assert_eq!(asked.len(), 500);
+    eventually("all calls are released", async || {
+        let parked = gw.metric("drawbridge_calls_parked", "").await;
+        let running = gw.metric("drawbridge_calls_running", "").await;
+        (parked + running < 0.5).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
