@@ -39,6 +39,8 @@ pub enum FaultKind {
     UnknownMethod,
     /// Parameters nobody can serve: unknown name, bad cursor.
     InvalidParams,
+    /// Headers and body disagree.
+    HeaderMismatch,
     /// No such resource.
     ResourceNotFound,
     /// The revision is not served.

@@ -55,6 +55,7 @@ pub(super) fn legacy_status(kind: FaultKind) -> StatusCode {
     match kind {
         FaultKind::Parse
         | FaultKind::InvalidRequest
+        | FaultKind::HeaderMismatch
         | FaultKind::UnsupportedVersion
         | FaultKind::MissingSession => StatusCode::BAD_REQUEST,
         FaultKind::UnknownSession => StatusCode::NOT_FOUND,
@@ -80,6 +81,7 @@ fn legacy_code(kind: FaultKind) -> i64 {
         FaultKind::UnknownMethod => -32601,
         FaultKind::InvalidParams => -32602,
         FaultKind::ResourceNotFound => -32002,
+        FaultKind::HeaderMismatch => -32020,
         FaultKind::UnsupportedVersion => -32022,
         FaultKind::CallerBusy
         | FaultKind::GatewayBusy

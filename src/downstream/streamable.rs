@@ -326,8 +326,8 @@ impl Front {
         Ok(self.stream_body(&session, reader, None, ends, polls, permit))
     }
 
-    /// Resolves when a GET stream has to end: with its session, its token, or the gateway.
-    fn end_of_get(
+    /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway.
+    pub(super) fn end_of_get(
         &self,
         session: &Arc<Session>,
         principal: &Principal,
@@ -389,7 +389,7 @@ pub(super) fn note_message(record: &AccessRecord, message: &Message) {
     }
 }
 
-fn no_room(refused: NoRoom) -> Fault {
+pub(super) fn no_room(refused: NoRoom) -> Fault {
     let kind = match refused {
         NoRoom::IdInUse => FaultKind::InvalidRequest,
         NoRoom::TooManyCalls | NoRoom::TooManyStreams => FaultKind::CallerBusy,

@@ -44,7 +44,7 @@ pub(super) struct Part {
     upstream: Arc<str>,
     /// What the upstream speaks, once it listed anything.
     from: Option<Revision>,
-    pages: Vec<(Digest, Message)>,
+    pub(super) pages: Vec<(Digest, Message)>,
     /// What holds for all of them.
     hints: Hints,
     /// Whether it was late or failed.

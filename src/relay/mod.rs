@@ -10,12 +10,14 @@ mod discover;
 mod initialize;
 mod intake;
 mod kept;
+mod listen;
 mod lists;
 mod mapping;
 pub mod merge;
 mod named;
 pub mod naming;
 mod notify;
+mod param_headers;
 mod project;
 pub mod rewrite;
 mod route;
@@ -50,7 +52,9 @@ use crate::upstream::knowledge::Knowledge;
 
 use self::bring_back::Source;
 use self::catalog::{Catalog, Place};
+pub use self::listen::Filter;
 use self::naming::{Index, Prefixes};
+use self::param_headers::ToolHeaders;
 use self::project::Projection;
 use self::route::{Route, Target};
 use self::view::View;
@@ -68,6 +72,8 @@ pub struct Relay {
     indexes: Cache<Digest, Arc<Index>>,
     /// The same of sessions that lack an upstream.
     partial_indexes: Cache<(SessionKey, ListKind), Arc<Index>>,
+    /// What headers the tools of visits have.
+    tool_headers: Cache<param_headers::Key, Arc<ToolHeaders>>,
 }
 
 /// What a [`Relay`] is made of.
@@ -126,6 +132,10 @@ impl Relay {
                 .max_capacity(INDEXES)
                 .time_to_live(INDEX_LIFE)
                 .build(),
+            tool_headers: Cache::builder()
+                .max_capacity(INDEXES)
+                .time_to_live(INDEX_LIFE)
+                .build(),
         })
     }
 
@@ -153,6 +163,9 @@ impl Relay {
         target: &Target,
     ) -> Result<Reply, Failure> {
         let permit = self.decide(call, target)?;
+        if session.visit().is_some() && call.message.method() == Some("tools/call") {
+            self.check_param_headers(call, session, target).await?;
+        }
         let audited = self.parts.audit.begin(record(call, target, None));
         if let Some(kept) = self.kept_reply(call, session, target) {
             audited.end(audit::Outcome::Ok);

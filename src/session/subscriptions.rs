@@ -29,13 +29,16 @@ impl Subscriptions {
     /// (SPEC C-50).
     #[must_use]
     pub fn covers(&self, uri: &str) -> bool {
-        let below = |asked: &String| {
-            uri.strip_prefix(asked.as_str()).is_some_and(|rest| {
-                rest.is_empty() || asked.ends_with('/') || rest.starts_with(['/', '?', '#'])
-            })
-        };
-        lock(&self.0).iter().any(below)
+        lock(&self.0).iter().any(|asked| is_below(asked, uri))
     }
+}
+
+/// Whether a change of `uri` concerns who follows `asked`: the same resource, or one below it.
+#[must_use]
+pub fn is_below(asked: &str, uri: &str) -> bool {
+    uri.strip_prefix(asked).is_some_and(|rest| {
+        rest.is_empty() || asked.ends_with('/') || rest.starts_with(['/', '?', '#'])
+    })
 }
 
 #[cfg(test)]

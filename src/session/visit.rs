@@ -5,7 +5,7 @@
 //! session, which no id names. It has no stream: what belongs to no call goes to the client's
 //! subscriptions. Spec: BRIDGING §1.3; SPEC M-02, M-17; DESIGN §6.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -56,6 +56,8 @@ pub struct Visit {
     /// Calls that an upstream has now.
     attending: Mutex<BTreeMap<u64, Attendant>>,
     listeners: Mutex<BTreeMap<u64, Arc<dyn Listener>>>,
+    /// How many subscriptions follow a resource, as the client spells it.
+    followed: tokio::sync::Mutex<HashMap<String, usize>>,
 }
 
 /// A running call, counted; it ends when this is dropped.
@@ -92,6 +94,11 @@ impl Visit {
         for listener in listeners {
             listener.tell(notice);
         }
+    }
+
+    /// The resources that subscriptions follow, with how many do; locked while an upstream is told.
+    pub async fn followed(&self) -> tokio::sync::MutexGuard<'_, HashMap<String, usize>> {
+        self.followed.lock().await
     }
 
     /// Notes that `upstream` has a call, until the returned value is dropped.

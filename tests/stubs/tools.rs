@@ -18,7 +18,8 @@ use crate::rpc::Outcome;
 use crate::session::Session;
 use crate::world::World;
 
-/// Name, what it does, integer or string arguments (strings end in `$`).
+/// Name, what it does, integer or string arguments (strings end in `$`; what follows an `@` is the
+/// header that repeats them).
 type Tool = (&'static str, &'static str, &'static [&'static str]);
 
 const TOOLS: &[Tool] = &[
@@ -30,6 +31,11 @@ const TOOLS: &[Tool] = &[
         &["n", "bytes", "gap_ms", "apart"],
     ),
     ("big", "Answers with so many bytes of text", &["bytes"]),
+    (
+        "regional",
+        "Says which region it was called for",
+        &["region$@Region"],
+    ),
     (
         "fail",
         "Answers isError, or a JSON-RPC error when a code is given",
@@ -228,8 +234,8 @@ pub(crate) async fn run(call: &Call) -> Outcome {
 
 async fn dispatch(call: &Call) -> Outcome {
     match call.name.as_str() {
-        "sleep" | "notices" | "big" | "fail" | "seen_headers" | "seen_meta" | "stats"
-        | "session_info" => plain::run(call).await,
+        "sleep" | "notices" | "big" | "regional" | "fail" | "seen_headers" | "seen_meta"
+        | "stats" | "session_info" => plain::run(call).await,
         "ask_form" | "ask_url" | "ask_sampling" | "ask_roots" | "ask_two" => ask::run(call).await,
         "change_tools" | "change_prompts" | "change_resources" | "touch_resource" | "log"
         | "slow_list" | "state_set" | "state_get" | "extra" => change::run(call),
@@ -276,9 +282,18 @@ pub(crate) fn entries(count: Option<usize>) -> Vec<Value> {
 pub(crate) fn entry(name: &str, about: &str, arguments: &[&str]) -> Value {
     let properties: serde_json::Map<String, Value> = arguments
         .iter()
-        .map(|argument| match argument.strip_suffix('$') {
-            Some(name) => (name.to_owned(), json!({"type": "string"})),
-            None => ((*argument).to_owned(), json!({"type": "integer"})),
+        .map(|argument| {
+            let (argument, header) = argument.split_once('@').unwrap_or((argument, ""));
+            let (name, kind) = match argument.strip_suffix('$') {
+                Some(name) => (name, "string"),
+                None => (argument, "integer"),
+            };
+            let schema = if header.is_empty() {
+                json!({"type": kind})
+            } else {
+                json!({"type": kind, "x-mcp-header": header})
+            };
+            (name.to_owned(), schema)
         })
         .collect();
     json!({

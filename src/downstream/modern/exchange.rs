@@ -208,7 +208,7 @@ impl http_body::Body for Stream {
     }
 }
 
-fn encode(messages: &[Bytes]) -> Bytes {
+pub(super) fn encode(messages: &[Bytes]) -> Bytes {
     let mut out = BytesMut::new();
     for message in messages {
         sse::encode_event(&mut out, None, message);

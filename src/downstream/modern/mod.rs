@@ -6,6 +6,7 @@ mod answers;
 mod envelope;
 mod exchange;
 mod link;
+mod listen;
 mod outlet;
 mod parking;
 mod refusal;
@@ -78,6 +79,9 @@ impl Front {
             message,
             envelope,
         };
+        if asked.method() == "subscriptions/listen" {
+            return self.listen_modern(asked).await;
+        }
         let begun = match self.retry_of(&asked) {
             Ok(Retry::Parked {
                 link,

@@ -70,6 +70,12 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, METHOD_NOT_FOUND, message)
     }
 
+    /// The client has to declare more for this; `needed` is a `ClientCapabilities` object.
+    pub(super) fn capability(message: &'static str, needed: &str) -> Self {
+        let data = format!(r#"{{"requiredCapabilities":{needed}}}"#);
+        Self::new(StatusCode::BAD_REQUEST, MISSING_CLIENT_CAPABILITY, message).with(data)
+    }
+
     /// What was posted is no request.
     pub(super) fn not_a_request() -> Self {
         let message = "only requests and notifications are posted in this revision";
@@ -106,6 +112,7 @@ pub(super) fn of_fault(fault: &Fault, is_tool_call: bool) -> (StatusCode, Reply)
     let (status, code) = match fault.kind {
         FaultKind::Parse => (StatusCode::BAD_REQUEST, PARSE_ERROR),
         FaultKind::InvalidRequest => (StatusCode::BAD_REQUEST, INVALID_REQUEST),
+        FaultKind::HeaderMismatch => (StatusCode::BAD_REQUEST, HEADER_MISMATCH),
         FaultKind::UnsupportedVersion => (StatusCode::BAD_REQUEST, UNSUPPORTED_VERSION),
         FaultKind::UnknownMethod => (StatusCode::NOT_FOUND, METHOD_NOT_FOUND),
         FaultKind::InvalidParams | FaultKind::ResourceNotFound => (StatusCode::OK, INVALID_PARAMS),

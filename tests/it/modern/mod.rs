@@ -2,6 +2,8 @@
 
 mod calls;
 mod discover;
+mod listen;
+mod params;
 mod parking;
 mod requests;
 

@@ -25,7 +25,7 @@ async fn ask(user: &Modern, tool: &str, arguments: &Value) -> Value {
     asked
 }
 
-fn retry(tool: &str, arguments: &Value, asked: &Value, answers: Value) -> Value {
+fn retry(tool: &str, arguments: &Value, asked: &Value, answers: &Value) -> Value {
     json!({
         "name": tool, "arguments": arguments,
         "requestState": asked["requestState"], "inputResponses": answers,
@@ -34,7 +34,7 @@ fn retry(tool: &str, arguments: &Value, asked: &Value, answers: Value) -> Value 
 
 /// Comes back with answers.
 async fn answer(user: &Modern, tool: &str, asked: &Value, answers: Value) -> Value {
-    let params = retry(tool, &json!({}), asked, answers);
+    let params = retry(tool, &json!({}), asked, &answers);
     user.send("tools/call", params).await.unwrap()
 }
 
@@ -141,7 +141,7 @@ async fn a_state_is_good_once_for_its_own_request_and_caller() {
     let arguments = json!({"via": "call"});
     let asked = ask(&alice, "ask_form", &arguments).await;
     let answers = json!({questions(&asked)[0].0: accept("x")});
-    let good = retry("ask_form", &arguments, &asked, answers);
+    let good = retry("ask_form", &arguments, &asked, &answers);
     let refused = async |user: &Modern, method: &str, params: &Value| {
         let error = user.send(method, params.clone()).await.unwrap_err();
         assert_eq!(error["code"], -32602, "{error}");
@@ -202,7 +202,7 @@ async fn a_retry_that_goes_takes_the_call_with_it() {
         "ask_form",
         &arguments,
         &asked,
-        json!({questions(&asked)[0].0: accept("x")}),
+        &json!({questions(&asked)[0].0: accept("x")}),
     );
     let message = user.request(&json!(9), "tools/call", params);
     let exchange = user.post(&message);
@@ -238,7 +238,7 @@ async fn who_never_comes_back_is_not_waited_for() {
     let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
     // The upstream had its refusal and ended by itself.
     assert_eq!(stats["counts"]["answers"], 1, "{stats}");
-    let params = retry("ask_sampling", &json!({}), &asked, json!({}));
+    let params = retry("ask_sampling", &json!({}), &asked, &json!({}));
     let late = user.send("tools/call", params).await.unwrap_err();
     assert_eq!(late["code"], -32602);
     gw.stop().await;

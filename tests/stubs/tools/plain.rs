@@ -14,6 +14,7 @@ pub(super) async fn run(call: &Call) -> Outcome {
         "notices" => notices(call).await,
         "big" => Outcome::text(&"x".repeat(call.size("bytes"))),
         "fail" => fail(call),
+        "regional" => Outcome::text(&format!("region {:?}", call.text("region"))),
         "seen_headers" => {
             let headers: Vec<Value> = call.headers.iter().map(|(n, v)| json!([n, v])).collect();
             Outcome::text(&Value::from(headers).to_string())

@@ -1,0 +1,298 @@
+//! `subscriptions/listen`: a stream of changes that a client asked for, until either side ends it.
+//! Spec: SPEC M-70 to M-77; BRIDGING §3.4.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::Response;
+use http_body::Frame;
+use tokio::time::Instant;
+
+use super::exchange::{KeepAlive, encode};
+use super::outlet::{Next, Outlet};
+use super::refusal::Refusal;
+use super::{Asked, refusal};
+use crate::call::{Notice, Principal};
+use crate::downstream::{Front, exchange, streamable};
+use crate::fault::Fault;
+use crate::protocol::{Message, json, meta, sse};
+use crate::relay::Filter;
+use crate::session::{Listener, Listening, Session, StreamPermit};
+
+/// The extension whose changes we do not tell of.
+const TASKS: &str = "io.modelcontextprotocol/tasks";
+
+/// Takes the notices of a visit for one subscription.
+#[derive(Debug)]
+struct Subscription {
+    /// JSON text of the request's id, which names the subscription.
+    id: String,
+    outlet: Arc<Outlet<Infallible>>,
+    filter: Mutex<Filter>,
+}
+
+impl Subscription {
+    fn honours(&self, filter: Filter) {
+        *self.filter.lock().unwrap_or_else(PoisonError::into_inner) = filter;
+    }
+}
+
+impl Listener for Subscription {
+    fn tell(&self, notice: &Notice) {
+        let wanted = {
+            let filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner);
+            filter.wants(&notice.kind)
+        };
+        if !wanted {
+            return;
+        }
+        // Spec: SPEC M-72.
+        if let Ok(message) = Message::parse(notice.bytes.clone(), json::MAX_DEPTH) {
+            self.outlet.notify(Notice {
+                kind: notice.kind.clone(),
+                bytes: message
+                    .edit()
+                    .meta(meta::SUBSCRIPTION_ID, self.id.as_str())
+                    .finish(),
+            });
+        }
+    }
+}
+
+/// What a subscription holds; given back when dropped, whoever ends it.
+struct Held {
+    front: Arc<Front>,
+    principal: Arc<Principal>,
+    session: Arc<Session>,
+    listening: Option<Listening>,
+    uris: Vec<String>,
+    _permit: StreamPermit,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.listening.take());
+        let (front, uris) = (Arc::clone(&self.front), std::mem::take(&mut self.uris));
+        let (principal, session) = (Arc::clone(&self.principal), Arc::clone(&self.session));
+        self.front.tasks.spawn(async move {
+            front.relay.leave(&principal, &session, &uris).await;
+        });
+    }
+}
+
+impl Front {
+    /// Opens a subscription: upstreams are asked first, then it is acknowledged, so that nothing in
+    /// between is lost (SPEC M-75).
+    pub(super) async fn listen_modern(self: &Arc<Self>, asked: Asked) -> Response<Body> {
+        let id = asked.id();
+        let opened = match wanted(&asked) {
+            Ok(filter) => self.open_subscription(&asked, filter).await,
+            Err(refusal) => return refusal.response(Some(&id)),
+        };
+        opened.unwrap_or_else(|fault| refusal::fault_response(&fault, Some(&id)))
+    }
+
+    async fn open_subscription(
+        self: &Arc<Self>,
+        asked: &Asked,
+        wanted: Filter,
+    ) -> Result<Response<Body>, Fault> {
+        let capabilities = &asked.envelope.capabilities;
+        let session = self
+            .relay
+            .visit(&asked.principal, &asked.endpoint, capabilities)?;
+        let permit = session
+            .open_stream(self.settings.limits.streams_per_session)
+            .map_err(streamable::no_room)?;
+        let subscription = Arc::new(Subscription {
+            id: asked.id(),
+            outlet: Outlet::new(),
+            filter: Mutex::new(wanted.clone()),
+        });
+        let mut held = Held {
+            front: Arc::clone(self),
+            principal: Arc::clone(&asked.principal),
+            listening: Some(session.register(Arc::clone(&subscription) as _)),
+            session: Arc::clone(&session),
+            uris: Vec::new(),
+            _permit: permit,
+        };
+        let mut honoured = self.relay.listen_all(&session, &wanted).await;
+        let end = Instant::now() + self.settings.mcp.connect_wait;
+        for uri in wanted.uris {
+            let left = end.saturating_duration_since(Instant::now());
+            if self
+                .relay
+                .follow(&asked.principal, &session, &uri, left)
+                .await
+            {
+                held.uris.push(uri);
+            }
+        }
+        honoured.uris.clone_from(&held.uris);
+        let mut first = BytesMut::new();
+        let ack = acknowledgement(&subscription.id, &honoured);
+        sse::encode_event(&mut first, None, ack.as_bytes());
+        subscription.honours(honoured);
+        let server = self.relay.server_info(&session);
+        let result = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{}":{id},"{}":{}}}}}}}"#,
+            meta::SUBSCRIPTION_ID,
+            meta::SERVER_INFO,
+            std::str::from_utf8(&server).unwrap_or("{}"),
+            id = subscription.id,
+        );
+        Ok(exchange::event_stream(Body::new(Stream {
+            head: Some(first.freeze()),
+            outlet: Arc::clone(&subscription.outlet),
+            ends: self.end_of_get(&session, &asked.principal),
+            result: result.into(),
+            keep_alive: KeepAlive::new(self.settings.server.keep_alive),
+            done: false,
+            _held: held,
+        })))
+    }
+}
+
+/// What a request asks for.
+fn wanted(asked: &Asked) -> Result<Filter, Refusal> {
+    let text = asked.message.param("notifications");
+    let members = text
+        .and_then(|text| json::members(text).ok())
+        .ok_or_else(|| Refusal::params("params.notifications must be an object"))?;
+    let mut filter = Filter::default();
+    for (name, value) in members {
+        let flag = value == "true";
+        match &*name {
+            "toolsListChanged" => filter.tools = flag,
+            "promptsListChanged" => filter.prompts = flag,
+            "resourcesListChanged" => filter.resources = flag,
+            "resourceSubscriptions" => filter.uris = uris(value)?,
+            // Spec: SPEC M-76.
+            "taskIds" if !declares_tasks(&asked.envelope.capabilities) => {
+                return Err(Refusal::capability(
+                    "taskIds need the tasks extension",
+                    &format!(r#"{{"extensions":{{"{TASKS}":{{}}}}}}"#),
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(filter)
+}
+
+fn uris(value: &str) -> Result<Vec<String>, Refusal> {
+    let invalid = || Refusal::params("resourceSubscriptions must be an array of strings");
+    let mut uris = Vec::new();
+    for element in json::elements(value).map_err(|_| invalid())? {
+        let uri = json::string(element).ok_or_else(invalid)?.into_owned();
+        if !uris.contains(&uri) {
+            uris.push(uri);
+        }
+    }
+    Ok(uris)
+}
+
+fn declares_tasks(capabilities: &str) -> bool {
+    let members = json::members(capabilities).unwrap_or_default();
+    let extensions = members.iter().find(|(name, _)| name == "extensions");
+    extensions
+        .and_then(|(_, extensions)| json::members(extensions).ok())
+        .is_some_and(|extensions| extensions.iter().any(|(name, _)| name == TASKS))
+}
+
+fn acknowledgement(id: &str, honoured: &Filter) -> String {
+    let mut members: Vec<String> = [
+        ("toolsListChanged", honoured.tools),
+        ("promptsListChanged", honoured.prompts),
+        ("resourcesListChanged", honoured.resources),
+    ]
+    .into_iter()
+    .filter(|(_, honoured)| *honoured)
+    .map(|(name, _)| format!(r#""{name}":true"#))
+    .collect();
+    if !honoured.uris.is_empty() {
+        let uris: Vec<String> = honoured.uris.iter().map(|uri| json::quote(uri)).collect();
+        members.push(format!(r#""resourceSubscriptions":[{}]"#, uris.join(",")));
+    }
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{}":{id}}},"notifications":{{{}}}}}}}"#,
+        meta::SUBSCRIPTION_ID,
+        members.join(",")
+    )
+}
+
+/// The body of a subscription.
+struct Stream {
+    head: Option<Bytes>,
+    outlet: Arc<Outlet<Infallible>>,
+    /// Resolves when the subscription has to end: with its token, its visit, or the gateway.
+    ends: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The response that ends it politely. Spec: SPEC M-74.
+    result: Bytes,
+    keep_alive: KeepAlive,
+    done: bool,
+    _held: Held,
+}
+
+impl http_body::Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        if let Some(head) = this.head.take() {
+            return Poll::Ready(Some(Ok(Frame::data(head))));
+        }
+        if this.done {
+            return Poll::Ready(None);
+        }
+        let mut out = BytesMut::new();
+        if let Poll::Ready(Next::Notices(notices)) = this.outlet.poll_next(cx) {
+            out.extend_from_slice(&encode(&notices));
+        }
+        if this.ends.as_mut().poll(cx).is_ready() {
+            this.done = true;
+            sse::encode_event(&mut out, None, &this.result);
+        }
+        futures_util::ready!(this.keep_alive.poll(cx, &mut out));
+        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SPEC M-70, M-72.
+    #[test]
+    fn an_acknowledgement_names_its_subscription_and_what_is_honoured() {
+        let filter = Filter {
+            prompts: true,
+            uris: vec!["a:\"b".to_owned()],
+            ..Filter::default()
+        };
+        let said: serde_json::Value =
+            serde_json::from_str(&acknowledgement("\"7\"", &filter)).unwrap();
+        assert_eq!(said["params"]["_meta"][meta::SUBSCRIPTION_ID], "7");
+        let expected =
+            serde_json::json!({"promptsListChanged": true, "resourceSubscriptions": ["a:\"b"]});
+        assert_eq!(said["params"]["notifications"], expected);
+    }
+
+    #[test]
+    fn the_tasks_extension_is_a_capability() {
+        assert!(declares_tasks(
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#
+        ));
+        assert!(!declares_tasks(r#"{"tasks":{}}"#));
+    }
+}

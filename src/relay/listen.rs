@@ -1,0 +1,220 @@
+//! Subscriptions of modern clients: what of them the upstreams of a visit can serve, and the end of
+//! it. Legacy upstreams push when they are listened to, and follow single resources when asked.
+//! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, join_all};
+use tokio_util::sync::CancellationToken;
+
+use super::Relay;
+use crate::call::{
+    Asked, Call, ClientCapabilities, DownstreamLink, Notice, NoticeKind, Principal, Round,
+};
+use crate::fault::Fault;
+use crate::protocol::{Revision, json};
+use crate::session::{Session, is_below};
+use crate::telemetry::trace::TraceContext;
+
+/// Resources that one visit follows.
+const FOLLOWED: usize = 1024;
+
+/// What a subscription asks for, or what of it is honoured.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// `toolsListChanged`
+    pub tools: bool,
+    /// `promptsListChanged`
+    pub prompts: bool,
+    /// `resourcesListChanged`
+    pub resources: bool,
+    /// `resourceSubscriptions`, as the client spells them.
+    pub uris: Vec<String>,
+}
+
+impl Filter {
+    /// Whether a notice is asked for: a list, or a resource at or below one that is named.
+    #[must_use]
+    pub fn wants(&self, kind: &NoticeKind) -> bool {
+        match kind {
+            NoticeKind::ListChanged { what: "tools" } => self.tools,
+            NoticeKind::ListChanged { what: "prompts" } => self.prompts,
+            NoticeKind::ListChanged { .. } => self.resources,
+            NoticeKind::ResourceUpdated { uri } => {
+                self.uris.iter().any(|asked| is_below(asked, uri))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Nobody is behind the requests that we make ourselves.
+#[derive(Debug)]
+struct Nobody(ClientCapabilities);
+
+impl DownstreamLink for Nobody {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.0
+    }
+
+    fn notify(&self, _notice: Notice) {}
+
+    fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
+        Box::pin(std::future::ready(Asked::CannotAsk(
+            "nobody stands behind this request".to_owned(),
+        )))
+    }
+}
+
+impl Relay {
+    /// Listens to every upstream of a visit that has a listener; which changes of lists can be told.
+    /// Waits for upstreams no longer than `mcp.connect_wait`: late ones join silently.
+    pub async fn listen_all(&self, session: &Arc<Session>, asked: &Filter) -> Filter {
+        let wait = self.parts.settings.mcp.connect_wait;
+        let all = session
+            .endpoint
+            .upstreams
+            .iter()
+            .map(|upstream| async move {
+                let link = self.link(session, upstream).ok()?;
+                link.listen(true);
+                let (sender, receiver) = tokio::sync::oneshot::channel();
+                self.parts.tasks.spawn_service(async move {
+                    drop(sender.send(link.open().await));
+                });
+                tokio::time::timeout(wait, receiver).await.ok()?.ok()?.ok()
+            });
+        let declared = join_all(all).await;
+        // Whose upstreams come and go can always say that something has changed.
+        let merged = !self.is_pure(&session.endpoint);
+        let announces = |what| {
+            merged
+                || declared.iter().flatten().any(|declared| {
+                    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+                    member(text, what).and_then(|list| member(list, "listChanged")) == Some("true")
+                })
+        };
+        Filter {
+            tools: asked.tools && announces("tools"),
+            prompts: asked.prompts && announces("prompts"),
+            resources: asked.resources && announces("resources"),
+            uris: Vec::new(),
+        }
+    }
+
+    /// Follows a resource for one more subscription of a visit; `false` when its upstream does not
+    /// let it be followed, or not within `wait`.
+    pub async fn follow(
+        &self,
+        principal: &Arc<Principal>,
+        session: &Arc<Session>,
+        uri: &str,
+        wait: Duration,
+    ) -> bool {
+        let Some(visit) = session.visit() else {
+            return false;
+        };
+        let following = async {
+            let mut followed = visit.followed().await;
+            if let Some(count) = followed.get_mut(uri) {
+                *count += 1;
+                return true;
+            }
+            if followed.len() >= FOLLOWED {
+                return false;
+            }
+            let call = self.own_call(principal, session, "resources/subscribe", uri);
+            let Ok(call) = call else { return false };
+            let reply = self.handle(&call, session).await;
+            let done = reply.is_ok_and(|reply| reply.error().is_none());
+            if done {
+                followed.insert(uri.to_owned(), 1);
+            }
+            done
+        };
+        tokio::time::timeout(wait, following).await.unwrap_or(false)
+    }
+
+    /// One subscription is over that followed `uris`; with the last one nothing is listened to.
+    pub async fn leave(&self, principal: &Arc<Principal>, session: &Arc<Session>, uris: &[String]) {
+        let Some(visit) = session.visit() else { return };
+        for uri in uris {
+            let mut followed = visit.followed().await;
+            let Some(count) = followed.get_mut(uri) else {
+                continue;
+            };
+            *count -= 1;
+            if *count > 0 {
+                continue;
+            }
+            followed.remove(uri);
+            let call = self.own_call(principal, session, "resources/unsubscribe", uri);
+            if let Ok(call) = call
+                && let Err(failure) = self.handle(&call, session).await
+            {
+                tracing::debug!(?failure, "a resource is still followed");
+            }
+        }
+        if !session.is_listened_to() {
+            for link in session.links() {
+                link.listen(false);
+            }
+        }
+    }
+
+    fn own_call(
+        &self,
+        principal: &Arc<Principal>,
+        session: &Arc<Session>,
+        method: &str,
+        uri: &str,
+    ) -> Result<Call, Fault> {
+        let uri = json::quote(uri);
+        let text =
+            format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"uri":{uri}}}}}"#);
+        Ok(Call {
+            principal: Arc::clone(principal),
+            endpoint: Arc::clone(&session.endpoint),
+            revision: Revision::V2026_07_28,
+            message: self.reparse(text.into())?,
+            link: Arc::new(Nobody(ClientCapabilities::none())),
+            trace: TraceContext::default(),
+            cancel: CancellationToken::new(),
+            resumption: None,
+            param_headers: None,
+        })
+    }
+}
+
+fn member<'t>(object: &'t str, name: &str) -> Option<&'t str> {
+    let members = json::members(object).ok()?;
+    members
+        .into_iter()
+        .find(|(found, _)| found == name)
+        .map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SPEC M-71.
+    #[test]
+    fn a_filter_wants_what_it_names_and_what_is_below() {
+        let filter = Filter {
+            tools: true,
+            uris: vec!["file:///a".to_owned()],
+            ..Filter::default()
+        };
+        let changed = |what| NoticeKind::ListChanged { what };
+        let updated = |uri: &str| NoticeKind::ResourceUpdated {
+            uri: uri.to_owned(),
+        };
+        assert!(filter.wants(&changed("tools")));
+        assert!(!filter.wants(&changed("prompts")));
+        assert!(filter.wants(&updated("file:///a/b")));
+        assert!(!filter.wants(&updated("file:///ab")));
+        assert!(!filter.wants(&NoticeKind::Log));
+    }
+}

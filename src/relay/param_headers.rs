@@ -1,0 +1,131 @@
+//! The arguments that a modern client repeats in headers, compared with those of the body before a
+//! tool is called. Spec: SPEC M-18, M-30, M-33, M-36.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::Relay;
+use super::route::Target;
+use crate::call::Call;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::json;
+use crate::protocol::methods::ListKind;
+use crate::protocol::param_headers::ParamHeaders;
+use crate::session::Session;
+use crate::store::events::SessionKey;
+
+/// How long a call waits to learn what headers its tool has; then it goes on unchecked.
+const LEARN_WAIT: Duration = Duration::from_secs(3);
+
+/// The tools of one upstream that have such headers, by name.
+pub(super) type ToolHeaders = HashMap<String, ParamHeaders>;
+
+/// Whose list of which upstream.
+pub(super) type Key = (SessionKey, Arc<str>);
+
+impl Relay {
+    /// Compares the parameter headers of a call of a tool with its arguments.
+    ///
+    /// # Errors
+    /// [`FaultKind::HeaderMismatch`] when they disagree. A tool whose schema cannot be had is not
+    /// checked.
+    pub(super) async fn check_param_headers(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+    ) -> Result<(), Fault> {
+        let tool = target.name.as_deref().unwrap_or_default();
+        let none = HeaderMap::new();
+        let given = call.param_headers.as_deref().unwrap_or(&none);
+        let key = (session.key(), Arc::clone(&target.upstream));
+        let mut is_fresh = self.tool_headers.get(&key).is_none();
+        loop {
+            let tools = self.headers_of_tools(call, session, &key).await;
+            let Some(known) = tools.get(tool) else {
+                return Ok(());
+            };
+            let Err(why) = known.check(call.message.param("arguments"), given) else {
+                return Ok(());
+            };
+            if is_fresh {
+                let why = why.to_string();
+                return Err(Fault::downstream(FaultKind::HeaderMismatch, why));
+            }
+            // The tool may have changed since.
+            self.tool_headers.invalidate(&key);
+            is_fresh = true;
+        }
+    }
+
+    /// What the tools that this visit is shown have. Nothing, for a while, when they cannot be
+    /// listed in time: later calls must not wait as long again.
+    async fn headers_of_tools(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        key: &Key,
+    ) -> Arc<ToolHeaders> {
+        if let Some(known) = self.tool_headers.get(key) {
+            return known;
+        }
+        let upstream = &key.1;
+        let mut tools = ToolHeaders::new();
+        let listed = self.list_one(call, session, upstream, ListKind::Tools);
+        if let Ok(Ok(part)) = tokio::time::timeout(LEARN_WAIT, listed).await {
+            for (_, page) in &part.pages {
+                read(page.result_member("tools").unwrap_or("[]"), &mut tools);
+            }
+        } else {
+            tracing::warn!(
+                upstream = %upstream,
+                "parameter headers are not checked: the tools cannot be listed"
+            );
+        }
+        let tools = Arc::new(tools);
+        self.tool_headers.insert(key.clone(), Arc::clone(&tools));
+        tools
+    }
+}
+
+/// Adds the tools of a page that have headers. A tool whose annotations are invalid has none: it is
+/// not shown (SPEC M-31).
+fn read(page: &str, tools: &mut ToolHeaders) {
+    for tool in json::elements(page).unwrap_or_default() {
+        let members = json::members(tool).unwrap_or_default();
+        let member = |name: &str| {
+            let found = members.iter().find(|(found, _)| found == name);
+            found.map(|(_, value)| *value)
+        };
+        let headers = member("inputSchema").and_then(|schema| ParamHeaders::read(schema).ok());
+        let headers = headers.filter(|headers| !headers.is_empty());
+        if let (Some(name), Some(headers)) = (member("name").and_then(json::string), headers) {
+            tools.insert(name.into_owned(), headers);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tools_without_headers_and_with_invalid_ones_are_left_out() {
+        let schema = |annotation: &str| {
+            format!(
+                r#"{{"type":"object","properties":{{"r":{{"type":"string","x-mcp-header":"{annotation}"}}}}}}"#
+            )
+        };
+        let page = format!(
+            r#"[{{"name":"a","inputSchema":{}}},{{"name":"b","inputSchema":{}}},{{"name":"c","inputSchema":{{"type":"object"}}}}]"#,
+            schema("Region"),
+            schema("no header")
+        );
+        let mut tools = ToolHeaders::new();
+        read(&page, &mut tools);
+        assert_eq!(tools.keys().collect::<Vec<_>>(), ["a"]);
+    }
+}

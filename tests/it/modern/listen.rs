@@ -1,0 +1,170 @@
+//! `subscriptions/listen`. Spec: SPEC M-70 to M-77.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::Modern;
+use crate::harness::events::EventStream;
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Setup, eventually};
+
+const ID: &str = "io.modelcontextprotocol/subscriptionId";
+
+/// Opens a subscription; its acknowledgement and its stream.
+async fn listen(user: &Modern, id: &Value, wanted: Value) -> (Value, EventStream) {
+    let params = json!({"notifications": wanted});
+    let message = user.request(id, "subscriptions/listen", params);
+    let answer = user.post(&message).await.expect(StatusCode::OK).await;
+    let mut events = answer.events();
+    let ack = events.message().await.expect("an acknowledgement");
+    assert_eq!(ack["method"], "notifications/subscriptions/acknowledged");
+    assert_eq!(ack["params"]["_meta"][ID], *id);
+    (ack["params"]["notifications"].clone(), events)
+}
+
+async fn stats(user: &Modern) -> Value {
+    let stats = user.call("stats", json!({})).await.unwrap();
+    serde_json::from_str(text_of(&stats)).unwrap()
+}
+
+#[tokio::test]
+async fn changes_reach_those_who_asked_for_them() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open()
+        .http("remote", &stub, "")
+        .stub("stub", &[])
+        .start()
+        .await;
+    for path in ["/mcp/stub", "/mcp/remote"] {
+        let user = Modern::new(gw.anonymous(), path);
+        let wanted =
+            json!({"toolsListChanged": true, "resourceSubscriptions": ["stub://static/1"]});
+        let (honoured, mut first) = listen(&user, &json!("7"), wanted.clone()).await;
+        assert_eq!(honoured, wanted);
+        let prompts = json!({"promptsListChanged": true});
+        let (_, mut second) = listen(&user, &json!(7), prompts).await;
+        // Its GET stream is opened beside, so that the first change may come too early for it.
+        eventually("the upstream can push", async || {
+            let open = stats(&user).await["open_get_streams"].as_u64();
+            (path == "/mcp/stub" || open == Some(1)).then_some(())
+        })
+        .await;
+        user.call("change_prompts", json!({})).await.unwrap();
+        user.call("change_tools", json!({})).await.unwrap();
+        let told = first.message().await.unwrap();
+        assert_eq!(told["method"], "notifications/tools/list_changed", "{path}");
+        assert_eq!(told["params"]["_meta"][ID], "7");
+        let told = second.message().await.unwrap();
+        assert_eq!(told["method"], "notifications/prompts/list_changed");
+        assert_eq!(told["params"]["_meta"][ID], 7);
+        user.call("touch_resource", json!({"uri": "stub://static/1"}))
+            .await
+            .unwrap();
+        let told = first.message().await.unwrap();
+        assert_eq!(told["params"]["uri"], "stub://static/1");
+        assert_eq!(told["params"]["_meta"][ID], "7");
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_merged_endpoint_maps_what_it_tells() {
+    let gw = Setup::open()
+        .stub("one", &[])
+        .stub("two", &[])
+        .start()
+        .await;
+    let user = Modern::new(gw.anonymous(), "/mcp");
+    let wanted = json!({
+        "toolsListChanged": true,
+        "resourceSubscriptions": ["two+stub://static/1", "none+file:///b"],
+    });
+    let (honoured, mut events) = listen(&user, &json!(1), wanted).await;
+    assert_eq!(
+        honoured["resourceSubscriptions"],
+        json!(["two+stub://static/1"])
+    );
+    user.call("two__touch_resource", json!({"uri": "stub://static/1"}))
+        .await
+        .unwrap();
+    assert_eq!(
+        events.message().await.unwrap()["params"]["uri"],
+        "two+stub://static/1"
+    );
+    user.call("one__change_tools", json!({})).await.unwrap();
+    let told = events.message().await.unwrap();
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4: references are counted.
+#[tokio::test]
+async fn a_resource_is_followed_as_long_as_anybody_follows_it() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let wanted = json!({"resourceSubscriptions": ["stub://static/1"]});
+    let (_, first) = listen(&user, &json!(1), wanted.clone()).await;
+    let (_, second) = listen(&user, &json!(2), wanted).await;
+    assert_eq!(stats(&user).await["counts"]["resources/subscribe"], 1);
+    drop(first);
+    eventually("one stream is closed", async || {
+        (gw.metric("drawbridge_streams_open", "").await < 1.5).then_some(())
+    })
+    .await;
+    assert_eq!(
+        stats(&user).await["counts"].get("resources/unsubscribe"),
+        None
+    );
+    drop(second);
+    eventually("nobody follows it", async || {
+        let counts = &stats(&user).await["counts"];
+        (counts["resources/unsubscribe"] == 1).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC M-71, M-76.
+#[tokio::test]
+async fn what_cannot_be_told_is_not_honoured() {
+    let gw = Setup::open()
+        .stub("stub", &["--no-listchanged"])
+        .start()
+        .await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let all =
+        json!({"toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true});
+    let (honoured, _events) = listen(&user, &json!(1), all).await;
+    assert_eq!(honoured, json!({}));
+    for (params, status, code) in [
+        (json!({}), 200, -32602),
+        (
+            json!({"notifications": {"resourceSubscriptions": [1]}}),
+            200,
+            -32602,
+        ),
+        (json!({"notifications": {"taskIds": ["t"]}}), 400, -32021),
+    ] {
+        let message = user.request(&json!(2), "subscriptions/listen", params);
+        let answer = user.post(&message).await;
+        assert_eq!(answer.status(), status);
+        assert_eq!(answer.error().await["code"], code);
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC M-74.
+#[tokio::test]
+async fn a_drain_ends_a_subscription_with_its_result() {
+    let mut gw = Setup::open().stub("stub", &[]).start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let wanted = json!({"toolsListChanged": true});
+    let (_, mut events) = listen(&user, &json!("x"), wanted).await;
+    gw.signal(rustix::process::Signal::TERM);
+    let result = events.message().await.expect("a result");
+    assert_eq!(result["id"], "x");
+    assert_eq!(result["result"]["resultType"], "complete");
+    assert_eq!(result["result"]["_meta"][ID], "x");
+    assert_eq!(gw.exit().await, Some(0));
+}
