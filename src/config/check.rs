@@ -8,7 +8,7 @@ use super::nearest::nearest;
 use super::report::{Report, join};
 use super::types::{AuthMode, Config, Issuer};
 use super::units;
-use super::upstream_types::{Carrier, Isolation};
+use super::upstream_types::{Carrier, Era, Isolation, Transport};
 
 /// Path segments below `/mcp` that are not free, and `mcp`, which is the merged endpoint.
 const RESERVED: [&str; 5] = ["mcp", "server-card", "sse", "messages", "ws"];
@@ -299,6 +299,14 @@ fn check_upstreams(config: &Config, report: &Report<'_>) {
         for (_, name) in unused.iter().filter(|(set, _)| *set) {
             let key = format!("{}.{name}", join("upstreams", &upstream.name));
             report.warning(&key, "has no effect in this version", None);
+        }
+        if let Carrier::Http(http) = &upstream.carrier
+            && http.transport == Transport::Sse
+            && matches!(upstream.era, Era::Modern | Era::Revision("2026-07-28"))
+        {
+            let key = format!("{}.transport", join("upstreams", &upstream.name));
+            let hint = "HTTP+SSE is of the legacy era; use \"streamable\", or leave `era` out";
+            report.error(&key, "does not fit `era`", Some(hint));
         }
         if let Carrier::Http(http) = &upstream.carrier
             && http.url.scheme() == "http"

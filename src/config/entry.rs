@@ -106,6 +106,16 @@ impl Entry<'_> {
         self.parsed("a URL", present).flatten()
     }
 
+    /// The URL of an upstream, http or WebSocket, that may be missing; empty text is missing too.
+    pub(super) fn endpoint_url(self, example: &str) -> Option<Url> {
+        self.document("URL, no default", self.example(example));
+        let present = |text: &str| match text {
+            "" => Ok(None),
+            text => units::endpoint_url(text).map(Some),
+        };
+        self.parsed("a URL", present).flatten()
+    }
+
     /// A file or directory that may be missing; empty text is missing too.
     pub(super) fn path(self, example: &str) -> Option<PathBuf> {
         self.document("path, no default", self.example(example));

@@ -191,9 +191,9 @@ fn secrets_come_from_files_beside_the_configuration() {
     "[upstreams.b]\nurl = \"https://x\"\nargs = [\"a\"]",
     "started by `command`"
 )]
-#[case::later_carrier(
-    "[upstreams.b]\nurl = \"https://x\"\ntransport = \"sse\"",
-    "not available"
+#[case::unfit_transport(
+    "[upstreams.b]\nurl = \"wss://x\"\ntransport = \"sse\"",
+    "does not fit"
 )]
 #[case::unknown_era("[upstreams.b]\ncommand = \"x\"\nera = \"2031-01-01\"", "not one of")]
 #[case::mirrored_header(

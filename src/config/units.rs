@@ -108,10 +108,19 @@ pub(super) fn block(text: &str) -> Result<String, String> {
     }
 }
 
-/// An `http` or `https` URL without credentials, query or fragment.
+/// An `http` or `https` URL without credentials or fragment.
 pub(super) fn web_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
+    let url = endpoint_url(text)?;
     if !matches!(url.scheme(), "http" | "https") {
+        return Err("expected a URL that starts with https:// or http://".to_owned());
+    }
+    Ok(url)
+}
+
+/// The same, or a WebSocket URL.
+pub(super) fn endpoint_url(text: &str) -> Result<Url, String> {
+    let url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https" | "ws" | "wss") {
         return Err("expected a URL that starts with https:// or http://".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {

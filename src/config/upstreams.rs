@@ -1,6 +1,7 @@
 //! `[upstreams.<name>]`.
 
 use http::{HeaderName, HeaderValue};
+use url::Url;
 
 use super::endpoints;
 use super::reader::Section;
@@ -16,7 +17,7 @@ use crate::secret::Secret;
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
 
 /// Headers that a configuration cannot set, as the transport does.
-const OWN_HEADERS: [&str; 12] = [
+const OWN_HEADERS: [&str; 17] = [
     "accept",
     "connection",
     "content-length",
@@ -27,8 +28,13 @@ const OWN_HEADERS: [&str; 12] = [
     "mcp-name",
     "mcp-protocol-version",
     "mcp-session-id",
+    "sec-websocket-extensions",
+    "sec-websocket-key",
+    "sec-websocket-protocol",
+    "sec-websocket-version",
     "te",
     "transfer-encoding",
+    "upgrade",
 ];
 
 /// The samples of the reference: a stdio child, an HTTP service.
@@ -149,9 +155,12 @@ fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
 
 fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
     let url = s
-        .key("url", "The server's MCP endpoint.")
+        .key(
+            "url",
+            "The server's MCP endpoint; wss:// and ws:// are WebSockets.",
+        )
         .chosen()
-        .url("https://tracker.example.net/mcp");
+        .endpoint_url("https://tracker.example.net/mcp");
     let words = [
         ("auto", Transport::Auto),
         ("streamable", Transport::Streamable),
@@ -161,18 +170,11 @@ fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
     let transport = s
         .key(
             "transport",
-            "Which HTTP transport; sse and websocket are not available in this version.",
+            "Streamable HTTP, HTTP+SSE of 2024-11-05, a WebSocket, or the first two to be found out.",
         )
         .choice("auto", &words)
         .unwrap_or(Transport::Auto);
-    if matches!(transport, Transport::Sse | Transport::WebSocket) {
-        let hint = "use \"auto\" or \"streamable\"";
-        s.error(
-            "transport",
-            "this transport is not available in this version",
-            Some(hint),
-        );
-    }
+    let (url, transport) = socket_url(s, url, transport);
     let headers = s
         .key(
             "headers",
@@ -205,6 +207,26 @@ fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
         ca_file,
         proxy,
     })
+}
+
+/// WebSocket URLs as the HTTP URLs that are upgraded, and the transport they mean.
+fn socket_url(s: &Section<'_>, url: Option<Url>, transport: Transport) -> (Option<Url>, Transport) {
+    let Some(given) = url else {
+        return (None, transport);
+    };
+    let scheme = match given.scheme() {
+        "wss" => "https",
+        "ws" => "http",
+        _ => return (Some(given), transport),
+    };
+    if !matches!(transport, Transport::Auto | Transport::WebSocket) {
+        let hint = "leave it out, or write an http:// or https:// URL";
+        s.error("transport", "does not fit a WebSocket URL", Some(hint));
+    }
+    // A scheme of this kind cannot be changed in place.
+    let rest = given.as_str().split_once(':').map_or("", |(_, rest)| rest);
+    let url = Url::parse(&format!("{scheme}:{rest}")).ok();
+    (url, Transport::WebSocket)
 }
 
 /// A header that may be sent, in the form it is sent.

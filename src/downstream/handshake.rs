@@ -1,9 +1,6 @@
 //! The upgrade of an HTTP/1.1 request to a WebSocket. Spec: RFC 6455 §4.2.
 
-use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use axum::body::Body;
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use http::header::{
     CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -11,13 +8,7 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
 use super::reply;
-
-/// The subprotocol that is spoken.
-pub(super) const SUBPROTOCOL: &str = "mcp";
-/// Spec: RFC 6455 §1.3.
-const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Bytes of a key.
-const KEY_LEN: usize = 16;
+use crate::protocol::websocket::{SUBPROTOCOL, accept_key};
 
 /// Why a request is not upgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,14 +75,10 @@ pub(super) fn accept(version: Version, headers: &HeaderMap) -> Result<Response<B
     {
         return Err(NoUpgrade::Version);
     }
-    let key = headers
-        .get(SEC_WEBSOCKET_KEY)
-        .ok_or(NoUpgrade::Malformed)?
-        .as_bytes();
-    let decoded = BASE64_STANDARD.decode(key).ok();
-    if decoded.is_none_or(|key| key.len() != KEY_LEN) {
-        return Err(NoUpgrade::Malformed);
-    }
+    let key = headers.get(SEC_WEBSOCKET_KEY);
+    let accept = key
+        .and_then(|key| accept_key(key.as_bytes()))
+        .ok_or(NoUpgrade::Malformed)?;
     if !lists(headers, &SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL) {
         return Err(NoUpgrade::Subprotocol);
     }
@@ -103,17 +90,10 @@ pub(super) fn accept(version: Version, headers: &HeaderMap) -> Result<Response<B
         SEC_WEBSOCKET_PROTOCOL,
         HeaderValue::from_static(SUBPROTOCOL),
     );
-    if let Ok(accept) = HeaderValue::from_str(&accept_key(key)) {
+    if let Ok(accept) = HeaderValue::from_str(&accept) {
         answer.insert(SEC_WEBSOCKET_ACCEPT, accept);
     }
     Ok(response)
-}
-
-fn accept_key(key: &[u8]) -> String {
-    let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
-    context.update(key);
-    context.update(GUID);
-    BASE64_STANDARD.encode(context.finish())
 }
 
 /// Whether a header that is a list, over all its lines, names `wanted`.

@@ -13,6 +13,7 @@ mod number;
 pub mod param_headers;
 mod revision;
 pub mod sse;
+pub mod websocket;
 
 pub use decode_error::DecodeError;
 pub use id::RequestId;

@@ -1,13 +1,15 @@
 //! What links are made over, and what they are made with, in either era.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
+use super::duplex::{Duplex, Messages, Source};
 use super::error::LinkError;
 use super::http::client::HttpClient;
 use super::http::wire::Bounds;
-use super::stdio::{Lines, OpenError, StdioConnection, StdioRuntime};
+use super::stdio::OpenError;
 use crate::call::{ClientCapabilities, Intake, OwnerKey};
 use crate::config;
 use crate::lifecycle::Tasks;
@@ -16,10 +18,10 @@ use crate::protocol::Revision;
 /// How connections of an upstream are made.
 #[derive(Debug, Clone)]
 pub(crate) enum Carrier {
-    /// Child processes.
-    Stdio(Arc<StdioRuntime>),
-    /// Streamable HTTP.
-    Http(Box<HttpClient>, Bounds),
+    /// One connection that takes whole messages both ways.
+    Duplex(Source),
+    /// Streamable HTTP; where that may be found out, also the transport before it.
+    Http(Box<HttpClient>, Bounds, Option<Older>),
 }
 
 /// What a link is made with.
@@ -39,11 +41,28 @@ pub(super) struct Settings {
     pub(super) message_depth: usize,
 }
 
-/// A child that was started to find out what it speaks.
+/// What is known of an upstream that may speak the transport of 2024-11-05 only (SPEC U-05); shared by
+/// all its links.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Older(Arc<AtomicBool>);
+
+impl Older {
+    /// Whether it turned out to speak it.
+    pub(super) fn is_spoken(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Notes what turned out.
+    pub(super) fn note(&self, spoken: bool) {
+        self.0.store(spoken, Ordering::Relaxed);
+    }
+}
+
+/// A connection that was opened to find out what it speaks: a child, say.
 #[derive(Debug)]
 pub(super) struct Started {
-    pub(super) child: StdioConnection,
-    pub(super) lines: Lines,
+    pub(super) child: Duplex,
+    pub(super) lines: Messages,
     /// Whether it was sent `initialize` already, under id 1.
     pub(super) greeted: bool,
     /// Its answer to that, if it came already.
@@ -66,12 +85,24 @@ impl From<OpenError> for LinkError {
 }
 
 impl Started {
-    /// Starts a child and says nothing to it.
-    pub(super) async fn new(
-        runtime: &Arc<StdioRuntime>,
+    /// Opens an event stream of 2024-11-05 where Streamable HTTP was refused.
+    pub(super) async fn over_events(
+        client: &HttpClient,
+        bounds: Bounds,
         settings: &Settings,
     ) -> Result<Self, LinkError> {
-        let (child, lines) = runtime.open(settings.owner, &settings.upstream).await?;
+        let (child, lines) = Source::open_events(client, bounds, &settings.tasks).await?;
+        Ok(Self {
+            child,
+            lines,
+            greeted: false,
+            answer: None,
+        })
+    }
+
+    /// Opens a connection and says nothing on it.
+    pub(super) async fn new(source: &Source, settings: &Settings) -> Result<Self, LinkError> {
+        let (child, lines) = source.open(settings).await?;
         Ok(Self {
             child,
             lines,

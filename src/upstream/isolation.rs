@@ -10,7 +10,8 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use futures_util::future::{BoxFuture, join_all};
 
-use super::carrier::{Carrier, Settings};
+use super::carrier::{Carrier, Older, Settings};
+use super::duplex::Source;
 use super::era::{EraCell, EraLink};
 use super::http::client::{ClientError, HttpClient};
 use super::http::wire::Bounds;
@@ -21,7 +22,7 @@ use crate::call::{
     Asked, Call, ClientCapabilities, Declared, Intake, Notice, OwnerKey, Question, Reply,
     UpstreamLink,
 };
-use crate::config::{self, Isolation};
+use crate::config::{self, Isolation, Transport};
 use crate::fault::Fault;
 use crate::lifecycle::Tasks;
 use crate::protocol::{Message, Revision};
@@ -117,9 +118,17 @@ impl Upstreams {
                         upstream: upstream.name.clone(),
                         source,
                     })?;
-                    Carrier::Http(Box::new(client), bounds)
+                    let client = Box::new(client);
+                    match http.transport {
+                        Transport::Streamable => Carrier::Http(client, bounds, None),
+                        Transport::Auto => Carrier::Http(client, bounds, Some(Older::default())),
+                        Transport::Sse => Carrier::Duplex(Source::Events(client, bounds)),
+                        Transport::WebSocket => Carrier::Duplex(Source::Sockets(client, bounds)),
+                    }
                 }
-                (config::Carrier::Stdio(_), Some(stdio)) => Carrier::Stdio(Arc::clone(stdio)),
+                (config::Carrier::Stdio(_), Some(stdio)) => {
+                    Carrier::Duplex(Source::Children(Arc::clone(stdio)))
+                }
                 (config::Carrier::Stdio(_), None) => continue,
             };
             let settings = Arc::new(upstream.clone());
@@ -149,14 +158,14 @@ impl Upstreams {
         self.entries.get(upstream).map(|entry| &entry.settings)
     }
 
-    /// What is declared to an upstream of what the client can be asked: a child that serves
-    /// everybody cannot know whom it asks (DESIGN §6).
+    /// What is declared to an upstream of what the client can be asked: one that serves everybody
+    /// over a single connection cannot know whom it asks (DESIGN §6).
     #[must_use]
     pub fn declarable(&self, upstream: &str, client: &ClientCapabilities) -> ClientCapabilities {
         match self.settings(upstream) {
             Some(settings)
                 if settings.isolation == Isolation::Shared
-                    && matches!(settings.carrier, config::Carrier::Stdio(_)) =>
+                    && !has_streams_of_calls(&settings.carrier) =>
             {
                 ClientCapabilities::none()
             }
@@ -195,8 +204,8 @@ impl Upstreams {
         }));
         let number = pooled.members.join(intake);
         let idle = match entry.carrier {
-            Carrier::Stdio(_) => self.stdio_idle,
-            Carrier::Http(..) => SHARED_HTTP_IDLE,
+            Carrier::Duplex(Source::Children(_)) => self.stdio_idle,
+            Carrier::Duplex(_) | Carrier::Http(..) => SHARED_HTTP_IDLE,
         };
         Some(Arc::new(Place {
             pooled,
@@ -238,6 +247,16 @@ impl Upstreams {
         join_all(pools.iter().map(|pooled| pooled.link.close())).await;
         if let Some(stdio) = &self.stdio {
             stdio.shut_down().await;
+        }
+    }
+}
+
+/// Whether a question can come on the stream of the call that it belongs to.
+fn has_streams_of_calls(carrier: &config::Carrier) -> bool {
+    match carrier {
+        config::Carrier::Stdio(_) => false,
+        config::Carrier::Http(http) => {
+            matches!(http.transport, Transport::Auto | Transport::Streamable)
         }
     }
 }

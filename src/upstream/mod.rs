@@ -2,6 +2,7 @@
 
 mod activity;
 mod carrier;
+mod duplex;
 mod era;
 pub mod error;
 pub mod http;

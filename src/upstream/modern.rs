@@ -94,14 +94,12 @@ impl ModernLink {
         started: Option<Started>,
     ) -> Arc<Self> {
         let wire = match &settings.carrier {
-            Carrier::Http(client, bounds) => Wire::Http(Box::new(HttpWire::new(
+            Carrier::Http(client, bounds, _) => Wire::Http(Box::new(HttpWire::new(
                 Arc::clone(&settings.name),
                 (**client).clone(),
                 *bounds,
             ))),
-            Carrier::Stdio(runtime) => {
-                Wire::Pipe(Box::new(Pipe::new(Arc::clone(runtime), started)))
-            }
+            Carrier::Duplex(source) => Wire::Pipe(Box::new(Pipe::new(source.clone(), started))),
         };
         Arc::new(Self {
             settings,

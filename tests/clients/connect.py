@@ -4,7 +4,7 @@ Results are plain dictionaries with the names of the wire.
 """
 
 import importlib.metadata
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import mcp.types as types
 from mcp import ClientSession
@@ -44,7 +44,8 @@ class Connection:
 async def connect(url, answer, token=None, auth=None, era="auto"):
     """A connected client whose questions go to `answer` (sampling, elicitation, roots).
 
-    `era` is auto, legacy or modern; SDK 1.x knows only the older one.
+    `era` is auto, legacy or modern; SDK 1.x knows only the older one. A URL with `/sse` means HTTP+SSE, of SDK
+    1.x.
     """
     seen = []
 
@@ -71,13 +72,18 @@ async def connect(url, answer, token=None, auth=None, era="auto"):
     headers = {"Authorization": f"Bearer {token}"} if token else None
     if SDK == 1:
         import httpx
+        from mcp.client.sse import sse_client
         from mcp.client.streamable_http import streamable_http_client
 
-        async with (
-            httpx.AsyncClient(headers=headers, auth=auth, timeout=60) as http,
-            streamable_http_client(url, http_client=http) as (reader, writer, _),
-            ClientSession(reader, writer, **callbacks) as session,
-        ):
+        async with AsyncExitStack() as stack:
+            if "/sse" in url:
+                reader, writer = await stack.enter_async_context(sse_client(url, headers=headers, auth=auth))
+            else:
+                http = httpx.AsyncClient(headers=headers, auth=auth, timeout=60)
+                http = await stack.enter_async_context(http)
+                streams = streamable_http_client(url, http_client=http)
+                reader, writer, _ = await stack.enter_async_context(streams)
+            session = await stack.enter_async_context(ClientSession(reader, writer, **callbacks))
             await session.initialize()
             yield Connection(session, seen)
     else:

@@ -108,6 +108,41 @@ async fn python_2_tours_everything() {
     tour_everything(Sdk::Python(2), "legacy", STEPS).await;
 }
 
+/// server-everything behind a gateway with every transport, seen at `path`.
+async fn tour_over(sdk: Sdk, setup: Setup, scheme: &str, path: &str) {
+    if !peers::are_installed() {
+        return;
+    }
+    let on = "[server.sse]\nenabled = true\n[server.websocket]\nenabled = true";
+    let everything = npm_server("everything");
+    let setup = setup.server(on);
+    let setup = setup.stdio("everything", &peers::node(), &[&everything, "stdio"], "");
+    let gw = setup.start().await;
+    let user = gw.principal("user");
+    let url = format!("{}{path}", gw.url.replace("http:", scheme));
+    let options = json!({"url": url, "token": user.token(), "era": "legacy"});
+    sdk.tour("everything", &options, STEPS).await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn typescript_1_tours_everything_over_http_sse() {
+    let sdk = Sdk::TypeScript("1");
+    tour_over(sdk, Setup::secured(), "http:", "/sse/everything").await;
+}
+
+#[tokio::test]
+async fn python_1_tours_everything_over_http_sse() {
+    tour_over(Sdk::Python(1), Setup::secured(), "http:", "/sse/everything").await;
+}
+
+// The SDK's transport cannot show a token.
+#[tokio::test]
+async fn typescript_1_tours_everything_over_a_websocket() {
+    let sdk = Sdk::TypeScript("1");
+    tour_over(sdk, Setup::open(), "ws:", "/ws/everything").await;
+}
+
 /// The gateway in front of the seven reference servers, and the directory they may work in.
 async fn seven_servers() -> (Gateway, tempfile::TempDir) {
     let work = tempfile::tempdir().unwrap();

@@ -36,6 +36,7 @@ mod modern;
 mod modern_upstream;
 mod names;
 mod oauth;
+mod old_upstream;
 mod questions;
 mod resumption;
 mod sessions;

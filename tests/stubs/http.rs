@@ -15,9 +15,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::duplex;
 use crate::methods::{Handled, Later, receive};
 use crate::modern::{self, Scripted};
-use crate::options::{Era, Sse};
+use crate::options::{Era, Mode, Sse};
 use crate::outlet::Outlet;
 use crate::rpc::{Message, refusal};
 use crate::session::Session;
@@ -39,7 +40,12 @@ pub(crate) async fn serve(world: Arc<World>, port: u16) -> anyhow::Result<()> {
     let listener = TcpListener::bind(("127.0.0.1", port))
         .await
         .context("cannot listen")?;
-    let url = format!("http://{}/mcp", listener.local_addr()?);
+    let address = listener.local_addr()?;
+    let url = match world.options.mode {
+        Mode::Sse { .. } => format!("http://{address}/sse"),
+        Mode::Ws { .. } => format!("ws://{address}/ws"),
+        Mode::Http { .. } | Mode::Stdio => format!("http://{address}/mcp"),
+    };
     let ready = json!({"url": url, "pid": std::process::id()});
     writeln!(std::io::stdout(), "{ready}")?;
     std::io::stdout().flush()?;
@@ -66,6 +72,7 @@ async fn connection(world: Arc<World>, socket: TcpStream) {
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(TokioIo::new(socket), service)
+        .with_upgrades()
         .await;
     if served.is_err() {
         world.count("broken_connections");
@@ -74,6 +81,10 @@ async fn connection(world: Arc<World>, socket: TcpStream) {
 
 async fn answer(world: &Arc<World>, request: Request<Incoming>) -> Response<Body> {
     match (request.uri().path(), request.method().clone()) {
+        (path, method) if !matches!(world.options.mode, Mode::Http { .. }) && path != "/stats" => {
+            let (path, method) = (path.to_owned(), method);
+            other_way(world, &path, &method, request).await
+        }
         ("/stats", Method::GET) => json_body(StatusCode::OK, world.stats().to_string()),
         ("/mcp", Method::POST) => post(world, request).await,
         ("/mcp", Method::GET) if !world.options.no_get && world.options.era != Era::Modern => {
@@ -92,6 +103,38 @@ async fn answer(world: &Arc<World>, request: Request<Incoming>) -> Response<Body
             response
         }
         _ => json_body(StatusCode::NOT_FOUND, refusal(-32000, "no such path")),
+    }
+}
+
+/// HTTP+SSE and WebSocket.
+async fn other_way(
+    world: &Arc<World>,
+    path: &str,
+    method: &Method,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    match (&world.options.mode, path, method) {
+        (Mode::Sse { .. }, "/sse", &Method::GET) => {
+            let frames = duplex::events(world);
+            event_body(Either::Right(StreamBody::new(frames).boxed_unsync()))
+        }
+        (Mode::Sse { .. }, "/messages", &Method::POST) => {
+            let (head, body) = request.into_parts();
+            let Ok(body) = Limited::new(body, MAX_BODY).collect().await else {
+                return refused(StatusCode::BAD_REQUEST, "unreadable body");
+            };
+            let body = body.to_bytes();
+            empty(duplex::post(world, head.uri.query(), &head.headers, &body))
+        }
+        (Mode::Sse { .. }, "/sse", _) => {
+            world.count("refused_posts");
+            refused(StatusCode::METHOD_NOT_ALLOWED, "GET opens the stream")
+        }
+        (Mode::Ws { .. }, "/ws", &Method::GET) => match duplex::upgrade(world, request) {
+            Some(switching) => switching.map(|()| Either::Left(Full::default())),
+            None => refused(StatusCode::UPGRADE_REQUIRED, "only WebSockets"),
+        },
+        _ => refused(StatusCode::NOT_FOUND, "no such path"),
     }
 }
 
@@ -306,7 +349,7 @@ fn get(world: &Arc<World>, headers: &HeaderMap) -> Response<Body> {
         }
         _ => match &session.general {
             Outlet::Events(stream) => Arc::clone(stream),
-            Outlet::Lines(_) | Outlet::Listens(_) => {
+            Outlet::Lines(_) | Outlet::Listens(_) | Outlet::Shared(_) => {
                 return refused(StatusCode::NOT_FOUND, "no stream");
             }
         },

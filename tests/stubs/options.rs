@@ -78,6 +78,9 @@ pub(crate) struct Options {
     /// Milliseconds before reading or listening.
     #[arg(long, global = true, value_name = "MS", default_value_t = 0)]
     pub(crate) slow_start: u64,
+    /// HTTP+SSE: announce this URL for posts.
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) announce: Option<String>,
     /// HTTP: end when stdin ends.
     #[arg(long, global = true)]
     pub(crate) until_eof: bool,
@@ -96,6 +99,18 @@ pub(crate) enum Mode {
     Stdio,
     /// Streamable HTTP on loopback at `/mcp`; the URL is printed as one JSON line when ready.
     Http {
+        /// 0 takes a free one.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+    },
+    /// HTTP+SSE of 2024-11-05 on loopback: `/sse` and `/messages`.
+    Sse {
+        /// 0 takes a free one.
+        #[arg(long, default_value_t = 0)]
+        port: u16,
+    },
+    /// WebSocket on loopback at `/ws`.
+    Ws {
         /// 0 takes a free one.
         #[arg(long, default_value_t = 0)]
         port: u16,

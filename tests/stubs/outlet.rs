@@ -17,6 +17,8 @@ pub(crate) enum Outlet {
     Lines(Arc<Mutex<Stdout>>),
     /// An event stream.
     Events(Arc<Stream>),
+    /// The one stream of an HTTP+SSE session or a socket, which outlives calls.
+    Shared(Arc<Stream>),
     /// Everybody who listens for changes.
     Listens(Arc<Listens>),
 }
@@ -26,7 +28,9 @@ impl Outlet {
     pub(crate) fn message(&self, json: String) {
         match self {
             Self::Lines(_) => self.raw((json + "\n").as_bytes()),
-            Self::Events(stream) => stream.push(Event::Message(json.into())),
+            Self::Events(stream) | Self::Shared(stream) => {
+                stream.push(Event::Message(json.into()));
+            }
             Self::Listens(listens) => listens.announce(&json),
         }
     }
@@ -50,7 +54,9 @@ impl Outlet {
                 let written = stdout.write_all(bytes).and_then(|()| stdout.flush());
                 written.unwrap_or_default();
             }
-            Self::Events(stream) => stream.push(Event::Raw(Bytes::copy_from_slice(bytes))),
+            Self::Events(stream) | Self::Shared(stream) => {
+                stream.push(Event::Raw(Bytes::copy_from_slice(bytes)));
+            }
             Self::Listens(_) => {}
         }
     }
@@ -68,7 +74,7 @@ impl Outlet {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-            Self::Events(stream) => {
+            Self::Events(stream) | Self::Shared(stream) => {
                 let framed = format!("event: message\ndata: {json}\n\n");
                 for piece in framed.as_bytes().chunks(size) {
                     stream.push(Event::Raw(Bytes::copy_from_slice(piece)));
@@ -81,7 +87,7 @@ impl Outlet {
 
     /// Sends `event` on an event stream; nothing on stdio.
     pub(crate) fn event(&self, event: Event) {
-        if let Self::Events(stream) = self {
+        if let Self::Events(stream) | Self::Shared(stream) = self {
             stream.push(event);
         }
     }

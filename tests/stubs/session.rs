@@ -178,7 +178,7 @@ impl Session {
 
     /// Ends the GET stream and every running call.
     pub(crate) fn close(&self) {
-        if let Outlet::Events(stream) = &self.general {
+        if let Outlet::Events(stream) | Outlet::Shared(stream) = &self.general {
             stream.end();
         }
         self.with(|inner| {

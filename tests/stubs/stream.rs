@@ -103,6 +103,19 @@ impl Stream {
         messages.collect()
     }
 
+    /// Waits for the next event and takes it; `None` at the end.
+    pub(crate) async fn next(&self) -> Option<Event> {
+        self.when(|inner| {
+            let index = usize::try_from(inner.taken.max(inner.first) - inner.first).ok()?;
+            if let Some(event) = inner.events.get(index).cloned() {
+                inner.taken = inner.taken.max(inner.first) + 1;
+                return Some(Some(event));
+            }
+            inner.ended.then_some(None)
+        })
+        .await
+    }
+
     /// Goes back to where `seen` events had been received.
     pub(crate) fn rewind(&self, seen: u64) {
         let mut inner = locked(&self.inner);

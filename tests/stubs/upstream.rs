@@ -11,6 +11,7 @@
 )]
 
 mod catalog;
+mod duplex;
 mod http;
 mod methods;
 mod modern;
@@ -50,7 +51,9 @@ fn main() -> anyhow::Result<()> {
     let world = World::new(options);
     match mode {
         Mode::Stdio => stdio::serve(&world, runtime.handle()),
-        Mode::Http { port } => runtime.block_on(http::serve(world, port)),
+        Mode::Http { port } | Mode::Sse { port } | Mode::Ws { port } => {
+            runtime.block_on(http::serve(world, port))
+        }
     }
 }
 

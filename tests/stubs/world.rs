@@ -28,6 +28,8 @@ pub(crate) struct World {
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     counts: Mutex<BTreeMap<String, u64>>,
     cancels: Mutex<Vec<Value>>,
+    /// Names and values of the headers that opened or used a duplex connection last.
+    headers: Mutex<BTreeMap<String, String>>,
 }
 
 impl World {
@@ -40,6 +42,7 @@ impl World {
             sessions: Mutex::default(),
             counts: Mutex::default(),
             cancels: Mutex::default(),
+            headers: Mutex::default(),
         })
     }
 
@@ -51,6 +54,15 @@ impl World {
         } else if counts.len() < 1_000 {
             counts.insert(what.to_owned(), 1);
         }
+    }
+
+    /// Remembers the headers of a request on a duplex connection.
+    pub(crate) fn remember_headers(&self, headers: &hyper::HeaderMap) {
+        let pairs = headers.iter().map(|(name, value)| {
+            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+            (name.as_str().to_owned(), value)
+        });
+        *locked(&self.headers) = pairs.collect();
     }
 
     /// Remembers a cancellation.
@@ -73,6 +85,7 @@ impl World {
             "stalled": self.stalled.load(Ordering::Relaxed),
             "counts": *locked(&self.counts),
             "cancels": *locked(&self.cancels),
+            "headers": *locked(&self.headers),
         })
     }
 

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use crate::call::Declared;
 use crate::protocol::Message;
 use crate::upstream::carrier::{Carrier, Settings, Started};
+use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::wire::HttpWire;
 use crate::upstream::legacy::handshake;
 use crate::upstream::modern::discover::{self, Verdict};
-use crate::upstream::stdio::StdioRuntime;
 
 /// How long a child may think about a request that it may not know, before it is greeted in the
 /// legacy way as well.
@@ -37,12 +37,14 @@ pub(super) enum Found {
 pub(super) async fn probe(settings: &Settings) -> Result<Found, LinkError> {
     let limit = settings.upstream.connect_timeout;
     match &settings.carrier {
-        Carrier::Http(client, bounds) => {
+        Carrier::Http(client, bounds, _) => {
             let wire = HttpWire::new(Arc::clone(&settings.name), (**client).clone(), *bounds);
             let probe = tokio::time::timeout(limit, over_http(&wire, settings));
             probe.await.unwrap_or(Err(LinkError::Timeout))
         }
-        Carrier::Stdio(runtime) => over_pipe(runtime, settings, limit).await,
+        // There was no modern era over this transport.
+        Carrier::Duplex(Source::Events(..)) => Ok(Found::Legacy(None)),
+        Carrier::Duplex(source) => over_pipe(source, settings, limit).await,
     }
 }
 
@@ -69,11 +71,11 @@ async fn over_http(wire: &HttpWire, settings: &Settings) -> Result<Found, LinkEr
 }
 
 async fn over_pipe(
-    runtime: &Arc<StdioRuntime>,
+    source: &Source,
     settings: &Settings,
     limit: Duration,
 ) -> Result<Found, LinkError> {
-    let mut started = Started::new(runtime, settings).await?;
+    let mut started = Started::new(source, settings).await?;
     let end = Instant::now() + limit / 2;
     let mut asked = 1_u8;
     if !tell(&started, discover::request(0, settings)).await {

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::header::{
+    ACCEPT, CONNECTION, CONTENT_TYPE, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::Full;
@@ -22,7 +25,7 @@ use rustls::pki_types::pem::PemObject;
 
 use super::body::UpstreamBody;
 use super::pool::{self, Pool, PoolError};
-use crate::config::HttpCarrier;
+use crate::config::{HttpCarrier, Transport};
 
 /// How long a TCP connect may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -143,7 +146,8 @@ impl HttpClient {
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT));
         let way = match &carrier.proxy {
-            None if carrier.url.scheme() == "http" => {
+            // Our own pool knows no upgrades.
+            None if carrier.url.scheme() == "http" && !upgrades(carrier) => {
                 // Set by hyper's client, but not below it; a configured one stands before it.
                 fixed.entry(HOST).or_insert(host(&uri)?);
                 let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
@@ -152,16 +156,64 @@ impl HttpClient {
                     pool: Pool::new(tcp, uri.clone(), pool::SIZE),
                 }
             }
-            None => {
-                let connector = builder(carrier)?.wrap_connector(tcp);
-                Way::Direct(shared_pool().build(connector))
-            }
+            None => Way::Direct(shared_pool().build(connector(carrier, tcp)?)),
             Some(proxy) => {
                 let tunnel = Tunnel::new(proxy.as_str().parse()?, tcp);
-                Way::Proxied(shared_pool().build(builder(carrier)?.wrap_connector(tunnel)))
+                Way::Proxied(shared_pool().build(connector(carrier, tunnel)?))
             }
         };
         Ok(Self { way, uri, fixed })
+    }
+
+    /// Where the upstream is.
+    #[must_use]
+    pub fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    /// Posts one JSON-RPC message to another URL of the same origin. Spec: SPEC H-02.
+    ///
+    /// # Errors
+    /// [`ExchangeError`] when no response head arrives.
+    pub async fn post_to(
+        &self,
+        uri: &Uri,
+        message: Bytes,
+        headers: MessageHeaders,
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        let mut request = self.request(Method::POST, headers, message);
+        *request.uri_mut() = match (&self.way, uri.path_and_query()) {
+            (Way::Plain { .. }, Some(path)) => Uri::from(path.clone()),
+            _ => uri.clone(),
+        };
+        request
+            .headers_mut()
+            .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        self.send(request).await
+    }
+
+    /// Asks for a WebSocket with this key and subprotocol. Spec: RFC 6455 §4.1.
+    ///
+    /// # Errors
+    /// [`ExchangeError`] when no response head arrives.
+    pub async fn upgrade(
+        &self,
+        key: &str,
+        subprotocol: &'static str,
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        let mut request = self.request(Method::GET, MessageHeaders::default(), Bytes::new());
+        let headers = request.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        headers.insert(
+            SEC_WEBSOCKET_PROTOCOL,
+            HeaderValue::from_static(subprotocol),
+        );
+        if let Ok(key) = HeaderValue::from_str(key) {
+            headers.insert(SEC_WEBSOCKET_KEY, key);
+        }
+        self.send(request).await
     }
 
     /// Posts one JSON-RPC message. Spec: SPEC U-01.
@@ -263,17 +315,22 @@ fn host(uri: &Uri) -> Result<HeaderValue, ClientError> {
     HeaderValue::from_str(&host).map_err(|_| ClientError::Host)
 }
 
-fn builder(
-    carrier: &HttpCarrier,
-) -> Result<
-    hyper_rustls::HttpsConnectorBuilder<hyper_rustls::builderstates::WantsProtocols3>,
-    ClientError,
-> {
-    Ok(hyper_rustls::HttpsConnectorBuilder::new()
+/// TLS over `inner` where the URL asks for it.
+fn connector<H>(carrier: &HttpCarrier, inner: H) -> Result<HttpsConnector<H>, ClientError> {
+    let builder = hyper_rustls::HttpsConnectorBuilder::new()
         .with_tls_config(tls_config(carrier)?)
         .https_or_http()
-        .enable_http1()
-        .enable_http2())
+        .enable_http1();
+    // Upgrades exist in HTTP/1.1 only.
+    Ok(if upgrades(carrier) {
+        builder.wrap_connector(inner)
+    } else {
+        builder.enable_http2().wrap_connector(inner)
+    })
+}
+
+fn upgrades(carrier: &HttpCarrier) -> bool {
+    carrier.transport == Transport::WebSocket
 }
 
 fn shared_pool() -> hyper_util::client::legacy::Builder {

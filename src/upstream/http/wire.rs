@@ -245,11 +245,7 @@ impl HttpWire {
         on_message: &mut OnMessage<'_>,
     ) -> Result<Message, LinkError> {
         let status = response.status();
-        let retry = response
-            .headers()
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.parse().ok())
-            .map(Duration::from_secs);
+        let retry = retry_after(&response);
         let gone = status == StatusCode::NOT_FOUND && self.has_session();
         if !gone && let Ok(body) = self.body(response).await {
             let reply = Message::parse(body, self.bounds.depth)
@@ -422,7 +418,13 @@ impl Place {
     }
 }
 
-fn is_event_stream(response: &Response<UpstreamBody>) -> bool {
+/// When the upstream asks us to come back.
+pub(crate) fn retry_after(response: &Response<UpstreamBody>) -> Option<Duration> {
+    let value = response.headers().get(RETRY_AFTER)?;
+    value.to_str().ok()?.parse().ok().map(Duration::from_secs)
+}
+
+pub(crate) fn is_event_stream(response: &Response<UpstreamBody>) -> bool {
     response
         .headers()
         .get(CONTENT_TYPE)

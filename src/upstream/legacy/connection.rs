@@ -18,11 +18,12 @@ use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::Activity;
-use crate::upstream::carrier::{Carrier, Started};
+use crate::upstream::carrier::{Carrier, Older, Started};
+use crate::upstream::duplex::Messages;
 use crate::upstream::error::LinkError;
-use crate::upstream::http::wire::{HttpWire, next_stretch};
+use crate::upstream::http::client::HttpClient;
+use crate::upstream::http::wire::{Bounds, HttpWire, next_stretch};
 use crate::upstream::lock;
-use crate::upstream::stdio::Lines;
 
 /// A connection after its handshake.
 #[derive(Debug)]
@@ -64,57 +65,102 @@ impl Connection {
         started: Option<Started>,
     ) -> Result<Arc<Self>, LinkError> {
         match &settings.carrier {
-            Carrier::Http(client, bounds) => {
-                let wire = HttpWire::new(settings.name.clone(), (**client).clone(), *bounds);
-                let first = Self::first(settings);
-                let take = &mut |message: Message| (message.id() == Some("1")).then_some(message);
-                let reply = wire.request(first, None, take).await;
-                let declared = handshake::read(&reply.map_err(handshake::refused)?)?;
-                wire.set_version(declared.revision.as_str());
-                let connection = Self::new(settings, Wire::Http(Arc::new(wire)), declared);
-                connection.wire.send(INITIALIZED).await?;
-                Ok(connection)
+            Carrier::Http(client, bounds, None) => Self::open_http(settings, client, *bounds).await,
+            Carrier::Http(client, bounds, Some(older)) => {
+                Self::open_either(settings, client, *bounds, older).await
             }
-            Carrier::Stdio(runtime) => {
-                let Started {
-                    child,
-                    mut lines,
-                    greeted,
-                    answer,
-                } = match started {
+            Carrier::Duplex(source) => {
+                let started = match started {
                     Some(started) => started,
-                    None => Started::new(runtime, settings).await?,
+                    None => Started::new(source, settings).await?,
                 };
-                let lost = || LinkError::Lost {
-                    last_words: child.last_words(),
-                };
-                if !greeted {
-                    let first = child.send(Self::first(settings)).await;
-                    first.map_err(|_| lost())?;
-                }
-                let declared = loop {
-                    if let Some(answer) = &answer {
-                        break handshake::read(answer)?;
-                    }
-                    let line = lines.next().await.ok_or_else(lost)?;
-                    let message = Message::parse(line, settings.message_depth);
-                    match message {
-                        Ok(message) if message.id() == Some("1") && message.method().is_none() => {
-                            break handshake::read(&message)?;
-                        }
-                        _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
-                    }
-                };
-                let connection = Self::new(settings, Wire::Stdio(child), declared);
-                connection.wire.send(INITIALIZED).await?;
-                settings.tasks.spawn_service(read_lines(
-                    Arc::downgrade(&connection),
-                    settings.message_depth,
-                    lines,
-                ));
-                Ok(connection)
+                Self::greet(settings, started).await
             }
         }
+    }
+
+    async fn open_http(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, LinkError> {
+        let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
+        let first = Self::first(settings);
+        let take = &mut |message: Message| (message.id() == Some("1")).then_some(message);
+        let reply = wire.request(first, None, take).await;
+        let declared = handshake::read(&reply?)?;
+        wire.set_version(declared.revision.as_str());
+        let connection = Self::new(settings, Wire::Http(Arc::new(wire)), declared);
+        connection.wire.send(INITIALIZED).await?;
+        Ok(connection)
+    }
+
+    /// Streamable HTTP, or where that is refused the transport before it; what was found is tried
+    /// first the next time. Spec: SPEC U-05.
+    async fn open_either(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+        older: &Older,
+    ) -> Result<Arc<Self>, LinkError> {
+        let open_older = async || {
+            let opened = Started::over_events(client, bounds, settings).await?;
+            Self::greet(settings, opened).await
+        };
+        if older.is_spoken() {
+            match open_older().await {
+                // It may have learnt something newer.
+                Err(LinkError::Status(_) | LinkError::Invalid(_)) => older.note(false),
+                other => return other,
+            }
+        }
+        let refused = match Self::open_http(settings, client, bounds).await {
+            Err(error @ LinkError::Status(400 | 404 | 405)) => error,
+            other => return other.map_err(handshake::refused),
+        };
+        match open_older().await {
+            Ok(connection) => {
+                tracing::info!(upstream = %settings.name, "upstream speaks HTTP+SSE of 2024-11-05");
+                older.note(true);
+                Ok(connection)
+            }
+            Err(error @ LinkError::Invalid(_)) => Err(error),
+            Err(_) => Err(handshake::refused(refused)),
+        }
+    }
+
+    /// Shakes hands on a connection that is open, unless it was done already.
+    async fn greet(settings: &Arc<Settings>, started: Started) -> Result<Arc<Self>, LinkError> {
+        let Started {
+            child,
+            mut lines,
+            greeted,
+            answer,
+        } = started;
+        if !greeted {
+            child.send(Self::first(settings)).await?;
+        }
+        let declared = loop {
+            if let Some(answer) = &answer {
+                break handshake::read(answer)?;
+            }
+            let line = lines.next().await.ok_or_else(|| child.lost())?;
+            let message = Message::parse(line, settings.message_depth);
+            match message {
+                Ok(message) if message.id() == Some("1") && message.method().is_none() => {
+                    break handshake::read(&message)?;
+                }
+                _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
+            }
+        };
+        let connection = Self::new(settings, Wire::Duplex(child), declared);
+        connection.wire.send(INITIALIZED).await?;
+        settings.tasks.spawn_service(read_lines(
+            Arc::downgrade(&connection),
+            settings.message_depth,
+            lines,
+        ));
+        Ok(connection)
     }
 
     fn first(settings: &Settings) -> Bytes {
@@ -148,7 +194,7 @@ impl Connection {
     pub(super) fn is_closed(&self) -> bool {
         self.forgotten.load(Ordering::Relaxed)
             || match &self.wire {
-                Wire::Stdio(child) => child.closed().is_cancelled(),
+                Wire::Duplex(duplex) => duplex.closed().is_cancelled(),
                 Wire::Http(_) => false,
             }
     }
@@ -156,7 +202,7 @@ impl Connection {
     /// See [`crate::call::UpstreamLink::hearing`].
     pub(super) fn hearing(&self) -> Option<u64> {
         match &self.wire {
-            Wire::Stdio(_) => Some(self.stretch),
+            Wire::Duplex(_) => Some(self.stretch),
             Wire::Http(http) => http.hearing(),
         }
     }
@@ -226,7 +272,7 @@ impl Connection {
     /// Trace context for `_meta`, as JSON text: on a pipe there is no header, and what the client
     /// put there must not stay the parent (SPEC C-98).
     fn stamp(&self, request: &Message, trace: &TraceContext) -> (Option<String>, Option<String>) {
-        let piped = matches!(self.wire, Wire::Stdio(_));
+        let piped = matches!(self.wire, Wire::Duplex(_));
         if !piped && request.meta(TRACEPARENT).is_none() {
             return (None, None);
         }
@@ -287,13 +333,10 @@ impl Connection {
         reply: oneshot::Receiver<Result<Message, LinkError>>,
     ) -> Result<Message, LinkError> {
         match &self.wire {
-            Wire::Stdio(child) => {
-                let _busy = child.busy();
-                let lost = || LinkError::Lost {
-                    last_words: child.last_words(),
-                };
-                child.send(bytes).await.map_err(|_| lost())?;
-                reply.await.map_err(|_| lost())?
+            Wire::Duplex(duplex) => {
+                let _busy = duplex.busy();
+                duplex.send(bytes).await?;
+                reply.await.map_err(|_| duplex.lost())?
             }
             Wire::Http(http) => {
                 let mut take = |message| self.on_message(message, Some(id));
@@ -376,7 +419,7 @@ impl Connection {
 
     fn fail_all(&self) {
         let last_words = match &self.wire {
-            Wire::Stdio(child) => child.last_words(),
+            Wire::Duplex(duplex) => duplex.last_words(),
             Wire::Http(_) => None,
         };
         let waiting: Vec<_> = lock(&self.pending)
@@ -400,7 +443,7 @@ const INITIALIZED: Bytes =
 
 /// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
 /// takes its child with it.
-async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Lines) {
+async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
     while let Some(line) = lines.next().await {
         let Some(connection) = connection.upgrade() else {
             return;
@@ -442,7 +485,7 @@ impl InFlight {
         )
         .into();
         match &self.connection.wire {
-            Wire::Stdio(child) => drop(child.try_send(bytes)),
+            Wire::Duplex(duplex) => drop(duplex.try_send(bytes)),
             Wire::Http(_) => {
                 let connection = Arc::clone(&self.connection);
                 self.connection.settings.tasks.spawn(async move {

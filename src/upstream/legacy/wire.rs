@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::upstream::duplex::Duplex;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::wire::HttpWire;
-use crate::upstream::stdio::StdioConnection;
 
 /// An open carrier.
 #[derive(Debug)]
 pub(super) enum Wire {
-    Stdio(StdioConnection),
+    Duplex(Duplex),
     Http(Arc<HttpWire>),
 }
 
@@ -19,16 +19,14 @@ impl Wire {
     /// Sends a notification or a response.
     pub(super) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
         match self {
-            Self::Stdio(child) => child.send(message).await.map_err(|_| LinkError::Lost {
-                last_words: child.last_words(),
-            }),
+            Self::Duplex(duplex) => duplex.send(message).await,
             Self::Http(http) => http.send(message).await,
         }
     }
 
     pub(super) async fn close(&self) {
         match self {
-            Self::Stdio(child) => child.close().await,
+            Self::Duplex(duplex) => duplex.close().await,
             Self::Http(http) => http.close().await,
         }
     }

@@ -13,14 +13,14 @@ use super::flight::{Flight, For};
 use crate::protocol::{Message, json};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::carrier::Started;
+use crate::upstream::duplex::{Duplex, Messages, Source};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
-use crate::upstream::stdio::{Lines, StdioConnection, StdioRuntime};
 
 /// The way to a child that is started when it is needed, and again when it is gone.
 #[derive(Debug)]
 pub(super) struct Pipe {
-    runtime: Arc<StdioRuntime>,
+    source: Source,
     /// A child that was started to find out what it speaks.
     started: Mutex<Option<Started>>,
     current: Mutex<Option<Arc<Open>>>,
@@ -32,7 +32,7 @@ pub(super) struct Pipe {
 /// A running child.
 #[derive(Debug)]
 struct Open {
-    child: StdioConnection,
+    child: Duplex,
     serial: u64,
     _counted: UpstreamSession,
 }
@@ -47,9 +47,9 @@ struct Waiting {
 }
 
 impl Pipe {
-    pub(super) fn new(runtime: Arc<StdioRuntime>, started: Option<Started>) -> Self {
+    pub(super) fn new(source: Source, started: Option<Started>) -> Self {
         Self {
-            runtime,
+            source,
             started: Mutex::new(started),
             current: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
@@ -132,7 +132,7 @@ impl ModernLink {
         let started = lock(&pipe.started).take();
         let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
             Some(started) => started,
-            None => Started::new(&pipe.runtime, &self.settings)
+            None => Started::new(&pipe.source, &self.settings)
                 .await
                 .inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?,
         };
@@ -217,7 +217,7 @@ impl Drop for Aloft<'_> {
 }
 
 /// Reads a child until it is gone. Does not keep the link.
-async fn read_lines(link: Weak<ModernLink>, serial: u64, mut lines: Lines) {
+async fn read_lines(link: Weak<ModernLink>, serial: u64, mut lines: Messages) {
     while let Some(line) = lines.next().await {
         let Some(link) = link.upgrade() else { return };
         match Message::parse(line, link.settings.message_depth) {

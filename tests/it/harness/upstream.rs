@@ -30,8 +30,13 @@ impl HttpStub {
 
     /// Starts one on this port (0 takes a free one) and waits until it listens.
     pub(crate) async fn start_on(port: u16, args: &[&str]) -> Self {
+        Self::start_as("http", port, args).await
+    }
+
+    /// Starts one that is reached like this: `http`, `sse` or `ws`.
+    pub(crate) async fn start_as(mode: &str, port: u16, args: &[&str]) -> Self {
         let mut child = Command::new(stub_program())
-            .args(["http", "--port", &port.to_string(), "--until-eof"])
+            .args([mode, "--port", &port.to_string(), "--until-eof"])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

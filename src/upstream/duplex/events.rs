@@ -1,0 +1,225 @@
+//! HTTP+SSE of 2024-11-05: the upstream's messages come on one event stream, ours are posted to
+//! the URL that its first event names. Spec: SPEC H-01, H-02, H-06, H-07.
+
+use bytes::Bytes;
+use http::{StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use url::Url;
+
+use super::refused;
+use crate::lifecycle::Tasks;
+use crate::protocol::sse::{SseDecoder, SseEvent};
+use crate::upstream::error::LinkError;
+use crate::upstream::http::body::UpstreamBody;
+use crate::upstream::http::client::{HttpClient, MessageHeaders};
+use crate::upstream::http::wire::{Bounds, is_event_stream};
+
+/// What is read of the answer to a post, bytes: it says nothing.
+const ANSWER_BYTES: usize = 64 * 1024;
+/// Messages from destructors on their way at once.
+const FAREWELLS: usize = 64;
+
+/// The way out: posts to one URL.
+#[derive(Debug)]
+pub(crate) struct Posts {
+    client: HttpClient,
+    to: Uri,
+    closed: CancellationToken,
+    farewells: std::sync::Arc<Semaphore>,
+    tasks: Tasks,
+}
+
+/// The way in: the events after the first one.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    body: UpstreamBody,
+    decoder: SseDecoder,
+    closed: CancellationToken,
+}
+
+/// Opens the stream and waits for its `endpoint` event.
+pub(super) async fn open(
+    client: &HttpClient,
+    bounds: Bounds,
+    tasks: &Tasks,
+) -> Result<(Posts, Reader), LinkError> {
+    let response = client.listen(MessageHeaders::default()).await?;
+    if !response.status().is_success() {
+        return Err(refused(&response));
+    }
+    if !is_event_stream(&response) {
+        return Err(LinkError::Invalid("it opens no event stream".to_owned()));
+    }
+    let closed = CancellationToken::new();
+    let mut reader = Reader {
+        body: response.into_body(),
+        decoder: SseDecoder::new(bounds.event),
+        closed: closed.clone(),
+    };
+    let announced = loop {
+        let event = reader.event().await;
+        let event = event.ok_or(LinkError::Lost { last_words: None })?;
+        if event.event.as_deref() == Some("endpoint") {
+            break event.data;
+        }
+    };
+    let posts = Posts {
+        to: resolve(client.uri(), &announced)?,
+        client: client.clone(),
+        closed,
+        farewells: std::sync::Arc::new(Semaphore::new(FAREWELLS)),
+        tasks: tasks.clone(),
+    };
+    Ok((posts, reader))
+}
+
+/// The URL for posts. It must be of the stream's own origin: what is posted there carries the
+/// configured headers. Spec: SPEC H-06, X-01.
+fn resolve(stream: &Uri, announced: &[u8]) -> Result<Uri, LinkError> {
+    let bad = |what: &str| LinkError::Invalid(format!("its endpoint event {what}"));
+    let announced = std::str::from_utf8(announced).map_err(|_| bad("is no text"))?;
+    let stream = Url::parse(&stream.to_string()).map_err(|_| bad("stands below no URL"))?;
+    let mut to = stream
+        .join(announced.trim())
+        .map_err(|_| bad("is no URL"))?;
+    if to.origin() != stream.origin() || !to.username().is_empty() || to.password().is_some() {
+        return Err(bad("points to another origin"));
+    }
+    to.set_fragment(None);
+    to.as_str().parse().map_err(|_| bad("is no URL"))
+}
+
+impl Posts {
+    pub(super) fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+
+    /// Posts one message; its answer, if it has one, comes on the stream.
+    pub(super) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
+        if self.closed.is_cancelled() {
+            return Err(LinkError::Lost { last_words: None });
+        }
+        let headers = MessageHeaders::default();
+        let response = self.client.post_to(&self.to, message, headers).await?;
+        let status = response.status();
+        let failure = refused(&response);
+        // Read to the end, so that the connection can be used again.
+        let body = Limited::new(response.into_body(), ANSWER_BYTES);
+        drop(body.collect().await);
+        match status {
+            status if status.is_success() => Ok(()),
+            StatusCode::NOT_FOUND | StatusCode::GONE => {
+                self.closed.cancel();
+                Err(LinkError::SessionGone)
+            }
+            _ => Err(failure),
+        }
+    }
+
+    /// Posts a message in the background.
+    pub(super) fn try_send(&self, message: Bytes) -> bool {
+        let Ok(place) = std::sync::Arc::clone(&self.farewells).try_acquire_owned() else {
+            return false;
+        };
+        if self.closed.is_cancelled() {
+            return false;
+        }
+        let (client, to) = (self.client.clone(), self.to.clone());
+        self.tasks.spawn_service(async move {
+            let headers = MessageHeaders::default();
+            drop(client.post_to(&to, message, headers).await);
+            drop(place);
+        });
+        true
+    }
+}
+
+impl Drop for Posts {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
+}
+
+impl Reader {
+    /// The next message. Comments and events of other names are passed over.
+    pub(super) async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let event = self.event().await?;
+            let is_message = event.event.as_deref().is_none_or(|name| name == "message");
+            if is_message && !event.data.is_empty() {
+                return Some(event.data);
+            }
+        }
+    }
+
+    async fn event(&mut self) -> Option<SseEvent> {
+        loop {
+            match self.decoder.next() {
+                Ok(Some(event)) => return Some(event),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "upstream event stream is invalid");
+                    self.closed.cancel();
+                    return None;
+                }
+            }
+            let frame = tokio::select! {
+                () = self.closed.cancelled() => None,
+                frame = self.body.frame() => frame.and_then(Result::ok),
+            };
+            let Some(frame) = frame else {
+                self.closed.cancel();
+                return None;
+            };
+            if let Ok(data) = frame.into_data() {
+                self.decoder.feed(data);
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.closed.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(announced: &str) -> Result<String, LinkError> {
+        let stream = Uri::from_static("https://up.test:8443/a/sse?x=1");
+        resolve(&stream, announced.as_bytes()).map(|to| to.to_string())
+    }
+
+    #[test]
+    fn the_url_for_posts_is_resolved_against_the_stream() {
+        for (announced, to) in [
+            ("/messages?s=1", "https://up.test:8443/messages?s=1"),
+            ("messages", "https://up.test:8443/a/messages"),
+            ("?s=2", "https://up.test:8443/a/sse?s=2"),
+            ("https://up.test:8443/m#x", "https://up.test:8443/m"),
+        ] {
+            assert_eq!(resolved(announced).unwrap(), to, "{announced}");
+        }
+    }
+
+    // SPEC H-06.
+    #[test]
+    fn another_origin_is_refused() {
+        for announced in [
+            "http://169.254.169.254/latest",
+            "//evil.test/m",
+            "http://up.test:8443/m",
+            "https://up.test/m",
+            "https://user:pass@up.test:8443/m",
+            "file:///etc/passwd",
+        ] {
+            assert!(resolved(announced).is_err(), "{announced}");
+        }
+    }
+}

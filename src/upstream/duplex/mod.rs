@@ -1,0 +1,179 @@
+//! Carriers that take whole messages both ways over one connection, as a pipe does: children,
+//! HTTP+SSE, WebSocket. What is lost with such a connection is the whole session.
+
+mod events;
+mod socket;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use tokio_util::sync::CancellationToken;
+
+use super::carrier::Settings;
+use super::error::LinkError;
+use super::http::body::UpstreamBody;
+use super::http::client::HttpClient;
+use super::http::wire::{Bounds, retry_after};
+use super::stdio::{BusyGuard, Lines, StdioConnection, StdioRuntime};
+use crate::lifecycle::Tasks;
+
+/// How such connections are made.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// By starting a child.
+    Children(Arc<StdioRuntime>),
+    /// By opening an event stream.
+    Events(Box<HttpClient>, Bounds),
+    /// By upgrading a request.
+    Sockets(Box<HttpClient>, Bounds),
+}
+
+/// The way out of a connection. Clones share it; with the last one the connection ends.
+#[derive(Debug, Clone)]
+pub(crate) enum Duplex {
+    /// A child's input.
+    Child(StdioConnection),
+    /// Posts beside an event stream.
+    Events(Arc<events::Posts>),
+    /// A socket's writer.
+    Socket(Arc<socket::Writer>),
+}
+
+/// The way in.
+#[derive(Debug)]
+pub(crate) enum Messages {
+    /// A child's output.
+    Lines(Lines),
+    /// An event stream.
+    Events(Box<events::Reader>),
+    /// A socket's reader.
+    Socket(Box<socket::Reader>),
+}
+
+impl Source {
+    /// Opens a connection and says nothing on it.
+    ///
+    /// # Errors
+    /// [`LinkError`] when it cannot be opened.
+    pub(crate) async fn open(&self, settings: &Settings) -> Result<(Duplex, Messages), LinkError> {
+        match self {
+            Self::Children(runtime) => {
+                let (child, lines) = runtime.open(settings.owner, &settings.upstream).await?;
+                Ok((Duplex::Child(child), Messages::Lines(lines)))
+            }
+            Self::Events(client, bounds) => {
+                Self::open_events(client, *bounds, &settings.tasks).await
+            }
+            Self::Sockets(client, bounds) => {
+                let (writer, reader) = socket::open(client, *bounds, &settings.tasks).await?;
+                Ok((
+                    Duplex::Socket(Arc::new(writer)),
+                    Messages::Socket(Box::new(reader)),
+                ))
+            }
+        }
+    }
+
+    /// Opens an event stream of 2024-11-05.
+    pub(crate) async fn open_events(
+        client: &HttpClient,
+        bounds: Bounds,
+        tasks: &Tasks,
+    ) -> Result<(Duplex, Messages), LinkError> {
+        let (posts, reader) = events::open(client, bounds, tasks).await?;
+        Ok((
+            Duplex::Events(Arc::new(posts)),
+            Messages::Events(Box::new(reader)),
+        ))
+    }
+}
+
+impl Duplex {
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the upstream did not take it.
+    pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
+        match self {
+            Self::Child(child) => child.send(message).await.map_err(|_| self.lost()),
+            Self::Events(posts) => posts.send(message).await,
+            Self::Socket(writer) => writer.send(message).await,
+        }
+    }
+
+    /// Sends one message without waiting; tells whether it will be sent. For destructors.
+    pub(crate) fn try_send(&self, message: Bytes) -> bool {
+        match self {
+            Self::Child(child) => child.try_send(message),
+            Self::Events(posts) => posts.try_send(message),
+            Self::Socket(writer) => writer.try_send(message),
+        }
+    }
+
+    /// The error of a connection that broke off.
+    pub(crate) fn lost(&self) -> LinkError {
+        LinkError::Lost {
+            last_words: self.last_words(),
+        }
+    }
+
+    /// What a child said at its end.
+    pub(crate) fn last_words(&self) -> Option<String> {
+        match self {
+            Self::Child(child) => child.last_words(),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
+    }
+
+    /// Keeps a child from being stopped as idle until the guard is dropped.
+    pub(crate) fn busy(&self) -> Option<BusyGuard> {
+        match self {
+            Self::Child(child) => Some(child.busy()),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
+    }
+
+    /// Cancelled as soon as the connection is over.
+    pub(crate) fn closed(&self) -> &CancellationToken {
+        match self {
+            Self::Child(child) => child.closed(),
+            Self::Events(posts) => posts.closed(),
+            Self::Socket(writer) => writer.closed(),
+        }
+    }
+
+    /// Ends the connection politely.
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::Child(child) => child.close().await,
+            Self::Events(posts) => posts.closed().cancel(),
+            Self::Socket(writer) => writer.close().await,
+        }
+    }
+}
+
+impl Messages {
+    /// The next message; `None` when the connection is over.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        match self {
+            Self::Lines(lines) => lines.next().await,
+            Self::Events(reader) => reader.next().await,
+            Self::Socket(reader) => reader.next().await,
+        }
+    }
+}
+
+/// Why a response is not the one that opens a connection.
+fn refused(response: &Response<UpstreamBody>) -> LinkError {
+    match response.status() {
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => LinkError::Busy {
+            retry_after: retry_after(response),
+        },
+        status => LinkError::Status(status.as_u16()),
+    }
+}

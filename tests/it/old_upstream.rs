@@ -1,0 +1,210 @@
+//! Upstreams over HTTP+SSE of 2024-11-05 and over WebSocket. Spec: SPEC §5, U-05, U-11, X-01.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Actor, Gateway, Setup, eventually, peers};
+
+/// Keys that say the transport, and how the stub is started.
+const WAYS: [(&str, &str); 3] = [("sse", "transport = \"sse\""), ("sse", ""), ("ws", "")];
+
+async fn behind(way: usize) -> (Gateway, HttpStub) {
+    let (mode, keys) = WAYS[way];
+    let stub = HttpStub::start_as(mode, 0, &[]).await;
+    let keys = format!("headers = {{ \"X-Team\" = \"platform\" }}\n{keys}");
+    let gw = Setup::secured().http("stub", &stub, &keys).start().await;
+    (gw, stub)
+}
+
+/// What the stub counted.
+async fn stats(stub: &HttpStub) -> Value {
+    let base = stub.url.replace("ws://", "http://");
+    let url: url::Url = base.parse().unwrap();
+    let stub = Actor::new(&url.origin().ascii_serialization(), None);
+    serde_json::from_str(&stub.try_get_any("/stats").await).unwrap()
+}
+
+#[rstest]
+#[tokio::test]
+async fn lists_calls_progress_and_questions_go_through(#[values(0, 1, 2)] way: usize) {
+    let (gw, stub) = behind(way).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    assert!(user.names("tools/list", "tools", "name").await.len() > 5);
+    assert!(
+        user.text("echo", json!({"text": "hi"}))
+            .await
+            .contains("hi")
+    );
+    let params = json!({"name": "notices", "arguments": {"n": 3}, "_meta": {"progressToken": "p"}});
+    let (_, exchange) = user.start("tools/call", params).await;
+    let (before, reply) = exchange.finish().await;
+    reply.expect("a result");
+    assert_eq!(before.len(), 3, "{before:?}");
+    let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    assert_eq!(question["method"], "elicitation/create");
+    let answer = json!({"action": "accept", "content": {"name": "Ada"}});
+    user.answer(&question, answer).await;
+    let result = exchange.finish().await.1.unwrap();
+    assert!(text_of(&result).contains("Ada"), "{result}");
+    let stats = stats(&stub).await;
+    assert_eq!(stats["headers"]["x-team"], "platform", "{stats}");
+    assert_eq!(stats["headers"].get("authorization"), None, "{stats}");
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn notices_outside_calls_reach_the_client(#[values(0, 2)] way: usize) {
+    let (gw, _stub) = behind(way).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let mut general = user.listen().await;
+    user.text("change_tools", json!({})).await;
+    general.until("notifications/tools/list_changed").await;
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_cancelled_call_is_cancelled_upstream(#[values(0, 2)] way: usize) {
+    let (gw, stub) = behind(way).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let id = user.next_id();
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+                      "params": {"name": "sleep", "arguments": {"ms": 60_000}}});
+    let waiting = user.post(&call);
+    let cancelling = async {
+        eventually("the call runs", async || {
+            (stats(&stub).await["running"] == 1).then_some(())
+        })
+        .await;
+        let params = json!({"requestId": id, "reason": "enough"});
+        user.notify("notifications/cancelled", params).await;
+    };
+    tokio::join!(waiting, cancelling);
+    eventually("the cancellation", async || {
+        let cancels = stats(&stub).await["cancels"].clone();
+        (cancels[0]["known"] == true && cancels[0]["params"]["reason"] == "enough").then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC H-07: reconnect, and initialize again.
+#[rstest]
+#[tokio::test]
+async fn a_broken_connection_fails_its_calls_and_the_next_call_opens_another(
+    #[values(0, 1, 2)] way: usize,
+) {
+    let (gw, stub) = behind(way).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    user.text("state_set", json!({"key": "a", "value": "b"}))
+        .await;
+    let broken = user.call("break_stream", json!({})).await.unwrap();
+    assert_eq!(broken["isError"], true, "{broken}");
+    user.text("echo", json!({"text": "again"})).await;
+    let stats = stats(&stub).await;
+    assert_eq!(stats["counts"]["initialize"], 2, "{stats}");
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
+async fn the_end_of_a_session_ends_its_upstream_connection(#[values(0, 2)] way: usize) {
+    let (gw, stub) = behind(way).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    user.text("echo", json!({"text": "hi"})).await;
+    assert_eq!(stats(&stub).await["sessions"], 1);
+    assert_eq!(user.delete().await, 204);
+    eventually("the upstream connection is closed", async || {
+        (stats(&stub).await["sessions"] == 0).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC H-06, X-01.
+#[tokio::test]
+async fn posts_never_go_to_another_origin() {
+    let thief = HttpStub::start_as("sse", 0, &[]).await;
+    let announce = thief.url.replace("/sse", "/messages?s=1");
+    let stub = HttpStub::start_as("sse", 0, &["--announce", &announce]).await;
+    let keys = "transport = \"sse\"\nheaders = { \"X-Key\" = \"secret\" }";
+    let gw = Setup::open().http("stub", &stub, keys).start().await;
+    let hello = crate::harness::http::initialize(1, "2025-11-25", &json!({}));
+    let refused = gw.anonymous().post("/mcp/stub", &[], &hello).await;
+    let error = refused.error().await;
+    let text = error["message"].as_str().unwrap().to_owned();
+    assert!(text.contains("another origin"), "{text}");
+    assert!(!text.contains("127.0.0.1"), "{text}");
+    let counts = stats(&thief).await["counts"].clone();
+    assert_eq!(counts.get("unknown_sessions"), None, "{counts}");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-05.
+#[tokio::test]
+async fn what_was_found_out_is_tried_first_the_next_time() {
+    let (gw, stub) = behind(1).await;
+    for name in ["alice", "bob"] {
+        let user = gw.principal(name).open("/mcp/stub").await;
+        user.text("echo", json!({"text": "hi"})).await;
+    }
+    let after_two = stats(&stub).await["counts"]["refused_posts"].clone();
+    let carol = gw.principal("carol").open("/mcp/stub").await;
+    carol.text("echo", json!({"text": "hi"})).await;
+    assert_eq!(stats(&stub).await["counts"]["refused_posts"], after_two);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_over_the_bound_breaks_the_socket_and_not_the_gateway() {
+    let stub = HttpStub::start_as("ws", 0, &[]).await;
+    let setup = Setup::open().http("stub", &stub, "");
+    let setup = setup.toml("[limits]\nupstream_message = \"64KiB\"");
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let big = user.call("big", json!({"bytes": 200_000})).await.unwrap();
+    assert_eq!(big["isError"], true, "{big}");
+    user.text("echo", json!({"text": "hi"})).await;
+    gw.stop().await;
+}
+
+// A real server of the old transport.
+#[tokio::test]
+async fn everything_over_the_old_transport_is_an_upstream() {
+    if !peers::are_installed() {
+        return;
+    }
+    let script = peers::module("@modelcontextprotocol/server-everything/dist/index.js");
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .port();
+    let home = tempfile::tempdir().unwrap();
+    let mut server = peers::command(&peers::node(), &[&script, "sse"], home.path());
+    let _server = server.env("PORT", port.to_string()).spawn().unwrap();
+    eventually("the server listens", async || {
+        tokio::net::TcpStream::connect(("127.0.0.1", port))
+            .await
+            .ok()
+    })
+    .await;
+    let url = format!("http://127.0.0.1:{port}/sse");
+    let gw = Setup::secured().url("everything", &url, "").start().await;
+    let user = gw.principal("user");
+    let options = json!({"url": format!("{}/mcp/everything", gw.url), "token": user.token()});
+    let tour = peers::script("clients/everything.mjs");
+    let steps = [
+        "tools",
+        "prompts",
+        "progress",
+        "sampling",
+        "elicitation_form",
+        "roots",
+    ];
+    peers::tour(&peers::node(), &[&tour, "1", &options.to_string()], &steps).await;
+    gw.stop().await;
+}
