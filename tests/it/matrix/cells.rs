@@ -41,14 +41,19 @@ impl Revision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Front {
     Streamable,
+    /// HTTP+SSE of 2024-11-05; newer clients speak over it as well.
+    Events,
+    Socket,
 }
 
 impl Front {
-    pub(super) const ALL: [Self; 1] = [Self::Streamable];
+    const ALL: [Self; 3] = [Self::Streamable, Self::Events, Self::Socket];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Streamable => "Streamable HTTP",
+            Self::Events => "HTTP+SSE",
+            Self::Socket => "WebSocket",
         }
     }
 }
@@ -64,7 +69,7 @@ pub(super) enum Back {
 }
 
 impl Back {
-    pub(super) const ALL: [Self; 3] = [Self::Stdio, Self::Json, Self::Sse];
+    const ALL: [Self; 3] = [Self::Stdio, Self::Json, Self::Sse];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -127,7 +132,13 @@ impl Cell {
                 }
             }
         }
+        cells.retain(|cell| cell.is_possible());
         cells
+    }
+
+    /// Only legacy sessions live on one connection.
+    fn is_possible(self) -> bool {
+        self.front == Front::Streamable || !self.client.is_modern()
     }
 
     /// A selection of [`Self::all`] in which every possible pair of values of two axes occurs.
@@ -170,10 +181,16 @@ impl Cell {
 
     /// The path of the endpoint.
     pub(super) fn path(self) -> String {
-        match self.shape {
-            Shape::Pure => format!("/mcp/{}", self.upstream_name()),
-            Shape::Merged => format!("/mcp/m-{}", self.upstream_name()),
-        }
+        let root = match self.front {
+            Front::Streamable => "mcp",
+            Front::Events => "sse",
+            Front::Socket => "ws",
+        };
+        let merged = match self.shape {
+            Shape::Pure => "",
+            Shape::Merged => "m-",
+        };
+        format!("/{root}/{merged}{}", self.upstream_name())
     }
 
     /// The name of a tool or prompt, as the endpoint shows it.
@@ -194,12 +211,7 @@ impl Cell {
 
     /// Somebody whom no other cell knows.
     pub(super) fn somebody(self, who: &str) -> String {
-        let Self { client, front, .. } = self;
-        let path = self.path();
-        format!(
-            "{who}-{client:?}-{front:?}-{}",
-            path.trim_start_matches('/')
-        )
+        format!("{who}-{:?}{}", self.client, self.path().replace('/', "-"))
     }
 }
 

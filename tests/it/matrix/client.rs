@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::cells::{Cell, R3, R4, R5, Revision};
+use super::cells::{Cell, Front, R3, R4, R5, Revision};
+use super::line::Line;
 use crate::harness::events::EventStream;
 use crate::harness::session::{Exchange, Reply, reply_of};
-use crate::harness::{Actor, Session, within};
+use crate::harness::{Actor, Answer as Answered, Session, within};
 
 const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -34,6 +35,8 @@ enum Wire {
     Session(Box<Session>),
     /// Streamable HTTP, every request by itself.
     Modern,
+    /// One connection for everything.
+    Line(Box<Line>),
 }
 
 /// What a client answers to a question, a result or an error object.
@@ -54,12 +57,15 @@ pub(super) struct Running {
     messages: mpsc::Receiver<Value>,
     /// The newest event id.
     pub(super) last_event: Arc<Mutex<Option<String>>>,
-    task: JoinHandle<()>,
+    /// Reads the connection, where it is the exchange's own.
+    task: Option<JoinHandle<()>>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
     }
 }
 
@@ -71,14 +77,26 @@ impl Running {
 }
 
 /// A stream of what concerns no call.
-pub(super) struct Ear(EventStream);
+pub(super) enum Ear<'a> {
+    Stream(EventStream),
+    Line(&'a Line),
+}
 
-impl Ear {
+impl Ear<'_> {
     /// Waits for a notice of `method`, unless it is in `heard` already.
     pub(super) async fn hears(&mut self, method: &str, heard: &[Value]) -> Value {
-        match heard.iter().find(|notice| notice["method"] == method) {
-            Some(notice) => notice.clone(),
-            None => self.0.until(method).await,
+        if let Some(notice) = heard.iter().find(|notice| notice["method"] == method) {
+            return notice.clone();
+        }
+        match self {
+            Self::Stream(stream) => stream.until(method).await,
+            Self::Line(line) => loop {
+                let mut general = line.general.lock().await;
+                let message = within("a notice", general.recv()).await.expect("a notice");
+                if message["method"] == method {
+                    return message;
+                }
+            },
         }
     }
 }
@@ -99,12 +117,16 @@ fn capabilities(revision: Revision) -> Value {
 
 impl Client {
     /// Connects `actor` as the client of `cell`.
-    pub(super) async fn open(actor: Actor, cell: Cell) -> Self {
+    pub(super) async fn open(actor: Actor, base: &str, cell: Cell) -> Self {
         let (path, revision) = (cell.path(), cell.client);
+        let capabilities = capabilities(revision);
         let wire = if revision.is_modern() {
             Wire::Modern
+        } else if cell.front != Front::Streamable {
+            let line = Line::open(&actor, base, cell, &capabilities).await;
+            assert_eq!(line.hello["protocolVersion"], revision.wire());
+            Wire::Line(Box::new(line))
         } else {
-            let capabilities = capabilities(revision);
             let session = actor.open_as(&path, revision.wire(), capabilities).await;
             assert_eq!(session.revision, revision.wire());
             Wire::Session(Box::new(session))
@@ -123,7 +145,15 @@ impl Client {
     pub(super) fn session(&self) -> &Session {
         match &self.wire {
             Wire::Session(session) => session,
-            Wire::Modern => panic!("a modern client has no session"),
+            _ => panic!("a client without a session id"),
+        }
+    }
+
+    /// The connection, of those that have one for everything.
+    pub(super) fn line(&self) -> &Line {
+        match &self.wire {
+            Wire::Line(line) => line,
+            _ => panic!("a client without a connection of its own"),
         }
     }
 
@@ -165,10 +195,19 @@ impl Client {
                 headers.extend(name.map(|key| ("mcp-name".to_owned(), text(&params[key]))));
                 headers
             }
+            Wire::Line(_) => Vec::new(),
         }
     }
 
-    async fn post(&self, message: &Value) -> crate::harness::Answer {
+    /// Sends a message that is no request; its HTTP status.
+    async fn tell(&self, message: Value) -> u16 {
+        match &self.wire {
+            Wire::Line(line) => line.send(message).await,
+            _ => self.post(&message).await.status(),
+        }
+    }
+
+    async fn post(&self, message: &Value) -> Answered {
         let headers = self.headers(message);
         let headers: Vec<_> = headers
             .iter()
@@ -178,9 +217,19 @@ impl Client {
     }
 
     /// Starts a request without waiting for anything.
-    pub(super) fn start(&self, method: &str, params: Value) -> Running {
+    pub(super) async fn start(&self, method: &str, params: Value) -> Running {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let message = self.message(Some(id), method, params);
+        if let Wire::Line(line) = &self.wire {
+            let messages = line.expect(id);
+            line.send(message).await;
+            return Running {
+                id,
+                messages,
+                last_event: Arc::default(),
+                task: None,
+            };
+        }
         let headers = self.headers(&message);
         let (actor, path) = (self.actor.clone(), self.path.clone());
         let (sender, messages) = mpsc::channel(1000);
@@ -210,7 +259,7 @@ impl Client {
             id,
             messages,
             last_event,
-            task,
+            task: Some(task),
         }
     }
 
@@ -228,7 +277,7 @@ impl Client {
         };
         let mut again = params.clone();
         for _ in 0..MAX_ROUNDS {
-            let mut running = self.start(method, again);
+            let mut running = self.start(method, again).await;
             self.follow(&mut running, &mut talk, &answer).await;
             let Ok(result) = &talk.reply else { return talk };
             if result["resultType"] != "input_required" {
@@ -267,7 +316,7 @@ impl Client {
                         Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
                         Err(error) => json!({"jsonrpc": "2.0", "id": id, "error": error}),
                     };
-                    assert_eq!(self.post(&reply).await.status(), 202);
+                    assert_eq!(self.tell(reply).await, 202);
                     talk.questions.push(message);
                 }
                 (Some(_), None) => talk.notices.push(message),
@@ -296,9 +345,7 @@ impl Client {
 
     /// Sends a notification; its HTTP status.
     pub(super) async fn notify(&self, method: &str, params: Value) -> u16 {
-        self.post(&self.message(None, method, params))
-            .await
-            .status()
+        self.tell(self.message(None, method, params)).await
     }
 
     /// All pages of a list.
@@ -329,15 +376,18 @@ impl Client {
     }
 
     /// Opens the stream for changes of lists and of these resources.
-    pub(super) async fn listen(&self, uris: &[String]) -> Ear {
-        if let Wire::Session(session) = &self.wire {
+    pub(super) async fn listen(&self, uris: &[String]) -> Ear<'_> {
+        if !self.revision.is_modern() {
             for uri in uris {
-                let done = self
-                    .request("resources/subscribe", json!({ "uri": uri }))
-                    .await;
+                let params = json!({ "uri": uri });
+                let done = self.request("resources/subscribe", params).await;
                 done.expect("a subscription");
             }
-            return Ear(session.listen().await);
+        }
+        match &self.wire {
+            Wire::Session(session) => return Ear::Stream(session.listen().await),
+            Wire::Line(line) => return Ear::Line(line),
+            Wire::Modern => {}
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let wanted = json!({
@@ -355,7 +405,7 @@ impl Client {
             json!(uris),
             "{acknowledged}"
         );
-        Ear(events)
+        Ear::Stream(events)
     }
 
     /// Says goodbye, where the revision has a word for it.

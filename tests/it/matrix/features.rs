@@ -98,6 +98,7 @@ features! {
     Slow "the upstream is silent longer than `idle_timeout`",
     StolenSession "another user sends the session id",
     StolenEvent "another user sends an event id",
+    StolenUrl "another user posts to the message URL",
     StolenCursor "another user sends a cursor",
     StolenState "another user sends a request state",
 }
@@ -129,13 +130,13 @@ impl Place {
 
     /// A key of the ledger that nobody else uses.
     fn key(&self, what: &str) -> String {
-        self.cell.somebody(what).replace('/', "-")
+        self.cell.somebody(what)
     }
 }
 
 async fn connect(world: &World, cell: Cell, who: &str) -> Client {
     let actor = world.gw.principal(&cell.somebody(who));
-    Client::open(actor, cell).await
+    Client::open(actor, &world.gw.url, cell).await
 }
 
 /// Tries a feature.
@@ -170,6 +171,7 @@ pub(super) async fn observe(feature: Feature, place: Place) -> Outcome {
         Feature::Slow => endings::slow(&place).await,
         Feature::StolenSession => handles::session(&place).await,
         Feature::StolenEvent => handles::event(&place).await,
+        Feature::StolenUrl => handles::url(&place).await,
         Feature::StolenCursor => handles::cursor(&place).await,
         Feature::StolenState => handles::state(&place).await,
     }

@@ -5,6 +5,7 @@
 mod cells;
 mod client;
 mod features;
+mod line;
 mod rules;
 mod table;
 mod world;

@@ -1,6 +1,6 @@
 //! What must come of each feature in each cell, computed from the revisions: BRIDGING §2, §3, §6.
 
-use super::cells::{Back, Cell, R3, R4, R5, Shape};
+use super::cells::{Back, Cell, Front, R3, R4, R5, Shape};
 use super::features::{Feature, Outcome};
 
 /// What must come of a feature in a cell.
@@ -39,12 +39,13 @@ fn gap(_feature: Feature, _cell: Cell) -> Option<(Outcome, &'static str)> {
 fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
     let Cell {
         client,
+        front,
         upstream,
         back,
         shape,
-        ..
     } = cell;
     let modern = client.is_modern();
+    let streamable = front == Front::Streamable;
     let works = Some((Outcome::Works, ""));
     match feature {
         Feature::Lists
@@ -72,9 +73,10 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
         Feature::SamplingRefused => works,
         Feature::CancelNotice if modern => Some((Outcome::RunsOn, CLOSE_CANCELS)),
         Feature::CancelNotice => Some((Outcome::Cancelled, "")),
+        Feature::CancelClose if !streamable => Some((Outcome::Cancelled, SESSION_OVER)),
         Feature::CancelClose if modern => Some((Outcome::Cancelled, "")),
         Feature::CancelClose => Some((Outcome::RunsOn, MAY_COME_BACK)),
-        Feature::CancelEnd => (!modern).then_some((Outcome::Cancelled, "")),
+        Feature::CancelEnd => (streamable && !modern).then_some((Outcome::Cancelled, "")),
         Feature::NoResource if modern => Some((Outcome::Error(-32602), NOT_FOUND)),
         Feature::NoResource => Some((Outcome::Error(-32002), NOT_FOUND)),
         Feature::NoTool => Some((Outcome::Error(-32602), "")),
@@ -85,9 +87,13 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
             (back == Back::Stdio || !upstream.is_modern()).then_some((Outcome::Works, ""))
         }
         Feature::Slow => Some((Outcome::ToolError, TIMEOUT)),
-        Feature::StolenSession => (!modern).then_some((Outcome::Status(404), AS_UNKNOWN)),
-        Feature::StolenEvent => {
-            (!modern && back != Back::Json).then_some((Outcome::Status(404), AS_UNKNOWN))
+        Feature::StolenSession => {
+            (streamable && !modern).then_some((Outcome::Status(404), AS_UNKNOWN))
+        }
+        Feature::StolenEvent => (streamable && !modern && back != Back::Json)
+            .then_some((Outcome::Status(404), AS_UNKNOWN)),
+        Feature::StolenUrl => {
+            (front == Front::Events).then_some((Outcome::Status(404), AS_UNKNOWN))
         }
         // A merged list has one page.
         Feature::StolenCursor => {
@@ -112,6 +118,7 @@ const UNATTRIBUTED: &str = "a log message that names no call cannot be given to 
 const NO_ERROR: &str = "the upstream can only be answered with a result, so the call fails";
 const CLOSE_CANCELS: &str = "a posted notification could name anybody's call; closing cancels";
 const MAY_COME_BACK: &str = "the client may come back with `Last-Event-ID`";
+const SESSION_OVER: &str = "the connection is the session";
 const NOT_FOUND: &str = "-32602 since 2026-07-28, -32002 before";
 const LOST: &str = "whether the call ran is unknown, so it is not repeated";
 const NO_401: &str = "what is between the gateway and its upstream is no challenge to the client";

@@ -37,6 +37,7 @@ impl World {
         let (started, twin) = tokio::join!(started, HttpStub::start(&["--name", TWIN]));
         let keys = format!("idle_timeout = \"{IDLE_TIMEOUT}\"");
         let mut setup = Setup::secured()
+            .server("[server.sse]\nenabled = true\n[server.websocket]\nenabled = true")
             .toml("[limits]\nrate = \"5000/s\"")
             .toml("[stdio]\nmax_children = 1000")
             .http(TWIN, &twin, "");

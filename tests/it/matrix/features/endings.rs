@@ -5,18 +5,20 @@ use serde_json::json;
 use super::basics::failure;
 use super::{Outcome, Place};
 use crate::harness::session::text_of;
-use crate::matrix::cells::Back;
+use crate::matrix::cells::{Back, Front};
 use crate::matrix::client::{Client, Running};
 
 /// Starts a call that lasts and waits until it runs.
 async fn linger(place: &Place, client: &Client, key: &str) -> Running {
-    let running = client.start(
-        "tools/call",
-        json!({
-            "name": place.cell.name("linger"), "arguments": { "key": key },
-            "_meta": {"progressToken": key},
-        }),
-    );
+    let running = client
+        .start(
+            "tools/call",
+            json!({
+                "name": place.cell.name("linger"), "arguments": { "key": key },
+                "_meta": {"progressToken": key},
+            }),
+        )
+        .await;
     assert_eq!(place.world.state(key).await, "running");
     running
 }
@@ -47,8 +49,9 @@ pub(super) async fn cancel_notice(place: &Place) -> Outcome {
 }
 
 pub(super) async fn cancel_close(place: &Place) -> Outcome {
-    let (key, client) = (place.key("close"), &place.client);
-    let mut running = linger(place, client, &key).await;
+    let key = place.key("close");
+    let client = place.other("closes").await;
+    let mut running = linger(place, &client, &key).await;
     // Where the upstream can say something before its reply, the stream is open.
     let is_open = place.cell.back != Back::Json;
     if is_open {
@@ -58,6 +61,10 @@ pub(super) async fn cancel_close(place: &Place) -> Outcome {
     let id = running.id;
     let last_event = running.last_event.lock().unwrap().clone();
     drop(running);
+    if place.cell.front != Front::Streamable {
+        drop(client);
+        return end(place, &key).await;
+    }
     if client.revision.is_modern() {
         return end(place, &key).await;
     }
@@ -129,10 +136,11 @@ pub(super) async fn slow(place: &Place) -> Outcome {
     let key = place.key("slow");
     let client = place.other("waits").await;
     let params = json!({"name": place.cell.name("linger"), "arguments": { "key": key }});
+    let bystander = place.other("bystands").await;
     let (reply, ()) = tokio::join!(client.request("tools/call", params), async {
         place.world.state(&key).await;
         // Nobody else waits.
-        let echoed = place.client.call(&place.cell.name("echo"), json!({})).await;
+        let echoed = bystander.call(&place.cell.name("echo"), json!({})).await;
         assert_eq!(failure(&echoed), Outcome::Works);
     });
     assert_eq!(
@@ -141,5 +149,6 @@ pub(super) async fn slow(place: &Place) -> Outcome {
         "the upstream is told"
     );
     client.end().await;
+    bystander.end().await;
     failure(&reply)
 }

@@ -19,13 +19,16 @@ pub(super) async fn session(place: &Place) -> Outcome {
 
 pub(super) async fn event(place: &Place) -> Outcome {
     let stranger = place.other("thief").await;
-    let mut running = place.client.start(
-        "tools/call",
-        json!({
-            "name": place.cell.name("notices"), "arguments": {"n": 1},
-            "_meta": {"progressToken": 1},
-        }),
-    );
+    let mut running = place
+        .client
+        .start(
+            "tools/call",
+            json!({
+                "name": place.cell.name("notices"), "arguments": {"n": 1},
+                "_meta": {"progressToken": 1},
+            }),
+        )
+        .await;
     while running.next().await.is_some() {}
     let event = running
         .last_event
@@ -36,6 +39,13 @@ pub(super) async fn event(place: &Place) -> Outcome {
     // Its owner is let in.
     assert_eq!(place.client.session().resume(&event).await.status(), 200);
     Outcome::Status(stranger.session().resume(&event).await.status())
+}
+
+pub(super) async fn url(place: &Place) -> Outcome {
+    let stranger = place.other("thief").await;
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let url = place.client.line().url();
+    Outcome::Status(stranger.actor.post(url, &[], &message).await.status())
 }
 
 pub(super) async fn cursor(place: &Place) -> Outcome {
@@ -54,7 +64,7 @@ pub(super) async fn cursor(place: &Place) -> Outcome {
 pub(super) async fn state(place: &Place) -> Outcome {
     let stranger = place.other("thief").await;
     let params = json!({"name": place.cell.name("ask_form"), "arguments": {}});
-    let mut running = place.client.start("tools/call", params.clone());
+    let mut running = place.client.start("tools/call", params.clone()).await;
     let interim = loop {
         let message = running.next().await.expect("an interim result");
         if message.get("method").is_none() {
