@@ -149,7 +149,13 @@ pub(super) fn effective(declared: &str) -> ClientCapabilities {
     let kept: Vec<String> = members
         .iter()
         .filter(|(name, _)| name != "tasks")
-        .map(|(name, value)| format!("{}:{value}", json::quote(name)))
+        .map(|(name, value)| match &**name {
+            "extensions" => format!(
+                "\"extensions\":{}",
+                merge::capabilities::without_tasks(value)
+            ),
+            name => format!("{}:{value}", json::quote(name)),
+        })
         .collect();
     ClientCapabilities::read(Bytes::from(format!("{{{}}}", kept.join(","))))
 }

@@ -77,9 +77,26 @@ pub fn projected(capabilities: &str, revision: Revision) -> String {
         _ => true,
     });
     let members: Vec<String> = kept
-        .map(|(name, value)| format!("{}:{value}", json::quote(&name)))
+        .map(|(name, value)| match &*name {
+            "extensions" => format!("\"extensions\":{}", without_tasks(value)),
+            name => format!("{}:{value}", json::quote(name)),
+        })
         .collect();
     format!("{{{}}}", members.join(","))
+}
+
+/// The extensions of a client or a server but tasks, whose ids we do not map (SPEC M-52).
+#[must_use]
+pub fn without_tasks(extensions: &str) -> String {
+    let Ok(members) = json::members(extensions) else {
+        return extensions.to_owned();
+    };
+    let kept: Vec<String> = members
+        .iter()
+        .filter(|(name, _)| name != "io.modelcontextprotocol/tasks")
+        .map(|(name, value)| format!("{}:{value}", json::quote(name)))
+        .collect();
+    format!("{{{}}}", kept.join(","))
 }
 
 /// Members of an object; none of anything else.
@@ -148,6 +165,11 @@ mod tests {
         assert_eq!(
             projected(text, Revision::V2025_11_25),
             r#"{"tools":{"x":1.0},"completions":{},"experimental":{"e":{}}}"#
+        );
+        let text = r#"{"extensions":{"io.modelcontextprotocol/tasks":{},"v/x":{"a":1}}}"#;
+        assert_eq!(
+            projected(text, Revision::V2026_07_28),
+            r#"{"extensions":{"v/x":{"a":1}}}"#
         );
     }
 }
