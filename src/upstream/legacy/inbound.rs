@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{Connection, may_ask_unattributed};
 use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
-use crate::protocol::{Message, RequestId, json};
+use crate::protocol::{Era, Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::activity::Activity;
 use crate::upstream::lock;
@@ -82,7 +82,9 @@ impl Connection {
             return None;
         }
         let pending = lock(&self.pending);
-        let one = self.settings.exclusive || pending.len() == 1;
+        // A modern client runs calls side by side and must see no message of another one (SPEC M-42).
+        let guesses = self.settings.exclusive && self.settings.offer.era() == Era::Legacy;
+        let one = guesses || pending.len() == 1;
         pending
             .iter()
             .filter(|(_, p)| p.link.is_some() && one)
