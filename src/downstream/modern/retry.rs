@@ -57,11 +57,10 @@ pub(super) fn read(parking: &Parking, asker: &Asker, message: &Message) -> Resul
     }
 }
 
-/// The request without what only its way to us needed.
+/// The request without what only its way to us needed; nothing when it brings no state. Answers
+/// without one are for an upstream that keeps none.
 pub(super) fn without_answers(message: &Message) -> Option<Bytes> {
-    if message.param(ANSWERS).is_none() && message.param(STATE).is_none() {
-        return None;
-    }
+    message.param(STATE)?;
     let edit = message.edit().remove_param(ANSWERS).remove_param(STATE);
     Some(edit.finish())
 }

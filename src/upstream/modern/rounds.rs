@@ -45,7 +45,7 @@ impl ModernLink {
                 return Ok(stale());
             }
             Some(resumption) => resumed(resumption),
-            None => Inputs::default(),
+            None => unprompted(trip),
         };
         let mut pace = PACE_FIRST;
         for _ in 0..=MAX_ROUNDS {
@@ -177,6 +177,18 @@ fn kind(reply: &Message, trip: &Trip<'_>) -> Result<Kind, LinkError> {
             let other: String = other.chars().take(64).collect();
             Err(LinkError::Invalid(format!("unknown resultType {other}")))
         }
+    }
+}
+
+/// Answers that a modern client sends to a question which nobody put: the upstream's business.
+fn unprompted(trip: &Trip<'_>) -> Inputs {
+    let may = trip.call.revision.era() == Era::Modern && MAY_ASK.contains(&trip.method());
+    let given = trip.call.message.param("inputResponses");
+    Inputs {
+        responses: given
+            .filter(|given| may && given.starts_with('{'))
+            .map(str::to_owned),
+        state: None,
     }
 }
 
