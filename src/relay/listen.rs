@@ -10,13 +10,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::Relay;
 use crate::call::{
-    Asked, Call, ClientCapabilities, DownstreamLink, Notice, NoticeKind, Principal, Round,
+    Asked, Call, ClientCapabilities, Declared, DownstreamLink, Notice, NoticeKind, Principal,
+    Round, UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::protocol::{Revision, json};
 use crate::session::{Session, is_below};
 use crate::telemetry::trace::TraceContext;
 
+/// How long the stream for changes of an upstream may take to open, and how often it is looked for.
+const HEARING_WAIT: Duration = Duration::from_secs(1);
+const HEARING_POLL: Duration = Duration::from_millis(5);
 /// Resources that one visit follows.
 const FOLLOWED: usize = 1024;
 
@@ -72,28 +76,14 @@ impl Relay {
     /// Waits for upstreams no longer than `mcp.connect_wait`: late ones join silently.
     pub async fn listen_all(&self, session: &Arc<Session>, asked: &Filter) -> Filter {
         let wait = self.parts.settings.mcp.connect_wait;
-        let all = session
-            .endpoint
-            .upstreams
-            .iter()
-            .map(|upstream| async move {
-                let link = self.link(session, upstream).ok()?;
-                link.listen(true);
-                let (sender, receiver) = tokio::sync::oneshot::channel();
-                self.parts.tasks.spawn_service(async move {
-                    drop(sender.send(link.open().await));
-                });
-                tokio::time::timeout(wait, receiver).await.ok()?.ok()?.ok()
-            });
-        let declared = join_all(all).await;
+        let upstreams = session.endpoint.upstreams.iter();
+        let all = upstreams.map(|upstream| self.listen_one(session, upstream, asked, wait));
+        let known = join_all(all).await;
         // Whose upstreams come and go can always say that something has changed.
         let merged = !self.is_pure(&session.endpoint);
         let announces = |what| {
-            merged
-                || declared.iter().flatten().any(|declared| {
-                    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-                    member(text, what).and_then(|list| member(list, "listChanged")) == Some("true")
-                })
+            let mut heard = known.iter().flatten();
+            merged || heard.any(|declared| announces(declared, what))
         };
         Filter {
             tools: asked.tools && announces("tools"),
@@ -101,6 +91,37 @@ impl Relay {
             resources: asked.resources && announces("resources"),
             uris: Vec::new(),
         }
+    }
+
+    /// Listens to one upstream; what it declares, when its changes can be heard now.
+    async fn listen_one(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        asked: &Filter,
+        wait: Duration,
+    ) -> Option<Arc<Declared>> {
+        let link = self.link(session, upstream).ok()?;
+        link.listen(true);
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let opening = Arc::clone(&link);
+        self.parts.tasks.spawn_service(async move {
+            drop(sender.send(opening.open().await));
+        });
+        let opened = tokio::time::timeout(wait, receiver).await;
+        let declared = opened.ok()?.ok()?.ok()?;
+        let lists = [
+            (asked.tools, "tools"),
+            (asked.prompts, "prompts"),
+            (asked.resources, "resources"),
+        ];
+        let needed = lists
+            .into_iter()
+            .any(|(asked, what)| asked && announces(&declared, what));
+        if needed || !asked.uris.is_empty() {
+            return is_heard(&*link).await.then_some(declared);
+        }
+        None
     }
 
     /// Follows a resource for one more subscription of a visit; `false` when its upstream does not
@@ -185,6 +206,22 @@ impl Relay {
             param_headers: None,
         })
     }
+}
+
+fn announces(declared: &Declared, what: &str) -> bool {
+    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    member(text, what).and_then(|list| member(list, "listChanged")) == Some("true")
+}
+
+/// Waits until changes can be heard from an upstream: its stream for them takes a moment to open,
+/// and some have none (SPEC M-75).
+async fn is_heard(link: &dyn UpstreamLink) -> bool {
+    let heard = async {
+        while link.hearing().is_none() {
+            tokio::time::sleep(HEARING_POLL).await;
+        }
+    };
+    tokio::time::timeout(HEARING_WAIT, heard).await.is_ok()
 }
 
 fn member<'t>(object: &'t str, name: &str) -> Option<&'t str> {
