@@ -135,3 +135,67 @@ impl EraCell {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn cell(era: &str) -> EraCell {
+        let text = format!(
+            "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\nera = {era:?}\n"
+        );
+        let config = config::parse(&text, "test.toml", &|_| None).unwrap();
+        EraCell::new(config.upstreams.first().unwrap())
+    }
+
+    fn modern() -> Verdict {
+        Verdict::Modern(Arc::new(Declared {
+            revision: Revision::V2026_07_28,
+            capabilities: Bytes::from_static(b"{}"),
+            server_info: Bytes::from_static(b"{}"),
+            instructions: None,
+        }))
+    }
+
+    const HOUR: Duration = Duration::from_hours(1);
+
+    // SPEC U-07: a stale "modern" fails loudly, a stale "legacy" never fails.
+    #[tokio::test(start_paused = true)]
+    async fn legacy_is_believed_for_a_while_and_modern_until_evidence() {
+        let cell = cell("auto");
+        cell.learn(&Verdict::Legacy);
+        tokio::time::advance(Duration::from_mins(59)).await;
+        assert!(matches!(cell.believed(), Some(Verdict::Legacy)));
+        tokio::time::advance(Duration::from_mins(1)).await;
+        assert!(cell.believed().is_none());
+        cell.learn(&modern());
+        tokio::time::advance(HOUR * 24).await;
+        assert!(matches!(cell.believed(), Some(Verdict::Modern(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn evidence_makes_us_ask_again_but_not_at_every_call() {
+        let cell = cell("auto");
+        cell.learn(&Verdict::Legacy);
+        assert!(!cell.may_reconsider(), "it was found out just now");
+        tokio::time::advance(RECONSIDER).await;
+        assert!(cell.may_reconsider());
+        assert!(!cell.may_reconsider());
+        tokio::time::advance(RECONSIDER).await;
+        assert!(cell.may_reconsider());
+    }
+
+    // A handshake never offers a modern revision, and offers a pinned one to everybody (SPEC L-01).
+    #[test]
+    fn what_a_handshake_offers_is_legacy() {
+        let offer = |era: &str, wanted| cell(era).offer(wanted);
+        let (old, new) = (Revision::V2024_11_05, Revision::V2026_07_28);
+        assert_eq!(offer("auto", old), old);
+        assert_eq!(offer("auto", new), Revision::V2025_11_25);
+        assert_eq!(offer("legacy", new), Revision::V2025_11_25);
+        assert_eq!(offer("2025-06-18", new), Revision::V2025_06_18);
+        assert_eq!(offer("2025-06-18", old), Revision::V2025_06_18);
+    }
+}

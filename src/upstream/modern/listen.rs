@@ -2,8 +2,10 @@
 //! the sessions at the link want. A filter never changes: a new stream is opened before the old
 //! one is closed. Spec: SPEC M-70…M-75, D-06; BRIDGING §3.4.
 
+mod filter;
+mod sink;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,11 +14,13 @@ use bytes::Bytes;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use self::filter::{Filter, announced, params};
+use self::sink::ForgetTools;
+pub(super) use self::sink::Sink;
 use super::ModernLink;
 use super::discover;
 use super::flight::{Flight, For};
-use super::inbound::unmarked;
-use crate::call::{Declared, Intake, Notice, NoticeKind, Reply};
+use crate::call::{Declared, Notice, NoticeKind, Reply};
 use crate::protocol::{Message, json};
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
@@ -31,20 +35,6 @@ const REOPEN_LONGEST: Duration = Duration::from_mins(1);
 const REOPEN_GRACEFUL: Duration = Duration::from_secs(1);
 /// URIs of one filter at most.
 const MAX_URIS: usize = 1024;
-
-/// The kinds of lists, and how a filter names them.
-const LISTS: [(&str, &str); 3] = [
-    ("tools", "toolsListChanged"),
-    ("prompts", "promptsListChanged"),
-    ("resources", "resourcesListChanged"),
-];
-
-/// What one stream asks for.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Filter {
-    lists: Vec<&'static str>,
-    uris: BTreeSet<String>,
-}
 
 /// What the sessions at the link want.
 #[derive(Debug, Default)]
@@ -134,52 +124,6 @@ impl Listening {
             honoured,
             failed,
         });
-    }
-}
-
-/// Takes the messages of one stream.
-#[derive(Debug)]
-pub(super) struct Sink {
-    upstream: Arc<str>,
-    intake: Arc<dyn Intake>,
-    acknowledged: Mutex<Option<oneshot::Sender<BTreeSet<String>>>>,
-    ended: CancellationToken,
-    /// Told when the tools changed.
-    forget_tools: Box<ForgetTools>,
-    /// Whether a child is kept for it.
-    pub(super) keeps_busy: bool,
-}
-
-struct ForgetTools(Box<dyn Fn() + Send + Sync>);
-
-impl std::fmt::Debug for ForgetTools {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ForgetTools")
-    }
-}
-
-impl Sink {
-    /// Takes a notification that carries our subscription.
-    pub(super) fn take(&self, method: &str, kind: NoticeKind, message: &Message) {
-        if method == "notifications/subscriptions/acknowledged" {
-            if let Some(acknowledged) = lock(&self.acknowledged).take() {
-                drop(acknowledged.send(honoured(message)));
-            }
-            return;
-        }
-        match kind {
-            NoticeKind::ListChanged { what: "tools" } => (self.forget_tools.0)(),
-            NoticeKind::ListChanged { .. } | NoticeKind::ResourceUpdated { .. } => {}
-            // Nothing else was asked for (SPEC M-71).
-            _ => return,
-        }
-        let bytes = unmarked(message);
-        self.intake.notice(&self.upstream, Notice { kind, bytes });
-    }
-
-    /// The upstream ends the stream.
-    pub(super) fn end(&self) {
-        self.ended.cancel();
     }
 }
 
@@ -376,7 +320,7 @@ impl ModernLink {
             intake: Arc::clone(&self.settings.intake),
             acknowledged: Mutex::new(Some(acknowledge)),
             ended: CancellationToken::new(),
-            forget_tools: Box::new(ForgetTools(Box::new(move || schemas.forget(owner)))),
+            forget_tools: ForgetTools(Box::new(move || schemas.forget(owner))),
             keeps_busy: self.listening.wants_lists(),
         });
         let flight = Flight::new(
@@ -437,60 +381,6 @@ impl ModernLink {
             intake.notice(&self.settings.name, notice);
         }
     }
-}
-
-/// The lists whose changes an upstream announces.
-fn announced(declared: &Declared) -> Vec<&'static str> {
-    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-    let capabilities = json::members(text).unwrap_or_default();
-    let announces = |what: &str| {
-        let found = capabilities.iter().find(|(name, _)| name == what);
-        let members = found.and_then(|(_, text)| json::members(text).ok());
-        members
-            .unwrap_or_default()
-            .iter()
-            .any(|(name, value)| name == "listChanged" && *value == "true")
-    };
-    LISTS
-        .iter()
-        .map(|(what, _)| *what)
-        .filter(|what| announces(what))
-        .collect()
-}
-
-/// JSON text of the members of `params`.
-fn params(filter: &Filter) -> String {
-    let mut members = Vec::new();
-    for (what, flag) in LISTS {
-        if filter.lists.contains(&what) {
-            members.push(format!(r#""{flag}":true"#));
-        }
-    }
-    if !filter.uris.is_empty() {
-        let mut uris = String::new();
-        for uri in &filter.uris {
-            let comma = if uris.is_empty() { "" } else { "," };
-            // Writing to a string does not fail.
-            let _ = write!(uris, "{comma}{}", json::quote(uri));
-        }
-        members.push(format!(r#""resourceSubscriptions":[{uris}]"#));
-    }
-    format!(r#""notifications":{{{}}}"#, members.join(","))
-}
-
-/// The URIs that an acknowledgement honours.
-fn honoured(message: &Message) -> BTreeSet<String> {
-    let filter = message.param("notifications").unwrap_or("{}");
-    let members = json::members(filter).unwrap_or_default();
-    let uris = members
-        .iter()
-        .find(|(name, _)| name == "resourceSubscriptions")
-        .and_then(|(_, array)| json::elements(array).ok())
-        .unwrap_or_default();
-    uris.into_iter()
-        .filter_map(json::string)
-        .map(std::borrow::Cow::into_owned)
-        .collect()
 }
 
 fn refusal(reply: &Message) -> String {

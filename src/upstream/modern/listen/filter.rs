@@ -1,0 +1,117 @@
+//! What a `subscriptions/listen` asks for, and what its acknowledgement grants.
+//! Spec: MCP 2026-07-28, subscriptions; SPEC M-70, M-71.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use crate::call::Declared;
+use crate::protocol::{Message, json};
+
+/// The kinds of lists, and how a filter names them.
+const LISTS: [(&str, &str); 3] = [
+    ("tools", "toolsListChanged"),
+    ("prompts", "promptsListChanged"),
+    ("resources", "resourcesListChanged"),
+];
+
+/// What one stream asks for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Filter {
+    pub(super) lists: Vec<&'static str>,
+    pub(super) uris: BTreeSet<String>,
+}
+
+/// The lists whose changes an upstream announces.
+pub(super) fn announced(declared: &Declared) -> Vec<&'static str> {
+    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    let capabilities = json::members(text).unwrap_or_default();
+    let announces = |what: &str| {
+        let found = capabilities.iter().find(|(name, _)| name == what);
+        let members = found.and_then(|(_, text)| json::members(text).ok());
+        members
+            .unwrap_or_default()
+            .iter()
+            .any(|(name, value)| name == "listChanged" && *value == "true")
+    };
+    LISTS
+        .iter()
+        .map(|(what, _)| *what)
+        .filter(|what| announces(what))
+        .collect()
+}
+
+/// JSON text of the members of `params`.
+pub(super) fn params(filter: &Filter) -> String {
+    let mut members = Vec::new();
+    for (what, flag) in LISTS {
+        if filter.lists.contains(&what) {
+            members.push(format!(r#""{flag}":true"#));
+        }
+    }
+    if !filter.uris.is_empty() {
+        let mut uris = String::new();
+        for uri in &filter.uris {
+            let comma = if uris.is_empty() { "" } else { "," };
+            // Writing to a string does not fail.
+            let _ = write!(uris, "{comma}{}", json::quote(uri));
+        }
+        members.push(format!(r#""resourceSubscriptions":[{uris}]"#));
+    }
+    format!(r#""notifications":{{{}}}"#, members.join(","))
+}
+
+/// The URIs that an acknowledgement honours.
+pub(super) fn honoured(message: &Message) -> BTreeSet<String> {
+    let filter = message.param("notifications").unwrap_or("{}");
+    let members = json::members(filter).unwrap_or_default();
+    let uris = members
+        .iter()
+        .find(|(name, _)| name == "resourceSubscriptions")
+        .and_then(|(_, array)| json::elements(array).ok())
+        .unwrap_or_default();
+    uris.into_iter()
+        .filter_map(json::string)
+        .map(std::borrow::Cow::into_owned)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::protocol::Revision;
+
+    #[test]
+    fn only_what_the_upstream_announces_is_asked_for() {
+        let capabilities =
+            r#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
+        let declared = Declared {
+            revision: Revision::V2026_07_28,
+            capabilities: Bytes::from_static(capabilities.as_bytes()),
+            server_info: Bytes::from_static(b"{}"),
+            instructions: None,
+        };
+        assert_eq!(announced(&declared), ["tools"]);
+    }
+
+    #[test]
+    fn a_filter_names_only_what_is_wanted() {
+        let filter = Filter {
+            lists: vec!["tools", "resources"],
+            uris: ["file:///b", "file:///\"a\""].map(str::to_owned).into(),
+        };
+        assert_eq!(
+            params(&filter),
+            r#""notifications":{"toolsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["file:///\"a\"","file:///b"]}"#
+        );
+        assert_eq!(params(&Filter::default()), r#""notifications":{}"#);
+    }
+
+    #[test]
+    fn an_acknowledgement_says_which_uris_are_honoured() {
+        let text = r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["a",7,"b"]}}}"#;
+        let message = Message::parse(text.into(), 128).unwrap();
+        assert_eq!(honoured(&message), ["a", "b"].map(str::to_owned).into());
+    }
+}
