@@ -1,6 +1,7 @@
 //! Upstreams of 2026-07-28 behind a legacy client. The stub checks every request strictly, so that
 //! a call that works has all the headers and members that it needs.
 
+mod both;
 mod calls;
 mod era;
 mod notices;
