@@ -232,6 +232,9 @@ async fn modern_post(
         world.count("tool hang_up");
         return Some(broken());
     }
+    if message["params"]["name"] == "unauthorized" {
+        return Some(unauthorized());
+    }
     let stream = Stream::new(None);
     let key = world.modern.key();
     let gone = Gone {

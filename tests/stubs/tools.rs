@@ -126,11 +126,7 @@ const TOOLS: &[Tool] = &[
         "Lasts until the ledger lets it go; the ledger says how it went",
         &["key$"],
     ),
-    (
-        "hang_up",
-        "Over HTTP breaks the connection, over stdio exits",
-        &[],
-    ),
+    ("hang_up", "Breaks the connection, over stdio exits", &[]),
     ("unauthorized", "Over HTTP answers with status 401", &[]),
     ("answer_twice", "Sends its reply twice", &[]),
     (

@@ -20,6 +20,8 @@ pub(super) enum Revision {
 pub(super) use Revision::{R1, R2, R3, R4, R5};
 
 impl Revision {
+    const ALL: [Self; 5] = [R1, R2, R3, R4, R5];
+
     /// The wire form.
     pub(super) fn wire(self) -> &'static str {
         match self {
@@ -66,16 +68,27 @@ pub(super) enum Back {
     Json,
     /// Streamable HTTP that answers every POST with an event stream.
     Sse,
+    /// HTTP+SSE of 2024-11-05.
+    Events,
+    Socket,
 }
 
 impl Back {
-    const ALL: [Self; 3] = [Self::Stdio, Self::Json, Self::Sse];
+    const ALL: [Self; 5] = [
+        Self::Stdio,
+        Self::Json,
+        Self::Sse,
+        Self::Events,
+        Self::Socket,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Stdio => "stdio",
             Self::Json => "HTTP, JSON",
             Self::Sse => "HTTP, SSE",
+            Self::Events => "HTTP+SSE",
+            Self::Socket => "WebSocket",
         }
     }
 
@@ -85,6 +98,8 @@ impl Back {
             Self::Stdio => "stdio",
             Self::Json => "json",
             Self::Sse => "sse",
+            Self::Events => "old",
+            Self::Socket => "ws",
         }
     }
 }
@@ -115,9 +130,9 @@ impl Cell {
     /// Every cell that can be.
     pub(super) fn all() -> Vec<Self> {
         let mut cells = Vec::new();
-        for client in CLIENTS {
+        for client in Revision::ALL {
             for front in Front::ALL {
-                for upstream in UPSTREAMS {
+                for upstream in Revision::ALL {
                     for back in Back::ALL {
                         for shape in [Shape::Pure, Shape::Merged] {
                             cells.push(Self {
@@ -138,7 +153,9 @@ impl Cell {
 
     /// Only legacy sessions live on one connection.
     fn is_possible(self) -> bool {
-        self.front == Front::Streamable || !self.client.is_modern()
+        let front = self.front == Front::Streamable || !self.client.is_modern();
+        let connection = matches!(self.back, Back::Events | Back::Socket);
+        front && !(connection && self.upstream.is_modern())
     }
 
     /// A selection of [`Self::all`] in which every possible pair of values of two axes occurs.
@@ -231,11 +248,6 @@ impl std::fmt::Display for Cell {
         )
     }
 }
-
-/// The revisions that clients speak here.
-const CLIENTS: [Revision; 4] = [R1, R2, R3, R4];
-/// The revisions that upstreams speak here.
-const UPSTREAMS: [Revision; 4] = [R1, R2, R3, R4];
 
 #[test]
 fn the_selection_shows_every_pair() {

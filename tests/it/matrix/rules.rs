@@ -82,7 +82,9 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
         Feature::NoTool => Some((Outcome::Error(-32602), "")),
         Feature::NoMethod => Some((Outcome::Error(-32601), "")),
         Feature::Crash => Some((Outcome::ToolError, LOST)),
-        Feature::Unauthorized => (back != Back::Stdio).then_some((Outcome::ToolError, NO_401)),
+        Feature::Unauthorized => {
+            matches!(back, Back::Json | Back::Sse).then_some((Outcome::ToolError, NO_401))
+        }
         Feature::Forgotten => {
             (back == Back::Stdio || !upstream.is_modern()).then_some((Outcome::Works, ""))
         }

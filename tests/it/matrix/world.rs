@@ -17,6 +17,8 @@ pub(super) struct World {
     pub(super) gw: Gateway,
     _stubs: Vec<HttpStub>,
     ledger: TempDir,
+    /// Held by who changes what all callers of an upstream see.
+    pub(super) changing: tokio::sync::Mutex<()>,
 }
 
 impl World {
@@ -32,7 +34,12 @@ impl World {
         let started = join_all(remote.map(async |(name, cell)| {
             let args = arguments(*cell, &place);
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            (name.clone(), HttpStub::start(&args).await)
+            let mode = match cell.back {
+                Back::Events => "sse",
+                Back::Socket => "ws",
+                Back::Stdio | Back::Json | Back::Sse => "http",
+            };
+            (name.clone(), HttpStub::start_as(mode, 0, &args).await)
         }));
         let (started, twin) = tokio::join!(started, HttpStub::start(&["--name", TWIN]));
         let keys = format!("idle_timeout = \"{IDLE_TIMEOUT}\"");
@@ -42,7 +49,9 @@ impl World {
             .toml("[stdio]\nmax_children = 1000")
             .http(TWIN, &twin, "");
         for (name, stub) in &started {
-            setup = setup.http(name, stub, &keys);
+            let old = upstreams[name].back == Back::Events;
+            let transport = if old { "\ntransport = \"sse\"" } else { "" };
+            setup = setup.http(name, stub, &format!("{keys}{transport}"));
         }
         for (name, cell) in upstreams.iter().filter(|(_, c)| c.back == Back::Stdio) {
             let args = arguments(*cell, &place);
@@ -64,6 +73,7 @@ impl World {
             gw: setup.start().await,
             _stubs: stubs,
             ledger,
+            changing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -93,7 +103,11 @@ impl World {
 
 /// What the stub behind a cell is told.
 fn arguments(cell: Cell, ledger: &str) -> Vec<String> {
-    let mut arguments = vec!["--revision", cell.upstream.wire(), "--only"];
+    let mut arguments = if cell.upstream.is_modern() {
+        vec!["--era", "modern"]
+    } else {
+        vec!["--revision", cell.upstream.wire(), "--only"]
+    };
     arguments.extend([
         "--ledger",
         ledger,
@@ -102,9 +116,11 @@ fn arguments(cell: Cell, ledger: &str) -> Vec<String> {
         "--empty-cursor",
     ]);
     match cell.back {
+        // A modern server has no other stream to put notices on: it answers those calls with one.
+        Back::Json if cell.upstream.is_modern() => {}
         Back::Json => arguments.extend(["--sse", "never"]),
         Back::Sse => arguments.extend(["--sse", "always"]),
-        Back::Stdio => {}
+        Back::Stdio | Back::Events | Back::Socket => {}
     }
     arguments.into_iter().map(str::to_owned).collect()
 }

@@ -7,7 +7,9 @@ use std::process::{Command, Stdio, exit};
 use serde_json::json;
 
 use super::Call;
+use crate::outlet::Outlet;
 use crate::rpc::Outcome;
+use crate::stream::Event;
 use crate::world::last_words;
 
 pub(super) fn run(call: &Call) -> Outcome {
@@ -18,6 +20,10 @@ pub(super) fn run(call: &Call) -> Outcome {
             Outcome::text(&cwd.to_string_lossy())
         }
         "spawn_grandchild" => grandchild(),
+        "hang_up" if matches!(call.outlet, Outlet::Shared(_)) => {
+            call.outlet.event(Event::Cut);
+            Outcome::Silence
+        }
         "crash" | "hang_up" => {
             last_words(
                 call.text("words")

@@ -96,11 +96,17 @@ pub(super) async fn call(place: &Place) -> Outcome {
     let echoed = client
         .call(&cell.name("echo"), json!({"text": "ä\u{1f600}"}))
         .await;
-    match works(echoed, |result| text_of(result) == "ä\u{1f600}") {
+    match works(echoed, |result| text_of(result).contains("ä\u{1f600}")) {
         Outcome::Works => {}
         failure => return failure,
     }
     // The cell is what it says.
+    if cell.upstream.is_modern() {
+        let meta = client.call(&cell.name("seen_meta"), json!({})).await;
+        return works(meta, |result| {
+            text_of(result).contains(cell.upstream.wire())
+        });
+    }
     let info = client.call(&cell.name("session_info"), json!({})).await;
     works(info, |result| {
         let info: Value = serde_json::from_str(text_of(result)).unwrap();

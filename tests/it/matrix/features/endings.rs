@@ -4,6 +4,8 @@ use serde_json::json;
 
 use super::basics::failure;
 use super::{Outcome, Place};
+use crate::harness::eventually;
+use crate::harness::process::{find, is_alive};
 use crate::harness::session::text_of;
 use crate::matrix::cells::{Back, Front};
 use crate::matrix::client::{Client, Running};
@@ -119,14 +121,20 @@ pub(super) async fn unauthorized(place: &Place) -> Outcome {
 
 pub(super) async fn forgotten(place: &Place) -> Outcome {
     let client = place.other("forgets").await;
-    let forget = match place.cell.back {
-        Back::Stdio => "exit_after_reply",
-        Back::Json | Back::Sse => "forget_session",
+    let call = async |tool: &str| {
+        let reply = client.call(&place.cell.name(tool), json!({})).await;
+        text_of(&reply.expect("a result")).to_owned()
     };
-    client
-        .call(&place.cell.name(forget), json!({}))
-        .await
-        .expect("a result");
+    if place.cell.back == Back::Stdio {
+        let child = find(call("pid").await.parse().unwrap()).expect("it runs");
+        call("exit_after_reply").await;
+        eventually("the child is gone", async || {
+            (!is_alive(child)).then_some(())
+        })
+        .await;
+    } else {
+        call("forget_session").await;
+    }
     let outcome = failure(&client.call(&place.cell.name("echo"), json!({})).await);
     client.end().await;
     outcome

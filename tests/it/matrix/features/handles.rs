@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::basics::failure;
+use super::questions::asking;
 use super::{Outcome, Place};
 
 pub(super) async fn session(place: &Place) -> Outcome {
@@ -63,7 +64,7 @@ pub(super) async fn cursor(place: &Place) -> Outcome {
 
 pub(super) async fn state(place: &Place) -> Outcome {
     let stranger = place.other("thief").await;
-    let params = json!({"name": place.cell.name("ask_form"), "arguments": {}});
+    let (params, _ear) = asking(place, "ask_form").await;
     let mut running = place.client.start("tools/call", params.clone()).await;
     let interim = loop {
         let message = running.next().await.expect("an interim result");

@@ -5,18 +5,24 @@ use serde_json::{Value, json};
 use super::{Outcome, Place};
 use crate::harness::session::text_of;
 use crate::matrix::cells::Back;
-use crate::matrix::client::{Answer, Talk};
+use crate::matrix::client::{Answer, Ear, Talk};
 
-/// Calls a tool that asks; `answer` is what the user says.
-async fn ask(place: &Place, tool: &str, answer: impl Fn(&Value) -> Answer) -> Talk {
+/// The parameters of a call of a tool that asks, and what has to be open meanwhile.
+pub(super) async fn asking<'p>(place: &'p Place, tool: &str) -> (Value, Option<Ear<'p>>) {
     let mut arguments = json!({});
-    let mut _ear = None;
+    let mut ear = None;
     if place.cell.back == Back::Json && !place.cell.upstream.is_modern() {
         // There is no other stream than the one outside the call.
         arguments["via"] = "get".into();
-        _ear = Some(place.client.listen(&[]).await);
+        ear = Some(place.client.listen(&[]).await);
     }
     let params = json!({"name": place.cell.name(tool), "arguments": arguments});
+    (params, ear)
+}
+
+/// Calls a tool that asks; `answer` is what the user says.
+async fn ask(place: &Place, tool: &str, answer: impl Fn(&Value) -> Answer) -> Talk {
+    let (params, _ear) = asking(place, tool).await;
     place.client.talk("tools/call", params, answer).await
 }
 
