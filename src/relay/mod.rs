@@ -175,6 +175,7 @@ impl Relay {
         let _attending = session
             .visit()
             .map(|visit| visit.attend(&target.upstream, &call.link));
+        self.raise_level(call, session, &*link).await;
         let reply = match target.place() {
             None => {
                 self.send_with_visits(&permit, &*link, call, session, target)

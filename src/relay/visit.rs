@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::initialize::{effective, refused};
 use super::route::{Route, unknown_method};
 use super::{Failure, Relay};
-use crate::call::{Call, ClientCapabilities, Principal};
+use crate::call::{Call, ClientCapabilities, Declared, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::methods::{self, Needs};
-use crate::protocol::{Revision, json};
+use crate::protocol::{Era, Revision, json};
 use crate::session::{Delivery, NewSession, Session};
 use crate::upstream::OWN_INFO;
 
@@ -62,6 +62,38 @@ impl Relay {
             self.decide(call, &target)?;
         }
         Ok(())
+    }
+
+    /// A legacy upstream logs by the level of its session: it is told the most verbose one that any
+    /// call of the visit wanted, and each call gets what it asked for. Spec: BRIDGING §3.5.
+    pub(super) async fn raise_level(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        link: &dyn UpstreamLink,
+    ) {
+        let (Some(visit), Some(level)) = (session.visit(), call.link.level()) else {
+            return;
+        };
+        let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
+        let Some(declared) = link.declared().filter(|declared| legacy(declared)) else {
+            return;
+        };
+        let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+        let logs = json::members(text)
+            .is_ok_and(|members| members.iter().any(|(name, _)| name == "logging"));
+        if !logs || !visit.raise_level(link.upstream(), level) {
+            return;
+        }
+        let request = format!(
+            r#"{{"jsonrpc":"2.0","id":0,"method":"logging/setLevel","params":{{"level":"{}"}}}}"#,
+            level.as_str()
+        );
+        if let Ok(request) = self.reparse(request.into())
+            && let Err(fault) = link.call(&request, call).await
+        {
+            tracing::debug!(upstream = %link.upstream(), error = %fault, "level not set");
+        }
     }
 
     /// A modern client is told of no method whose capability its endpoint does not advertise. What

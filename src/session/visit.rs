@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{NewSession, NoRoom, Session, lock};
-use crate::call::{Asked, BindingKey, DownstreamLink, Notice, Question, Round};
+use crate::call::{Asked, BindingKey, DownstreamLink, Level, Notice, Question, Round};
 
 /// Whose visit, where, with which capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -56,6 +56,8 @@ pub struct Visit {
     /// Calls that an upstream has now.
     attending: Mutex<BTreeMap<u64, Attendant>>,
     listeners: Mutex<BTreeMap<u64, Arc<dyn Listener>>>,
+    /// The most verbose log level that was wanted of each upstream.
+    levels: Mutex<HashMap<Arc<str>, Level>>,
     /// How many subscriptions follow a resource, as the client spells it.
     followed: tokio::sync::Mutex<HashMap<String, usize>>,
 }
@@ -93,6 +95,23 @@ impl Visit {
         let listeners: Vec<_> = lock(&self.listeners).values().map(Arc::clone).collect();
         for listener in listeners {
             listener.tell(notice);
+        }
+    }
+
+    /// Notes that a call wants log messages of `level`; whether its upstream must be told, because
+    /// none wanted as much before.
+    pub fn raise_level(&self, upstream: &Arc<str>, level: Level) -> bool {
+        let mut levels = lock(&self.levels);
+        match levels.get_mut(upstream) {
+            Some(known) if *known <= level => false,
+            Some(known) => {
+                *known = level;
+                true
+            }
+            None => {
+                levels.insert(Arc::clone(upstream), level);
+                true
+            }
         }
     }
 

@@ -69,6 +69,10 @@ async fn log_messages_come_only_to_those_who_asked() {
     assert_eq!(heard(json!({})).await, 0);
     assert_eq!(heard(level("warning")).await, 2);
     assert_eq!(heard(level("critical")).await, 0);
+    // The upstream was told the most verbose level, and only that.
+    let stats = user(&gw).call("stats", json!({})).await.unwrap();
+    let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
+    assert_eq!(stats["counts"]["logging/setLevel"], 1, "{stats}");
     gw.stop().await;
 }
 
