@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`]: shapes, bytes, time |
+//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`wake`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`]: failures, handles, address rules, views |
@@ -39,3 +39,4 @@ pub mod session;
 pub mod store;
 pub mod telemetry;
 pub mod upstream;
+pub mod wake;

@@ -19,6 +19,7 @@ mod media;
 mod modern;
 pub mod peer;
 mod reply;
+mod request_body;
 #[cfg(test)]
 pub(crate) mod samples;
 mod streamable;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::Request;
+use http::{Request, Version};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
@@ -37,6 +38,7 @@ use self::channels::Channels;
 use self::exchange::Background;
 use self::guard::Guard;
 use self::modern::Parking;
+use self::request_body::RequestBody;
 use crate::auth::Authenticator;
 use crate::clock::SharedClock;
 use crate::config::Config;
@@ -142,7 +144,14 @@ impl Front {
     pub fn service(self: Arc<Self>) -> impl listener::Answer {
         tower::service_fn(move |request: Request<Incoming>| {
             let front = Arc::clone(&self);
-            async move { Ok(front.serve(request.map(Body::new)).await) }
+            async move {
+                // An HTTP/2 connection is a task of its own, and its window waits for that wake-up.
+                let request = match request.version() {
+                    Version::HTTP_2 => request.map(Body::new),
+                    _ => request.map(|body| Body::new(RequestBody(body))),
+                };
+                Ok(front.serve(request).await)
+            }
         })
     }
 }

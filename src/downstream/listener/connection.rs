@@ -1,6 +1,7 @@
 //! One connection: its protocol, its deadlines, its end.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tower::Service;
 use super::Settings;
 use super::head_clock::{HeadClock, Watched};
 use crate::lifecycle::Tasks;
+use crate::wake::Bell;
 
 /// A quiet HTTP/2 connection is asked whether it is alive; without an answer it is closed.
 const H2_PING_EVERY: Duration = Duration::from_secs(20);
@@ -72,14 +74,15 @@ impl Protocols {
         let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
         // A child token has its own lock: connections do not meet in the one of all.
         let draining = tasks.draining().child_token();
+        let bell = Bell::new();
         tokio::select! {
             biased;
-            ended = connection.as_mut() => return note_end(ended),
+            ended = poll_fn(|cx| bell.poll(connection.as_mut(), cx)) => return note_end(ended),
             () = draining.cancelled() => connection.as_mut().graceful_shutdown(),
         }
         tokio::select! {
             biased;
-            ended = connection => note_end(ended),
+            ended = poll_fn(|cx| bell.poll(connection.as_mut(), cx)) => note_end(ended),
             () = tasks.stopping().cancelled() => {}
         }
     }

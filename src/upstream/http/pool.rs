@@ -24,6 +24,8 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tower::Service;
 
+use crate::wake::quietly;
+
 /// Idle connections are closed after this.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
 /// Idle connections kept per upstream; more are closed when they become idle.
@@ -256,13 +258,17 @@ impl Body for PooledBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
-        let mut quiet = Context::from_waker(Waker::noop());
-        let mut polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+        // Whenever nothing is there, the connection is driven here: nobody need be woken for it.
+        let poll_body = |body: &mut Incoming| {
+            let mut quiet = Context::from_waker(Waker::noop());
+            quietly(|| Pin::new(body).poll_frame(&mut quiet)).0
+        };
+        let mut polled = poll_body(&mut this.body);
         if polled.is_pending()
             && let Some((line, _)) = &mut this.place
         {
             line.drive(cx);
-            polled = Pin::new(&mut this.body).poll_frame(&mut quiet);
+            polled = poll_body(&mut this.body);
         }
         if matches!(polled, Poll::Ready(None)) || this.body.is_end_stream() {
             this.give_back();

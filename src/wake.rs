@@ -1,0 +1,160 @@
+//! Wake-ups that a task would send to itself for nothing.
+//!
+//! Whoever takes a frame of a hyper body wakes the connection it came over. Here that connection is
+//! polled by the same task, which is just being polled: it would run once more and find nothing to
+//! do. [`quietly`] holds such a wake-up back until the caller knows whether it is of use.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::task::AtomicWaker;
+
+thread_local! {
+    /// Set while this thread works quietly.
+    static QUIET: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// What one task is woken by, unless its thread works [`quietly`].
+#[derive(Debug)]
+pub struct Bell {
+    inner: Arc<Inner>,
+    waker: Waker,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    task: AtomicWaker,
+}
+
+/// The wake-up that was held back, if there was one; gone when dropped.
+#[derive(Debug, Default)]
+pub struct Held(Option<Arc<Inner>>);
+
+impl Bell {
+    /// A bell for one task.
+    #[must_use]
+    pub fn new() -> Self {
+        let inner = Arc::new(Inner::default());
+        Self {
+            waker: Waker::from(Arc::clone(&inner)),
+            inner,
+        }
+    }
+
+    /// Polls a part of the task, whose wake-ups then come through this bell.
+    pub fn poll<F: Future>(&self, part: Pin<&mut F>, cx: &Context<'_>) -> Poll<F::Output> {
+        self.inner.task.register(cx.waker());
+        part.poll(&mut Context::from_waker(&self.waker))
+    }
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Wake for Inner {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let held = QUIET.with_borrow_mut(|quiet| match quiet {
+            Some(held) => {
+                held.0 = Some(Arc::clone(self));
+                true
+            }
+            None => false,
+        });
+        if !held {
+            self.task.wake();
+        }
+    }
+}
+
+impl Held {
+    /// Wakes the task after all.
+    pub fn release(self) {
+        if let Some(inner) = self.0 {
+            inner.task.wake();
+        }
+    }
+}
+
+/// Does `work`, which may ring the bell of one task, and holds the wake-up back. Other threads ring
+/// as ever.
+pub fn quietly<T>(work: impl FnOnce() -> T) -> (T, Held) {
+    let before = QUIET.replace(Some(Held::default()));
+    let done = work();
+    let held = QUIET.replace(before).unwrap_or_default();
+    (done, held)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A bell whose waker a task has left somewhere, and how often that task was woken.
+    fn hung() -> (Bell, Waker, Arc<Count>) {
+        let (bell, count) = (Bell::new(), Arc::<Count>::default());
+        let task = Waker::from(Arc::clone(&count));
+        let mut left = None;
+        let part = pin!(poll_fn(|cx| {
+            left = Some(cx.waker().clone());
+            Poll::<()>::Pending
+        }));
+        assert!(bell.poll(part, &Context::from_waker(&task)).is_pending());
+        (bell, left.unwrap(), count)
+    }
+
+    #[test]
+    fn a_task_is_woken_through_its_bell() {
+        let (_bell, waker, count) = hung();
+        waker.wake();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_wake_up_held_back_comes_when_it_is_released_and_only_then() {
+        let (_bell, waker, count) = hung();
+        let ((), held) = quietly(|| waker.wake_by_ref());
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        held.release();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn nothing_is_released_that_was_not_held_back() {
+        let (_bell, _waker, count) = hung();
+        let ((), held) = quietly(|| ());
+        held.release();
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn other_threads_ring_as_ever() {
+        let (_bell, waker, count) = hung();
+        let ((), _held) = quietly(|| {
+            let other = std::thread::spawn(move || waker.wake());
+            other.join().unwrap();
+        });
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
+}
