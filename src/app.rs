@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::time::Instant;
 
 use crate::audit;
 use crate::auth::Authenticator;
@@ -15,7 +16,7 @@ use crate::downstream::admin::{self, Readiness};
 use crate::downstream::listener::Listener;
 use crate::downstream::{Front, FrontParts};
 use crate::endpoint::{self, Endpoint};
-use crate::lifecycle::{Signals, Tasks};
+use crate::lifecycle::{Drained, Signals, Tasks};
 use crate::policy::Policy;
 use crate::policy::rate::RateLimiter;
 use crate::relay::{self, Relay};
@@ -87,9 +88,11 @@ async fn serve(
     ));
     tasks.spawn_service(listener.run(front.service(), tasks.clone()));
     readiness.started();
-    let clean = signals.drain(&tasks, config.server.drain).await;
-    sessions.close_all(LINKS_GRACE).await;
-    upstreams.shut_down().await;
+    let Drained { clean, by } = signals.drain(&tasks, config.server.drain).await;
+    // Children that are closed with their sessions are on their ladder already.
+    let left = by.saturating_duration_since(Instant::now());
+    sessions.close_all(LINKS_GRACE.min(left / 2)).await;
+    upstreams.shut_down(by).await;
     audit.flush();
     tracing::info!(clean, "stopped");
     Ok(())

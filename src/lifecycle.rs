@@ -5,11 +5,15 @@ use std::io;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// After the hard stop, how long tasks may take to notice it.
 const NOTICE_STOP: Duration = Duration::from_millis(500);
+/// From the end of the grace period to the end of the process: for tasks to notice the hard stop, for
+/// upstream sessions and for children.
+const AFTER_DRAIN: Duration = Duration::from_secs(2);
 
 /// The one place that spawns: every background task is counted and sees both tokens.
 #[derive(Debug, Clone, Default)]
@@ -83,6 +87,15 @@ impl Tasks {
     }
 }
 
+/// How a drain went.
+#[derive(Debug, Clone, Copy)]
+pub struct Drained {
+    /// Whether everything ended by itself.
+    pub clean: bool,
+    /// When the process has to be gone.
+    pub by: Instant,
+}
+
 /// What the system tells this process.
 #[derive(Debug)]
 pub struct Signals {
@@ -115,16 +128,20 @@ impl Signals {
 
     /// Waits for the first signal, then drains; a second one cuts the grace period short.
     ///
-    /// Returns whether everything ended by itself.
-    pub async fn drain(&mut self, tasks: &Tasks, grace: Duration) -> bool {
+    /// # Cancel safety
+    /// As that of [`Tasks::shut_down`].
+    pub async fn drain(&mut self, tasks: &Tasks, grace: Duration) -> Drained {
         let name = self.next().await;
+        let by = Instant::now() + grace + AFTER_DRAIN;
         tracing::info!(signal = name, grace_secs = grace.as_secs_f64(), "draining");
         let name = tokio::select! {
-            clean = tasks.shut_down(grace) => return clean,
+            clean = tasks.shut_down(grace) => return Drained { clean, by },
             name = self.next() => name,
         };
         tracing::warn!(signal = name, "stopping at once");
-        tasks.shut_down(Duration::ZERO).await
+        let by = Instant::now() + AFTER_DRAIN;
+        let clean = tasks.shut_down(Duration::ZERO).await;
+        Drained { clean, by }
     }
 }
 

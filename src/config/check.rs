@@ -292,13 +292,10 @@ fn check_open(config: &mut Config, report: &Report<'_>) {
 
 fn check_upstreams(config: &Config, report: &Report<'_>) {
     for upstream in &config.upstreams {
-        let unused = [
-            (upstream.restartable, "restartable"),
-            (!upstream.retry_safe.is_empty(), "retry_safe"),
-        ];
-        for (_, name) in unused.iter().filter(|(set, _)| *set) {
-            let key = format!("{}.{name}", join("upstreams", &upstream.name));
-            report.warning(&key, "has no effect in this version", None);
+        if upstream.restartable {
+            let key = format!("{}.restartable", join("upstreams", &upstream.name));
+            let what = "has no effect in this version, which has one replica";
+            report.warning(&key, what, None);
         }
         if let Carrier::Http(http) = &upstream.carrier
             && http.transport == Transport::Sse

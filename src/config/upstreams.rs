@@ -297,13 +297,15 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
     let restartable = s
         .key(
             "restartable",
-            "Whether a lost session may be rebuilt elsewhere. Not used in this version.",
+            "Whether a child that is lost with its replica may be started anew on another. Not used in \
+             this version, which has one replica.",
         )
         .flag(false);
     let retry_safe = s
         .key(
             "retry_safe",
-            "Tools that may be called again after a lost reply; used with modern upstreams.",
+            "Tools, as the upstream spells them, that are called again, once, when their reply was \
+             lost: calling them twice must be as good as once.",
         )
         .list(&[], |text| Ok(text.to_owned()));
     Some(Upstream {

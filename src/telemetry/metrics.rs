@@ -162,6 +162,8 @@ table! {
             "Sessions with an upstream that could not be opened.";
         upstream_lost = UPSTREAM_LOST "{session}" by attribute::UPSTREAM,
             "Sessions with an upstream that broke off.";
+        calls_repeated = CALLS_REPEATED "{call}" by attribute::UPSTREAM,
+            "Calls that were made again because their reply was lost.";
         upstream_skipped = UPSTREAM_SKIPPED "{list}" by attribute::UPSTREAM,
             "Merged answers that went out without an upstream.";
         upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,

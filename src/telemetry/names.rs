@@ -129,6 +129,8 @@ pub mod metric {
     pub const UPSTREAM_FAILED: &str = "drawbridge.upstream.failed";
     /// Sessions with an upstream that broke off.
     pub const UPSTREAM_LOST: &str = "drawbridge.upstream.lost";
+    /// Calls that were made again because their reply was lost.
+    pub const CALLS_REPEATED: &str = "drawbridge.calls.repeated";
     /// Merged answers that went out without an upstream.
     pub const UPSTREAM_SKIPPED: &str = "drawbridge.upstream.skipped";
     /// Messages of an upstream that no MCP server may send.

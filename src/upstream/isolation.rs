@@ -1,7 +1,8 @@
 //! Whose traffic may share an upstream session or child: one session, one principal, or all.
 //! Spec: DESIGN §6; BRIDGING §1.3.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use dashmap::DashMap;
 use futures_util::future::{BoxFuture, join_all};
+use tokio::time::Instant;
 
 use super::carrier::{Carrier, Older, Settings};
 use super::duplex::Source;
@@ -236,18 +238,21 @@ impl Upstreams {
         EraLink::new(Arc::new(settings), era, schemas)
     }
 
-    /// Ends shared links and every child.
-    pub async fn shut_down(&self) {
+    /// Ends shared links and every child, until `by` at the latest.
+    pub async fn shut_down(&self, by: Instant) {
         let pools: Vec<_> = self
             .pools
             .iter()
             .map(|entry| Arc::clone(entry.value()))
             .collect();
         self.pools.clear();
-        join_all(pools.iter().map(|pooled| pooled.link.close())).await;
-        if let Some(stdio) = &self.stdio {
-            stdio.shut_down().await;
-        }
+        let links = join_all(pools.iter().map(|pooled| pooled.link.close()));
+        let children = async {
+            if let Some(stdio) = &self.stdio {
+                stdio.shut_down(by).await;
+            }
+        };
+        drop(tokio::join!(tokio::time::timeout_at(by, links), children));
     }
 }
 
@@ -274,6 +279,8 @@ struct Members {
     next: AtomicU64,
     intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
     listening: AtomicU64,
+    /// Who follows which URI.
+    followers: Mutex<HashMap<String, HashSet<u64>>>,
 }
 
 impl Members {
@@ -285,6 +292,46 @@ impl Members {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.intakes).insert(number, intake);
         number
+    }
+
+    /// Notes a subscription; `false` when the member had it before.
+    fn follow(&self, uri: &str, member: u64) -> bool {
+        let mut followers = lock(&self.followers);
+        followers.entry(uri.to_owned()).or_default().insert(member)
+    }
+
+    fn follows(&self, uri: &str, member: u64) -> bool {
+        let followers = lock(&self.followers);
+        followers
+            .get(uri)
+            .is_some_and(|members| members.contains(&member))
+    }
+
+    /// Ends a subscription; `true` when nobody has it any more.
+    fn unfollow(&self, uri: &str, member: u64) -> bool {
+        let mut followers = lock(&self.followers);
+        let Some(members) = followers.get_mut(uri) else {
+            return true;
+        };
+        members.remove(&member);
+        let is_last = members.is_empty();
+        if is_last {
+            followers.remove(uri);
+        }
+        is_last
+    }
+
+    /// Forgets a member; what it alone has followed.
+    fn leave(&self, member: u64) -> Vec<String> {
+        lock(&self.intakes).remove(&member);
+        let mut left = Vec::new();
+        lock(&self.followers).retain(|uri, members| {
+            if members.remove(&member) && members.is_empty() {
+                left.push(uri.clone());
+            }
+            !members.is_empty()
+        });
+        left
     }
 }
 
@@ -319,6 +366,31 @@ struct Place {
     listening: AtomicBool,
 }
 
+impl Place {
+    async fn subscribe(
+        &self,
+        uri: Cow<'_, str>,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, Fault> {
+        let (link, members) = (&self.pooled.link, &self.pooled.members);
+        let uri = &*uri;
+        let is_new = members.follow(uri, self.number);
+        let reply = link.call(request, call).await;
+        let is_refused = reply.as_ref().map_or(true, |reply| reply.error().is_some());
+        if is_refused && is_new {
+            members.unfollow(uri, self.number);
+        } else if !is_refused
+            && !members.follows(uri, self.number)
+            && members.unfollow(uri, self.number)
+        {
+            // The session has ended meanwhile, and nobody else wants it.
+            link.unsubscribe(uri).await;
+        }
+        reply
+    }
+}
+
 impl UpstreamLink for Place {
     fn upstream(&self) -> &Arc<str> {
         self.pooled.link.upstream()
@@ -329,7 +401,19 @@ impl UpstreamLink for Place {
         request: &'a Message,
         call: &'a Call,
     ) -> BoxFuture<'a, Result<Reply, Fault>> {
-        self.pooled.link.call(request, call)
+        match (request.method(), request.param_str("uri")) {
+            (Some("resources/subscribe"), Some(uri)) => {
+                Box::pin(self.subscribe(uri, request, call))
+            }
+            // The upstream hears of the first who follows and of the last who no longer does.
+            (Some("resources/unsubscribe"), Some(uri))
+                if !self.pooled.members.unfollow(&uri, self.number) =>
+            {
+                let done = Reply::Result(Bytes::from_static(b"{}"));
+                Box::pin(std::future::ready(Ok(done)))
+            }
+            _ => self.pooled.link.call(request, call),
+        }
     }
 
     fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
@@ -364,12 +448,11 @@ impl UpstreamLink for Place {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.listen(false);
-            let empty = {
-                let mut intakes = lock(&self.pooled.members.intakes);
-                intakes.remove(&self.number);
-                intakes.is_empty()
-            };
-            if !empty {
+            let (pooled, members) = (&self.pooled, &self.pooled.members);
+            for uri in members.leave(self.number) {
+                pooled.link.unsubscribe(&uri).await;
+            }
+            if !lock(&members.intakes).is_empty() {
                 return;
             }
             let (pools, key) = (Arc::clone(&self.pools), self.key.clone());

@@ -7,7 +7,7 @@ pub(super) mod handshake;
 mod inbound;
 mod wire;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -17,6 +17,7 @@ use futures_util::future::BoxFuture;
 use crate::call::{Call, Declared, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::Message;
+use crate::protocol::json::quote;
 use crate::telemetry::metrics::LABELED;
 
 use super::carrier::{Settings, Started};
@@ -42,7 +43,7 @@ pub struct LegacyLink {
 #[derive(Debug, Default, Clone)]
 struct Remembered {
     level: Option<String>,
-    subscriptions: HashMap<String, usize>,
+    subscriptions: HashSet<String>,
 }
 
 impl LegacyLink {
@@ -100,6 +101,7 @@ impl LegacyLink {
         let declared = connection.declared();
         self.settings.intake.opened(&self.settings.name, declared);
         connection.listen(self.listening.load(Ordering::Relaxed));
+        self.hold();
         Ok(connection)
     }
 
@@ -129,41 +131,52 @@ impl LegacyLink {
         if let Some(level) = remembered.level {
             connection.tell("logging/setLevel", "level", &level).await;
         }
-        for uri in remembered.subscriptions.keys() {
-            connection.tell("resources/subscribe", "uri", uri).await;
+        for uri in &remembered.subscriptions {
+            let uri = quote(uri);
+            connection.tell("resources/subscribe", "uri", &uri).await;
         }
     }
 
-    /// Keeps what a successful request changed for the next connection. `false` when other
-    /// sessions still need the subscription that this request would end.
-    fn forward(&self, request: &Message) -> bool {
-        let mut remembered = lock(&self.remembered);
-        let (method, uri) = (request.method(), request.param("uri"));
+    /// Keeps what a successful request changed for the next connection.
+    fn remember(&self, request: &Message, reply: &Reply) {
+        if reply.error().is_some() {
+            return;
+        }
+        let (method, uri) = (request.method(), request.param_str("uri"));
         match (method, uri) {
             (Some("logging/setLevel"), _) => {
-                remembered.level = request.param("level").map(str::to_owned);
+                lock(&self.remembered).level = request.param("level").map(str::to_owned);
             }
             (Some("resources/subscribe"), Some(uri)) => {
-                let count = remembered.subscriptions.entry(uri.to_owned()).or_default();
-                // One session that asks twice is still one.
-                *count = if self.settings.exclusive {
-                    1
-                } else {
-                    *count + 1
-                };
+                lock(&self.remembered)
+                    .subscriptions
+                    .insert(uri.into_owned());
             }
             (Some("resources/unsubscribe"), Some(uri)) => {
-                if let Some(count) = remembered.subscriptions.get_mut(uri) {
-                    *count -= 1;
-                    if *count > 0 {
-                        return false;
-                    }
-                    remembered.subscriptions.remove(uri);
-                }
+                lock(&self.remembered).subscriptions.remove(&*uri);
             }
-            _ => {}
+            _ => return,
         }
-        true
+        self.hold();
+    }
+
+    /// Ends a subscription that nobody has any more.
+    pub(super) async fn unsubscribe(&self, uri: &str) {
+        lock(&self.remembered).subscriptions.remove(uri);
+        if let Some(connection) = self.open_connection() {
+            let uri = quote(uri);
+            connection.tell("resources/unsubscribe", "uri", &uri).await;
+        }
+        self.hold();
+    }
+
+    /// A child whose notices somebody waits for is not idle, though nobody calls it.
+    fn hold(&self) {
+        let wanted = self.listening.load(Ordering::Relaxed)
+            || !lock(&self.remembered).subscriptions.is_empty();
+        if let Some(connection) = self.open_connection() {
+            connection.hold(wanted);
+        }
     }
 
     pub(super) async fn call_inner(
@@ -171,11 +184,8 @@ impl LegacyLink {
         request: &Message,
         call: &Call,
     ) -> Result<Reply, LinkError> {
-        if !self.forward(request) {
-            return Ok(Reply::Result(Bytes::from_static(b"{}")));
-        }
         let connection = self.connection().await?;
-        match connection.call(request, call).await {
+        let reply = match connection.call(request, call).await {
             // The upstream refused the session before it looked at the call: nothing has run.
             Err(LinkError::SessionGone) => {
                 LABELED.upstream_lost.add(&self.settings.name, 1);
@@ -183,8 +193,25 @@ impl LegacyLink {
                 let connection = self.connection().await?;
                 connection.call(request, call).await
             }
+            // It may have run; the operator says that twice is as good as once.
+            Err(LinkError::Lost { .. }) if self.may_repeat(request) => {
+                LABELED.calls_repeated.add(&self.settings.name, 1);
+                tracing::warn!(upstream = %self.settings.name, "a reply was lost: calling again");
+                let connection = self.connection().await?;
+                connection.call(request, call).await
+            }
             other => other,
-        }
+        }?;
+        self.remember(request, &reply);
+        Ok(reply)
+    }
+
+    fn may_repeat(&self, request: &Message) -> bool {
+        let safe = &self.settings.upstream.retry_safe;
+        request.method() == Some("tools/call")
+            && request
+                .param_str("name")
+                .is_some_and(|name| safe.iter().any(|tool| *tool == name))
     }
 }
 
@@ -230,6 +257,7 @@ impl UpstreamLink for LegacyLink {
         if let Some(connection) = self.open_connection() {
             connection.listen(wanted);
         }
+        self.hold();
     }
 
     fn hearing(&self) -> Option<u64> {

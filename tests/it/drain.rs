@@ -98,3 +98,58 @@ async fn a_call_that_never_ends_does_not_hold_the_gateway_past_its_grace() {
     nothing_left(&family).await;
     drop(held);
 }
+
+// The ladder of the child alone would take forty seconds.
+#[tokio::test]
+async fn a_child_that_will_not_end_is_killed_within_two_seconds_of_the_drain() {
+    let mut gw = Setup::open()
+        .server("drain = \"1s\"")
+        .stub_with(
+            "stub",
+            &["--ignore-eof", "--ignore-sigterm"],
+            "stop = { eof = \"20s\", term = \"20s\" }",
+        )
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, running) = user.start_call("sleep", json!({"ms": 60_000})).await;
+    let family = gw.children();
+    let started = Instant::now();
+    gw.signal(Signal::TERM);
+    assert_eq!(gw.exit().await, Some(0));
+    let took = started.elapsed();
+    assert!(took < Duration::from_millis(3500), "{took:?}");
+    drop(running);
+    nothing_left(&family).await;
+}
+
+// A client that listens is not away, though it asks for nothing.
+#[tokio::test]
+async fn a_child_whose_notices_somebody_waits_for_is_not_idle() {
+    let gw = Setup::open()
+        .toml("[stdio]\nidle = \"200ms\"")
+        .stub("stub", &[])
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let uri = json!({"uri": "stub://static/1"});
+    let answer = user.request("resources/subscribe", uri.clone()).await;
+    answer.expect("subscribed");
+    let pid = user.text("pid", json!({})).await;
+    // Another upstream process goes by the same clock, and shows that its time has come.
+    let other = gw.anonymous().open("/mcp/stub").await;
+    other.text("pid", json!({})).await;
+    let running = async || gw.metric("drawbridge_children_running", "").await;
+    eventually("the idle one is stopped", async || {
+        (running().await < 1.5).then_some(())
+    })
+    .await;
+    assert_eq!(user.text("pid", json!({})).await, pid);
+    let answer = user.request("resources/unsubscribe", uri).await;
+    answer.expect("unsubscribed");
+    eventually("it is idle now", async || {
+        (running().await < 0.5).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -4,7 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Gateway, Session, Setup};
+use crate::harness::{Actor, Gateway, Session, Setup, eventually};
 
 async fn behind(carrier: &str, isolation: &str) -> (Gateway, Option<HttpStub>) {
     let keys = format!("isolation = \"{isolation}\"");
@@ -108,5 +108,70 @@ async fn one_sessions_tool_change_is_not_anothers() {
     first.text("change_tools", json!({})).await;
     assert!(first.tools().await.contains(&"extra".to_owned()));
     assert_eq!(second.tools().await, plain);
+    gw.stop().await;
+}
+
+/// How often an upstream was sent `method`.
+async fn sent(stub: &HttpStub, method: &str) -> u64 {
+    let base = stub.url.trim_end_matches("/mcp");
+    let answer = Actor::new(base, None).get("/stats", &[]).await;
+    answer.json().await["counts"][method].as_u64().unwrap_or(0)
+}
+
+// DESIGN §6; BRIDGING §1.3
+#[tokio::test]
+async fn the_last_session_that_ends_takes_its_subscription_along() {
+    let (gw, stub) = behind("http", "shared").await;
+    let stub = stub.expect("over HTTP");
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let bob = gw.principal("bob").open("/mcp/stub").await;
+    let uri = json!({"uri": "stub://static/1"});
+    for user in [&alice, &alice, &bob] {
+        let answer = user.request("resources/subscribe", uri.clone()).await;
+        answer.expect("subscribed");
+    }
+    assert_eq!(bob.delete().await, 204);
+    assert_eq!(alice.text("echo", json!({"text": "hi"})).await, "hi");
+    assert_eq!(sent(&stub, "resources/unsubscribe").await, 0);
+    assert_eq!(alice.delete().await, 204);
+    eventually("the subscription is ended", async || {
+        (sent(&stub, "resources/unsubscribe").await == 1).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn who_never_subscribed_ends_nobodys_subscription() {
+    let (gw, stub) = behind("http", "shared").await;
+    let stub = stub.expect("over HTTP");
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let bob = gw.principal("bob").open("/mcp/stub").await;
+    let uri = json!({"uri": "stub://static/1"});
+    let answer = alice.request("resources/subscribe", uri.clone()).await;
+    answer.expect("subscribed");
+    let answer = bob.request("resources/unsubscribe", uri).await;
+    assert_eq!(answer, Ok(json!({})));
+    assert_eq!(sent(&stub, "resources/unsubscribe").await, 0);
+    gw.stop().await;
+}
+
+// DESIGN §11: `retry_safe`.
+#[rstest]
+#[case("retry_safe = [\"crash\"]", 1.0)]
+#[case("retry_safe = [\"echo\"]", 0.0)]
+#[tokio::test]
+async fn a_lost_reply_is_asked_for_again_once_where_that_is_safe(
+    #[case] keys: &str,
+    #[case] repeated: f64,
+) {
+    let gw = Setup::open().stub_with("stub", &[], keys).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let lost = user.call("crash", json!({})).await.expect("a result");
+    assert_eq!(lost["isError"], true, "it crashes every time");
+    let count = gw.metric("drawbridge_calls_repeated_total", "stub").await;
+    assert!((count - repeated).abs() < f64::EPSILON, "{count}");
+    let started = gw.metric("drawbridge_children_spawned_total", "").await;
+    assert!((started - 1.0 - repeated).abs() < f64::EPSILON, "{started}");
     gw.stop().await;
 }

@@ -16,7 +16,7 @@ use super::error::LinkError;
 use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
 use super::http::wire::{Bounds, retry_after};
-use super::stdio::{BusyGuard, Lines, StdioConnection, StdioRuntime};
+use super::stdio::{BusyGuard, HoldGuard, Lines, StdioConnection, StdioRuntime};
 use crate::lifecycle::Tasks;
 
 /// How such connections are made.
@@ -131,6 +131,14 @@ impl Duplex {
     pub(crate) fn busy(&self) -> Option<BusyGuard> {
         match self {
             Self::Child(child) => Some(child.busy()),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
+    }
+
+    /// Keeps a child that nobody uses from being stopped as idle until the guard is dropped.
+    pub(crate) fn hold(&self) -> Option<HoldGuard> {
+        match self {
+            Self::Child(child) => Some(child.hold()),
             Self::Events(_) | Self::Socket(_) => None,
         }
     }

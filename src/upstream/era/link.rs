@@ -216,6 +216,15 @@ impl EraLink {
         opened
     }
 
+    /// Ends a subscription that nobody has any more.
+    pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
+        match self.current() {
+            Some(Inner::Legacy { link, .. }) => link.unsubscribe(uri).await,
+            Some(Inner::Modern(link)) => link.unsubscribe(uri),
+            None => {}
+        }
+    }
+
     async fn close_inner(&self) {
         let inner = lock(&self.current).take();
         if let Some(inner) = inner {

@@ -24,6 +24,7 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::{Bounds, HttpWire, next_stretch};
 use crate::upstream::lock;
+use crate::upstream::stdio::HoldGuard;
 
 /// A connection after its handshake.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(super) struct Connection {
     listener: Mutex<Option<CancellationToken>>,
     /// The stretch of hearing of a pipe, which lasts as long as the connection.
     stretch: u64,
+    /// Keeps a child from being stopped for being idle.
+    held: Mutex<Option<HoldGuard>>,
     _counted: UpstreamSession,
 }
 
@@ -183,6 +186,7 @@ impl Connection {
             closed: CancellationToken::new(),
             listener: Mutex::default(),
             stretch: next_stretch(),
+            held: Mutex::default(),
             _counted: UpstreamSession::begin(&settings.name),
         })
     }
@@ -398,6 +402,19 @@ impl Connection {
                 *listener = None;
             }
             _ => {}
+        }
+    }
+
+    /// Keeps a child alive, or lets it end, while nobody calls it.
+    pub(super) fn hold(&self, wanted: bool) {
+        let Wire::Duplex(duplex) = &self.wire else {
+            return;
+        };
+        let mut held = lock(&self.held);
+        if !wanted {
+            *held = None;
+        } else if held.is_none() {
+            *held = duplex.hold();
         }
     }
 

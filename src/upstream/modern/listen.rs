@@ -5,7 +5,7 @@
 mod filter;
 mod sink;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,8 +40,7 @@ const MAX_URIS: usize = 1024;
 #[derive(Debug, Default)]
 struct Wanted {
     lists: bool,
-    /// How many asked for each.
-    uris: BTreeMap<String, usize>,
+    uris: BTreeSet<String>,
 }
 
 /// What became of the latest wish.
@@ -94,7 +93,7 @@ impl Listening {
         let announced = announced(declared);
         Filter {
             lists: if wanted.lists { announced } else { Vec::new() },
-            uris: wanted.uris.keys().cloned().collect(),
+            uris: wanted.uris.clone(),
         }
     }
 
@@ -157,18 +156,21 @@ impl ModernLink {
         let Some(uri) = request.param_str("uri") else {
             return Ok(invalid("params.uri must be a string"));
         };
-        let exclusive = self.settings.exclusive;
-        let full =
-            |wanted: &Wanted| wanted.uris.len() >= MAX_URIS && !wanted.uris.contains_key(&*uri);
+        let full = |wanted: &Wanted| wanted.uris.len() >= MAX_URIS && !wanted.uris.contains(&*uri);
         if full(&lock(&self.listening.wanted)) {
             return Ok(invalid("too many subscriptions"));
         }
         let mut settled = self.listening.settled.subscribe();
+        let mut is_new = false;
         let number = self.listening.wish(|wanted| {
-            let count = wanted.uris.entry(uri.clone().into_owned()).or_default();
-            // One session that asks twice is still one.
-            *count = if exclusive { 1 } else { *count + 1 };
+            is_new = wanted.uris.insert(uri.clone().into_owned());
         });
+        // What was wanted before is not dropped because it is refused to one more.
+        let give_up = || {
+            if is_new {
+                self.unsubscribe(&uri);
+            }
+        };
         self.keep_listening();
         let limit = self.settings.upstream.connect_timeout;
         let outcome = tokio::time::timeout(limit, settled.wait_for(|s| s.generation >= number));
@@ -176,33 +178,28 @@ impl ModernLink {
             Ok(Ok(settled)) => settled.clone(),
             Ok(Err(_)) => return Err(LinkError::Cancelled),
             Err(_) => {
-                self.unsubscribe(&uri);
+                give_up();
                 return Err(LinkError::Timeout);
             }
         };
         if outcome.honoured.contains(&*uri) {
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
-        self.unsubscribe(&uri);
+        give_up();
         Ok(match &outcome.failed {
             Some(why) => invalid(&format!("the upstream refuses the subscription: {why}")),
             None => invalid("the upstream does not announce updates of this resource"),
         })
     }
 
-    /// `resources/unsubscribe`: the URI leaves the filter when nobody else needs it.
-    pub(super) fn unsubscribe(self: &Arc<Self>, uri: &str) {
-        let known = lock(&self.listening.wanted).uris.contains_key(uri);
+    /// `resources/unsubscribe`: the URI leaves the filter. Shared links count who needs it.
+    pub(in crate::upstream) fn unsubscribe(self: &Arc<Self>, uri: &str) {
+        let known = lock(&self.listening.wanted).uris.contains(uri);
         if !known {
             return;
         }
         self.listening.wish(|wanted| {
-            if let Some(count) = wanted.uris.get_mut(uri) {
-                *count = count.saturating_sub(1);
-                if *count == 0 {
-                    wanted.uris.remove(uri);
-                }
-            }
+            wanted.uris.remove(uri);
         });
         self.keep_listening();
     }

@@ -44,6 +44,8 @@ pub(super) struct ChildState {
     started: Instant,
     /// Uses that keep it from counting as idle.
     busy: AtomicU32,
+    /// Reasons to let it live though it is not used; its place may still be taken.
+    held: AtomicU32,
     /// Milliseconds from `started` to the last use.
     last_used: AtomicU64,
     has_spoken: AtomicBool,
@@ -88,6 +90,7 @@ impl ChildState {
             slots: birth.slots,
             started: Instant::now(),
             busy: AtomicU32::new(0),
+            held: AtomicU32::new(0),
             last_used: AtomicU64::new(0),
             has_spoken: AtomicBool::new(false),
             start_permit: Mutex::new(Some(birth.start_permit)),
@@ -220,6 +223,11 @@ impl ChildState {
         self.busy.load(Ordering::Acquire) == 0 && !self.is_starting()
     }
 
+    /// Whether somebody waits for what it may say by itself.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire) > 0
+    }
+
     /// A line that is no message.
     // Spec: SPEC D-02
     pub(super) fn stray(&self, text: &[u8]) {
@@ -333,6 +341,13 @@ impl StdioConnection {
         BusyGuard(Arc::clone(&self.0.state))
     }
 
+    /// Keeps the child from being stopped for being idle until the guard is dropped; when its
+    /// principal needs the place it is stopped all the same.
+    pub fn hold(&self) -> HoldGuard {
+        self.0.state.held.fetch_add(1, Ordering::AcqRel);
+        HoldGuard(Arc::clone(&self.0.state))
+    }
+
     /// Cancelled as soon as the child is gone or being stopped.
     #[must_use]
     pub fn closed(&self) -> &CancellationToken {
@@ -366,5 +381,17 @@ impl Drop for BusyGuard {
         if self.0.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.slots.went_idle(self.0.owner);
         }
+    }
+}
+
+/// Lets one child live though nobody uses it.
+#[derive(Debug)]
+#[must_use = "the child may be stopped as idle when this is dropped"]
+pub struct HoldGuard(Arc<ChildState>);
+
+impl Drop for HoldGuard {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.held.fetch_sub(1, Ordering::AcqRel);
     }
 }

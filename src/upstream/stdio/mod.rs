@@ -25,7 +25,7 @@ mod starts;
 mod stderr;
 mod strays;
 
-pub use child::{BusyGuard, StdioConnection};
+pub use child::{BusyGuard, HoldGuard, StdioConnection};
 pub use environment::Host;
 pub use exec_child::{SUBCOMMAND as EXEC_CHILD, exec_child, resource};
 pub use framing::Lines;

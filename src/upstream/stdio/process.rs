@@ -13,6 +13,7 @@ use rustix::process::{
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio_util::sync::CancellationToken;
 
 use super::child::{ChildState, StopReason};
 use super::environment::Home;
@@ -32,12 +33,31 @@ const LOOK: Duration = Duration::from_millis(10);
 const KILL_WAIT: Duration = Duration::from_secs(2);
 
 /// The waits of the stop ladder.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Ladder {
     /// From closed standard input to SIGTERM.
     pub(super) eof: Duration,
     /// From SIGTERM to SIGKILL.
     pub(super) term: Duration,
+    /// What cuts both waits short at the end of everything.
+    pub(super) hurry: Hurry,
+}
+
+/// When the gateway ends, waits of stop ladders end early, so that it is gone in time.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Hurry {
+    /// Children that were only asked to end are sent SIGTERM.
+    pub(super) term: CancellationToken,
+    /// Whoever is left is killed.
+    pub(super) kill: CancellationToken,
+}
+
+/// Waits for `full`, or until there is no time left.
+async fn wait(full: Duration, cut: &CancellationToken) {
+    tokio::select! {
+        () = tokio::time::sleep(full) => {}
+        () = cut.cancelled() => {}
+    }
 }
 
 /// Everything that ends with the child.
@@ -59,14 +79,14 @@ impl Keeper {
         let state = Arc::clone(&self.state);
         let log = &state.log;
         let status = tokio::select! {
-            status = self.group.last(&state, &self.outbox, self.ladder) => status,
+            status = self.group.last(&state, &self.outbox, &self.ladder) => status,
             () = serve(&state, &self.outbox, self.idle) => None,
             () = self.stderr.run(&state.upstream, log) => None,
         };
         self.stderr.finish(&state.upstream, log);
         self.outbox.abandon();
         state.ended(status);
-        self.group.sweep(self.ladder.term).await;
+        self.group.sweep(&self.ladder).await;
         // Only now is the directory without its user.
         drop(self.home);
     }
@@ -88,7 +108,7 @@ async fn stop_idle(state: &ChildState, idle: Duration) {
         let due = state.last_used() + idle;
         if due > tokio::time::Instant::now() {
             tokio::time::sleep_until(due).await;
-        } else if state.is_idle() {
+        } else if state.is_idle() && !state.is_held() {
             return state.stop(StopReason::Idle);
         } else {
             tokio::time::sleep(idle).await;
@@ -139,7 +159,7 @@ impl Group {
         &mut self,
         state: &ChildState,
         outbox: &Outbox,
-        ladder: Ladder,
+        ladder: &Ladder,
     ) -> Option<ExitStatus> {
         tokio::select! {
             () = self.ended() => {}
@@ -153,12 +173,12 @@ impl Group {
     }
 
     // Spec: SPEC D-04
-    async fn climb(&self, state: &ChildState, outbox: &Outbox, ladder: Ladder) {
+    async fn climb(&self, state: &ChildState, outbox: &Outbox, ladder: &Ladder) {
         state.closed().cancelled().await;
         outbox.close();
-        tokio::time::sleep(ladder.eof).await;
+        wait(ladder.eof, &ladder.hurry.term).await;
         self.signal(Signal::TERM);
-        tokio::time::sleep(ladder.term).await;
+        wait(ladder.term, &ladder.hurry.kill).await;
         self.signal(Signal::KILL);
         COUNTERS.children_killed.add(1);
         self.ended().await;
@@ -178,8 +198,12 @@ impl Group {
     }
 
     /// Ends what the leader left behind: SIGTERM, a wait, SIGKILL.
-    async fn sweep(&mut self, term: Duration) {
-        for (signal, wait) in [(Signal::TERM, term), (Signal::KILL, KILL_WAIT)] {
+    async fn sweep(&mut self, ladder: &Ladder) {
+        let never = CancellationToken::new();
+        for (signal, limit, cut) in [
+            (Signal::TERM, ladder.term, &ladder.hurry.kill),
+            (Signal::KILL, KILL_WAIT, &never),
+        ] {
             if self.is_empty() {
                 break;
             }
@@ -189,8 +213,9 @@ impl Group {
                     tokio::time::sleep(LOOK).await;
                 }
             };
-            if tokio::time::timeout(wait, emptied).await.is_ok() {
-                break;
+            tokio::select! {
+                () = emptied => break,
+                () = wait(limit, cut) => {}
             }
         }
         self.is_swept = true;

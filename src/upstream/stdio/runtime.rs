@@ -20,7 +20,7 @@ use super::guardian::Guardian;
 use super::launcher::{Launched, Launcher};
 use super::outbox::Outbox;
 use super::pool::{ChildSlots, Place, Slot, Wish};
-use super::process::{Group, Keeper, Ladder};
+use super::process::{Group, Hurry, Keeper, Ladder};
 use super::reap;
 use super::starts::{StartPermit, Starts};
 use super::stderr::{Drain, Log};
@@ -34,6 +34,9 @@ const SHORT_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Between two looks for children that were being started at the end.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// What killing and reaping the last children may take.
+const KILLING: Duration = Duration::from_millis(300);
 
 /// Between two looks for crash series that are over.
 const TIDY: Duration = Duration::from_secs(15);
@@ -102,6 +105,7 @@ pub struct StdioRuntime {
     launcher: Launcher,
     /// Cancelled when no child may start any more.
     ended: CancellationToken,
+    hurry: Hurry,
 }
 
 impl fmt::Debug for StdioRuntime {
@@ -138,6 +142,7 @@ impl StdioRuntime {
             slots: ChildSlots::new(settings),
             starts: Starts::new(cores),
             ended: CancellationToken::new(),
+            hurry: Hurry::default(),
             backoff: Arc::new(Backoff::default()),
             guardian,
             launcher,
@@ -213,12 +218,30 @@ impl StdioRuntime {
     }
 
     /// Starts no child any more, stops every one by its ladder and waits until all have ended:
-    /// as long as the longest `stop` of an upstream, and two seconds for the kernel.
+    /// as long as the longest `stop` of an upstream, but not beyond `by`. Half of the time that is left
+    /// until then is for children that end when their input does, most of the rest for those that
+    /// need SIGTERM. Only the kernel can make it longer, by two seconds.
     ///
     /// # Cancel safety
     /// No child is started any more in any case, and those that run are stopped.
-    pub async fn shut_down(&self) {
+    pub async fn shut_down(&self, by: Instant) {
         self.ended.cancel();
+        let now = Instant::now();
+        let left = by.saturating_duration_since(now);
+        let hurry = async {
+            tokio::time::sleep_until(now + left / 2).await;
+            self.hurry.term.cancel();
+            tokio::time::sleep_until(now + left.saturating_sub(KILLING)).await;
+            self.hurry.kill.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = self.stop_all() => {}
+            () = hurry => {}
+        }
+    }
+
+    async fn stop_all(&self) {
         loop {
             let children = self.slots.children();
             for child in &children {
@@ -357,6 +380,7 @@ impl StdioRuntime {
         let ladder = Ladder {
             eof: carrier.stop_eof,
             term: carrier.stop_term,
+            hurry: self.hurry.clone(),
         };
         let keeper = Keeper {
             state: Arc::clone(&state),

@@ -103,7 +103,10 @@ async fn nothing_starts_after_the_shut_down() {
     let world = World::new();
     let upstream = ready();
     let opening = world.runtime.open(super::world::owner("alice"), &upstream);
-    let (opened, ()) = tokio::join!(opening, world.runtime.shut_down());
+    let (opened, ()) = tokio::join!(
+        opening,
+        world.runtime.shut_down(crate::stdio::world::in_a_minute())
+    );
     if let Ok((connection, mut lines)) = opened {
         while next(&mut lines).await.is_some() {}
         assert!(connection.closed().is_cancelled());

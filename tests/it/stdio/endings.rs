@@ -76,7 +76,10 @@ async fn children_are_ended_politely_after_the_hard_stop_of_everything_else() {
     assert_eq!(next(&mut lines).await.as_deref(), Some("{}"));
     world.tasks.shut_down(Duration::ZERO).await;
     assert!(is_alive(connection.pid()));
-    world.runtime.shut_down().await;
+    world
+        .runtime
+        .shut_down(crate::stdio::world::in_a_minute())
+        .await;
     let homes = std::fs::read_dir(world.state.join("0/homes/up")).unwrap();
     let kept: Vec<_> = homes
         .map(|home| home.unwrap().path().join("flushed").exists())

@@ -78,7 +78,7 @@ impl World {
 
     /// Stops everything and checks that nothing is left.
     pub(super) async fn end(self) {
-        within("shut down", self.runtime.shut_down()).await;
+        within("shut down", self.runtime.shut_down(in_a_minute())).await;
         eventually("no entries", async || {
             let counts = self.runtime.counts();
             (counts.children == 0 && counts.waiting == 0).then_some(())
@@ -203,4 +203,9 @@ pub(super) fn is_alive(pid: u32) -> bool {
 /// Whether a process exists at all, as a zombie perhaps.
 pub(super) fn exists(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// A deadline that no test reaches.
+pub(super) fn in_a_minute() -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_mins(1)
 }
