@@ -25,6 +25,23 @@ const STEPS: &[&str] = &[
     "list_changed",
 ];
 
+/// The same in the modern era: change notices come over one subscription, levels by request.
+const MODERN_STEPS: &[&str] = &[
+    "tools",
+    "tool_errors",
+    "resources",
+    "templates",
+    "prompts",
+    "completion",
+    "progress",
+    "cancellation",
+    "sampling",
+    "elicitation_form",
+    "elicitation_url",
+    "roots",
+    "listening",
+];
+
 const SEVEN_STEPS: &[&str] = &[
     "all_listed",
     "everything",
@@ -86,6 +103,17 @@ async fn tour_everything(sdk: Sdk, era: &str, steps: &[&str]) {
     let options = json!({"url": url, "token": user.token(), "era": era});
     sdk.tour("everything", &options, steps).await;
     gw.stop().await;
+}
+
+// A legacy server asks clients that cannot be asked: every question is parked until the retry.
+#[tokio::test]
+async fn modern_typescript_2_tours_everything() {
+    tour_everything(Sdk::TypeScript("2"), "modern", MODERN_STEPS).await;
+}
+
+#[tokio::test]
+async fn modern_python_2_tours_everything() {
+    tour_everything(Sdk::Python(2), "modern", MODERN_STEPS).await;
 }
 
 #[tokio::test]

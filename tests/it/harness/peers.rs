@@ -16,7 +16,7 @@ pub(crate) fn root() -> &'static Path {
 /// Whether the peers are installed. Without them a test says so and passes, except where
 /// `DRAWBRIDGE_PEERS=required` (which `make test` sets) makes it fail.
 pub(crate) fn are_installed() -> bool {
-    let missing: Vec<PathBuf> = ["node", "modules", "python1", "python2"]
+    let missing: Vec<PathBuf> = ["node", "modules", "python1", "python2", "tasks"]
         .iter()
         .map(|part| root().join(".cache").join(format!("{part}.stamp")))
         .filter(|stamp| !stamp.exists())
@@ -42,6 +42,15 @@ pub(crate) fn node() -> String {
 pub(crate) fn python(generation: u8) -> String {
     let program = format!(".cache/python{generation}/bin/python");
     root().join(program).to_str().unwrap().to_owned()
+}
+
+/// The server of the tasks extension (`tests/servers/tasks`).
+pub(crate) fn tasks_fixture() -> String {
+    root()
+        .join(".cache/bin/tasks-fixture")
+        .to_str()
+        .unwrap()
+        .to_owned()
 }
 
 /// A file of an installed npm module.
