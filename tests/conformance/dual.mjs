@@ -5,6 +5,7 @@ import http from 'node:http';
 import { Readable } from 'node:stream';
 import {
   createMcpHandler,
+  inputRequired,
   isLegacyRequest,
   ProtocolError,
   ProtocolErrorCode,
@@ -24,10 +25,22 @@ const known = (table, key, what) => {
   return table[key];
 };
 
+/** A tool that asks: its question, which becomes the result of this round. */
+class Asking {
+  constructor(inputRequest) {
+    this.result = inputRequired({ inputRequests: { answer: inputRequest } });
+  }
+}
+/** The answer of an earlier round; to legacy clients the SDK puts the question itself. */
+function answered(ctx, inputRequest) {
+  const answer = ctx.mcpReq.inputResponses?.answer;
+  if (answer === undefined) throw new Asking(inputRequest);
+  return answer;
+}
 /** What the legacy fixtures expect of their SDK. */
 const asker = (ctx) => ({
-  elicitInput: (params) => ctx.mcpReq.send({ method: 'elicitation/create', params }),
-  createMessage: (params) => ctx.mcpReq.send({ method: 'sampling/createMessage', params }),
+  elicitInput: async (params) => answered(ctx, inputRequired.elicit(params)),
+  createMessage: async (params) => answered(ctx, inputRequired.createMessage(params)),
 });
 const extra = (ctx) => ({
   requestId: ctx.mcpReq.id,
@@ -73,7 +86,13 @@ function fixtureServer() {
       TRIGGERS[name]();
       return said(text('announced'));
     }
-    return Object.hasOwn(TOOLS, name) ? run(asker(ctx), args, extra(ctx)) : run(asked(request, ctx));
+    if (!Object.hasOwn(TOOLS, name)) return run(asked(request, ctx));
+    try {
+      return await run(asker(ctx), args, extra(ctx));
+    } catch (error) {
+      if (error instanceof Asking) return error.result;
+      throw error;
+    }
   });
   on('resources/list', () => ({
     resources: Object.entries(RESOURCES).map(([uri, { mimeType }]) => ({
