@@ -17,7 +17,7 @@ import { PROMPTS, RESOURCES, said, TEMPLATE, text, TOOLS } from './fixtures.mjs'
 import { asked, askingPrompt, HEADER_TOOL, ROUND_TOOLS, states } from './rounds.mjs';
 
 const [carrier, era = 'dual'] = process.argv.slice(2);
-/** Set once there is somebody to tell. */
+/** Tells subscribers over modern HTTP. */
 let notify;
 
 const known = (table, key, what) => {
@@ -49,9 +49,11 @@ const extra = (ctx) => ({
   closeSSEStream: () => ctx.http?.closeSSE?.(),
 });
 
+// Modern HTTP has a server for each request, and one bus for all of them.
 const TRIGGERS = {
-  test_trigger_tool_change: () => notify?.toolsChanged(),
-  test_trigger_prompt_change: () => notify?.promptsChanged(),
+  test_trigger_tool_change: (server, isRequest) => (isRequest ? notify.toolsChanged() : server.sendToolListChanged()),
+  test_trigger_prompt_change: (server, isRequest) =>
+    isRequest ? notify.promptsChanged() : server.sendPromptListChanged(),
 };
 const ALL_TOOLS = {
   ...TOOLS,
@@ -83,7 +85,7 @@ function fixtureServer() {
     const { name, arguments: args = {} } = request.params;
     const [, , run] = known(ALL_TOOLS, name, 'tool');
     if (Object.hasOwn(TRIGGERS, name)) {
-      TRIGGERS[name]();
+      await TRIGGERS[name](server, carrier === 'http' && ctx.mcpReq.envelope !== undefined);
       return said(text('announced'));
     }
     if (!Object.hasOwn(TOOLS, name)) return run(asked(request, ctx));
