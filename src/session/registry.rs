@@ -3,6 +3,8 @@
 //! The concurrent map stays private here and only clones leave it, so that no guard is ever held
 //! across an await (DEPENDENCIES, "Things that bite" 6).
 
+mod known;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,8 +16,9 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use self::known::KnownIds;
 use super::visit::{Visit, VisitKey};
-use super::{Delivery, Session, SessionIds, lock};
+use super::{Delivery, Session, SessionId, SessionIds, lock};
 use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
@@ -73,6 +76,7 @@ pub enum Refused {
 pub struct Sessions {
     ids: SessionIds,
     live: DashMap<SessionKey, Arc<Session>>,
+    known: KnownIds,
     visits: DashMap<VisitKey, Arc<Session>>,
     owners: DashMap<OwnerKey, Arc<Owner>>,
     count: AtomicUsize,
@@ -101,6 +105,7 @@ impl Sessions {
         Arc::new(Self {
             ids,
             live: DashMap::new(),
+            known: KnownIds::default(),
             visits: DashMap::new(),
             owners: DashMap::new(),
             count: AtomicUsize::new(0),
@@ -281,20 +286,55 @@ impl Sessions {
         principal: &Principal,
         endpoint: &Endpoint,
     ) -> Option<Arc<Session>> {
-        let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
-        if self.clock.now().saturating_sub(handle.issued) > self.settings.absolute {
-            return None;
-        }
         let session = self
-            .live
-            .get(&handle.key)
-            .map(|session| Arc::clone(&session))?;
+            .known(id, principal, endpoint)
+            .or_else(|| self.open_handle(id, principal, endpoint))?;
         if self.is_expired(&session) {
             self.close(&session);
             return None;
         }
         session.touch();
         Some(session)
+    }
+
+    /// The live session that was given exactly this id, where it was opened before and both session
+    /// and id are the caller's own.
+    fn known(&self, id: &str, principal: &Principal, endpoint: &Endpoint) -> Option<Arc<Session>> {
+        let handle = self.known.get(id)?;
+        let session = self.live(handle)?;
+        let own = session.id() == id
+            && session.principal.binding() == principal.binding()
+            && session.endpoint.name == endpoint.name;
+        own.then_some(session)
+    }
+
+    /// The live session behind an id, from what is sealed in it.
+    fn open_handle(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Arc<Session>> {
+        let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
+        let session = self.live(handle)?;
+        if session.id() == id {
+            self.known.keep(&session, handle);
+            // It may have ended meanwhile, before there was something to forget.
+            if !self.live.contains_key(&handle.key) {
+                self.known.forget(&session);
+            }
+        }
+        Some(session)
+    }
+
+    /// The live session that a handle names while it is not over age.
+    fn live(&self, handle: SessionId) -> Option<Arc<Session>> {
+        if self.clock.now().saturating_sub(handle.issued) > self.settings.absolute {
+            return None;
+        }
+        self.live
+            .get(&handle.key)
+            .map(|session| Arc::clone(&session))
     }
 
     /// Ends a session; its upstream links are closed in the background.
@@ -307,6 +347,7 @@ impl Sessions {
     /// Takes a session out; its links, or nothing when it was out already.
     fn remove(&self, session: &Arc<Session>) -> Option<Vec<Arc<dyn UpstreamLink>>> {
         self.live.remove(&session.key())?;
+        self.known.forget(session);
         self.count.fetch_sub(1, Ordering::Relaxed);
         GAUGES.sessions_open.add(-1);
         if session.visit.is_some() {

@@ -83,6 +83,37 @@ async fn a_session_binds_for_its_own_principal_on_its_own_endpoint_only() {
     assert!(bind("alice", "other").is_none());
 }
 
+// SPEC T-43, T-47.
+#[tokio::test(start_paused = true)]
+async fn an_id_that_was_opened_before_is_checked_as_at_first() {
+    let f = fixture(10, 10);
+    let session = f.sessions.open(new("alice")).unwrap();
+    let bind = |id: &str, who: &str, at: &str| {
+        let bound = f.sessions.bind(id, &principal(who), &endpoint(at));
+        bound.is_some()
+    };
+    let id = session.id();
+    assert!(bind(id, "alice", "files"));
+    assert_eq!(f.sessions.known.len(), 1);
+    assert!(bind(id, "alice", "files"));
+    assert!(!bind(id, "mallory", "files"));
+    assert!(!bind(id, "alice", "other"));
+    assert!(!bind(&id[1..], "alice", "files"));
+    f.sessions.close(&session);
+    assert!(!bind(id, "alice", "files"));
+    assert_eq!(f.sessions.known.len(), 0);
+
+    let idle = f.sessions.open(new("alice")).unwrap();
+    assert!(bind(idle.id(), "alice", "files"));
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert!(!bind(idle.id(), "alice", "files"));
+
+    let over_age = f.sessions.open(new("alice")).unwrap();
+    assert!(bind(over_age.id(), "alice", "files"));
+    f.clock.advance(Duration::from_secs(601));
+    assert!(!bind(over_age.id(), "alice", "files"));
+}
+
 // SPEC T-45.
 #[tokio::test]
 async fn a_closed_session_is_unknown() {

@@ -1,0 +1,40 @@
+//! Ids that were opened before: who sends the very text we gave out need not have it opened again.
+
+use std::hash::{BuildHasher, RandomState};
+
+use dashmap::DashMap;
+
+use crate::session::{Session, SessionId};
+
+/// What was read from the ids of live sessions, by the digest of their text; at most one entry for
+/// each live session. An entry proves nothing: text, binding and endpoint are still compared with
+/// those of the session.
+#[derive(Debug, Default)]
+pub(super) struct KnownIds {
+    read: DashMap<u64, SessionId>,
+    digest: RandomState,
+}
+
+impl KnownIds {
+    /// What may have been read from this id.
+    pub(super) fn get(&self, id: &str) -> Option<SessionId> {
+        self.read.get(&self.digest.hash_one(id)).map(|read| *read)
+    }
+
+    /// Remembers what was read from the session's id.
+    pub(super) fn keep(&self, session: &Session, read: SessionId) {
+        self.read.insert(self.digest.hash_one(session.id()), read);
+    }
+
+    /// Forgets the session's id.
+    pub(super) fn forget(&self, session: &Session) {
+        let digest = self.digest.hash_one(session.id());
+        self.read
+            .remove_if(&digest, |_, read| read.key == session.key());
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.read.len()
+    }
+}
