@@ -45,7 +45,8 @@ pub struct Call {
     pub cancel: CancellationToken,
     /// What the client brings back, when this call goes on with one that was suspended.
     pub resumption: Option<Arc<Resumption>>,
-    /// The `Mcp-Param-*` headers of a modern request, as they came (SPEC M-34).
+    /// The `Mcp-Param-*` headers of a modern request, as they came (SPEC M-34); nothing when it came
+    /// without headers of its own, so that there are none to compare.
     pub param_headers: Option<Arc<HeaderMap>>,
 }
 

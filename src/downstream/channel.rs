@@ -2,7 +2,7 @@
 //! posted beside it, or a WebSocket. It has no session until its client has said `initialize`,
 //! nothing on it can be resumed, and the session ends with it. Spec: SPEC H-01…H-03, H-07.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -36,6 +36,8 @@ pub(super) struct Channel {
     ended: CancellationToken,
     /// Requests without their reply on the way.
     owed: AtomicUsize,
+    /// Whether its client may do without a session: it speaks the modern revision.
+    sessionless: AtomicBool,
     /// Told when nothing is owed any more, or a newer token came.
     changed: Notify,
     _open: Open,
@@ -65,7 +67,7 @@ pub(super) enum End {
     Session,
     /// The client does not read what is sent.
     Slow,
-    /// The client never said `initialize`.
+    /// The client said neither `initialize` nor a modern request.
     Silent,
     /// Its token has expired.
     Expired,
@@ -103,6 +105,7 @@ impl Channel {
             }),
             ended: CancellationToken::new(),
             owed: AtomicUsize::new(0),
+            sessionless: AtomicBool::new(false),
             changed: Notify::new(),
             _open: GAUGES.channels_open.enter(),
         })
@@ -163,6 +166,11 @@ impl Channel {
         self.send(refusal);
     }
 
+    /// Notes that a modern request came: its client need not say `initialize`.
+    pub(super) fn needs_no_session(&self) {
+        self.sessionless.store(true, Ordering::Relaxed);
+    }
+
     /// Counts a request in until its reply is on the way.
     pub(super) fn owe(self: &Arc<Self>) -> Owed {
         self.owed.fetch_add(1, Ordering::Acquire);
@@ -213,7 +221,8 @@ impl Channel {
     async fn has_to_end(&self, front: &Front) -> End {
         let silent = async {
             tokio::time::sleep(INITIALIZE_WITHIN).await;
-            if matches!(self.state().stage, Stage::Open(_)) {
+            let sessionless = self.sessionless.load(Ordering::Relaxed);
+            if sessionless || matches!(self.state().stage, Stage::Open(_)) {
                 std::future::pending::<()>().await;
             }
         };

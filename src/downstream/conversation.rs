@@ -25,6 +25,8 @@ pub(super) struct Arrival<'a> {
     /// What to negotiate when the client offers an unknown revision.
     pub(super) fallback: Revision,
     pub(super) record: &'a AccessRecord,
+    /// Modern calls, where they can be made.
+    pub(super) modern: Option<&'a modern::Calls>,
 }
 
 /// What is no message, or not one for us: the fault and the JSON text of its id, if it had one.
@@ -71,7 +73,14 @@ impl Front {
             (reply::decode_fault(&error), id)
         })?;
         note_message(arrival.record, &message);
+        if arrival.modern.is_some_and(|calls| calls.cancel(&message)) {
+            return Ok(());
+        }
         if modern::is_modern(arrival.headers, &message) {
+            if let Some(calls) = arrival.modern {
+                self.hear_modern(channel, calls, message);
+                return Ok(());
+            }
             let requested = message.meta(meta::PROTOCOL_VERSION).and_then(json::string);
             let fault = reply::unsupported_among(&Revision::LEGACY, &requested.unwrap_or_default());
             return Err((fault, message.id().map(str::to_owned)));

@@ -121,6 +121,7 @@ impl Front {
             headers: &parts.headers,
             fallback: Revision::V2024_11_05,
             record,
+            modern: None,
         };
         match self.hear(&channel, &arrival, bytes) {
             Ok(()) => reply::empty(StatusCode::ACCEPTED),

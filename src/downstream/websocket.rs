@@ -1,9 +1,11 @@
-//! WebSocket: one socket is one session, one JSON-RPC message is one text frame. Host, Origin and
+//! WebSocket: one socket is one session, beside which modern requests stand alone; one JSON-RPC
+//! message is one text frame. Host, Origin and
 //! token are checked where every request is, before the upgrade; the socket ends a minute after
 //! its token. Not of the specification: a custom transport as its "Custom Transports" allows.
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -25,11 +27,12 @@ use super::access_log::AccessRecord;
 use super::channel::{Channel, End, Outgoing};
 use super::conversation::Arrival;
 use super::handshake::{self, NoUpgrade};
+use super::modern::{self, Calls, Frames};
 use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
-use crate::protocol::{self, Kind, Revision};
+use crate::protocol::{self, Kind, Revision, meta};
 use crate::telemetry::metrics::COUNTERS;
 
 /// How long one write may take: a client that does not read is cut off.
@@ -95,15 +98,16 @@ impl Front {
         let socket = Socket::from_raw_socket(io, Role::Server, Some(config)).await;
         let (mut sink, mut stream) = socket.split();
         let channel = Arc::clone(&outgoing.channel);
+        let (calls, mut frames) = modern::on_socket(&self.settings.limits);
         let heard = tokio::sync::Notify::new();
         let close = tokio::select! {
-            close = self.read_socket(&channel, &mut stream, &heard) => close,
-            close = self.write_socket(&mut outgoing, &mut sink) => close,
+            close = self.read_socket(&channel, &calls, &mut stream, &heard) => close,
+            close = self.write_socket(&mut outgoing, &mut frames, &mut sink) => close,
             close = self.watch_socket(&heard) => close,
             () = self.tasks.stopping().cancelled() => None,
         };
-        // The session ends before the client can come back.
-        drop(outgoing);
+        // The session and the calls end before the client can come back.
+        drop((outgoing, frames));
         if let (Some((code, reason)), Ok(socket)) = (close, sink.reunite(stream)) {
             tracing::debug!(code = u16::from(code), reason, "socket ends");
             end(socket, code, reason).await;
@@ -114,18 +118,20 @@ impl Front {
     async fn read_socket(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
+        calls: &Calls,
         stream: &mut SplitStream<Socket>,
         heard: &tokio::sync::Notify,
     ) -> Close {
         let headers = HeaderMap::new();
         let record = AccessRecord::default();
         loop {
+            calls.room().await;
             let frame = stream.next().await;
             heard.notify_one();
             match frame {
                 Some(Ok(Message::Text(text))) => {
                     let bytes = Bytes::from(text);
-                    if !self.may_send(channel, &bytes) {
+                    if !self.may_send(channel, calls, &bytes) {
                         continue;
                     }
                     let arrival = Arrival {
@@ -133,6 +139,7 @@ impl Front {
                         headers: &headers,
                         fallback: Revision::LATEST_LEGACY,
                         record: &record,
+                        modern: Some(calls),
                     };
                     if let Err((fault, id)) = self.hear(channel, &arrival, bytes) {
                         channel.send(reply::error_response(&fault, id.as_deref()));
@@ -158,7 +165,7 @@ impl Front {
     }
 
     /// The rate limit of requests holds for messages too; what is over it is not looked at.
-    fn may_send(&self, channel: &Channel, bytes: &Bytes) -> bool {
+    fn may_send(&self, channel: &Arc<Channel>, calls: &Calls, bytes: &Bytes) -> bool {
         let Err(wait) = self.rate.check(channel.principal.owner()) else {
             return true;
         };
@@ -172,6 +179,10 @@ impl Front {
         let message = protocol::Message::parse(bytes.clone(), self.settings.limits.json_depth).ok();
         let request = message.filter(|message| message.kind() == Kind::Request);
         if let Some(request) = request {
+            if meta::is_modern(&request) {
+                calls.refuse(channel, &request, &fault);
+                return false;
+            }
             channel.send(reply::error_response(&fault, request.id()));
         }
         false
@@ -181,11 +192,22 @@ impl Front {
     async fn write_socket(
         &self,
         outgoing: &mut Outgoing,
+        calls: &mut Frames,
         sink: &mut SplitSink<Socket, Message>,
     ) -> Close {
         let every = self.settings.server.keep_alive;
         loop {
-            let messages = poll_fn(|cx| outgoing.poll_next(cx));
+            let messages = poll_fn(|cx| {
+                let Poll::Ready(of_session) = outgoing.poll_next(cx) else {
+                    return calls.poll_next(cx).map(Ok);
+                };
+                Poll::Ready(of_session.map(|mut messages| {
+                    if let Poll::Ready(of_calls) = calls.poll_next(cx) {
+                        messages.extend(of_calls);
+                    }
+                    messages
+                }))
+            });
             let sent = match timeout(every, messages).await {
                 Err(_quiet) => timeout(WRITE_WITHIN, sink.send(Message::Ping(Bytes::new()))).await,
                 Ok(Err(end)) => return Some(close_of(end)),
@@ -224,7 +246,10 @@ fn close_of(end: End) -> (CloseCode, &'static str) {
     match end {
         End::Session => (CloseCode::Normal, "the session has ended"),
         End::Slow => (CloseCode::Policy, "messages are not read"),
-        End::Silent => (CloseCode::Policy, "initialize did not come"),
+        End::Silent => (
+            CloseCode::Policy,
+            "neither initialize nor a modern request came",
+        ),
         End::Expired => (CloseCode::Policy, "the token has expired"),
         End::Draining => (CloseCode::Away, "the gateway is shutting down"),
     }

@@ -5,8 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderMap;
-
 use super::Relay;
 use super::route::Target;
 use crate::call::Call;
@@ -39,8 +37,9 @@ impl Relay {
         target: &Target,
     ) -> Result<(), Fault> {
         let tool = target.name.as_deref().unwrap_or_default();
-        let none = HeaderMap::new();
-        let given = call.param_headers.as_deref().unwrap_or(&none);
+        let Some(given) = call.param_headers.as_deref() else {
+            return Ok(());
+        };
         let key = (session.key(), Arc::clone(&target.upstream));
         let mut is_fresh = self.tool_headers.get(&key).is_none();
         loop {

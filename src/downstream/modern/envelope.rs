@@ -60,15 +60,30 @@ pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, R
             None => drop(header(headers, &MCP_NAME)?),
         }
     }
+    served(&version, method)?;
+    Ok(envelope)
+}
+
+/// The same for a request that came without headers of its own.
+///
+/// # Errors
+/// The [`Refusal`] that is its answer.
+pub(super) fn read_body(message: &Message) -> Result<Envelope, Refusal> {
+    let (version, envelope) = metadata(message)?;
+    served(&version, message.method().unwrap_or_default())?;
+    Ok(envelope)
+}
+
+fn served(version: &str, method: &str) -> Result<(), Refusal> {
     // Spec: SPEC M-13.
-    if Revision::parse(&version).is_none_or(|revision| revision.era() != Era::Modern) {
-        return Err(Refusal::version(&version));
+    if Revision::parse(version).is_none_or(|revision| revision.era() != Era::Modern) {
+        return Err(Refusal::version(version));
     }
     // Spec: SPEC M-14.
     if !is_served(method) {
         return Err(Refusal::method(method));
     }
-    Ok(envelope)
+    Ok(())
 }
 
 /// What `params._meta` holds: the version it names, and the rest. Spec: SPEC M-05, M-06.

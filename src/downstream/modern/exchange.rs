@@ -5,12 +5,13 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
+use futures_util::stream::{self, Stream};
 use http::{Response, StatusCode};
 use http_body::Frame;
 use tokio::time::{Instant, Sleep};
@@ -68,6 +69,24 @@ impl Exchange {
         }
     }
 
+    /// The messages of the exchange as they come, the reply as the last.
+    pub(super) fn messages(self) -> impl Stream<Item = Vec<Bytes>> + Send {
+        let mut exchange = Some(self);
+        stream::poll_fn(move |cx| {
+            let Some(running) = &mut exchange else {
+                return Poll::Ready(None);
+            };
+            match ready!(running.poll_next(cx)) {
+                Next::Notices(notices) => Poll::Ready(Some(notices)),
+                Next::End(outcome) => {
+                    let last = message(outcome, &running.id);
+                    exchange = None;
+                    Poll::Ready(last.map(|message| vec![message]))
+                }
+            }
+        })
+    }
+
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<Outcome>> {
         if let Some(future) = &mut self.future
             && let Poll::Ready(outcome) = future.as_mut().poll(cx)
@@ -117,7 +136,7 @@ impl Exchange {
             Some(Next::Notices(notices)) => encode(&notices),
             None => Bytes::new(),
         };
-        exchange::event_stream(Body::new(Stream {
+        exchange::event_stream(Body::new(EventBody {
             exchange: self,
             head: (!head.is_empty()).then_some(head),
             keep_alive: KeepAlive::new(keep_alive),
@@ -164,7 +183,7 @@ impl KeepAlive {
 }
 
 /// The body of an exchange that has become a stream.
-struct Stream {
+struct EventBody {
     exchange: Exchange,
     head: Option<Bytes>,
     keep_alive: KeepAlive,
@@ -172,7 +191,7 @@ struct Stream {
     _open: Open,
 }
 
-impl http_body::Body for Stream {
+impl http_body::Body for EventBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -203,7 +222,7 @@ impl http_body::Body for Stream {
         if out.is_empty() && this.done {
             return Poll::Ready(None);
         }
-        futures_util::ready!(this.keep_alive.poll(cx, &mut out));
+        ready!(this.keep_alive.poll(cx, &mut out));
         Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
     }
 }

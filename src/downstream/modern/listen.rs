@@ -5,10 +5,11 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
+use futures_util::stream::{self, Stream};
 use http::Response;
 use http_body::Frame;
 use tokio::time::Instant;
@@ -16,11 +17,11 @@ use tokio::time::Instant;
 use super::exchange::{KeepAlive, encode};
 use super::outlet::{Next, Outlet};
 use super::refusal::Refusal;
-use super::{Asked, refusal};
+use super::{Asked, Stopped, refusal};
 use crate::call::{Notice, Principal};
 use crate::downstream::{Front, exchange, streamable};
 use crate::fault::Fault;
-use crate::protocol::{Message, json, meta, sse};
+use crate::protocol::{Message, json, meta};
 use crate::relay::Filter;
 use crate::session::{Listener, Listening, Session, StreamPermit};
 
@@ -94,14 +95,32 @@ impl Front {
             Ok(filter) => self.open_subscription(&asked, filter).await,
             Err(refusal) => return refusal.response(Some(&id)),
         };
-        opened.unwrap_or_else(|fault| refusal::fault_response(&fault, Some(&id)))
+        match opened {
+            Ok(opened) => exchange::event_stream(Body::new(EventBody {
+                opened,
+                keep_alive: KeepAlive::new(self.settings.server.keep_alive),
+            })),
+            Err(fault) => refusal::fault_response(&fault, Some(&id)),
+        }
+    }
+
+    /// The same where messages do not go out as events: the acknowledgement, the changes, and the
+    /// response as the last.
+    pub(super) async fn subscribe(
+        self: &Arc<Self>,
+        asked: &Asked,
+    ) -> Result<impl Stream<Item = Vec<Bytes>> + Send + use<>, Stopped> {
+        let filter = wanted(asked).map_err(Stopped::Refused)?;
+        let opened = self.open_subscription(asked, filter).await;
+        let mut opened = opened.map_err(Stopped::Failed)?;
+        Ok(stream::poll_fn(move |cx| opened.poll_next(cx)))
     }
 
     async fn open_subscription(
         self: &Arc<Self>,
         asked: &Asked,
         wanted: Filter,
-    ) -> Result<Response<Body>, Fault> {
+    ) -> Result<Opened, Fault> {
         let capabilities = &asked.envelope.capabilities;
         let session = self
             .relay
@@ -135,9 +154,7 @@ impl Front {
             }
         }
         honoured.uris.clone_from(&held.uris);
-        let mut first = BytesMut::new();
         let ack = acknowledgement(&subscription.id, &honoured);
-        sse::encode_event(&mut first, None, ack.as_bytes());
         subscription.honours(honoured);
         let server = self.relay.server_info(&session);
         let result = format!(
@@ -147,15 +164,13 @@ impl Front {
             std::str::from_utf8(&server).unwrap_or("{}"),
             id = subscription.id,
         );
-        Ok(exchange::event_stream(Body::new(Stream {
-            head: Some(first.freeze()),
+        Ok(Opened {
+            ack: Some(ack.into()),
             outlet: Arc::clone(&subscription.outlet),
             ends: self.end_of_get(&session, &asked.principal),
-            result: result.into(),
-            keep_alive: KeepAlive::new(self.settings.server.keep_alive),
-            done: false,
+            result: Some(result.into()),
             _held: held,
-        })))
+        })
     }
 }
 
@@ -227,20 +242,47 @@ fn acknowledgement(id: &str, honoured: &Filter) -> String {
     )
 }
 
-/// The body of a subscription.
-struct Stream {
-    head: Option<Bytes>,
+/// An open subscription. Dropping it ends it.
+struct Opened {
+    ack: Option<Bytes>,
     outlet: Arc<Outlet<Infallible>>,
     /// Resolves when the subscription has to end: with its token, its visit, or the gateway.
     ends: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// The response that ends it politely. Spec: SPEC M-74.
-    result: Bytes,
-    keep_alive: KeepAlive,
-    done: bool,
+    /// The response that ends it politely, until it did. Spec: SPEC M-74.
+    result: Option<Bytes>,
     _held: Held,
 }
 
-impl http_body::Body for Stream {
+impl Opened {
+    /// The next messages, never none, until there are no more.
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Bytes>>> {
+        if let Some(ack) = self.ack.take() {
+            return Poll::Ready(Some(vec![ack]));
+        }
+        if self.result.is_none() {
+            return Poll::Ready(None);
+        }
+        let mut messages = Vec::new();
+        if let Poll::Ready(Next::Notices(notices)) = self.outlet.poll_next(cx) {
+            messages = notices;
+        }
+        if self.ends.as_mut().poll(cx).is_ready() {
+            messages.extend(self.result.take());
+        }
+        if messages.is_empty() {
+            return Poll::Pending;
+        }
+        Poll::Ready(Some(messages))
+    }
+}
+
+/// A subscription as a stream of events.
+struct EventBody {
+    opened: Opened,
+    keep_alive: KeepAlive,
+}
+
+impl http_body::Body for EventBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -249,21 +291,13 @@ impl http_body::Body for Stream {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = &mut *self;
-        if let Some(head) = this.head.take() {
-            return Poll::Ready(Some(Ok(Frame::data(head))));
-        }
-        if this.done {
-            return Poll::Ready(None);
-        }
         let mut out = BytesMut::new();
-        if let Poll::Ready(Next::Notices(notices)) = this.outlet.poll_next(cx) {
-            out.extend_from_slice(&encode(&notices));
+        match this.opened.poll_next(cx) {
+            Poll::Ready(Some(messages)) => out.extend_from_slice(&encode(&messages)),
+            Poll::Ready(None) => return Poll::Ready(None),
+            Poll::Pending => {}
         }
-        if this.ends.as_mut().poll(cx).is_ready() {
-            this.done = true;
-            sse::encode_event(&mut out, None, &this.result);
-        }
-        futures_util::ready!(this.keep_alive.poll(cx, &mut out));
+        ready!(this.keep_alive.poll(cx, &mut out));
         Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
     }
 }

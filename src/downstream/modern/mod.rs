@@ -12,6 +12,7 @@ mod parking;
 mod refusal;
 mod retry;
 mod round;
+mod socket;
 mod ticket;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use http::{HeaderMap, Response, StatusCode};
 
 pub(super) use envelope::{is_modern, names_modern};
 pub(super) use parking::Parking;
+pub(super) use socket::{Calls, Frames, on_socket};
 
 use self::envelope::Envelope;
 use self::exchange::Exchange;
@@ -82,6 +84,23 @@ impl Front {
         if asked.method() == "subscriptions/listen" {
             return self.listen_modern(asked).await;
         }
+        match self
+            .begin_exchange(asked, Some(&parts.headers), record)
+            .await
+        {
+            Ok(exchange) => exchange.answer(self.settings.server.keep_alive).await,
+            Err(Stopped::Refused(refusal)) => refusal.response(Some(&id)),
+            Err(Stopped::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
+        }
+    }
+
+    /// Begins a call, or goes on with one; `headers` are none where requests have none.
+    async fn begin_exchange(
+        self: &Arc<Self>,
+        asked: Asked,
+        headers: Option<&HeaderMap>,
+        record: &AccessRecord,
+    ) -> Result<Exchange, Stopped> {
         let begun = match self.retry_of(&asked) {
             Ok(Retry::Parked {
                 link,
@@ -89,22 +108,19 @@ impl Front {
                 answers,
             }) => self.resume(asked, link, round, answers).await,
             Ok(Retry::Upstream(resumption)) => {
-                self.begin_modern(asked, &parts.headers, Some(resumption), record)
+                self.begin_modern(asked, headers, Some(resumption), record)
             }
-            Ok(Retry::None) => self.begin_modern(asked, &parts.headers, None, record),
+            Ok(Retry::None) => self.begin_modern(asked, headers, None, record),
             Err(refusal) => {
                 record.outcome(error_type::BAD_REQUEST);
-                return refusal.response(Some(&id));
+                return Err(Stopped::Refused(refusal));
             }
         };
-        match begun {
-            Ok(exchange) => exchange.answer(self.settings.server.keep_alive).await,
-            Err(fault) => {
-                record.outcome(error_word(fault.kind));
-                log_fault(&fault);
-                refusal::fault_response(&fault, Some(&id))
-            }
-        }
+        begun.map_err(|fault| {
+            record.outcome(error_word(fault.kind));
+            log_fault(&fault);
+            Stopped::Failed(fault)
+        })
     }
 
     /// What a request goes on with; nothing for methods that are never answered with a question.
@@ -154,7 +170,7 @@ impl Front {
     fn begin_modern(
         self: &Arc<Self>,
         asked: Asked,
-        headers: &HeaderMap,
+        headers: Option<&HeaderMap>,
         resumption: Option<Arc<Resumption>>,
         record: &AccessRecord,
     ) -> Result<Exchange, Fault> {
@@ -187,8 +203,11 @@ impl Front {
             Some(bytes) => Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?,
             None => asked.message,
         };
-        let trace =
-            TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
+        let trace = TraceContext::incoming(
+            headers.unwrap_or(&HeaderMap::new()),
+            message.meta(TRACEPARENT),
+            message.meta(TRACESTATE),
+        );
         let call = Call {
             principal: asked.principal,
             endpoint: asked.endpoint,
@@ -197,7 +216,7 @@ impl Front {
             trace,
             cancel: link.cancelled().clone(),
             resumption,
-            param_headers: param_headers(headers),
+            param_headers: headers.map(param_headers),
             message,
         };
         let id = call.message.id().unwrap_or("null").to_owned();
@@ -269,6 +288,22 @@ impl Front {
     }
 }
 
+/// Why a request did not become an exchange.
+enum Stopped {
+    Refused(Refusal),
+    Failed(Fault),
+}
+
+impl Stopped {
+    /// The reply, where there is no HTTP status.
+    fn reply(&self) -> Reply {
+        match self {
+            Self::Refused(refusal) => refusal.reply(),
+            Self::Failed(fault) => refusal::of_fault(fault, false).1,
+        }
+    }
+}
+
 /// A request whose envelope was read.
 struct Asked {
     principal: Arc<Principal>,
@@ -296,12 +331,12 @@ fn may_ask(method: &str) -> bool {
     matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
 
-/// The headers that carry single arguments, as they came; nothing when there are none.
-fn param_headers(headers: &HeaderMap) -> Option<Arc<HeaderMap>> {
+/// The headers that carry single arguments, as they came.
+fn param_headers(headers: &HeaderMap) -> Arc<HeaderMap> {
     let of_params: HeaderMap = headers
         .iter()
         .filter(|(name, _)| name.as_str().starts_with(MCP_PARAM_PREFIX))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    (!of_params.is_empty()).then(|| Arc::new(of_params))
+    Arc::new(of_params)
 }

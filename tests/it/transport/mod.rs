@@ -1,8 +1,9 @@
-//! Transports towards clients, legacy revisions.
+//! Transports towards clients.
 
 mod arrays;
 mod headers;
 mod http_sse;
+mod modern_socket;
 mod replies;
 mod revisions;
 mod streams;

@@ -1,0 +1,263 @@
+//! Modern requests as frames of a WebSocket: each stands alone, as over HTTP, but has no headers to
+//! compare, and is cancelled by a notification on its socket. Spec: SPEC §2; DESIGN §3.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::stream::{self, BoxStream, SelectAll, Stream};
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::{Asked, Stopped, envelope, refusal};
+use crate::call::Reply;
+use crate::config::Limits;
+use crate::downstream::Front;
+use crate::downstream::access_log::AccessRecord;
+use crate::downstream::channel::{Channel, Owed};
+use crate::downstream::conversation::draining;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Kind, Message, RequestId};
+
+/// What was heard and is not yet looked at by the writer; then no more frames are read.
+const WAITING: usize = 16;
+/// Messages handed out at once, unless one call has more.
+const AT_ONCE: usize = 64;
+
+/// The messages of one request.
+type Messages = BoxStream<'static, Vec<Bytes>>;
+
+/// The calls of one socket, as its reader knows them.
+#[derive(Debug)]
+pub(in crate::downstream) struct Calls {
+    queue: mpsc::Sender<Entry>,
+    running: Arc<Running>,
+    /// Calls and subscriptions of the socket at once.
+    most: usize,
+}
+
+/// The calls of one socket, as its writer drives them. Dropping it cancels them.
+#[derive(Debug)]
+pub(in crate::downstream) struct Frames {
+    queue: mpsc::Receiver<Entry>,
+    entries: SelectAll<Entry>,
+    most: usize,
+}
+
+/// Calls by their id.
+#[derive(Debug, Default)]
+struct Running(Mutex<HashMap<RequestId, CancellationToken>>);
+
+/// One request until everything of it was handed out.
+struct Entry {
+    messages: Messages,
+    _place: Option<Place>,
+    /// A drain waits for it.
+    _owed: Owed,
+}
+
+/// The id of a call, taken until this is dropped.
+struct Place {
+    running: Arc<Running>,
+    id: RequestId,
+}
+
+/// The two sides of a socket, with its bounds.
+pub(in crate::downstream) fn on_socket(limits: &Limits) -> (Calls, Frames) {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let most = limits.calls_per_principal + limits.streams_per_session;
+    let calls = Calls {
+        queue: sender,
+        running: Arc::default(),
+        most,
+    };
+    let frames = Frames {
+        queue: receiver,
+        entries: SelectAll::new(),
+        most,
+    };
+    (calls, frames)
+}
+
+impl Calls {
+    /// Waits until one more message can be taken.
+    ///
+    /// # Cancel safety
+    /// Can be dropped and asked again.
+    pub(in crate::downstream) async fn room(&self) {
+        // Without a writer the socket ends.
+        drop(self.queue.reserve().await);
+    }
+
+    /// Cancels the call that a notification names; `false` when it is none of these. Nothing more
+    /// is said of it. Spec: SPEC M-43.
+    pub(in crate::downstream) fn cancel(&self, message: &Message) -> bool {
+        let named = message.method() == Some("notifications/cancelled");
+        let id = message.param("requestId").filter(|_| named);
+        let id = id.and_then(RequestId::parse);
+        let call = id.and_then(|id| self.running.lock().get(&id).cloned());
+        call.inspect(CancellationToken::cancel).is_some()
+    }
+
+    /// Refuses a request.
+    pub(in crate::downstream) fn refuse(
+        &self,
+        channel: &Arc<Channel>,
+        message: &Message,
+        fault: &Fault,
+    ) {
+        let (_, reply) = refusal::of_fault(fault, false);
+        self.say(channel, message, reply);
+    }
+
+    fn say(&self, channel: &Arc<Channel>, message: &Message, reply: Reply) {
+        let text = reply.into_response(message.id().unwrap_or("null"));
+        self.put(Entry {
+            messages: stream::iter([vec![text]]).boxed(),
+            _place: None,
+            _owed: channel.owe(),
+        });
+    }
+
+    fn put(&self, entry: Entry) {
+        // There is room, unless the socket has ended: each frame is one entry.
+        drop(self.queue.try_send(entry));
+    }
+
+    /// Takes the id of a call.
+    fn enter(&self, id: RequestId) -> Result<(Place, CancellationToken), Fault> {
+        let mut running = self.running.lock();
+        if running.len() >= self.most {
+            return Err(Fault::downstream(
+                FaultKind::CallerBusy,
+                "too many calls run on this connection",
+            ));
+        }
+        if running.contains_key(&id) {
+            return Err(Fault::downstream(
+                FaultKind::InvalidRequest,
+                "a call with this id is running, choose another id",
+            ));
+        }
+        let token = CancellationToken::new();
+        running.insert(id.clone(), token.clone());
+        drop(running);
+        let running = Arc::clone(&self.running);
+        Ok((Place { running, id }, token))
+    }
+}
+
+impl Front {
+    /// A modern message of a socket; there is [`Calls::room`] for it.
+    pub(in crate::downstream) fn hear_modern(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        calls: &Calls,
+        message: Message,
+    ) {
+        // No notification but the cancellation means anything. Spec: SPEC M-22.
+        if message.kind() != Kind::Request {
+            return;
+        }
+        if self.tasks.draining().is_cancelled() {
+            return calls.refuse(channel, &message, &draining());
+        }
+        let envelope = match envelope::read_body(&message) {
+            Ok(envelope) => envelope,
+            Err(refusal) => return calls.say(channel, &message, refusal.reply()),
+        };
+        channel.needs_no_session();
+        let id = message.id().unwrap_or("null").to_owned();
+        let Some(key) = RequestId::parse(&id) else {
+            return;
+        };
+        let (place, cancelled) = match calls.enter(key) {
+            Ok(entered) => entered,
+            Err(fault) => return calls.refuse(channel, &message, &fault),
+        };
+        let asked = Asked {
+            principal: Arc::clone(&channel.principal),
+            endpoint: Arc::clone(&channel.endpoint),
+            message,
+            envelope,
+        };
+        let front = Arc::clone(self);
+        let messages = async move {
+            let begun = front.messages_of(asked).await;
+            begun.unwrap_or_else(|stopped| {
+                let text = stopped.reply().into_response(&id);
+                stream::iter([vec![text]]).boxed()
+            })
+        };
+        let messages = messages.flatten_stream();
+        calls.put(Entry {
+            messages: messages.take_until(cancelled.cancelled_owned()).boxed(),
+            _place: Some(place),
+            _owed: channel.owe(),
+        });
+    }
+
+    async fn messages_of(self: &Arc<Self>, asked: Asked) -> Result<Messages, Stopped> {
+        if asked.method() == "subscriptions/listen" {
+            return Ok(self.subscribe(&asked).await?.boxed());
+        }
+        let record = AccessRecord::default();
+        let exchange = self.begin_exchange(asked, None, &record).await?;
+        Ok(exchange.messages().boxed())
+    }
+}
+
+impl Frames {
+    /// The next messages, never none; those of one call in their order.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost between polls.
+    pub(in crate::downstream) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Bytes>> {
+        let mut messages = Vec::new();
+        while messages.len() < AT_ONCE {
+            // What is beyond the calls are refusals, which are soon gone.
+            while self.entries.len() < self.most + WAITING
+                && let Poll::Ready(Some(entry)) = self.queue.poll_recv(cx)
+            {
+                self.entries.push(entry);
+            }
+            match self.entries.poll_next_unpin(cx) {
+                Poll::Ready(Some(next)) => messages.extend(next),
+                Poll::Ready(None) | Poll::Pending => break,
+            }
+        }
+        if messages.is_empty() {
+            return Poll::Pending;
+        }
+        Poll::Ready(messages)
+    }
+}
+
+impl Running {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, CancellationToken>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stream for Entry {
+    type Item = Vec<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Vec<Bytes>>> {
+        self.messages.poll_next_unpin(cx)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.running.lock().remove(&self.id);
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry").finish_non_exhaustive()
+    }
+}
