@@ -39,6 +39,7 @@ mod oauth;
 mod old_upstream;
 mod questions;
 mod resumption;
+mod rounds;
 mod sessions;
 mod stdio;
 mod telemetry;
