@@ -232,7 +232,7 @@ fn refusal(entry: &Entry, error: &[u8]) -> String {
     format!("the client refused {}: {message}", entry.what())
 }
 
-/// The names in `data.requiredCapabilities`.
+/// The names in `data.requiredCapabilities`; extensions by their own.
 fn required(data: &str) -> Option<String> {
     let members = json::members(data).ok()?;
     let (_, required) = members
@@ -241,6 +241,10 @@ fn required(data: &str) -> Option<String> {
     let names: Vec<String> = json::members(required)
         .ok()?
         .into_iter()
+        .flat_map(|(name, value)| match json::members(value) {
+            Ok(extensions) if name == "extensions" => extensions,
+            _ => vec![(name, value)],
+        })
         .map(|(name, _)| name.chars().take(64).collect())
         .collect();
     (!names.is_empty()).then(|| names.join(", "))
@@ -262,4 +266,17 @@ fn digest(request: &Message) -> [u8; 32] {
 fn stale() -> Reply {
     let text = r#"{"code":-32602,"message":"the interaction is not known here, call again"}"#;
     Reply::Error(Bytes::from_static(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::required;
+
+    #[test]
+    fn what_is_missing_is_named_and_extensions_by_their_own_names() {
+        let data = r#"{"requiredCapabilities":{"sampling":{},"extensions":{"vendor/jobs":{}}}}"#;
+        assert_eq!(required(data).as_deref(), Some("sampling, vendor/jobs"));
+        assert_eq!(required(r#"{"requiredCapabilities":{}}"#), None);
+        assert_eq!(required("[]"), None);
+    }
 }
