@@ -2,6 +2,7 @@
 
 mod decode_error;
 pub mod error_codes;
+pub mod extensions;
 pub mod header_value;
 pub mod headers;
 mod id;

@@ -95,6 +95,7 @@ impl Relay {
             View::Pure => message,
             View::Merged(prefix) => mapping::result(prefix, method, message)?,
         };
+        let message = self.show_task(call, target, message)?;
         let shown = source.projection.result(message, &source.origin(call));
         let message = shown.map_err(|why| unusable(&target.upstream, why))?;
         Ok(Reply::Relayed(message))

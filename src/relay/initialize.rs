@@ -53,7 +53,7 @@ impl Relay {
             principal,
             endpoint,
             revision,
-            capabilities: effective(capabilities),
+            capabilities: effective(capabilities, revision),
             client_info: Bytes::copy_from_slice(client_info.as_bytes()),
             delivery,
         };
@@ -141,8 +141,8 @@ impl Relay {
 }
 
 /// What the client can really be asked through us: tasks of the experimental design are not
-/// carried (BRIDGING §1.2, §3.8).
-pub(super) fn effective(declared: &str) -> ClientCapabilities {
+/// carried, and those of the extension only for modern clients (BRIDGING §1.2, §3.8).
+pub(super) fn effective(declared: &str, revision: Revision) -> ClientCapabilities {
     let Ok(members) = json::members(declared) else {
         return ClientCapabilities::none();
     };
@@ -150,7 +150,7 @@ pub(super) fn effective(declared: &str) -> ClientCapabilities {
         .iter()
         .filter(|(name, _)| name != "tasks")
         .map(|(name, value)| match &**name {
-            "extensions" => format!(
+            "extensions" if revision.era() == Era::Legacy => format!(
                 "\"extensions\":{}",
                 merge::capabilities::without_tasks(value)
             ),

@@ -21,6 +21,7 @@ mod param_headers;
 mod project;
 pub mod rewrite;
 mod route;
+mod tasks;
 mod tools;
 mod url_required;
 mod view;

@@ -32,6 +32,8 @@ pub fn result<'t>(
     let list = lookup(method).and_then(|known| known.list);
     rewrite(result, prefix, |walk, scanner| match (method, list) {
         ("tools/call", _) => walk.call_result(scanner),
+        // A task that is done holds the result of its call.
+        ("tasks/get", _) => walk.in_member(scanner, "result", Walk::call_result),
         ("prompts/get", _) => walk.in_member(scanner, "messages", Walk::messages),
         ("resources/read", _) => walk.in_member(scanner, "contents", Walk::contents),
         (_, Some(kind)) => walk.in_member(scanner, kind.member(), |walk, s| walk.items(s, kind)),

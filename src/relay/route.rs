@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::view::View;
-use super::{EMPTY, Relay, cursor_context};
+use super::{EMPTY, Relay, cursor_context, tasks};
 use crate::call::{Call, Level, Reply};
 use crate::config::Prefix;
 use crate::endpoint::Endpoint;
@@ -82,10 +82,13 @@ impl Relay {
             "server/discover" => return Err(unknown_method(method)),
             _ => {}
         }
-        let target = if self.is_pure(&call.endpoint) {
-            if session.visit().is_some() {
-                self.check_advertised(session, method).await?;
-            }
+        let pure = self.is_pure(&call.endpoint);
+        if pure && session.visit().is_some() {
+            self.check_advertised(session, method).await?;
+        }
+        let target = if session.visit().is_some() && tasks::is_task(method) {
+            self.task_target(call)?
+        } else if pure {
             self.pure_target(call)?
         } else {
             if let Some(kind) = methods::lookup(method).and_then(|known| known.list) {

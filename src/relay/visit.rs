@@ -11,7 +11,7 @@ use crate::call::{Call, ClientCapabilities, Declared, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::methods::{self, Needs};
-use crate::protocol::{Era, Revision, json};
+use crate::protocol::{Era, Revision, extensions, json};
 use crate::session::{Delivery, NewSession, Session};
 use crate::upstream::OWN_INFO;
 
@@ -33,7 +33,7 @@ impl Relay {
             principal: Arc::clone(principal),
             endpoint: Arc::clone(endpoint),
             revision: Revision::V2026_07_28,
-            capabilities: effective(capabilities),
+            capabilities: effective(capabilities, Revision::V2026_07_28),
             client_info: OWN_INFO,
         };
         self.parts.sessions.visit(new).map_err(refused)
@@ -49,7 +49,7 @@ impl Relay {
     /// What a client that declares `declared` can be asked through us.
     #[must_use]
     pub fn effective(&self, declared: &str) -> ClientCapabilities {
-        effective(declared)
+        effective(declared, Revision::V2026_07_28)
     }
 
     /// Decides about a request as [`Relay::handle`] does, without sending it: for one that goes on
@@ -108,6 +108,7 @@ impl Relay {
             Some(Needs::Prompts) => "prompts",
             Some(Needs::Resources | Needs::Subscribe) => "resources",
             Some(Needs::Completions) => "completions",
+            Some(Needs::Tasks) => "tasks",
             _ => return Ok(()),
         };
         let Some(upstream) = session.endpoint.upstreams.first() else {
@@ -115,8 +116,14 @@ impl Relay {
         };
         let declared = self.learn(session, upstream, None).await?;
         let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-        let has = json::members(text)
-            .is_ok_and(|members| members.iter().any(|(name, _)| name == capability));
+        let has = match capability {
+            "tasks" => {
+                declared.revision.era() == Era::Modern
+                    && extensions::declares(text, extensions::TASKS)
+            }
+            name => json::members(text)
+                .is_ok_and(|members| members.iter().any(|(known, _)| known == name)),
+        };
         if has {
             Ok(())
         } else {

@@ -167,6 +167,7 @@ async fn answer(
             result => result,
         },
         "completion/complete" => methods::complete(params),
+        "tasks/get" if params["taskId"] == "own-task" => Outcome::Result(task("complete")),
         "subscriptions/listen" => return listen::serve(world, &id, params, outlet).await,
         method => match List::of(method) {
             Some(list) => self::list(world, list, params),
@@ -184,6 +185,15 @@ async fn answer(
         Outcome::Error(code, text) => error_reply(&id, code, &text),
         Outcome::Silence => return None,
     })
+}
+
+/// The one task that there is, as a result of this kind.
+fn task(kind: &str) -> String {
+    json!({
+        "resultType": kind, "taskId": "own-task", "status": "working", "ttlMs": null,
+        "createdAt": "2026-07-28T00:00:00Z", "lastUpdatedAt": "2026-07-28T00:00:00Z",
+    })
+    .to_string()
 }
 
 /// A result with what every modern result has.
@@ -257,6 +267,7 @@ async fn call(
     world.count(&format!("tool {name}"));
     let arguments = &params["arguments"];
     match name {
+        "task" => return Outcome::Result(task("task")),
         "echo" | "headered" | "shifting" => return Outcome::text(&arguments.to_string()),
         "shift" => {
             world.modern.shifted.store(true, Ordering::Relaxed);

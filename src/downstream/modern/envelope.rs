@@ -6,8 +6,8 @@ use http::{HeaderMap, HeaderName};
 use super::refusal::Refusal;
 use crate::call::Level;
 use crate::protocol::headers::{self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
-use crate::protocol::methods::{self, Direction, Needs};
-use crate::protocol::{Era, Kind, Message, Revision, header_value, json, meta};
+use crate::protocol::methods::{self, Direction, Target};
+use crate::protocol::{Era, Kind, Message, Revision, extensions, header_value, json, meta};
 
 /// The envelope of a request that passed every check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +18,17 @@ pub(super) struct Envelope {
     pub(super) level: Option<Level>,
     /// JSON text of the progress token.
     pub(super) progress: Option<String>,
+}
+
+impl Envelope {
+    /// Refuses a request that did not declare the tasks extension. Spec: SPEC K-12, M-76.
+    pub(super) fn needs_tasks(&self, message: &'static str) -> Result<(), Refusal> {
+        if extensions::declares(&self.capabilities, extensions::TASKS) {
+            return Ok(());
+        }
+        let needed = format!(r#"{{"extensions":{{"{}":{{}}}}}}"#, extensions::TASKS);
+        Err(Refusal::capability(message, &needed))
+    }
 }
 
 /// Whether a message is for the modern front: its body says so, or there is nothing of the legacy
@@ -60,7 +71,7 @@ pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, R
             None => drop(header(headers, &MCP_NAME)?),
         }
     }
-    served(&version, method)?;
+    served(&version, method, &envelope)?;
     Ok(envelope)
 }
 
@@ -70,11 +81,11 @@ pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, R
 /// The [`Refusal`] that is its answer.
 pub(super) fn read_body(message: &Message) -> Result<Envelope, Refusal> {
     let (version, envelope) = metadata(message)?;
-    served(&version, message.method().unwrap_or_default())?;
+    served(&version, message.method().unwrap_or_default(), &envelope)?;
     Ok(envelope)
 }
 
-fn served(version: &str, method: &str) -> Result<(), Refusal> {
+fn served(version: &str, method: &str, envelope: &Envelope) -> Result<(), Refusal> {
     // Spec: SPEC M-13.
     if Revision::parse(version).is_none_or(|revision| revision.era() != Era::Modern) {
         return Err(Refusal::version(version));
@@ -83,7 +94,18 @@ fn served(version: &str, method: &str) -> Result<(), Refusal> {
     if !is_served(method) {
         return Err(Refusal::method(method));
     }
+    // Spec: SPEC K-12.
+    if is_task(method) {
+        envelope.needs_tasks("methods of tasks need the tasks extension")?;
+    }
     Ok(())
+}
+
+/// Whether a method of this revision is about one task.
+pub(super) fn is_task(method: &str) -> bool {
+    methods::lookup(method).is_some_and(|known| {
+        known.target == Some(Target::Task) && known.is_in(Revision::V2026_07_28)
+    })
 }
 
 /// What `params._meta` holds: the version it names, and the rest. Spec: SPEC M-05, M-06.
@@ -146,7 +168,6 @@ fn is_served(method: &str) -> bool {
         Some(known) => {
             known.is_in(Revision::V2026_07_28)
                 && known.direction != Direction::ToClient
-                && known.needs != Needs::Tasks
                 && !known.is_notification()
         }
         None => true,
@@ -270,6 +291,23 @@ mod tests {
             code(&[VERSION, ("mcp-method", "tools/list")], &message),
             -32020
         );
+    }
+
+    // SPEC M-10, K-12: whoever did not declare the extension is told so first.
+    #[rstest]
+    fn tasks_are_for_those_who_declare_them(
+        #[values("tasks/get", "tasks/update", "tasks/cancel")] method: &'static str,
+    ) {
+        let declared = ENVELOPE.replace(
+            "{}",
+            r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#,
+        );
+        let with = request(method, &format!(r#""taskId":"t","_meta":{{{declared}}}"#));
+        let without = modern(method, r#""taskId":"t","#);
+        let named = |name| [VERSION, ("mcp-method", method), ("mcp-name", name)];
+        assert_eq!(code(&named("t"), &with), 0);
+        assert_eq!(code(&named("u"), &with), -32020);
+        assert_eq!(code(&named("t"), &without), -32021);
     }
 
     // SPEC M-14, K-15.

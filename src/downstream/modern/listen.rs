@@ -25,9 +25,6 @@ use crate::protocol::{Message, json, meta};
 use crate::relay::Filter;
 use crate::session::{Listener, Listening, Session, StreamPermit};
 
-/// The extension whose changes we do not tell of.
-const TASKS: &str = "io.modelcontextprotocol/tasks";
-
 /// Takes the notices of a visit for one subscription.
 #[derive(Debug)]
 struct Subscription {
@@ -189,12 +186,11 @@ fn wanted(asked: &Asked) -> Result<Filter, Refusal> {
             "resourcesListChanged" => filter.resources = flag,
             "resourceSubscriptions" => filter.uris = uris(value)?,
             // Spec: SPEC M-76.
-            "taskIds" if !declares_tasks(&asked.envelope.capabilities) => {
-                return Err(Refusal::capability(
-                    "taskIds need the tasks extension",
-                    &format!(r#"{{"extensions":{{"{TASKS}":{{}}}}}}"#),
-                ));
-            }
+            // Spec: SPEC M-76; they are not in the acknowledgement, so they are asked for with
+            // `tasks/get`.
+            "taskIds" => asked
+                .envelope
+                .needs_tasks("taskIds need the tasks extension")?,
             _ => {}
         }
     }
@@ -211,14 +207,6 @@ fn uris(value: &str) -> Result<Vec<String>, Refusal> {
         }
     }
     Ok(uris)
-}
-
-fn declares_tasks(capabilities: &str) -> bool {
-    let members = json::members(capabilities).unwrap_or_default();
-    let extensions = members.iter().find(|(name, _)| name == "extensions");
-    extensions
-        .and_then(|(_, extensions)| json::members(extensions).ok())
-        .is_some_and(|extensions| extensions.iter().any(|(name, _)| name == TASKS))
 }
 
 fn acknowledgement(id: &str, honoured: &Filter) -> String {
@@ -320,13 +308,5 @@ mod tests {
         let expected =
             serde_json::json!({"promptsListChanged": true, "resourceSubscriptions": ["a:\"b"]});
         assert_eq!(said["params"]["notifications"], expected);
-    }
-
-    #[test]
-    fn the_tasks_extension_is_a_capability() {
-        assert!(declares_tasks(
-            r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#
-        ));
-        assert!(!declares_tasks(r#"{"tasks":{}}"#));
     }
 }

@@ -184,7 +184,8 @@ impl Front {
         let session = self
             .relay
             .visit(&asked.principal, &asked.endpoint, declared)?;
-        let capabilities = if askable {
+        // A task asks in its results, never in the middle of a request.
+        let capabilities = if askable || envelope::is_task(asked.method()) {
             session.capabilities.clone()
         } else {
             ClientCapabilities::none()

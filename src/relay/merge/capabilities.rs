@@ -1,11 +1,10 @@
 //! What a merged server can do.
 
-use crate::protocol::Revision;
-use crate::protocol::json;
+use crate::protocol::{Era, Revision, extensions, json};
 
-/// Extensions of single tools and results, which pass through a gateway; the declaration of the
-/// first upstream stands for all. Spec: BRIDGING §5.1, SPEC L-09.
-const EXTENSIONS: [&str; 1] = ["io.modelcontextprotocol/ui"];
+/// Extensions that pass through a gateway; the declaration of the first upstream stands for all.
+/// Spec: BRIDGING §5.1, SPEC L-09, N-01.
+const EXTENSIONS: [&str; 2] = ["io.modelcontextprotocol/ui", extensions::TASKS];
 
 /// Capabilities of several upstreams as those of one, for `initialize`: JSON text of an object.
 ///
@@ -67,10 +66,12 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
     out
 }
 
-/// One upstream's capabilities without what `revision` does not know, and without tasks, whose ids
-/// we do not map: JSON text of an object, the rest as it came. Spec: SPEC L-02; BRIDGING §3.8.
+/// The capabilities of an upstream of revision `from` without what `revision` does not know: JSON
+/// text of an object, the rest as it came. Tasks are carried where both are modern, as the
+/// extension that they are there. Spec: SPEC L-02, K-15; BRIDGING §3.8.
 #[must_use]
-pub fn projected(capabilities: &str, revision: Revision) -> String {
+pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
+    let carries_tasks = from.era() == Era::Modern && revision.era() == Era::Modern;
     let kept = objects(capabilities).filter(|(name, _)| match &**name {
         "completions" => revision.has_completions_capability(),
         "tasks" => false,
@@ -78,22 +79,23 @@ pub fn projected(capabilities: &str, revision: Revision) -> String {
     });
     let members: Vec<String> = kept
         .map(|(name, value)| match &*name {
-            "extensions" => format!("\"extensions\":{}", without_tasks(value)),
+            "extensions" if !carries_tasks => format!("\"extensions\":{}", without_tasks(value)),
             name => format!("{}:{value}", json::quote(name)),
         })
         .collect();
     format!("{{{}}}", members.join(","))
 }
 
-/// The extensions of a client or a server but tasks, whose ids we do not map (SPEC M-52).
+/// The extensions of a client or a server but tasks, which mean nothing in the legacy era (SPEC
+/// K-15, M-52).
 #[must_use]
-pub fn without_tasks(extensions: &str) -> String {
-    let Ok(members) = json::members(extensions) else {
-        return extensions.to_owned();
+pub fn without_tasks(declared: &str) -> String {
+    let Ok(members) = json::members(declared) else {
+        return declared.to_owned();
     };
     let kept: Vec<String> = members
         .iter()
-        .filter(|(name, _)| name != "io.modelcontextprotocol/tasks")
+        .filter(|(name, _)| name != extensions::TASKS)
         .map(|(name, value)| format!("{}:{value}", json::quote(name)))
         .collect();
     format!("{{{}}}", kept.join(","))
@@ -110,6 +112,8 @@ mod tests {
 
     use super::*;
 
+    const LEGACY: Revision = Revision::V2025_11_25;
+    const MODERN: Revision = Revision::V2026_07_28;
     const ALWAYS: &str = r#""tools":{"listChanged":true},"prompts":{"listChanged":true}"#;
 
     #[test]
@@ -159,17 +163,22 @@ mod tests {
     fn a_pure_endpoint_hides_what_the_revision_does_not_know_and_tasks() {
         let text = r#"{"tools":{"x":1.0},"completions":{},"tasks":{},"experimental":{"e":{}}}"#;
         assert_eq!(
-            projected(text, Revision::V2024_11_05),
+            projected(text, LEGACY, Revision::V2024_11_05),
             r#"{"tools":{"x":1.0},"experimental":{"e":{}}}"#
         );
         assert_eq!(
-            projected(text, Revision::V2025_11_25),
+            projected(text, LEGACY, LEGACY),
             r#"{"tools":{"x":1.0},"completions":{},"experimental":{"e":{}}}"#
         );
         let text = r#"{"extensions":{"io.modelcontextprotocol/tasks":{},"v/x":{"a":1}}}"#;
         assert_eq!(
-            projected(text, Revision::V2026_07_28),
+            projected(text, LEGACY, MODERN),
             r#"{"extensions":{"v/x":{"a":1}}}"#
         );
+        assert_eq!(
+            projected(text, MODERN, LEGACY),
+            r#"{"extensions":{"v/x":{"a":1}}}"#
+        );
+        assert_eq!(projected(text, MODERN, MODERN), text);
     }
 }

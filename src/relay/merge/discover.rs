@@ -19,7 +19,8 @@ pub(in crate::relay) fn pure(revision: Revision, declared: Option<&Declared>) ->
     let Some(declared) = declared else {
         return result("{}", None, OURSELVES, PARTIAL_MS);
     };
-    let capabilities = capabilities::projected(text(&declared.capabilities), revision);
+    let capabilities =
+        capabilities::projected(text(&declared.capabilities), declared.revision, revision);
     let instructions = declared.instructions.as_deref();
     result(
         &capabilities,
@@ -37,8 +38,11 @@ pub(in crate::relay) fn merged(
     let known = upstreams
         .iter()
         .filter_map(|(_, declared)| declared.as_deref());
-    let all = known.map(|declared| text(&declared.capabilities));
-    let capabilities = capabilities::merged(all, revision);
+    let all = known.map(|declared| {
+        capabilities::projected(text(&declared.capabilities), declared.revision, revision)
+    });
+    let all: Vec<String> = all.collect();
+    let capabilities = capabilities::merged(all.iter().map(String::as_str), revision);
     let whole = upstreams.iter().all(|(_, declared)| declared.is_some());
     result(
         &capabilities,

@@ -19,7 +19,8 @@ pub(in crate::relay) const OURSELVES: &str = concat!(
 
 /// On an endpoint that shows one upstream unchanged: what it declared, as far as the revision goes.
 pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
-    let capabilities = capabilities::projected(text(&declared.capabilities), revision);
+    let capabilities =
+        capabilities::projected(text(&declared.capabilities), declared.revision, revision);
     let instructions = declared.instructions.as_deref();
     result(
         revision,
@@ -36,8 +37,11 @@ pub(in crate::relay) fn merged(
     upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
 ) -> Bytes {
     let known = upstreams.iter().filter_map(|(_, d)| d.as_deref());
-    let all = known.map(|declared| text(&declared.capabilities));
-    let capabilities = capabilities::merged(all, revision);
+    let all = known.map(|declared| {
+        capabilities::projected(text(&declared.capabilities), declared.revision, revision)
+    });
+    let all: Vec<String> = all.collect();
+    let capabilities = capabilities::merged(all.iter().map(String::as_str), revision);
     result(
         revision,
         &capabilities,

@@ -38,6 +38,8 @@ impl ModernLink {
             "notifications/progress" => self.on_progress(message, flight),
             "notifications/message" => self.on_log(message, flight),
             "notifications/cancelled" => self.on_listen_ended(message),
+            // We ask for none, and its id is not the client's. Spec: SPEC K-16.
+            "notifications/tasks" => self.suspect("it told of a task that nobody follows"),
             _ => match (self.subscription(message, flight), kind(method, message)) {
                 (Some(flight), kind) => {
                     flight.activity.touch();

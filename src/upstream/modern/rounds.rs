@@ -12,7 +12,7 @@ use super::question::{self, Entry};
 use super::{ModernLink, Trip};
 use crate::call::{Answer, Asked, CarriedState, Reply, Resumption, Round};
 use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
-use crate::protocol::{Era, Message, json};
+use crate::protocol::{Era, Message, extensions, json};
 use crate::upstream::error::LinkError;
 
 /// How often one call may be sent again with answers or for its state alone.
@@ -172,7 +172,13 @@ fn kind(reply: &Message, trip: &Trip<'_>) -> Result<Kind, LinkError> {
     match reply.result_member("resultType") {
         None | Some("\"complete\"") => Ok(Kind::Complete),
         Some("\"input_required\"") => Ok(Kind::InputRequired),
-        Some("\"task\"") if trip.offers("io.modelcontextprotocol/tasks") => Ok(Kind::Complete),
+        // Spec: SPEC K-10, K-19.
+        Some("\"task\"")
+            if matches!(trip.method(), "tools/call" | "tasks/get")
+                && trip.offers(extensions::TASKS) =>
+        {
+            Ok(Kind::Complete)
+        }
         Some(other) => {
             let other: String = other.chars().take(64).collect();
             Err(LinkError::Invalid(format!("unknown resultType {other}")))
@@ -180,9 +186,11 @@ fn kind(reply: &Message, trip: &Trip<'_>) -> Result<Kind, LinkError> {
     }
 }
 
-/// Answers that a modern client sends to a question which nobody put: the upstream's business.
+/// Answers that a modern client sends to a question which nobody put, or which a task put: the
+/// upstream's business.
 fn unprompted(trip: &Trip<'_>) -> Inputs {
-    let may = trip.call.revision.era() == Era::Modern && MAY_ASK.contains(&trip.method());
+    let answers = MAY_ASK.contains(&trip.method()) || trip.method() == "tasks/update";
+    let may = trip.call.revision.era() == Era::Modern && answers;
     let given = trip.call.message.param("inputResponses");
     Inputs {
         responses: given

@@ -6,6 +6,7 @@ mod listen;
 mod params;
 mod parking;
 mod requests;
+mod tasks;
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -62,7 +63,7 @@ impl Modern {
     /// POSTs a message under the headers that repeat it.
     pub(super) async fn post(&self, message: &Value) -> Answer {
         let method = message["method"].as_str().unwrap_or_default();
-        let name = ["name", "uri"]
+        let name = ["name", "uri", "taskId"]
             .into_iter()
             .find_map(|key| message["params"][key].as_str());
         let mut headers = vec![("mcp-protocol-version", VERSION), ("mcp-method", method)];

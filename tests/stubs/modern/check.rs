@@ -47,6 +47,7 @@ pub(crate) fn check(message: &Value, headers: Option<&[(String, String)]>) -> Re
         let name = match method {
             "tools/call" | "prompts/get" => params["name"].as_str(),
             "resources/read" => params["uri"].as_str(),
+            "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
             _ => None,
         };
         if one("mcp-name") != Ok(name.map(str::to_owned)) {

@@ -1,0 +1,109 @@
+//! Tasks of the extension between modern clients and modern upstreams: the ids that a client sees
+//! are sealed handles which name the upstream, for the client that got them alone.
+//! Spec: SPEC K-10 to K-19, M-10; BRIDGING §3.8, §4.1.
+
+use std::sync::Arc;
+
+use super::route::{Target, invalid};
+use super::{Relay, endpoint_context};
+use crate::call::Call;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::methods::{self, Target as Names};
+use crate::protocol::{Era, Message, json};
+use crate::seal::Purpose;
+use crate::telemetry::metrics::LABELED;
+
+/// Whether a request of `method` is about one task.
+pub(super) fn is_task(method: &str) -> bool {
+    methods::lookup(method).is_some_and(|known| known.target == Some(Names::Task))
+}
+
+impl Relay {
+    /// Where a request about a task goes: to the upstream that runs it.
+    pub(super) fn task_target(&self, call: &Call) -> Result<Target, Fault> {
+        let given = call
+            .message
+            .param_str("taskId")
+            .ok_or_else(|| invalid("params.taskId must be a string"))?;
+        let (upstream, task) = self
+            .open_task(call, &given)
+            .ok_or_else(|| invalid("there is no such task here"))?;
+        let edited = call.message.edit().param("taskId", json::quote(&task));
+        Ok(Target {
+            request: Some(self.reparse(edited.finish())?),
+            page: None,
+            view: self.view(&call.endpoint, &upstream),
+            shown: Some(given.into_owned()),
+            name: Some(task),
+            upstream,
+        })
+    }
+
+    /// A result with the id of its task as the client may know it.
+    ///
+    /// # Errors
+    /// When the upstream's id is too long to be carried.
+    pub(super) fn show_task(
+        &self,
+        call: &Call,
+        target: &Target,
+        message: Message,
+    ) -> Result<Message, Fault> {
+        let method = call.message.method().unwrap_or_default();
+        let creates =
+            method == "tools/call" && message.result_member("resultType") == Some("\"task\"");
+        if call.revision.era() == Era::Legacy || !(creates || is_task(method)) {
+            return Ok(message);
+        }
+        let mut edit = message.edit();
+        // Spec: SPEC K-19.
+        if !creates {
+            edit = edit.result_member("resultType", "\"complete\"");
+        }
+        if let Some(task) = message.result_member("taskId").and_then(json::string) {
+            // One task keeps the handle that its client knows.
+            let known = target
+                .shown
+                .as_ref()
+                .filter(|_| target.name.as_deref() == Some(&*task));
+            let handle = match known {
+                Some(handle) if !creates => handle.clone(),
+                _ => self.seal_task(call, &target.upstream, &task)?,
+            };
+            edit = edit.result_member("taskId", json::quote(&handle));
+        }
+        self.reparse(edit.finish())
+    }
+
+    fn seal_task(&self, call: &Call, upstream: &Arc<str>, task: &str) -> Result<String, Fault> {
+        let plain = format!("{upstream}\0{task}");
+        let sealer = &self.parts.sealer;
+        let handle = sealer.seal(Purpose::Task, &task_context(call), plain.as_bytes());
+        if handle.len() <= Purpose::Task.max_len() {
+            return Ok(handle);
+        }
+        LABELED.upstream_garbage.add(upstream, 1);
+        Err(Fault::upstream(
+            FaultKind::UpstreamInvalid,
+            format!("upstream \"{upstream}\" began a task whose id is too long to be used"),
+        ))
+    }
+
+    /// Whose a task is, and how its upstream calls it; `None` for what this client was not given.
+    fn open_task(&self, call: &Call, given: &str) -> Option<(Arc<str>, String)> {
+        let sealer = &self.parts.sealer;
+        let plain = sealer.open(Purpose::Task, &task_context(call), given)?;
+        let plain = String::from_utf8(plain).ok()?;
+        let (name, task) = plain.split_once('\0')?;
+        let mut shown = call.endpoint.upstreams.iter();
+        let upstream = shown.find(|upstream| &***upstream == name)?;
+        Some((Arc::clone(upstream), task.to_owned()))
+    }
+}
+
+/// What binds the id of a task to who got it, and where (SPEC K-18, A-30).
+fn task_context(call: &Call) -> Vec<u8> {
+    let mut context = endpoint_context(&call.endpoint);
+    context.extend_from_slice(call.principal.binding().bytes());
+    context
+}

@@ -1,0 +1,44 @@
+//! Tasks of upstreams. Spec: SPEC K-10, K-12, K-18, M-10.
+
+use serde_json::json;
+
+use super::Modern;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Setup};
+
+fn user(gw: &Gateway, name: &str) -> Modern {
+    let capabilities = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    Modern::with(gw.principal(name), "/mcp", capabilities)
+}
+
+#[tokio::test]
+async fn a_task_is_known_to_the_user_who_began_it_alone() {
+    let stub = HttpStub::start(&["--era", "modern"]).await;
+    let gw = Setup::secured()
+        .http("stub", &stub, "")
+        .stub("other", &[])
+        .start()
+        .await;
+    let alice = user(&gw, "alice");
+    let begun = alice.call("stub__task", json!({})).await.unwrap();
+    assert_eq!(begun["resultType"], "task");
+    let handle = begun["taskId"].as_str().unwrap();
+    assert!(!handle.contains("own-task"));
+    assert!(handle.len() <= 200, "{handle}");
+    let asked = json!({"taskId": handle});
+    let seen = alice.send("tasks/get", asked.clone()).await.unwrap();
+    assert_eq!(seen["resultType"], "complete");
+    assert_eq!(seen["status"], "working");
+    let again = json!({"taskId": seen["taskId"]});
+    alice.send("tasks/get", again).await.unwrap();
+    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+        let refused = user(&gw, "bob").send(method, asked.clone()).await;
+        assert_eq!(refused.unwrap_err()["code"], -32602);
+    }
+    let forged = alice.send("tasks/get", json!({"taskId": "own-task"})).await;
+    assert_eq!(forged.unwrap_err()["code"], -32602);
+    let undeclared = Modern::new(gw.principal("alice"), "/mcp");
+    let refused = undeclared.send("tasks/get", asked).await.unwrap_err();
+    assert_eq!(refused["code"], -32021);
+    gw.stop().await;
+}
