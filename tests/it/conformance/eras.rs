@@ -123,3 +123,35 @@ const NOT_OF_A_LEGACY_UPSTREAM: &[&str] = &[
 
 /// The same the other way round: nothing.
 const NOT_OF_A_MODERN_UPSTREAM: &[&str] = &[];
+
+/// Server scenarios of the tasks extension that judge anything.
+const TASKS: &[&str] = &[
+    "tasks-lifecycle",
+    "tasks-capability-negotiation",
+    "tasks-wire-fields",
+    "tasks-request-state-removal",
+    "tasks-mrtr-input",
+    "tasks-request-headers",
+    "tasks-dispatch-and-envelope",
+    "tasks-required-task-error",
+    "tasks-mrtr-composition",
+];
+
+#[tokio::test]
+async fn scenarios_of_the_tasks_extension_pass_through_to_the_rust_sdk() {
+    if !peers::are_installed() {
+        return;
+    }
+    let upstream = peers::serve(&peers::tasks_fixture(), &[], &[]).await;
+    let setup = Setup::open().url("fixture", &upstream.first_line, "");
+    let gateway = setup.start().await;
+    let url = format!("{}/mcp/fixture", gateway.url);
+    let scores = run_suite(&url, MODERN, None).await;
+    let failed: Vec<_> = TASKS
+        .iter()
+        .filter(|name| !passed(&scores).contains(**name))
+        .map(|name| (*name, &scores[*name]))
+        .collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+    gateway.stop().await;
+}

@@ -44,6 +44,15 @@ pub(crate) fn python(generation: u8) -> String {
     root().join(program).to_str().unwrap().to_owned()
 }
 
+/// The server of the tasks extension (`tests/servers/tasks`).
+pub(crate) fn tasks_fixture() -> String {
+    root()
+        .join(".cache/bin/tasks-fixture")
+        .to_str()
+        .unwrap()
+        .to_owned()
+}
+
 /// A file of an installed npm module.
 pub(crate) fn module(path: &str) -> String {
     root()
