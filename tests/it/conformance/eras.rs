@@ -109,7 +109,7 @@ eras! {
 }
 
 /// Scenarios of 2026-07-28 that an upstream of 2025-11-25 cannot provide: see
-/// `docs/compatibility.md` for each reason.
+/// `docs/revisions.md` for each reason.
 const NOT_OF_A_LEGACY_UPSTREAM: &[&str] = &[
     // Keys of questions are the gateway's: a legacy server's questions have none.
     "input-required-result-basic-elicitation",
