@@ -1,6 +1,6 @@
 //! The only HTTP client for MCP traffic: pooled, no redirects, no ambient proxy, and requests
 //! built from an inclusion list of headers, so that nothing of the caller's leaves by accident.
-//! In the clear it uses its own [`Pool`], else hyper's, which knows TLS, HTTP/2 and tunnels.
+//! In the clear it uses its own `Pool`, else hyper's, which knows TLS, HTTP/2 and tunnels.
 //! Spec: SPEC U-11, A-22; DESIGN §6.
 
 use std::io;
