@@ -4,6 +4,7 @@
 
 mod connection;
 pub(super) mod handshake;
+mod in_flight;
 mod inbound;
 mod wire;
 

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::in_flight::InFlight;
 use super::inbound::OPEN_QUESTIONS;
 use super::wire::Wire;
 use super::{Settings, handshake};
@@ -319,14 +320,7 @@ impl Connection {
             reply: Some(sender),
         };
         lock(&self.pending).insert(id, pending);
-        (
-            InFlight {
-                connection: Arc::clone(self),
-                id,
-                done: false,
-            },
-            receiver,
-        )
+        (InFlight::new(Arc::clone(self), id), receiver)
     }
 
     async fn exchange(
@@ -474,53 +468,6 @@ async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messa
     }
     if let Some(connection) = connection.upgrade() {
         connection.fail_all();
-    }
-}
-
-/// Tells the upstream that a request is cancelled unless it landed (SPEC C-10, C-11).
-struct InFlight {
-    connection: Arc<Connection>,
-    id: u64,
-    done: bool,
-}
-
-impl InFlight {
-    fn landed(mut self) {
-        self.done = true;
-    }
-
-    fn abort(mut self, reason: &str) {
-        self.done = true;
-        self.tell_cancelled(reason);
-    }
-
-    fn tell_cancelled(&self, reason: &str) {
-        let reason = crate::protocol::json::quote(reason);
-        let bytes: Bytes = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
-            self.id
-        )
-        .into();
-        match &self.connection.wire {
-            Wire::Duplex(duplex) => drop(duplex.try_send(bytes)),
-            Wire::Http(_) => {
-                let connection = Arc::clone(&self.connection);
-                self.connection.settings.tasks.spawn(async move {
-                    connection.send(bytes).await;
-                });
-            }
-        }
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        if let Some(pending) = lock(&self.connection.pending).remove(&self.id) {
-            pending.over.cancel();
-        }
-        if !self.done {
-            self.tell_cancelled("the caller has gone");
-        }
     }
 }
 
