@@ -128,19 +128,14 @@ impl Policy {
         }
     }
 
-    /// Whether a list on `endpoint` may show `tool`, as its upstream spells it, to `principal`.
+    /// Whether a list on `endpoint` may show `tool`, as its upstream spells it. The same for every
+    /// principal: lists that were made once are kept and shown to others.
     ///
     /// What the endpoint does not select is hidden, by the rule that refuses the call. A tool that
     /// only wants more scopes *is* shown: a client learns of the scopes by calling it, and a tool
     /// that it cannot see it can never step up for.
     #[must_use]
-    pub fn shows_tool(
-        &self,
-        endpoint: &Endpoint,
-        _principal: &Principal,
-        upstream: &str,
-        tool: &str,
-    ) -> bool {
+    pub fn shows_tool(&self, endpoint: &Endpoint, upstream: &str, tool: &str) -> bool {
         is_shown(endpoint, upstream, tool)
     }
 }
@@ -293,7 +288,7 @@ mod tests {
     ) {
         let (policy, endpoint) = (policy(&[]), endpoint(&[("files", "read_*")]));
         let caller = principal(&[]);
-        assert_eq!(policy.shows_tool(&endpoint, &caller, upstream, tool), shown);
+        assert_eq!(policy.shows_tool(&endpoint, upstream, tool), shown);
         match policy.decide(&caller, &endpoint, upstream, CALL, Some(tool)) {
             Ok(_) => assert!(shown),
             Err(denial) => {
@@ -306,11 +301,6 @@ mod tests {
 
     #[test]
     fn a_tool_that_needs_more_scopes_is_still_shown() {
-        assert!(policy(&[ADMIN]).shows_tool(
-            &endpoint(&[]),
-            &principal(&[]),
-            "files",
-            "admin_reset"
-        ));
+        assert!(policy(&[ADMIN]).shows_tool(&endpoint(&[]), "files", "admin_reset"));
     }
 }

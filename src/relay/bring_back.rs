@@ -109,12 +109,9 @@ impl Relay {
         let kept = match message.result_member("tools") {
             Some(tools) if !call.endpoint.tools.is_empty() => {
                 Some(mapping::kept_tools(tools, |name| {
-                    self.parts.policy.shows_tool(
-                        &call.endpoint,
-                        &call.principal,
-                        &target.upstream,
-                        name,
-                    )
+                    self.parts
+                        .policy
+                        .shows_tool(&call.endpoint, &target.upstream, name)
                 }))
             }
             _ => None,

@@ -331,11 +331,7 @@ impl Relay {
     }
 
     pub(super) fn is_shown(&self, call: &Call, upstream: &str, kind: ListKind, name: &str) -> bool {
-        kind != ListKind::Tools
-            || self
-                .parts
-                .policy
-                .shows_tool(&call.endpoint, &call.principal, upstream, name)
+        kind != ListKind::Tools || self.parts.policy.shows_tool(&call.endpoint, upstream, name)
     }
 
     fn list_request(&self, kind: ListKind, cursor: Option<&str>) -> Result<Message, Fault> {
