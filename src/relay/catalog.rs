@@ -158,7 +158,7 @@ impl Relay {
         };
         let stretch = link
             .hearing()
-            .filter(|_| announces(&declared.capabilities, kind));
+            .filter(|_| announces(&declared.capabilities, kind.capability()));
         Ok(Fetch {
             asked: Instant::now(),
             stretch,
@@ -236,15 +236,11 @@ impl Relay {
     }
 }
 
-/// Whether an upstream says when its list changes.
-fn announces(capabilities: &[u8], kind: ListKind) -> bool {
+/// Whether an upstream that declared `capabilities` says when its `what` changes: `tools`, `prompts`
+/// or `resources`.
+pub(super) fn announces(capabilities: &[u8], what: &str) -> bool {
     let text = std::str::from_utf8(capabilities).unwrap_or("{}");
-    let member = |text, name: &str| {
-        let members = json::members(text).ok()?;
-        let found = members.into_iter().find(|(known, _)| known == name)?;
-        Some(found.1)
-    };
-    member(text, kind.capability()).and_then(|inner| member(inner, "listChanged")) == Some("true")
+    json::member(text, what).and_then(|list| json::member(list, "listChanged")) == Some("true")
 }
 
 #[cfg(test)]
@@ -255,7 +251,7 @@ mod tests {
     fn only_a_declared_flag_announces_changes() {
         let caps =
             br#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
-        let of = |kind| announces(caps, kind);
+        let of = |kind: ListKind| announces(caps, kind.capability());
         assert!(of(ListKind::Tools));
         assert!(!of(ListKind::Prompts) && !of(ListKind::Resources) && !of(ListKind::Templates));
     }

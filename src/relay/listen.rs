@@ -9,6 +9,7 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
+use super::catalog::announces;
 use crate::call::{
     Asked, Call, ClientCapabilities, Declared, DownstreamLink, Notice, NoticeKind, Principal,
     Round, UpstreamLink,
@@ -83,7 +84,7 @@ impl Relay {
         let merged = !self.is_pure(&session.endpoint);
         let announces = |what| {
             let mut heard = known.iter().flatten();
-            merged || heard.any(|declared| announces(declared, what))
+            merged || heard.any(|declared| announces(&declared.capabilities, what))
         };
         Filter {
             tools: asked.tools && announces("tools"),
@@ -117,7 +118,7 @@ impl Relay {
         ];
         let needed = lists
             .into_iter()
-            .any(|(asked, what)| asked && announces(&declared, what));
+            .any(|(asked, what)| asked && announces(&declared.capabilities, what));
         if needed || !asked.uris.is_empty() {
             return is_heard(&*link).await.then_some(declared);
         }
@@ -208,11 +209,6 @@ impl Relay {
     }
 }
 
-fn announces(declared: &Declared, what: &str) -> bool {
-    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-    member(text, what).and_then(|list| member(list, "listChanged")) == Some("true")
-}
-
 /// Waits until changes can be heard from an upstream: its stream for them takes a moment to open,
 /// and some have none (SPEC M-75).
 async fn is_heard(link: &dyn UpstreamLink) -> bool {
@@ -222,14 +218,6 @@ async fn is_heard(link: &dyn UpstreamLink) -> bool {
         }
     };
     tokio::time::timeout(HEARING_WAIT, heard).await.is_ok()
-}
-
-fn member<'t>(object: &'t str, name: &str) -> Option<&'t str> {
-    let members = json::members(object).ok()?;
-    members
-        .into_iter()
-        .find(|(found, _)| found == name)
-        .map(|(_, value)| value)
 }
 
 #[cfg(test)]

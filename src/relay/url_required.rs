@@ -92,21 +92,15 @@ fn visits(call: &Call, reply: &Reply) -> Vec<Visit> {
     read(message).unwrap_or_default()
 }
 
-fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
-    let members = json::members(text).ok()?;
-    let (_, value) = members.into_iter().find(|(known, _)| known == name)?;
-    Some(value)
-}
-
 fn read(message: &Message) -> Option<Vec<Visit>> {
-    let all = member(message.error_member("data")?, "elicitations")?;
+    let all = json::member(message.error_member("data")?, "elicitations")?;
     let visit = |text: &str| {
-        let url = json::string(member(text, "url")?)?;
+        let url = json::string(json::member(text, "url")?)?;
         let [a, b, c, d, ..] = digest_of([url.as_bytes()]);
         let key = u32::from_be_bytes([a, b, c, d]);
         Some(Visit {
             key: format!("url-{key:08x}"),
-            id: member(text, "elicitationId")
+            id: json::member(text, "elicitationId")
                 .and_then(json::string)
                 .map(std::borrow::Cow::into_owned),
             params: Bytes::copy_from_slice(text.as_bytes()),
@@ -141,7 +135,7 @@ fn is_accepted(answer: &Answer) -> bool {
         return false;
     };
     let text = std::str::from_utf8(result).unwrap_or_default();
-    member(text, "action") == Some("\"accept\"")
+    json::member(text, "action") == Some("\"accept\"")
 }
 
 /// The user does not want to go there.

@@ -4,7 +4,8 @@
 use bytes::Bytes;
 
 use crate::call::{ClientCapabilities, Question};
-use crate::protocol::{json, meta};
+use crate::protocol::json::{self, member};
+use crate::protocol::meta;
 
 /// JSON text of the `input_required` result that asks `entries`.
 pub(super) fn input_required<'q>(
@@ -125,14 +126,6 @@ fn params(question: &Question) -> &str {
         .as_deref()
         .and_then(|params| std::str::from_utf8(params).ok())
         .unwrap_or("{}")
-}
-
-fn member<'t>(object: &'t str, name: &str) -> Option<&'t str> {
-    let members = json::members(object).ok()?;
-    members
-        .into_iter()
-        .find(|(found, _)| found == name)
-        .map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -57,6 +57,17 @@ pub fn members(text: &str) -> Result<Members<'_>, JsonError> {
     Ok(found)
 }
 
+/// JSON text of the member `name` of the one object that `text` holds; `None` when it has none, or
+/// is no such object.
+#[must_use]
+pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    let (_, value) = members(text)
+        .ok()?
+        .into_iter()
+        .find(|(known, _)| known == name)?;
+    Some(value)
+}
+
 /// JSON texts of the elements of the one array that `text` holds.
 ///
 /// # Errors

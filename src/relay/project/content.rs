@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use super::Projection;
-use super::object::{Fate, array, member, object, push_member, string_member};
+use super::object::{Fate, array, object, push_member, string_member};
+use crate::protocol::json::member;
 use crate::protocol::json::{self, JsonError};
 
 impl Projection {

@@ -4,12 +4,13 @@ use bytes::Bytes;
 
 use super::Projection;
 use super::object::Fate;
-use super::object::{member, object, string_member};
+use super::object::{object, string_member};
 use crate::call::Reply;
 use crate::protocol::error_codes::{
     INTERNAL_ERROR, INVALID_PARAMS, MISSING_CLIENT_CAPABILITY, RESOURCE_NOT_FOUND,
     URL_ELICITATION_REQUIRED, is_relayable,
 };
+use crate::protocol::json::member;
 use crate::protocol::{Era, Message, json};
 
 /// What an error is about.

@@ -96,16 +96,9 @@ pub(super) fn push_member(out: &mut String, name: &str, value: &str) {
     out.push_str(value);
 }
 
-/// One member of the object `text`, if it is one and has it.
-pub(super) fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
-    let members = json::members(text).ok()?;
-    let (_, value) = members.into_iter().find(|(known, _)| known == name)?;
-    Some(value)
-}
-
 /// One string member of the object `text`, decoded.
 pub(super) fn string_member<'t>(text: &'t str, name: &str) -> Option<Cow<'t, str>> {
-    json::string(member(text, name)?)
+    json::string(json::member(text, name)?)
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::Projection;
-use super::object::{Fate, array, member, object, push_member, string_member};
+use super::object::{Fate, array, object, push_member, string_member};
 use crate::call::Question;
+use crate::protocol::json::member;
 use crate::protocol::json::{self, JsonError};
 use crate::protocol::{Era, Revision, meta};
 

@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::object::{Fate, member, object, push_member};
+use super::object::{Fate, object, push_member};
 use super::{Projection, content, schema};
+use crate::protocol::json::member;
 use crate::protocol::json::{self, JsonError};
 use crate::protocol::methods::{ListKind, lookup};
 use crate::protocol::{Era, Message, meta};
