@@ -202,6 +202,10 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     /// A connection was opened: what the upstream declares now.
     fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>);
 
+    /// Changes of `lists` (`tools`, `prompts`, `resources`) are heard from now on, and were not just
+    /// before: what was listed earlier may have changed unheard.
+    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str]);
+
     /// A notification outside any call.
     fn notice(&self, upstream: &Arc<str>, notice: Notice);
 

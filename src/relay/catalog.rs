@@ -83,7 +83,7 @@ impl Catalog {
     }
 
     /// A page of another session that is still fresh.
-    fn other(&self, key: Key, place: Place<'_>) -> Option<Held> {
+    pub(super) fn other(&self, key: Key, place: Place<'_>) -> Option<Held> {
         let changed = self.changes.get(&(key.clone(), place.kind.capability()));
         let other = self.others.get(&Other {
             key,
@@ -135,6 +135,7 @@ impl Relay {
             ..found
         };
         known.hold(place.upstream, place.kind, place.cursor, held.clone());
+        self.recheck_where_due(session, place, &held);
         // It is to hear of changes, as if it had listed for itself.
         if let Ok(link) = self.link(session, place.upstream)
             && link.declared().is_none()
@@ -200,6 +201,7 @@ impl Relay {
         session
             .shelf()
             .hold(place.upstream, place.kind, cursor, held.clone());
+        self.recheck_where_due(session, place, &held);
         if !fresh.is_zero() {
             let mut key = self.catalog_key(session, place.upstream);
             if modern && hints.scope == Scope::Public {

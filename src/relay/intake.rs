@@ -19,6 +19,7 @@ use crate::upstream::knowledge::{Key, Knowledge};
 /// A session as one of its upstreams sees it.
 #[derive(Debug)]
 struct SessionIntake {
+    relay: Weak<Relay>,
     session: Weak<Session>,
     view: View,
     knowledge: Knowledge,
@@ -47,6 +48,7 @@ impl Relay {
             client_info: session.client_info.clone(),
             offer: session.revision,
             intake: Arc::new(SessionIntake {
+                relay: Weak::clone(&self.own),
                 session: Arc::downgrade(session),
                 view: self.view(&session.endpoint, upstream),
                 knowledge: self.knowledge.clone(),
@@ -71,6 +73,12 @@ impl Intake for SessionIntake {
             for what in ["tools", "prompts", "resources"] {
                 session.tell(Notice::list_changed(what));
             }
+        }
+    }
+
+    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str]) {
+        if let (Some(relay), Some(session)) = (self.relay.upgrade(), self.session.upgrade()) {
+            relay.heard(&session, upstream, lists);
         }
     }
 

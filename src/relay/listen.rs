@@ -56,7 +56,7 @@ impl Filter {
 
 /// Nobody is behind the requests that we make ourselves.
 #[derive(Debug)]
-struct Nobody(ClientCapabilities);
+pub(super) struct Nobody(pub(super) ClientCapabilities);
 
 impl DownstreamLink for Nobody {
     fn capabilities(&self) -> &ClientCapabilities {

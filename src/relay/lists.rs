@@ -334,7 +334,11 @@ impl Relay {
         kind != ListKind::Tools || self.parts.policy.shows_tool(&call.endpoint, upstream, name)
     }
 
-    fn list_request(&self, kind: ListKind, cursor: Option<&str>) -> Result<Message, Fault> {
+    pub(super) fn list_request(
+        &self,
+        kind: ListKind,
+        cursor: Option<&str>,
+    ) -> Result<Message, Fault> {
         let params = match cursor {
             Some(cursor) => format!(r#","params":{{"cursor":{cursor}}}"#),
             None => String::new(),

@@ -19,6 +19,7 @@ pub mod naming;
 mod notify;
 mod param_headers;
 mod project;
+mod recheck;
 pub mod rewrite;
 mod route;
 mod tasks;
@@ -27,12 +28,13 @@ mod url_required;
 mod view;
 mod visit;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use moka::sync::Cache;
+use tokio::sync::Semaphore;
 
 use crate::audit;
 use crate::call::{Call, Declared, Reply, UpstreamLink};
@@ -63,6 +65,8 @@ use self::view::View;
 /// The spine and what it needs.
 #[derive(Debug)]
 pub struct Relay {
+    /// Itself, for what goes on in the background.
+    own: Weak<Self>,
     parts: Parts,
     knowledge: Knowledge,
     /// The marks of all upstreams.
@@ -75,6 +79,8 @@ pub struct Relay {
     partial_indexes: Cache<(SessionKey, ListKind), Arc<Index>>,
     /// What headers the tools of visits have.
     tool_headers: Cache<param_headers::Key, Arc<ToolHeaders>>,
+    /// Places for lists that are looked at again.
+    rechecks: Semaphore,
 }
 
 /// What a [`Relay`] is made of.
@@ -123,7 +129,9 @@ impl Relay {
     pub fn new(parts: Parts) -> Arc<Self> {
         let upstreams = parts.settings.upstreams.iter();
         let prefixes = Prefixes::new(upstreams.map(|upstream| upstream.name.as_str().into()));
-        Arc::new(Self {
+        Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
+            rechecks: Semaphore::new(recheck::AT_ONCE),
             catalog: Catalog::new(&parts.settings.lists),
             parts,
             knowledge: Knowledge::default(),

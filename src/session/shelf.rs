@@ -22,6 +22,8 @@ pub struct Shelf(Mutex<Vec<Board>>);
 struct Board {
     upstream: Arc<str>,
     called: Option<Instant>,
+    /// Since when changes are heard.
+    heard: Option<Instant>,
     changed: [Option<Instant>; ListKind::ALL.len()],
     pages: Vec<(ListKind, Option<Box<str>>, Held)>,
 }
@@ -31,6 +33,7 @@ impl Board {
         Self {
             upstream: Arc::clone(upstream),
             called: None,
+            heard: None,
             changed: [None; ListKind::ALL.len()],
             pages: Vec::new(),
         }
@@ -87,6 +90,21 @@ impl Shelf {
         find(&boards, upstream)?.page(kind, cursor).cloned()
     }
 
+    /// The pages of lists that `concerned` says, as they were last given.
+    pub fn given(
+        &self,
+        upstream: &str,
+        concerned: impl Fn(ListKind) -> bool,
+    ) -> Vec<(ListKind, Option<Box<str>>, Held)> {
+        let boards = lock(&self.0);
+        let pages = find(&boards, upstream).map(|board| board.pages.iter());
+        let pages = pages.into_iter().flatten();
+        pages
+            .filter(|(kind, _, _)| concerned(*kind))
+            .cloned()
+            .collect()
+    }
+
     /// Whether the session never had a list of this kind, called no tool and heard of no change.
     pub fn is_untouched(&self, upstream: &str, kind: ListKind) -> bool {
         let boards = lock(&self.0);
@@ -104,6 +122,20 @@ impl Shelf {
         let board = find(&boards, upstream)?;
         let called = board.called.filter(|_| by_calls);
         called.max(board.changed(kind))
+    }
+
+    /// Changes of the upstream's lists are heard from now on.
+    pub fn heard(&self, upstream: &Arc<str>) {
+        let now = Some(Instant::now());
+        self.at(upstream, |board| board.heard = now);
+    }
+
+    /// Whether a page that was asked for at `asked` is older than the hearing of changes, which may
+    /// thus have missed one.
+    pub fn may_be_missed(&self, upstream: &str, asked: Instant) -> bool {
+        let boards = lock(&self.0);
+        let heard = find(&boards, upstream).and_then(|board| board.heard);
+        heard.is_some_and(|heard| asked <= heard)
     }
 
     /// Remembers a page, unless something happened since it was asked for.
@@ -138,9 +170,11 @@ impl Shelf {
     }
 
     /// There is a new connection to the upstream: what the session had from an older one is over.
+    /// What a modern upstream lists belongs to no connection.
     pub fn reconnected(&self, upstream: &Arc<str>) {
         self.at(upstream, |board| {
-            if board.pages.iter().any(|(_, _, held)| held.is_own) {
+            let of_connection = |held: &Held| held.is_own && !held.outlives_calls;
+            if board.pages.iter().any(|(_, _, held)| of_connection(held)) {
                 board.change(|_| true);
             }
         });
@@ -262,6 +296,38 @@ mod tests {
         later().await;
         shelf.hold(&up(), ListKind::Tools, None, held(Some(3)));
         assert!(is_current(&shelf, ListKind::Tools, Some(3)));
+    }
+
+    // Spec: BRIDGING §3.4.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_for_before_changes_were_heard_may_have_missed_one() {
+        let shelf = Shelf::default();
+        let before = held(None).asked;
+        assert!(!shelf.may_be_missed("up", before), "nobody is to hear");
+        later().await;
+        shelf.heard(&up());
+        assert!(shelf.may_be_missed("up", before));
+        later().await;
+        assert!(!shelf.may_be_missed("up", held(None).asked));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_lists_of_a_modern_upstream_outlive_its_connections() {
+        let shelf = Shelf::default();
+        let modern = Held {
+            outlives_calls: true,
+            ..held(None)
+        };
+        shelf.hold(&up(), ListKind::Tools, None, modern);
+        later().await;
+        shelf.reconnected(&up());
+        let given = shelf.given("up", |kind| kind == ListKind::Tools);
+        assert_eq!(given.len(), 1);
+        assert!(
+            shelf
+                .given("up", |kind| kind == ListKind::Prompts)
+                .is_empty()
+        );
     }
 
     #[tokio::test(start_paused = true)]

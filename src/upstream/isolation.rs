@@ -342,6 +342,12 @@ impl Intake for Members {
         }
     }
 
+    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str]) {
+        for member in self.all() {
+            member.heard(upstream, lists);
+        }
+    }
+
     fn notice(&self, upstream: &Arc<str>, notice: Notice) {
         for member in self.all() {
             member.notice(upstream, notice.clone());
@@ -485,6 +491,8 @@ mod tests {
 
     impl Intake for Nobody {
         fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
+
+        fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str]) {}
 
         fn notice(&self, _upstream: &Arc<str>, _notice: Notice) {}
 

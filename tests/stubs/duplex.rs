@@ -6,7 +6,8 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use futures_util::{SinkExt as _, StreamExt as _};
+use futures_util::stream::SplitSink;
+use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use http_body::Frame;
 use hyper::body::Incoming;
 use hyper::header::{
@@ -18,6 +19,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::{Message as WsMessage, Role};
 
 use crate::methods::{Handled, receive};
+use crate::modern;
 use crate::outlet::Outlet;
 use crate::rpc::{Message, refusal};
 use crate::session::Session;
@@ -33,6 +35,7 @@ pub(crate) struct Ends(Arc<World>, String);
 impl Drop for Ends {
     fn drop(&mut self) {
         self.0.count("ended");
+        self.0.modern.cancel_all(&self.1);
         self.0.remove_session(&self.1);
     }
 }
@@ -79,6 +82,11 @@ pub(crate) fn post(
 }
 
 fn handle(world: &Arc<World>, session: &Arc<Session>, body: &[u8]) {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let spawn = |work| drop(tokio::spawn(work));
+    if modern::piped(world, &session.id, &session.general, text, spawn) {
+        return;
+    }
     let Ok(message) = serde_json::from_slice::<Message<'_>>(body) else {
         world.count("unreadable");
         return session
@@ -119,10 +127,12 @@ pub(crate) fn upgrade(world: &Arc<World>, mut request: Request<Incoming>) -> Opt
     response.body(()).ok()
 }
 
+type Socket = WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>;
+
 async fn socket(world: Arc<World>, io: TokioIo<hyper::upgrade::Upgraded>) {
     world.count("sockets");
     let (session, stream, _ends) = begin(&world);
-    let socket = WebSocketStream::from_raw_socket(io, Role::Server, None).await;
+    let socket = Socket::from_raw_socket(io, Role::Server, None).await;
     let (mut sink, mut frames) = socket.split();
     loop {
         tokio::select! {
@@ -131,21 +141,40 @@ async fn socket(world: Arc<World>, io: TokioIo<hyper::upgrade::Upgraded>) {
                 Some(Ok(WsMessage::Close(_)) | Err(_)) | None => return,
                 Some(Ok(_)) => {}
             },
-            event = stream.next() => {
-                let text = match event {
-                    Some(Event::Message(bytes) | Event::Raw(bytes)) => {
-                        String::from_utf8_lossy(&bytes).into_owned()
-                    }
-                    Some(Event::Pause) => continue,
-                    Some(Event::Close) | None => {
-                        return sink.send(WsMessage::Close(None)).await.unwrap_or_default();
-                    }
-                    Some(Event::Cut) => return,
-                };
-                if sink.send(WsMessage::text(text)).await.is_err() {
-                    return;
-                }
-            }
+            event = stream.next() => if !write(&mut sink, &stream, event).await {
+                return;
+            },
         }
     }
+}
+
+/// Writes an event and what is ready after it, at once; `false` when nothing more is to be written.
+async fn write(
+    sink: &mut SplitSink<Socket, WsMessage>,
+    stream: &Stream,
+    first: Option<Event>,
+) -> bool {
+    let mut next = Some(first);
+    while let Some(event) = next {
+        let fed = match event {
+            Some(Event::Message(bytes) | Event::Raw(bytes)) => {
+                let text = String::from_utf8_lossy(&bytes).into_owned();
+                sink.feed(WsMessage::text(text)).await
+            }
+            Some(Event::Pause) => sink.flush().await,
+            Some(Event::Close) | None => {
+                sink.send(WsMessage::Close(None)).await.unwrap_or_default();
+                return false;
+            }
+            Some(Event::Cut) => {
+                sink.flush().await.unwrap_or_default();
+                return false;
+            }
+        };
+        if fed.is_err() {
+            return false;
+        }
+        next = stream.next().now_or_never();
+    }
+    sink.flush().await.is_ok()
 }

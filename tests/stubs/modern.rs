@@ -9,6 +9,7 @@
 mod ask;
 mod check;
 mod listen;
+mod piped;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use serde_json::{Value, json};
 
 pub(crate) use check::check;
+pub(crate) use piped::piped;
 
 use crate::catalog::List;
 use crate::methods;
@@ -69,6 +71,11 @@ impl Modern {
     /// Cancels a running request; false when it does not run.
     pub(crate) fn cancel(&self, key: &str) -> bool {
         self.session.cancel(key)
+    }
+
+    /// Cancels what runs on the connection `scope`.
+    pub(crate) fn cancel_all(&self, scope: &str) {
+        self.session.cancel_all(scope);
     }
 }
 
@@ -142,9 +149,14 @@ pub(crate) async fn serve(
     };
     world.modern.session.finish(&key);
     outlet.finish(reply);
-    if message["params"]["name"] == "exit_after_reply" {
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        std::process::exit(0);
+    match message["params"]["name"].as_str() {
+        Some("exit_after_reply") => {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::process::exit(0);
+        }
+        // All that a client has here is its connection.
+        Some("forget_session") => outlet.event(Event::Close),
+        _ => {}
     }
 }
 
@@ -283,6 +295,10 @@ async fn call(
         "end_listens" => {
             world.modern.listens.end();
             return Outcome::text("ended");
+        }
+        "admit_listens" => {
+            world.modern.listens.admit();
+            return Outcome::text("admitted");
         }
         "odd_result" => return Outcome::Result(json!({"resultType": "zzz"}).to_string()),
         "server_request" => {

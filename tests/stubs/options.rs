@@ -63,6 +63,9 @@ pub(crate) struct Options {
     /// Declare no `listChanged`.
     #[arg(long, global = true)]
     pub(crate) no_listchanged: bool,
+    /// Neither note nor acknowledge a `subscriptions/listen` before `admit_listens` is called.
+    #[arg(long, global = true)]
+    pub(crate) hold_listens: bool,
     /// Go on after SIGTERM.
     #[arg(long, global = true)]
     pub(crate) ignore_sigterm: bool,

@@ -120,6 +120,19 @@ impl Session {
         })
     }
 
+    /// Cancels every call whose name begins like this.
+    pub(crate) fn cancel_all(&self, prefix: &str) {
+        self.with(|inner| {
+            inner.calls.retain(|name, call| {
+                let others = !name.starts_with(prefix);
+                if !others {
+                    call.cancel();
+                }
+                others
+            });
+        });
+    }
+
     pub(crate) fn running(&self) -> usize {
         self.with(|inner| inner.calls.len())
     }

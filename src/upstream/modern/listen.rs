@@ -4,27 +4,28 @@
 
 mod filter;
 mod sink;
+mod wishes;
 
-use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::filter::{Filter, announced, params};
+use self::filter::{Filter, params};
 use self::sink::ForgetTools;
 pub(super) use self::sink::Sink;
+pub(super) use self::wishes::Listening;
+use self::wishes::Wanted;
 use super::ModernLink;
 use super::discover;
 use super::flight::{Flight, For};
-use crate::call::{Declared, Notice, NoticeKind, Reply};
+use crate::call::{Notice, NoticeKind, Reply};
 use crate::protocol::{Message, json};
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
-use crate::upstream::http::wire::next_stretch;
 use crate::upstream::lock;
 
 const METHOD: &str = "subscriptions/listen";
@@ -36,102 +37,21 @@ const REOPEN_GRACEFUL: Duration = Duration::from_secs(1);
 /// URIs of one filter at most.
 const MAX_URIS: usize = 1024;
 
-/// What the sessions at the link want.
-#[derive(Debug, Default)]
-struct Wanted {
-    lists: bool,
-    uris: BTreeSet<String>,
-}
-
-/// What became of the latest wish.
-#[derive(Debug, Clone, Default)]
-struct Settled {
-    generation: u64,
-    honoured: Arc<BTreeSet<String>>,
-    failed: Option<Arc<str>>,
-}
-
-/// The listening of one link.
-#[derive(Debug)]
-pub(super) struct Listening {
-    wanted: Mutex<Wanted>,
-    /// Counts wishes.
-    generation: watch::Sender<u64>,
-    settled: watch::Sender<Settled>,
-    running: AtomicBool,
-    /// The stretch of hearing while changes of lists are announced to us; 0 while they are not.
-    hearing: AtomicU64,
-}
-
-impl Default for Listening {
-    fn default() -> Self {
-        Self {
-            wanted: Mutex::default(),
-            generation: watch::Sender::new(0),
-            settled: watch::Sender::default(),
-            running: AtomicBool::new(false),
-            hearing: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Listening {
-    /// Changes what is wanted; the number of the wish.
-    fn wish(&self, change: impl FnOnce(&mut Wanted)) -> u64 {
-        let mut wanted = lock(&self.wanted);
-        change(&mut wanted);
-        let mut number = 0;
-        self.generation.send_modify(|generation| {
-            *generation += 1;
-            number = *generation;
-        });
-        number
-    }
-
-    fn filter(&self, declared: &Declared) -> Filter {
-        let wanted = lock(&self.wanted);
-        let announced = announced(declared);
-        Filter {
-            lists: if wanted.lists { announced } else { Vec::new() },
-            uris: wanted.uris.clone(),
-        }
-    }
-
-    fn wants_lists(&self) -> bool {
-        lock(&self.wanted).lists
-    }
-
-    /// Whether no announced change of a list can be missed from now on. A stream that takes over
-    /// from another goes on with its stretch.
-    fn hear(&self, hears: bool) {
-        let stretch = match (hears, self.hearing.load(Ordering::Acquire)) {
-            (false, _) => 0,
-            (true, 0) => next_stretch(),
-            (true, lasting) => lasting,
-        };
-        self.hearing.store(stretch, Ordering::Release);
-    }
-
-    /// See [`crate::call::UpstreamLink::hearing`].
-    pub(super) fn hearing(&self) -> Option<u64> {
-        Some(self.hearing.load(Ordering::Acquire)).filter(|stretch| *stretch != 0)
-    }
-
-    fn settle(&self, generation: u64, honoured: Arc<BTreeSet<String>>, failed: Option<Arc<str>>) {
-        self.settled.send_replace(Settled {
-            generation,
-            honoured,
-            failed,
-        });
-    }
-}
-
 /// An acknowledged stream. Dropping it closes it.
 struct Stream {
     filter: Filter,
-    honoured: Arc<BTreeSet<String>>,
+    honoured: Arc<Filter>,
     end: oneshot::Receiver<End>,
     _open: DropGuard,
+}
+
+impl Stream {
+    /// Whether every change of the lists that it asked for is announced on it.
+    fn hears(&self) -> bool {
+        let lists = &self.filter.lists;
+        let honours = |what| self.honoured.lists.contains(what);
+        !lists.is_empty() && lists.iter().all(honours)
+    }
 }
 
 /// How a stream ended.
@@ -182,7 +102,7 @@ impl ModernLink {
                 return Err(LinkError::Timeout);
             }
         };
-        if outcome.honoured.contains(&*uri) {
+        if outcome.honoured.uris.contains(&*uri) {
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
         give_up();
@@ -227,15 +147,19 @@ impl ModernLink {
         loop {
             let number = *wishes.borrow_and_update();
             let opened = self.follow(&mut current, number).await;
-            let hears = |stream: &Stream| !stream.filter.lists.is_empty();
-            self.listening
-                .hear(opened.is_ok() && current.as_ref().is_some_and(hears));
+            let hearing = current
+                .as_ref()
+                .filter(|stream| opened.is_ok() && stream.hears());
+            let begins = self.listening.hear(hearing.is_some());
             match opened {
                 Ok(fresh) => {
                     pause = REOPEN_FIRST;
                     if let Some(stream) = current.as_ref().filter(|_| fresh && missed) {
                         self.announce(&stream.filter);
                         missed = false;
+                    } else if let Some(stream) = hearing.filter(|_| begins) {
+                        let intake = &self.settings.intake;
+                        intake.heard(&self.settings.name, &stream.filter.lists);
                     }
                 }
                 Err(error) => {

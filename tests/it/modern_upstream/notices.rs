@@ -4,10 +4,10 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{behind, user};
-use crate::harness::Session;
+use super::{behind, count, user};
 use crate::harness::events::EventStream;
-use crate::harness::eventually;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Session, Setup, eventually};
 
 const UPDATED: &str = "notifications/resources/updated";
 
@@ -85,6 +85,57 @@ async fn listening_goes_on_after_the_upstream_ends_a_stream(
     listens(&user, 2).await;
     user.text("change_prompts", json!({})).await;
     next(&mut stream, "notifications/prompts/list_changed").await;
+    gw.stop().await;
+}
+
+/// A gateway before an upstream that takes nobody's `subscriptions/listen` yet.
+async fn held(carrier: &str) -> (Gateway, Option<HttpStub>) {
+    let args = ["--era", "modern", "--hold-listens"];
+    if carrier == "stdio" {
+        return (Setup::open().stub("stub", &args).start().await, None);
+    }
+    let stub = HttpStub::start_as(carrier, 0, &args).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    (gw, Some(stub))
+}
+
+// Spec: BRIDGING §3.4, SPEC M-75: nothing was announced to anybody.
+#[rstest]
+#[tokio::test]
+async fn a_change_before_the_upstream_was_listened_to_is_announced(
+    #[values("stdio", "http", "ws")] carrier: &str,
+) {
+    let (gw, _stub) = held(carrier).await;
+    let user = user(&gw).await;
+    let before = user.tools().await;
+    let mut stream = user.listen().await;
+    listens(&user, 1).await;
+    user.text("change_tools", json!({})).await;
+    user.text("admit_listens", json!({})).await;
+    next(&mut stream, "notifications/tools/list_changed").await;
+    assert_ne!(user.tools().await, before);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn an_unchanged_list_is_looked_at_again_and_not_announced() {
+    let (gw, stub) = held("http").await;
+    let stub = stub.unwrap();
+    let user = user(&gw).await;
+    user.tools().await;
+    let mut stream = user.listen().await;
+    listens(&user, 1).await;
+    assert_eq!(count(&stub, "tools/list").await, 1);
+    user.text("admit_listens", json!({})).await;
+    eventually("the list is looked at again", async || {
+        (count(&stub, "tools/list").await == 2).then_some(())
+    })
+    .await;
+    user.text("change_prompts", json!({})).await;
+    let first = stream.message().await.unwrap();
+    assert_eq!(first["method"], "notifications/prompts/list_changed");
+    // Nobody has seen any.
+    assert_eq!(count(&stub, "prompts/list").await, 0);
     gw.stop().await;
 }
 

@@ -12,9 +12,9 @@ use crate::world::{World, locked};
 
 const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// The open listens.
+/// The open listens, and when those are let in that have to wait.
 #[derive(Debug, Default)]
-pub(crate) struct Listens(Mutex<Inner>);
+pub(crate) struct Listens(Mutex<Inner>, CancellationToken);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -52,6 +52,11 @@ impl Listens {
         }
     }
 
+    /// Lets in those that wait.
+    pub(crate) fn admit(&self) {
+        self.1.cancel();
+    }
+
     /// Ends all of them properly.
     pub(crate) fn end(&self) {
         for listen in locked(&self.0).open.values() {
@@ -77,6 +82,9 @@ pub(super) async fn serve(
     outlet: &Outlet,
 ) -> Option<String> {
     let listens = &world.modern.listens;
+    if world.options.hold_listens {
+        listens.1.cancelled().await;
+    }
     let id_value: Value = serde_json::from_str(id).unwrap_or_default();
     let mut filter = params["notifications"].clone();
     if let Some(uris) = filter["resourceSubscriptions"].as_array_mut() {

@@ -14,7 +14,7 @@ const LISTS: [(&str, &str); 3] = [
     ("resources", "resourcesListChanged"),
 ];
 
-/// What one stream asks for.
+/// What one stream asks for, or what of that is granted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Filter {
     pub(super) lists: Vec<&'static str>,
@@ -60,19 +60,27 @@ pub(super) fn params(filter: &Filter) -> String {
     format!(r#""notifications":{{{}}}"#, members.join(","))
 }
 
-/// The URIs that an acknowledgement honours.
-pub(super) fn honoured(message: &Message) -> BTreeSet<String> {
+/// What an acknowledgement grants.
+pub(super) fn honoured(message: &Message) -> Filter {
     let filter = message.param("notifications").unwrap_or("{}");
     let members = json::members(filter).unwrap_or_default();
-    let uris = members
+    let member = |wanted: &str| {
+        let found = members.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, value)| *value)
+    };
+    let lists = LISTS
         .iter()
-        .find(|(name, _)| name == "resourceSubscriptions")
-        .and_then(|(_, array)| json::elements(array).ok())
-        .unwrap_or_default();
-    uris.into_iter()
-        .filter_map(json::string)
-        .map(std::borrow::Cow::into_owned)
-        .collect()
+        .filter(|(_, flag)| member(flag) == Some("true"));
+    let uris = member("resourceSubscriptions").and_then(|array| json::elements(array).ok());
+    Filter {
+        lists: lists.map(|(what, _)| *what).collect(),
+        uris: uris
+            .unwrap_or_default()
+            .into_iter()
+            .filter_map(json::string)
+            .map(std::borrow::Cow::into_owned)
+            .collect(),
+    }
 }
 
 #[cfg(test)]
@@ -109,9 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_says_which_uris_are_honoured() {
-        let text = r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{"resourceSubscriptions":["a",7,"b"]}}}"#;
+    fn an_acknowledgement_says_what_is_honoured() {
+        let text = r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{"toolsListChanged":true,"promptsListChanged":false,"resourceSubscriptions":["a",7,"b"]}}}"#;
         let message = Message::parse(text.into(), 128).unwrap();
-        assert_eq!(honoured(&message), ["a", "b"].map(str::to_owned).into());
+        let granted = Filter {
+            lists: vec!["tools"],
+            uris: ["a", "b"].map(str::to_owned).into(),
+        };
+        assert_eq!(honoured(&message), granted);
     }
 }

@@ -1,13 +1,12 @@
 //! Where the messages of one `subscriptions/listen` go. Spec: SPEC M-70 to M-72.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::super::inbound::unmarked;
-use super::filter::honoured;
+use super::filter::{Filter, honoured};
 use crate::call::{Intake, Notice, NoticeKind};
 use crate::protocol::Message;
 use crate::upstream::lock;
@@ -17,7 +16,7 @@ use crate::upstream::lock;
 pub(in super::super) struct Sink {
     pub(super) upstream: Arc<str>,
     pub(super) intake: Arc<dyn Intake>,
-    pub(super) acknowledged: Mutex<Option<oneshot::Sender<BTreeSet<String>>>>,
+    pub(super) acknowledged: Mutex<Option<oneshot::Sender<Filter>>>,
     pub(super) ended: CancellationToken,
     /// Told when the tools changed.
     pub(super) forget_tools: ForgetTools,

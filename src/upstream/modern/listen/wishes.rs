@@ -1,0 +1,104 @@
+//! What the sessions at a link want to hear of, and what became of it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch;
+
+use super::filter::{Filter, announced};
+use crate::call::Declared;
+use crate::upstream::http::wire::next_stretch;
+use crate::upstream::lock;
+
+/// What the sessions at the link want.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    pub(super) lists: bool,
+    pub(super) uris: BTreeSet<String>,
+}
+
+/// What became of the latest wish.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Settled {
+    pub(super) generation: u64,
+    pub(super) honoured: Arc<Filter>,
+    pub(super) failed: Option<Arc<str>>,
+}
+
+/// The listening of one link.
+#[derive(Debug)]
+pub(in super::super) struct Listening {
+    pub(super) wanted: Mutex<Wanted>,
+    /// Counts wishes.
+    pub(super) generation: watch::Sender<u64>,
+    pub(super) settled: watch::Sender<Settled>,
+    pub(super) running: AtomicBool,
+    /// The stretch of hearing while changes of lists are announced to us; 0 while they are not.
+    hearing: AtomicU64,
+}
+
+impl Default for Listening {
+    fn default() -> Self {
+        Self {
+            wanted: Mutex::default(),
+            generation: watch::Sender::new(0),
+            settled: watch::Sender::default(),
+            running: AtomicBool::new(false),
+            hearing: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Listening {
+    /// Changes what is wanted; the number of the wish.
+    pub(super) fn wish(&self, change: impl FnOnce(&mut Wanted)) -> u64 {
+        let mut wanted = lock(&self.wanted);
+        change(&mut wanted);
+        let mut number = 0;
+        self.generation.send_modify(|generation| {
+            *generation += 1;
+            number = *generation;
+        });
+        number
+    }
+
+    pub(super) fn filter(&self, declared: &Declared) -> Filter {
+        let wanted = lock(&self.wanted);
+        let announced = announced(declared);
+        Filter {
+            lists: if wanted.lists { announced } else { Vec::new() },
+            uris: wanted.uris.clone(),
+        }
+    }
+
+    pub(super) fn wants_lists(&self) -> bool {
+        lock(&self.wanted).lists
+    }
+
+    /// Whether no announced change of a list can be missed from now on; `true` when that is new. A
+    /// stream that takes over from another goes on with its stretch.
+    pub(super) fn hear(&self, hears: bool) -> bool {
+        let before = self.hearing.load(Ordering::Acquire);
+        let stretch = match (hears, before) {
+            (false, _) => 0,
+            (true, 0) => next_stretch(),
+            (true, lasting) => lasting,
+        };
+        self.hearing.store(stretch, Ordering::Release);
+        hears && before == 0
+    }
+
+    /// See [`crate::call::UpstreamLink::hearing`].
+    pub(in super::super) fn hearing(&self) -> Option<u64> {
+        Some(self.hearing.load(Ordering::Acquire)).filter(|stretch| *stretch != 0)
+    }
+
+    pub(super) fn settle(&self, generation: u64, honoured: Arc<Filter>, failed: Option<Arc<str>>) {
+        self.settled.send_replace(Settled {
+            generation,
+            honoured,
+            failed,
+        });
+    }
+}
