@@ -208,3 +208,21 @@ async fn everything_over_the_old_transport_is_an_upstream() {
     peers::tour(&peers::node(), &[&tour, "1", &options.to_string()], &steps).await;
     gw.stop().await;
 }
+
+// Spec: SPEC U-02: the goodbye came before the call, so that nothing can have run.
+#[rstest]
+#[case(&[])]
+#[case(&["--era", "modern"])]
+#[tokio::test]
+async fn a_socket_that_the_upstream_has_closed_is_replaced(#[case] args: &[&str]) {
+    let stub = HttpStub::start_as("ws", 0, args).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for round in 1..=10 {
+        assert_eq!(user.text("forget_session", json!({})).await, "forgotten");
+        let text = json!({"text": format!("round {round}")});
+        assert!(user.text("echo", text).await.contains("round"));
+    }
+    assert_eq!(stats(&stub).await["counts"]["sockets"], 11);
+    gw.stop().await;
+}

@@ -100,7 +100,7 @@ impl Posts {
     /// Posts one message; its answer, if it has one, comes on the stream.
     pub(super) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
         if self.closed.is_cancelled() {
-            return Err(LinkError::Lost { last_words: None });
+            return Err(LinkError::SessionGone);
         }
         let headers = MessageHeaders::default();
         let response = self.client.post_to(&self.to, message, headers).await?;

@@ -3,15 +3,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt, StreamExt};
+use futures_util::stream::SplitStream;
+use futures_util::{Sink, SinkExt, StreamExt};
 use http::header::SEC_WEBSOCKET_ACCEPT;
 use http::{HeaderMap, StatusCode};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Error as WsError;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 use tokio_util::sync::CancellationToken;
 
@@ -40,10 +42,18 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 /// The way out.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    outbox: mpsc::Sender<Bytes>,
+    outbox: mpsc::Sender<Outgoing>,
     closed: CancellationToken,
     /// Cancelled when nothing is written any more.
     ended: CancellationToken,
+}
+
+/// A message that waits to be written.
+#[derive(Debug)]
+struct Outgoing {
+    text: Bytes,
+    /// Told whether it left for sure; dropped when it did not leave.
+    left: oneshot::Sender<bool>,
 }
 
 /// The way in.
@@ -81,14 +91,8 @@ pub(super) async fn open(
     let io = TokioIo::new(upgraded);
     let socket = Socket::from_raw_socket(io, Role::Client, Some(config)).await;
     let (sink, stream) = socket.split();
-    let (outbox, waiting) = mpsc::channel(WAITING);
-    let (closed, ended) = (CancellationToken::new(), CancellationToken::new());
-    tasks.spawn_service(write(sink, waiting, closed.clone(), ended.clone()));
-    let writer = Writer {
-        outbox,
-        closed: closed.clone(),
-        ended,
-    };
+    let writer = Writer::new(sink, tasks);
+    let closed = writer.closed.clone();
     Ok((writer, Reader { stream, closed }))
 }
 
@@ -107,50 +111,98 @@ fn check(headers: &HeaderMap, key: &str) -> Result<(), LinkError> {
     }
 }
 
-async fn write(
-    mut sink: SplitSink<Socket, Message>,
-    mut waiting: mpsc::Receiver<Bytes>,
+async fn write<S>(
+    mut sink: S,
+    mut waiting: mpsc::Receiver<Outgoing>,
     closed: CancellationToken,
     ended: CancellationToken,
-) {
+) where
+    S: Sink<Message, Error = WsError> + Unpin,
+{
     let _ended = ended.drop_guard();
     loop {
         let next = tokio::select! {
             () = closed.cancelled() => break,
             next = timeout(PING_EVERY, waiting.recv()) => next,
         };
-        let frame = match next {
-            Err(_quiet) => Message::Ping(Bytes::new()),
+        let (frame, left) = match next {
+            Err(_quiet) => (Message::Ping(Bytes::new()), None),
             Ok(None) => break,
-            Ok(Some(message)) => match message.try_into() {
-                Ok(text) => Message::Text(text),
+            Ok(Some(Outgoing { text, left })) => match text.try_into() {
+                Ok(text) => (Message::Text(text), Some(left)),
                 // Messages are JSON and thus UTF-8.
                 Err(_) => continue,
             },
         };
-        if !matches!(timeout(WRITE_WITHIN, sink.send(frame)).await, Ok(Ok(()))) {
-            break;
+        match timeout(WRITE_WITHIN, sink.send(frame)).await {
+            Ok(Ok(())) => tell(left, true),
+            // The upstream said goodbye before: nothing was written.
+            Ok(Err(
+                WsError::ConnectionClosed
+                | WsError::AlreadyClosed
+                | WsError::Protocol(ProtocolError::SendAfterClosing),
+            )) => {
+                closed.cancel();
+                break;
+            }
+            Ok(Err(_)) | Err(_) => {
+                tell(left, false);
+                break;
+            }
         }
     }
     closed.cancel();
     drop(timeout(CLOSE_WITHIN, sink.close()).await);
 }
 
+/// Tells whoever sent a message whether it left; one that has gone does not need to know.
+fn tell(sender: Option<oneshot::Sender<bool>>, left: bool) {
+    if let Some(sender) = sender {
+        sender.send(left).unwrap_or_default();
+    }
+}
+
 impl Writer {
+    fn new<S>(sink: S, tasks: &Tasks) -> Self
+    where
+        S: Sink<Message, Error = WsError> + Unpin + Send + 'static,
+    {
+        let (outbox, waiting) = mpsc::channel(WAITING);
+        let (closed, ended) = (CancellationToken::new(), CancellationToken::new());
+        tasks.spawn_service(write(sink, waiting, closed.clone(), ended.clone()));
+        Self {
+            outbox,
+            closed,
+            ended,
+        }
+    }
+
     pub(super) fn closed(&self) -> &CancellationToken {
         &self.closed
     }
 
-    pub(super) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
-        let lost = LinkError::Lost { last_words: None };
+    /// Writes one message.
+    ///
+    /// # Errors
+    /// [`LinkError::SessionGone`] when it did not leave, so that the upstream cannot have seen it;
+    /// [`LinkError::Lost`] when it may have left.
+    pub(super) async fn send(&self, text: Bytes) -> Result<(), LinkError> {
         if self.closed.is_cancelled() {
-            return Err(lost);
+            return Err(LinkError::SessionGone);
         }
-        self.outbox.send(message).await.map_err(|_| lost)
+        let (left, told) = oneshot::channel();
+        let queued = self.outbox.send(Outgoing { text, left }).await;
+        queued.map_err(|_| LinkError::SessionGone)?;
+        match told.await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(LinkError::Lost { last_words: None }),
+            Err(_) => Err(LinkError::SessionGone),
+        }
     }
 
-    pub(super) fn try_send(&self, message: Bytes) -> bool {
-        !self.closed.is_cancelled() && self.outbox.try_send(message).is_ok()
+    pub(super) fn try_send(&self, text: Bytes) -> bool {
+        let (left, _) = oneshot::channel();
+        !self.closed.is_cancelled() && self.outbox.try_send(Outgoing { text, left }).is_ok()
     }
 
     pub(super) async fn close(&self) {
@@ -196,5 +248,62 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.closed.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Future, pending, ready};
+
+    use futures_util::sink;
+
+    use super::*;
+
+    /// What comes of a message when writing a frame comes to this.
+    async fn sent<F>(write: impl Fn() -> F + Send + 'static) -> [Result<(), LinkError>; 2]
+    where
+        F: Future<Output = Result<(), WsError>> + Send + 'static,
+    {
+        let sink = sink::unfold((), move |(), _: Message| write());
+        let writer = Writer::new(Box::pin(sink), &Tasks::new());
+        let message = || writer.send(Bytes::from_static(b"{}"));
+        let (first, second) = tokio::join!(message(), message());
+        [first, second]
+    }
+
+    #[tokio::test]
+    async fn messages_leave_one_after_the_other() {
+        assert!(matches!(sent(|| ready(Ok(()))).await, [Ok(()), Ok(())]));
+    }
+
+    #[tokio::test]
+    async fn after_a_goodbye_nothing_has_run() {
+        let after_goodbye = || ready(Err(ProtocolError::SendAfterClosing.into()));
+        let outcome = sent(after_goodbye).await;
+        assert!(
+            matches!(
+                outcome,
+                [Err(LinkError::SessionGone), Err(LinkError::SessionGone)]
+            ),
+            "{outcome:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_waited_behind_a_broken_write_has_surely_not_run() {
+        let broken = || {
+            ready(Err(
+                std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
+            ))
+        };
+        for outcome in [sent(broken).await, sent(pending).await] {
+            assert!(
+                matches!(
+                    outcome,
+                    [Err(LinkError::Lost { .. }), Err(LinkError::SessionGone)]
+                ),
+                "{outcome:?}"
+            );
+        }
     }
 }

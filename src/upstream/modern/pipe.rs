@@ -155,11 +155,24 @@ impl ModernLink {
         Ok(open)
     }
 
-    /// Sends a request as a line and waits for its reply.
+    /// Sends a request as a line and waits for its reply. What did not leave, as the connection was
+    /// over, is sent on a new one.
     ///
     /// # Cancel safety
     /// Dropping the future tells the upstream that the request is cancelled (SPEC D-10).
     pub(super) async fn exchange_piped(
+        self: &Arc<Self>,
+        pipe: &Pipe,
+        bytes: Bytes,
+        flight: &Arc<Flight>,
+    ) -> Result<Message, LinkError> {
+        match self.exchange_once(pipe, bytes.clone(), flight).await {
+            Err(LinkError::SessionGone) => self.exchange_once(pipe, bytes, flight).await,
+            other => other,
+        }
+    }
+
+    async fn exchange_once(
         self: &Arc<Self>,
         pipe: &Pipe,
         bytes: Bytes,
@@ -183,7 +196,12 @@ impl ModernLink {
             flight,
             done: false,
         };
-        open.child.send(bytes).await.map_err(|_| lost())?;
+        if let Err(error) = open.child.send(bytes).await {
+            return Err(match error {
+                LinkError::SessionGone => error,
+                _ => lost(),
+            });
+        }
         let reply = waiting.await;
         aloft.done = true;
         reply.map_err(|_| {
