@@ -99,6 +99,9 @@ impl<'a> Editor<'a> {
         if self.changes.is_empty() {
             return self.message.bytes.clone();
         }
+        if let Some(exchanged) = self.exchange_values() {
+            return exchanged;
+        }
         let added: usize = self.changes.iter().map(Change::size).sum();
         let mut out = BytesMut::with_capacity(self.message.bytes.len() + added);
         let whole = self.object_span(Section::Top);
@@ -128,6 +131,33 @@ impl<'a> Editor<'a> {
             }),
         }
         self
+    }
+
+    /// The message with the values of members that are there exchanged, when that is all there is
+    /// to do.
+    fn exchange_values(&self) -> Option<Bytes> {
+        let mut exchanges = Vec::with_capacity(self.changes.len());
+        for change in &self.changes {
+            let members = &self.message.layout.members;
+            let is_meant =
+                |m: &&Member| m.section == change.section && self.message.is_named(m, &change.name);
+            let old = &members.iter().find(is_meant)?.value;
+            exchanges.push((old, change.value.as_deref()?));
+        }
+        exchanges.sort_unstable_by_key(|(old, _)| old.start);
+        let gained: usize = exchanges.iter().map(|(_, new)| new.len()).sum();
+        let lost: usize = exchanges.iter().map(|(old, _)| old.len()).sum();
+        let len = (self.message.bytes.len() + gained).checked_sub(lost)?;
+        let mut out = Vec::with_capacity(len);
+        let mut at = 0;
+        for (old, new) in exchanges {
+            // Nothing when one of the values lies inside another one.
+            out.extend_from_slice(self.message.bytes.get(at..old.start)?);
+            out.extend_from_slice(new.as_bytes());
+            at = old.end;
+        }
+        out.extend_from_slice(self.message.bytes.get(at..)?);
+        Some(out.into())
     }
 
     fn object_span(&self, section: Section) -> std::ops::Range<usize> {
