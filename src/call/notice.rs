@@ -1,5 +1,7 @@
 //! A notification on its way to the client.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::protocol::{Message, json};
@@ -64,7 +66,7 @@ pub enum NoticeKind {
     /// `notifications/progress`; the newest per token is enough.
     Progress {
         /// JSON text of the client's token.
-        token: String,
+        token: Arc<str>,
     },
     /// `notifications/message`; dropped and counted when there is no room.
     Log,

@@ -144,7 +144,7 @@ impl ModernLink {
                 Some(Notice {
                     bytes: message.edit().param("progressToken", token).finish(),
                     kind: NoticeKind::Progress {
-                        token: token.to_owned(),
+                        token: token.into(),
                     },
                 })
             }

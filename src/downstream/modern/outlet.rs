@@ -137,7 +137,7 @@ mod tests {
     }
 
     fn progress(text: &str) -> Notice {
-        let token = "1".to_owned();
+        let token = "1".into();
         notice(NoticeKind::Progress { token }, text)
     }
 

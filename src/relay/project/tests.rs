@@ -469,9 +469,7 @@ fn notice(kind: NoticeKind, method: &str, params: &Value) -> Notice {
 // SPEC C-03.
 #[test]
 fn progress_has_no_message_in_the_first_revision() {
-    let token = || NoticeKind::Progress {
-        token: "1".to_owned(),
-    };
+    let token = || NoticeKind::Progress { token: "1".into() };
     let params = json!({"progressToken": 1, "progress": 1, "message": "m"});
     let progress = || notice(token(), "notifications/progress", &params);
     let told = Projection::new(R4, R1).notice(progress()).unwrap();

@@ -21,7 +21,7 @@ fn stream() -> Arc<EventStream> {
 
 fn progress(token: &str, text: &'static str) -> Notice {
     let kind = NoticeKind::Progress {
-        token: token.to_owned(),
+        token: token.into(),
     };
     Notice {
         kind,

@@ -34,7 +34,7 @@ pub(super) struct Connection {
     pub(super) wire: Wire,
     declared: Arc<Declared>,
     next_id: AtomicU64,
-    pub(super) pending: Mutex<HashMap<u64, Pending>>,
+    pub(super) pending: Mutex<HashMap<u64, Arc<Pending>>>,
     /// Open questions of the upstream, by its id, with what withdraws them.
     pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
     /// Places for answers on their way that needed nobody to be asked.
@@ -52,14 +52,15 @@ pub(super) struct Connection {
 /// A request of ours without its reply.
 #[derive(Debug)]
 pub(super) struct Pending {
+    pub(super) id: u64,
     /// The client's link; none for our own requests.
     pub(super) link: Option<Arc<dyn DownstreamLink>>,
     /// JSON text of the client's progress token.
-    pub(super) progress: Option<String>,
+    pub(super) progress: Option<Arc<str>>,
     pub(super) activity: Arc<Activity>,
     /// Cancelled when the request is over: its questions are withdrawn.
     pub(super) over: CancellationToken,
-    reply: Option<oneshot::Sender<Result<Message, LinkError>>>,
+    reply: Mutex<Option<oneshot::Sender<Result<Message, LinkError>>>>,
 }
 
 impl Connection {
@@ -228,7 +229,7 @@ impl Connection {
         call: &Call,
     ) -> Result<Reply, LinkError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let progress = request.meta("progressToken").map(str::to_owned);
+        let progress = request.meta("progressToken").map(Arc::from);
         let own = id.to_string();
         let mut edit = request.edit().id(own.as_str());
         if progress.is_some() {
@@ -254,7 +255,7 @@ impl Connection {
         let (flight, reply) = self.take_off(id, link, progress, Arc::clone(&activity));
         let upstream = &self.settings.upstream;
         let outcome = tokio::select! {
-            reply = self.exchange(id, bytes, Some(span.context()), reply) => {
+            reply = self.exchange(flight.pending(), bytes, Some(span.context()), reply) => {
                 flight.landed();
                 reply
             }
@@ -295,7 +296,7 @@ impl Connection {
         let activity = Arc::new(Activity::new());
         let (flight, reply) = self.take_off(id, None, None, Arc::clone(&activity));
         let limit = self.settings.upstream.connect_timeout;
-        let exchange = self.exchange(id, bytes.into(), None, reply);
+        let exchange = self.exchange(flight.pending(), bytes.into(), None, reply);
         match tokio::time::timeout(limit, exchange).await {
             Ok(Ok(reply)) if reply.error().is_none() => {}
             _ => tracing::warn!(upstream = %self.settings.name, method, "state not restored"),
@@ -307,25 +308,26 @@ impl Connection {
         self: &Arc<Self>,
         id: u64,
         link: Option<Arc<dyn DownstreamLink>>,
-        progress: Option<String>,
+        progress: Option<Arc<str>>,
         activity: Arc<Activity>,
     ) -> (InFlight, oneshot::Receiver<Result<Message, LinkError>>) {
         let (sender, receiver) = oneshot::channel();
         let over = CancellationToken::new();
-        let pending = Pending {
+        let pending = Arc::new(Pending {
+            id,
             link,
             progress,
             activity,
             over,
-            reply: Some(sender),
-        };
-        lock(&self.pending).insert(id, pending);
-        (InFlight::new(Arc::clone(self), id), receiver)
+            reply: Mutex::new(Some(sender)),
+        });
+        lock(&self.pending).insert(id, Arc::clone(&pending));
+        (InFlight::new(Arc::clone(self), pending), receiver)
     }
 
     async fn exchange(
         self: &Arc<Self>,
-        id: u64,
+        pending: &Arc<Pending>,
         bytes: Bytes,
         trace: Option<&TraceContext>,
         reply: oneshot::Receiver<Result<Message, LinkError>>,
@@ -337,7 +339,7 @@ impl Connection {
                 reply.await.map_err(|_| duplex.lost())?
             }
             Wire::Http(http) => {
-                let mut take = |message| self.on_message(message, Some(id));
+                let mut take = |message| self.on_message(message, Some(pending));
                 tokio::select! {
                     direct = http.request(bytes, trace, &mut take) => direct,
                     Ok(elsewhere) = reply => elsewhere,
@@ -348,10 +350,8 @@ impl Connection {
 
     /// Hands a reply that came on no call's own stream to whoever waits for it.
     pub(super) fn deliver(&self, id: u64, message: Message) {
-        let waiting = lock(&self.pending)
-            .get_mut(&id)
-            .and_then(|pending| pending.reply.take());
-        match waiting {
+        let pending = lock(&self.pending).get(&id).map(Arc::clone);
+        match pending.and_then(|pending| lock(&pending.reply).take()) {
             Some(waiting) => drop(waiting.send(Ok(message))),
             None => self.suspect("it answered a request that we did not make"),
         }
@@ -434,8 +434,8 @@ impl Connection {
             Wire::Http(_) => None,
         };
         let waiting: Vec<_> = lock(&self.pending)
-            .values_mut()
-            .filter_map(|pending| pending.reply.take())
+            .values()
+            .filter_map(|pending| lock(&pending.reply).take())
             .collect();
         for reply in waiting {
             drop(reply.send(Err(LinkError::Lost {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::connection::Connection;
+use super::connection::{Connection, Pending};
 use super::wire::Wire;
 use crate::protocol::json;
 use crate::upstream::lock;
@@ -13,18 +13,23 @@ use crate::upstream::lock;
 #[derive(Debug)]
 pub(super) struct InFlight {
     connection: Arc<Connection>,
-    id: u64,
+    pending: Arc<Pending>,
     done: bool,
 }
 
 impl InFlight {
-    /// Request `id`, which stands among the pending ones of `connection` until this is dropped.
-    pub(super) fn new(connection: Arc<Connection>, id: u64) -> Self {
+    /// A request that stands among the pending ones of `connection` until this is dropped.
+    pub(super) fn new(connection: Arc<Connection>, pending: Arc<Pending>) -> Self {
         Self {
             connection,
-            id,
+            pending,
             done: false,
         }
+    }
+
+    /// What is known of it.
+    pub(super) fn pending(&self) -> &Arc<Pending> {
+        &self.pending
     }
 
     /// Its reply is there.
@@ -42,7 +47,7 @@ impl InFlight {
         let reason = json::quote(reason);
         let bytes: Bytes = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
-            self.id
+            self.pending.id
         )
         .into();
         match &self.connection.wire {
@@ -59,9 +64,8 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        if let Some(pending) = lock(&self.connection.pending).remove(&self.id) {
-            pending.over.cancel();
-        }
+        lock(&self.connection.pending).remove(&self.pending.id);
+        self.pending.over.cancel();
         if !self.done {
             self.tell_cancelled("the caller has gone");
         }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, may_ask_unattributed};
+use super::connection::{Connection, Pending, may_ask_unattributed};
 use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
-use crate::protocol::{Era, Message, RequestId, json};
+use crate::protocol::{Era, Kind, Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::activity::Activity;
 use crate::upstream::lock;
@@ -23,18 +23,16 @@ impl Connection {
     pub(super) fn on_message(
         self: &Arc<Self>,
         message: Message,
-        origin: Option<u64>,
+        origin: Option<&Arc<Pending>>,
     ) -> Option<Message> {
-        if let Some(id) = origin
-            && let Some(pending) = lock(&self.pending).get(&id)
-        {
+        if let Some(pending) = origin {
             pending.activity.touch();
         }
-        match (message.method(), message.id()) {
-            (Some(_), Some(_)) => self.on_question(&message, origin),
-            (Some(_), None) => self.on_notice(&message, origin),
-            (None, id) => match id.and_then(|id| id.parse().ok()) {
-                Some(id) if Some(id) == origin => return Some(message),
+        match message.kind() {
+            Kind::Request => self.on_question(&message, origin.map(|pending| pending.id)),
+            Kind::Notification => self.on_notice(&message, origin),
+            Kind::Response => match message.id().and_then(|id| id.parse().ok()) {
+                Some(id) if origin.is_some_and(|pending| pending.id == id) => return Some(message),
                 Some(id) => self.deliver(id, message),
                 None => self.suspect("it sent a response with an id that is not ours"),
             },
@@ -42,10 +40,10 @@ impl Connection {
         None
     }
 
-    fn on_notice(self: &Arc<Self>, message: &Message, origin: Option<u64>) {
+    fn on_notice(self: &Arc<Self>, message: &Message, origin: Option<&Arc<Pending>>) {
         let method = message.method().unwrap_or_default();
         let kind = match method {
-            "notifications/progress" => return self.on_progress(message),
+            "notifications/progress" => return self.on_progress(message, origin),
             "notifications/cancelled" => return self.on_withdrawn(message),
             "notifications/message" => NoticeKind::Log,
             "notifications/tools/list_changed" => NoticeKind::ListChanged { what: "tools" },
@@ -60,22 +58,21 @@ impl Connection {
         };
         let own = match &kind {
             // A log message belongs to its call; on a pipe that carries all, to the newest one.
-            NoticeKind::Log => origin.or_else(|| self.newest()),
-            NoticeKind::Other => origin,
+            NoticeKind::Log => origin.cloned().or_else(|| self.newest()),
+            NoticeKind::Other => origin.cloned(),
             _ => None,
         };
         let notice = Notice {
             kind,
             bytes: message.bytes().clone(),
         };
-        let link = own.and_then(|id| lock(&self.pending).get(&id)?.link.clone());
-        match link {
+        match own.as_ref().and_then(|pending| pending.link.as_ref()) {
             Some(link) => link.notify(notice),
             None => self.settings.intake.notice(&self.settings.name, notice),
         }
     }
 
-    fn newest(&self) -> Option<u64> {
+    fn newest(&self) -> Option<Arc<Pending>> {
         // Over HTTP the stream says whose a message is: one on the GET stream is no call's
         // (SPEC T-22).
         if let Wire::Http(_) = self.wire {
@@ -85,35 +82,35 @@ impl Connection {
         // A modern client runs calls side by side and must see no message of another one (SPEC M-42).
         let guesses = self.settings.exclusive && self.settings.offer.era() == Era::Legacy;
         let one = guesses || pending.len() == 1;
-        pending
-            .iter()
-            .filter(|(_, p)| p.link.is_some() && one)
-            .map(|(id, _)| *id)
-            .max()
+        let calls = pending.values().filter(|p| p.link.is_some() && one);
+        calls.max_by_key(|p| p.id).map(Arc::clone)
     }
 
     /// Routed by token, wherever it came (SPEC C-02).
-    fn on_progress(&self, message: &Message) {
+    fn on_progress(&self, message: &Message, origin: Option<&Arc<Pending>>) {
         let token = message
             .param("progressToken")
             .and_then(|token| token.parse().ok());
-        let found = token.and_then(|id: u64| {
-            let pending = lock(&self.pending);
-            let pending = pending.get(&id)?;
-            pending.activity.touch();
-            Some((pending.link.clone()?, pending.progress.clone()?))
+        let found = token.and_then(|id: u64| match origin {
+            Some(own) if own.id == id => Some(Arc::clone(own)),
+            _ => {
+                let found = lock(&self.pending).get(&id).map(Arc::clone)?;
+                found.activity.touch();
+                Some(found)
+            }
         });
-        let Some((link, token)) = found else {
+        let wanted = found
+            .as_ref()
+            .and_then(|pending| Some((pending.link.as_ref()?, pending.progress.as_ref()?)));
+        let Some((link, token)) = wanted else {
             LABELED.upstream_garbage.add(&self.settings.name, 1);
             return;
         };
-        let bytes = message
-            .edit()
-            .param("progressToken", token.as_str())
-            .finish();
         link.notify(Notice {
-            bytes,
-            kind: NoticeKind::Progress { token },
+            bytes: message.edit().param("progressToken", &**token).finish(),
+            kind: NoticeKind::Progress {
+                token: Arc::clone(token),
+            },
         });
     }
 

@@ -15,7 +15,7 @@ pub(super) enum For {
     Call {
         link: Arc<dyn DownstreamLink>,
         /// JSON text of the client's progress token.
-        progress: Option<String>,
+        progress: Option<Arc<str>>,
         /// What the client wants to hear of.
         level: Option<Level>,
     },
@@ -49,7 +49,7 @@ impl Flight {
     pub(super) fn of_call(request: &Message, call: &Call) -> For {
         For::Call {
             link: Arc::clone(&call.link),
-            progress: meta::progress_token(request).map(str::to_owned),
+            progress: meta::progress_token(request).map(Arc::from),
             level: call.link.level(),
         }
     }

@@ -95,10 +95,10 @@ impl ModernLink {
         link.notify(Notice {
             bytes: message
                 .edit()
-                .param(meta::PROGRESS_TOKEN, token.as_str())
+                .param(meta::PROGRESS_TOKEN, &**token)
                 .finish(),
             kind: NoticeKind::Progress {
-                token: token.clone(),
+                token: Arc::clone(token),
             },
         });
     }
