@@ -4,10 +4,9 @@
 //! handed to the background and goes on (DESIGN §3, "Who outlives whom").
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -15,28 +14,24 @@ use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
 use super::exchange::Running;
-use crate::protocol::sse;
+use crate::protocol::sse::{self, NumberedEvents};
 use crate::session::{EventId, Next, Reader, StreamPermit};
 use crate::store::events::Event;
 
 /// What a client is told to wait before it comes back, milliseconds.
 const RETRY_MS: u64 = 500;
 
-/// Bytes around the data of an event, and the digits of its position.
-const ROOM: usize = 64;
-
 type Ends = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The body.
 pub(super) struct EventBody {
     reader: Reader,
-    /// The id of the last event; only its end differs from one to the next.
-    id: String,
-    /// Length of what all ids have in common.
-    stem: usize,
+    events: NumberedEvents,
     running: Option<Running>,
+    /// Says when it may have been quiet for long enough; set anew when it has said so only.
     keep_alive: Pin<Box<Sleep>>,
     keep_alive_every: Duration,
+    last_written: Instant,
     /// Resolves when a stream without an end of its own has to end.
     ends: Option<Ends>,
     /// Whether this client understands priming events and `retry` (SPEC T-26, T-27).
@@ -58,14 +53,14 @@ pub(super) struct Parts {
 
 impl EventBody {
     pub(super) fn new(parts: Parts) -> Self {
-        let id = EventId::stem(parts.tag, parts.reader.stream().number());
+        let stem = EventId::stem(parts.tag, parts.reader.stream().number());
         Self {
             reader: parts.reader,
-            stem: id.len(),
-            id,
+            events: NumberedEvents::new(&stem),
             running: parts.running,
             keep_alive: Box::pin(tokio::time::sleep(parts.keep_alive)),
             keep_alive_every: parts.keep_alive,
+            last_written: Instant::now(),
             ends: parts.ends,
             polls: parts.polls,
             done: false,
@@ -78,10 +73,10 @@ impl EventBody {
         loop {
             match self.reader.poll_next(cx) {
                 Poll::Ready(Next::Events(events)) => {
-                    let room = |event: &Event| event.payload.len() + self.stem + ROOM;
+                    let room = |event: &Event| event.payload.len() + self.events.room();
                     out.reserve(events.iter().map(room).sum());
-                    for event in events {
-                        self.encode(&event, out);
+                    for event in &events {
+                        self.encode(event, out);
                     }
                 }
                 Poll::Ready(Next::Finished | Next::Superseded) => {
@@ -93,14 +88,25 @@ impl EventBody {
         }
     }
 
-    fn encode(&mut self, event: &Event, out: &mut BytesMut) {
-        self.id.truncate(self.stem);
-        // Writing to a String cannot fail.
-        let _ = write!(self.id, "{}", event.seq);
+    /// Ready once nothing was written for a while.
+    fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.keep_alive.as_mut().poll(cx));
+            let due = self.last_written + self.keep_alive_every;
+            let now = Instant::now();
+            if due <= now {
+                self.keep_alive.as_mut().reset(now + self.keep_alive_every);
+                return Poll::Ready(());
+            }
+            self.keep_alive.as_mut().reset(due);
+        }
+    }
+
+    fn encode(&self, event: &Event, out: &mut BytesMut) {
         if !event.payload.is_empty() {
-            sse::encode_event(out, Some(&self.id), &event.payload);
+            self.events.encode(out, event.seq, &event.payload);
         } else if self.polls && !event.last {
-            sse::encode_priming(out, &self.id, RETRY_MS);
+            self.events.encode_priming(out, event.seq, RETRY_MS);
         }
     }
 }
@@ -138,17 +144,14 @@ impl Body for EventBody {
             if ended || this.done {
                 return Poll::Ready(None);
             }
-            if this.keep_alive.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
+            ready!(this.poll_quiet(cx));
             sse::encode_comment(&mut out, "");
         }
-        let next = Instant::now() + this.keep_alive_every;
-        this.keep_alive.as_mut().reset(next);
-        // Registers the timer for the quiet time to come.
-        if this.keep_alive.as_mut().poll(cx).is_ready() {
-            cx.waker().wake_by_ref();
-        }
+        this.last_written = Instant::now();
         Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.done
     }
 }

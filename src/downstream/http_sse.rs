@@ -171,7 +171,7 @@ impl http_body::Body for ChannelBody {
         match this.outgoing.poll_next(cx) {
             Poll::Ready(Ok(messages)) => {
                 for message in &messages {
-                    sse::encode_event(&mut out, None, message);
+                    sse::encode_event(&mut out, message);
                 }
             }
             Poll::Ready(Err(end)) => {

@@ -4,4 +4,4 @@ mod decode;
 mod encode;
 
 pub use decode::{SseDecoder, SseError, SseEvent};
-pub use encode::{encode_comment, encode_endpoint, encode_event, encode_priming, encode_retry};
+pub use encode::{NumberedEvents, encode_comment, encode_endpoint, encode_event, encode_retry};

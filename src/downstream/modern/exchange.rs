@@ -213,7 +213,7 @@ impl http_body::Body for EventBody {
                 Next::End(outcome) => {
                     this.done = true;
                     if let Some(body) = message(outcome, &this.exchange.id) {
-                        sse::encode_event(&mut out, None, &body);
+                        sse::encode_event(&mut out, &body);
                     }
                     break;
                 }
@@ -230,7 +230,7 @@ impl http_body::Body for EventBody {
 pub(super) fn encode(messages: &[Bytes]) -> Bytes {
     let mut out = BytesMut::new();
     for message in messages {
-        sse::encode_event(&mut out, None, message);
+        sse::encode_event(&mut out, message);
     }
     out.freeze()
 }

@@ -10,8 +10,8 @@ const MAX_ID_BYTES: usize = 4096;
 pub struct SseEvent {
     /// The `id` of this event, if it set one; an empty id resets the last one.
     pub id: Option<String>,
-    /// Its type; absent means `message`.
-    pub event: Option<String>,
+    /// Its type, UTF-8; absent means `message`.
+    pub event: Option<Bytes>,
     /// Its `data` lines, joined by line feeds.
     pub data: Bytes,
     /// Reconnection time, in milliseconds.
@@ -43,8 +43,9 @@ enum Before {
 #[derive(Debug)]
 pub struct SseDecoder {
     max_event_bytes: usize,
-    /// Fed and not yet read.
+    /// What was fed last, and how much of it is read.
     chunk: Bytes,
+    at: usize,
     /// The beginning of a line whose end was not fed yet.
     partial: BytesMut,
     event: SseEvent,
@@ -57,6 +58,14 @@ pub struct SseDecoder {
     failed: bool,
 }
 
+/// A field of an event; what belongs to no event is none.
+enum Field {
+    Data,
+    Event,
+    Id,
+    Retry,
+}
+
 impl SseDecoder {
     /// A reader at the start of a stream.
     #[must_use]
@@ -64,6 +73,7 @@ impl SseDecoder {
         Self {
             max_event_bytes,
             chunk: Bytes::new(),
+            at: 0,
             partial: BytesMut::new(),
             event: SseEvent::default(),
             joined: None,
@@ -78,6 +88,7 @@ impl SseDecoder {
     /// otherwise what is left is copied together.
     pub fn feed(&mut self, chunk: Bytes) {
         self.saw_bytes |= !chunk.is_empty();
+        self.chunk.advance(std::mem::take(&mut self.at));
         if self.chunk.is_empty() {
             self.chunk = chunk;
         } else {
@@ -100,56 +111,85 @@ impl SseDecoder {
         reason = "not an iterator: None is no end"
     )]
     pub fn next(&mut self) -> Result<Option<SseEvent>, SseError> {
-        while let Some(line) = self.line()? {
-            if !line.is_empty() {
-                self.field(&line)?;
-            } else if let Some(event) = self.dispatch() {
-                return Ok(Some(event));
+        if self.failed {
+            return Err(SseError::TooLarge);
+        }
+        let chunk = std::mem::take(&mut self.chunk);
+        let event = self.read(&chunk);
+        // What is read to its end is let go, with the buffer that it lies in.
+        if self.at < chunk.len() && !self.failed {
+            self.chunk = chunk;
+        } else {
+            self.at = 0;
+        }
+        event
+    }
+
+    fn read(&mut self, chunk: &Bytes) -> Result<Option<SseEvent>, SseError> {
+        while let Some((start, end)) = self.line(chunk)? {
+            let complete = if self.partial.is_empty() {
+                self.take_line(chunk, start, end)?
+            } else {
+                self.partial
+                    .extend_from_slice(chunk.get(start..end).unwrap_or_default());
+                let line = std::mem::take(&mut self.partial).freeze();
+                self.take_line(&line, 0, line.len())?
+            };
+            if complete.is_some() {
+                return Ok(complete);
             }
         }
         Ok(None)
     }
 
-    /// The next complete line without its end.
-    fn line(&mut self) -> Result<Option<Bytes>, SseError> {
-        if self.failed {
-            return Err(SseError::TooLarge);
-        }
-        if self.before == Before::CarriageReturn && !self.chunk.is_empty() {
+    /// Where the next complete line lies in `chunk`, without its end; it begins with what is
+    /// `partial`, if anything is.
+    fn line(&mut self, chunk: &Bytes) -> Result<Option<(usize, usize)>, SseError> {
+        let mut rest = chunk.get(self.at..).unwrap_or_default();
+        if self.before == Before::CarriageReturn && !rest.is_empty() {
             self.before = Before::LineFeed;
-            if self.chunk.first() == Some(&b'\n') {
-                self.chunk.advance(1);
+            if let Some(after) = rest.strip_prefix(b"\n") {
+                self.at += 1;
+                rest = after;
             }
         }
-        let Some(end) = memchr::memchr2(b'\n', b'\r', &self.chunk) else {
-            self.partial
-                .extend_from_slice(&std::mem::take(&mut self.chunk));
+        let Some(len) = memchr::memchr2(b'\n', b'\r', rest) else {
+            self.partial.extend_from_slice(rest);
+            self.at = chunk.len();
             self.check(self.partial.len())?;
             return Ok(None);
         };
-        self.check(self.partial.len() + end)?;
-        let mut line = self.chunk.split_to(end);
-        let ends_so = match self.chunk.first() {
+        self.check(self.partial.len() + len)?;
+        let start = self.at;
+        self.at += len + 1;
+        let ends_so = match rest.get(len) {
             Some(b'\r') => Before::CarriageReturn,
             _ => Before::LineFeed,
         };
         let before = std::mem::replace(&mut self.before, ends_so);
-        self.chunk.advance(1);
-        if !self.partial.is_empty() {
-            self.partial.extend_from_slice(&line);
-            line = std::mem::take(&mut self.partial).freeze();
+        if before == Before::Start {
+            return Ok(Some(self.unmarked(chunk, start, start + len)));
         }
-        if before == Before::Start && line.starts_with(b"\xef\xbb\xbf") {
-            line.advance(3);
+        Ok(Some((start, start + len)))
+    }
+
+    /// The first line of a stream without the byte order mark that may stand before it.
+    fn unmarked(&mut self, chunk: &Bytes, start: usize, end: usize) -> (usize, usize) {
+        const MARK: &[u8] = b"\xef\xbb\xbf";
+        let line = chunk.get(start..end).unwrap_or_default();
+        let known = self.partial.len().min(MARK.len());
+        let (begun, to_come) = MARK.split_at(known);
+        if self.partial.starts_with(begun) && line.starts_with(to_come) {
+            self.partial.advance(known);
+            return (start + to_come.len(), end);
         }
-        Ok(Some(line))
+        (start, end)
     }
 
     fn check(&mut self, unread: usize) -> Result<(), SseError> {
         // A line spends a few bytes on its field name.
         self.failed = self.size.saturating_add(unread) > self.max_event_bytes.saturating_add(16);
         if self.failed {
-            self.chunk = Bytes::new();
             self.partial = BytesMut::new();
             self.joined = None;
             return Err(SseError::TooLarge);
@@ -157,30 +197,39 @@ impl SseDecoder {
         Ok(())
     }
 
-    fn field(&mut self, line: &Bytes) -> Result<(), SseError> {
-        let colon = memchr::memchr(b':', line).unwrap_or(line.len());
-        let mut value = line.slice(colon..);
-        if !value.is_empty() {
-            value.advance(1);
+    /// Takes the line at `start..end` of `text`; an empty one ends the event, if there was one.
+    fn take_line(
+        &mut self,
+        text: &Bytes,
+        start: usize,
+        end: usize,
+    ) -> Result<Option<SseEvent>, SseError> {
+        let line = text.get(start..end).unwrap_or_default();
+        if line.is_empty() {
+            return Ok(self.dispatch());
         }
-        if value.first() == Some(&b' ') {
-            value.advance(1);
-        }
-        let name = line.get(..colon).unwrap_or_default();
-        match name {
-            b"data" => self.data(value),
-            b"event" => self.event.event = text(&value),
-            b"id" if value.len() <= MAX_ID_BYTES && !value.contains(&0) => {
-                self.event.id = text(&value);
+        // Comments and unknown fields are passed over.
+        let Some((field, skip)) = field(line) else {
+            return Ok(None);
+        };
+        let value = line.get(skip..).unwrap_or_default();
+        match field {
+            Field::Data => self.data(text.slice(start + skip..end)),
+            Field::Event => {
+                self.event.event = is_text(value).then(|| text.slice(start + skip..end));
             }
-            b"retry" if value.iter().all(u8::is_ascii_digit) => {
-                self.event.retry = text(&value).and_then(|digits| digits.parse().ok());
+            Field::Id if value.len() <= MAX_ID_BYTES && !value.contains(&0) => {
+                self.event.id = std::str::from_utf8(value).ok().map(ToOwned::to_owned);
             }
-            // Comments and unknown fields.
-            _ => return Ok(()),
+            Field::Retry if value.iter().all(u8::is_ascii_digit) => {
+                let digits = std::str::from_utf8(value).ok();
+                self.event.retry = digits.and_then(|digits| digits.parse().ok());
+            }
+            Field::Id | Field::Retry => return Ok(None),
         }
         self.size = self.size.saturating_add(line.len());
-        self.check(0)
+        self.check(0)?;
+        Ok(None)
     }
 
     fn data(&mut self, value: Bytes) {
@@ -200,16 +249,42 @@ impl SseDecoder {
     /// Ends the event at an empty line, if there was one.
     fn dispatch(&mut self) -> Option<SseEvent> {
         self.size = 0;
+        if self.event.is_empty() {
+            return None;
+        }
         let mut event = std::mem::take(&mut self.event);
         if let Some(joined) = self.joined.take() {
             event.data = joined.freeze();
         }
-        (event != SseEvent::default()).then_some(event)
+        Some(event)
     }
 }
 
-fn text(value: &[u8]) -> Option<String> {
-    std::str::from_utf8(value).ok().map(ToOwned::to_owned)
+impl SseEvent {
+    fn is_empty(&self) -> bool {
+        !self.has_data && self.id.is_none() && self.event.is_none() && self.retry.is_none()
+    }
+}
+
+/// The field of a line and where its value begins.
+fn field(line: &[u8]) -> Option<(Field, usize)> {
+    let (field, name) = match line {
+        [b'd', b'a', b't', b'a', ..] => (Field::Data, 4),
+        [b'e', b'v', b'e', b'n', b't', ..] => (Field::Event, 5),
+        [b'i', b'd', ..] => (Field::Id, 2),
+        [b'r', b'e', b't', b'r', b'y', ..] => (Field::Retry, 5),
+        _ => return None,
+    };
+    match line.get(name..) {
+        Some([b':', b' ', ..]) => Some((field, name + 2)),
+        Some([b':', ..]) => Some((field, name + 1)),
+        Some([]) => Some((field, name)),
+        _ => None,
+    }
+}
+
+fn is_text(value: &[u8]) -> bool {
+    std::str::from_utf8(value).is_ok()
 }
 
 #[cfg(test)]

@@ -2,34 +2,66 @@
 
 use bytes::{BufMut, BytesMut};
 
+/// The digits of the largest number.
+const MAX_DIGITS: usize = 20;
+
+/// Writes the `message` events of one stream, whose ids differ in a number at their end.
+#[derive(Debug)]
+pub struct NumberedEvents {
+    /// All that stands before the number.
+    head: Box<[u8]>,
+}
+
+impl NumberedEvents {
+    const EVENT: &[u8] = b"event: message\n";
+    const BEFORE_DATA: &[u8] = b"\ndata: ";
+
+    /// Ids begin with `stem`; its control characters are left out.
+    #[must_use]
+    pub fn new(stem: &str) -> Self {
+        let stem = stem.bytes().filter(|b| !b.is_ascii_control());
+        let head = Self::EVENT.iter().chain(b"id: ").copied().chain(stem);
+        Self {
+            head: head.collect(),
+        }
+    }
+
+    /// Bytes that an event takes at most, besides its data.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.head.len() + MAX_DIGITS + Self::BEFORE_DATA.len() + 2
+    }
+
+    /// Appends an event with a JSON text as data; see [`encode_event`].
+    pub fn encode(&self, out: &mut BytesMut, number: u64, data: &[u8]) {
+        out.reserve(self.room() + data.len());
+        out.put_slice(&self.head);
+        put_number(out, number);
+        out.put_slice(Self::BEFORE_DATA);
+        put_line(out, data);
+        out.put_slice(b"\n\n");
+    }
+
+    /// Appends the event that opens a resumable stream: an id, a reconnection time, empty data.
+    /// Spec: SPEC T-26; only for sessions of 2025-11-25, older clients parse the empty data.
+    pub fn encode_priming(&self, out: &mut BytesMut, number: u64, retry_ms: u64) {
+        out.put_slice(self.head.get(Self::EVENT.len()..).unwrap_or_default());
+        put_number(out, number);
+        out.put_u8(b'\n');
+        put_retry(out, retry_ms);
+        out.put_slice(b"data: \n\n");
+    }
+}
+
 /// Appends one `message` event with a JSON text as data.
 ///
 /// Line breaks can stand in JSON only as white space: they become spaces, so that the data is one
-/// line for every reader. An `id` with control characters is left out.
-pub fn encode_event(out: &mut BytesMut, id: Option<&str>, data: &[u8]) {
-    out.reserve(data.len() + id.map_or(0, str::len) + 32);
-    out.put_slice(b"event: message\n");
-    if let Some(id) = id {
-        put_id(out, id);
-    }
-    out.put_slice(b"data: ");
-    let mut rest = data;
-    while let Some(at) = memchr::memchr2(b'\n', b'\r', rest) {
-        let (line, tail) = rest.split_at(at);
-        out.put_slice(line);
-        out.put_u8(b' ');
-        rest = tail.get(1..).unwrap_or_default();
-    }
-    out.put_slice(rest);
+/// line for every reader.
+pub fn encode_event(out: &mut BytesMut, data: &[u8]) {
+    out.reserve(data.len() + 32);
+    out.put_slice(b"event: message\ndata: ");
+    put_line(out, data);
     out.put_slice(b"\n\n");
-}
-
-/// Appends the event that opens a resumable stream: an id, a reconnection time, empty data.
-/// Spec: SPEC T-26; only for sessions of 2025-11-25, older clients parse the empty data.
-pub fn encode_priming(out: &mut BytesMut, id: &str, retry_ms: u64) {
-    put_id(out, id);
-    put_retry(out, retry_ms);
-    out.put_slice(b"data: \n\n");
 }
 
 /// Appends the event that tells where to post. Spec: MCP 2024-11-05; SPEC H-01.
@@ -52,18 +84,36 @@ pub fn encode_retry(out: &mut BytesMut, retry_ms: u64) {
     out.put_u8(b'\n');
 }
 
-fn put_id(out: &mut BytesMut, id: &str) {
-    if id.bytes().any(|b| b.is_ascii_control()) {
-        return;
+/// The text in one line.
+fn put_line(out: &mut BytesMut, text: &[u8]) {
+    let mut rest = text;
+    while let Some(at) = memchr::memchr2(b'\n', b'\r', rest) {
+        let (line, tail) = rest.split_at(at);
+        out.put_slice(line);
+        out.put_u8(b' ');
+        rest = tail.get(1..).unwrap_or_default();
     }
-    out.put_slice(b"id: ");
-    out.put_slice(id.as_bytes());
-    out.put_u8(b'\n');
+    out.put_slice(rest);
+}
+
+fn put_number(out: &mut BytesMut, number: u64) {
+    let mut digits = [b'0'; MAX_DIGITS];
+    let mut rest = number;
+    let mut start = MAX_DIGITS;
+    for (index, digit) in digits.iter_mut().enumerate().rev() {
+        *digit += u8::try_from(rest % 10).unwrap_or_default();
+        rest /= 10;
+        start = index;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.put_slice(digits.get(start..).unwrap_or_default());
 }
 
 fn put_retry(out: &mut BytesMut, retry_ms: u64) {
     out.put_slice(b"retry: ");
-    out.put_slice(retry_ms.to_string().as_bytes());
+    put_number(out, retry_ms);
     out.put_u8(b'\n');
 }
 
@@ -77,21 +127,33 @@ mod tests {
         String::from_utf8(out.to_vec()).unwrap()
     }
 
+    fn numbered(stem: &str, number: u64, data: &[u8]) -> String {
+        written(|out| NumberedEvents::new(stem).encode(out, number, data))
+    }
+
     // SPEC T-16.
     #[test]
     fn data_is_one_line_whatever_the_white_space() {
-        let text = written(|out| encode_event(out, Some("t.1.2"), b"{\r\n\"a\":\n1}"));
+        let text = numbered("t.1.", 2, b"{\r\n\"a\":\n1}");
         assert_eq!(text, "event: message\nid: t.1.2\ndata: {  \"a\": 1}\n\n");
         assert_eq!(
-            written(|out| encode_event(out, None, b"{}")),
-            "event: message\ndata: {}\n\n"
+            written(|out| encode_event(out, b"{\n}")),
+            "event: message\ndata: { }\n\n"
         );
     }
 
     #[test]
+    fn the_ids_of_a_stream_end_with_their_number() {
+        for number in [0, 9, 10, 1_234_567_890, u64::MAX] {
+            let expected = format!("event: message\nid: t.1.{number}\ndata: 1\n\n");
+            assert_eq!(numbered("t.1.", number, b"1"), expected);
+        }
+    }
+
+    #[test]
     fn an_id_cannot_forge_lines() {
-        let text = written(|out| encode_event(out, Some("a\ndata: x"), b"1"));
-        assert_eq!(text, "event: message\ndata: 1\n\n");
+        let text = numbered("a\ndata: x", 1, b"1");
+        assert_eq!(text, "event: message\nid: adata: x1\ndata: 1\n\n");
         assert_eq!(written(|out| encode_comment(out, "a\nb")), ": ab\n\n");
     }
 
@@ -104,7 +166,8 @@ mod tests {
 
     #[test]
     fn priming_has_id_retry_and_empty_data() {
-        let text = written(|out| encode_priming(out, "t.1.0", 1500));
+        let events = NumberedEvents::new("t.1.");
+        let text = written(|out| events.encode_priming(out, 0, 1500));
         assert_eq!(text, "id: t.1.0\nretry: 1500\ndata: \n\n");
         assert_eq!(written(|out| encode_retry(out, 20)), "retry: 20\n\n");
     }

@@ -62,7 +62,7 @@ pub(super) async fn open(
     let announced = loop {
         let event = reader.event().await;
         let event = event.ok_or(LinkError::Lost { last_words: None })?;
-        if event.event.as_deref() == Some("endpoint") {
+        if event.event.as_deref() == Some(b"endpoint") {
             break event.data;
         }
     };
@@ -148,7 +148,7 @@ impl Reader {
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             let event = self.event().await?;
-            let is_message = event.event.as_deref().is_none_or(|name| name == "message");
+            let is_message = event.event.as_deref().is_none_or(|name| name == b"message");
             if is_message && !event.data.is_empty() {
                 return Some(event.data);
             }

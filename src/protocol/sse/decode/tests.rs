@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::encode_event;
+use super::super::NumberedEvents;
 use super::*;
 
 fn decode(text: &[u8], chunk: usize) -> Vec<SseEvent> {
@@ -41,7 +41,7 @@ fn all_line_ends_and_a_leading_mark_are_understood() {
     let first = &expected[0];
     assert_eq!(
         (first.id.as_deref(), first.event.as_deref()),
-        (Some("7"), Some("x"))
+        (Some("7"), Some(&b"x"[..]))
     );
     assert_eq!((first.retry, &first.data[..]), (Some(20), &b"1"[..]));
     for end in ["\r\n", "\r"] {
@@ -128,19 +128,24 @@ fn what_outgrows_the_bound_ends_the_stream() {
 proptest! {
     #[test]
     fn what_is_written_is_read_back(
-        messages in prop::collection::vec(("[a-z0-9.]{1,8}", "[^\r\n]{0,40}"), 0..5),
+        messages in prop::collection::vec((any::<u64>(), "[^\r\n]{0,40}"), 0..5),
         chunk in 1usize..50,
     ) {
         let mut out = BytesMut::new();
-        for (id, data) in &messages {
-            encode_event(&mut out, Some(id), data.as_bytes());
+        let written = NumberedEvents::new("t.1.");
+        for (number, data) in &messages {
+            written.encode(&mut out, *number, data.as_bytes());
         }
         let events = decode(&out, chunk);
         let read: Vec<_> = events
             .iter()
             .map(|e| (e.id.clone().unwrap(), String::from_utf8(e.data.to_vec()).unwrap()))
             .collect();
-        prop_assert_eq!(read, messages);
+        let expected: Vec<_> = messages
+            .into_iter()
+            .map(|(number, data)| (format!("t.1.{number}"), data))
+            .collect();
+        prop_assert_eq!(read, expected);
     }
 
     #[test]
