@@ -202,13 +202,12 @@ impl Front {
         polls: bool,
     ) -> Response<Body> {
         let limit = self.settings.limits.streams_per_session;
-        match session.open_stream(limit + self.settings.limits.calls_per_session) {
-            Ok(permit) => self.stream_body(session, stream.attach(), running, None, polls, permit),
-            Err(_) => reply::fault_response(
-                &Fault::downstream(FaultKind::CallerBusy, "too many streams are open"),
-                None,
-            ),
-        }
+        let Ok(permit) = session.open_stream(limit + self.settings.limits.calls_per_session) else {
+            stream.settle();
+            let fault = Fault::downstream(FaultKind::CallerBusy, "too many streams are open");
+            return reply::fault_response(&fault, None);
+        };
+        self.stream_body(session, stream.attach(), running, None, polls, permit)
     }
 
     /// The response that carries a stream of a session.

@@ -66,12 +66,28 @@ impl CallLink {
     }
 
     /// The call's stream; from now on it is answered as a stream of events.
+    #[must_use]
     pub fn stream(&self) -> Arc<EventStream> {
+        Arc::clone(self.open())
+    }
+
+    fn open(&self) -> &Arc<EventStream> {
+        if let Some(stream) = self.outlet.stream.get() {
+            return stream;
+        }
         let stream = self.outlet.stream.get_or_init(|| self.session.new_stream());
-        if let Some(waker) = lock(&self.outlet.opened).take() {
+        let waker = {
+            let mut opened = lock(&self.outlet.opened);
+            // Under the lock, so that either this or whoever abandons the call sees the other.
+            if !self.awaited.load(Ordering::Relaxed) {
+                stream.settle();
+            }
+            opened.take()
+        };
+        if let Some(waker) = waker {
             waker.wake();
         }
-        Arc::clone(stream)
+        stream
     }
 
     /// Ready once the call has a stream.
@@ -103,7 +119,11 @@ impl CallLink {
 
     /// The exchange that asked is gone; the call runs on.
     pub fn abandon(&self) {
+        let _opened = lock(&self.outlet.opened);
         self.awaited.store(false, Ordering::Relaxed);
+        if let Some(stream) = self.outlet.stream.get() {
+            stream.settle();
+        }
     }
 
     pub(super) fn order(&self) -> u64 {
@@ -136,7 +156,7 @@ impl DownstreamLink for CallLink {
     }
 
     fn notify(&self, notice: Notice) {
-        self.stream().notify(notice);
+        self.open().notify(notice);
     }
 
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {

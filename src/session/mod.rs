@@ -334,7 +334,7 @@ impl Session {
             session: self.key,
             stream: number,
         };
-        let stream = EventStream::new(key, Arc::clone(&self.events));
+        let stream = EventStream::awaited(key, Arc::clone(&self.events));
         let mut streams = lock(&self.streams);
         while let Some((oldest, entry)) = streams.first_key_value() {
             let forgotten = streams.len() >= FINISHED_STREAMS || !entry.is_kept();

@@ -1,13 +1,18 @@
 //! One event stream of a session: what was put on it, and who reads it now.
 //!
-//! Messages go straight into the event log; a reader is a position in it. So nothing depends on a
-//! socket being there, and a resumed stream is the same stream.
+//! A reader is a position in the event log, so that nothing depends on a socket being there, and a
+//! resumed stream is the same stream. What somebody is about to read waits beside the log: the
+//! reader logs all of it at once, before it hands it on. What nobody reads is logged right away.
+
+mod reader;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 use bytes::Bytes;
+
+pub use reader::{Next, NotKept, Reader};
 
 use crate::call::{Notice, NoticeKind};
 use crate::store::events::{Event, EventStore, Replay, StreamKey};
@@ -17,8 +22,10 @@ use crate::telemetry::metrics::COUNTERS;
 const UNREAD_FRAMES: usize = 64;
 /// Unread bytes of one stream before notifications are merged or dropped.
 const UNREAD_BYTES: usize = 256 * 1024;
-/// Events handed to a reader at once.
+/// Events handed to a reader at once, and messages that wait for it beside the log.
 const READ_AT_ONCE: usize = 64;
+/// Bytes that wait for a reader beside the log.
+const FRESH_BYTES: usize = 64 * 1024;
 
 /// A stream's shared state.
 #[derive(Debug)]
@@ -30,19 +37,45 @@ pub struct EventStream {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Unread notifications, oldest first.
+    /// Not logged yet, oldest first; nothing while nobody reads.
+    fresh: Vec<Fresh>,
+    fresh_bytes: usize,
+    /// Logged notifications that nobody has read, oldest first.
     unread: VecDeque<Unread>,
-    unread_bytes: usize,
+    /// Notifications that nobody has read, logged or not, and their bytes.
+    notices: usize,
+    notice_bytes: usize,
     /// What the current reader has taken, or the last one had.
     read: u64,
-    written: u64,
+    logged: u64,
     finished: bool,
+    /// Whether the newest message ends the stream.
+    ended: bool,
     /// Counts readers; only the newest is served.
     reader: u64,
     /// Whether older readers have to end, rather than stay open without messages.
     resumed: bool,
-    attached: bool,
+    audience: Audience,
     waker: Option<Waker>,
+}
+
+/// Who reads a stream.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Audience {
+    /// Nobody: a reader may come, and may not.
+    #[default]
+    Nobody,
+    /// The first reader is still to come.
+    Awaited,
+    /// There is one now.
+    Attached,
+}
+
+/// A message that is not logged yet; the kind where it is a notification.
+#[derive(Debug)]
+struct Fresh {
+    payload: Bytes,
+    kind: Option<NoticeKind>,
 }
 
 #[derive(Debug)]
@@ -50,36 +83,6 @@ struct Unread {
     seq: u64,
     kind: NoticeKind,
     bytes: usize,
-}
-
-/// The newest reader of a stream; detaches when dropped.
-#[derive(Debug)]
-pub struct Reader {
-    stream: Arc<EventStream>,
-    number: u64,
-    position: u64,
-    /// Left over from a replay that had a gap: only the reply is still known.
-    pending: VecDeque<Event>,
-    /// Whether events were gone before they were read.
-    missed: bool,
-}
-
-/// Why a stream cannot be resumed from a position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the events after this id are no longer kept")]
-pub struct NotKept;
-
-/// One step of a reader.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Events to write.
-    Events(Vec<Event>),
-    /// The stream is complete and all of it was read.
-    Finished,
-    /// A newer reader took over by resuming: this one ends.
-    Superseded,
-    /// A newer reader was opened beside this one and is served instead (SPEC T-29).
-    Quiet,
 }
 
 impl EventStream {
@@ -93,6 +96,24 @@ impl EventStream {
         })
     }
 
+    /// The same, whose first reader is about to come: it attaches, or [`settle`](Self::settle) is
+    /// called.
+    #[must_use]
+    pub(super) fn awaited(key: StreamKey, store: Arc<dyn EventStore>) -> Arc<Self> {
+        let stream = Self::new(key, store);
+        stream.lock().audience = Audience::Awaited;
+        stream
+    }
+
+    /// No first reader comes any more; one may still resume.
+    pub fn settle(&self) {
+        let mut state = self.lock();
+        if state.audience != Audience::Attached {
+            state.audience = Audience::Nobody;
+            self.log_fresh(&mut state);
+        }
+    }
+
     /// The stream's number within the session.
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -102,13 +123,13 @@ impl EventStream {
     /// Whether somebody reads it now.
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        self.lock().attached
+        self.lock().audience == Audience::Attached
     }
 
     /// Whether anything of it can still be replayed.
     #[must_use]
     pub fn is_kept(&self) -> bool {
-        self.store.after(self.key, 0, 0) != Replay::Unknown
+        !self.lock().fresh.is_empty() || self.store.after(self.key, 0, 0) != Replay::Unknown
     }
 
     /// Whether its last message was put on it.
@@ -127,56 +148,35 @@ impl EventStream {
             return false;
         }
         let size = notice.bytes.len();
-        let crowded = state.unread.len() >= UNREAD_FRAMES
-            || state.unread_bytes + size > UNREAD_BYTES
-            || (!state.attached && merges_when_unread(&notice.kind));
-        if crowded {
-            if let Some(unread) = state
-                .unread
-                .iter_mut()
-                .find(|unread| merge(unread, &notice))
-            {
-                let (seq, old) = (unread.seq, unread.bytes);
-                unread.bytes = size;
-                state.unread_bytes = state.unread_bytes - old + size;
+        let full = state.notices >= UNREAD_FRAMES || state.notice_bytes + size > UNREAD_BYTES;
+        let is_read = state.audience == Audience::Attached;
+        if full || (!is_read && merges_when_unread(&notice.kind)) {
+            if let Some(merged) = self.merge(&mut state, &notice) {
                 COUNTERS.notices_coalesced.add(1);
-                return self.store.replace(self.key, seq, notice.bytes);
+                return merged;
             }
-            if state.unread.len() >= UNREAD_FRAMES || state.unread_bytes + size > UNREAD_BYTES {
+            if full {
                 COUNTERS.notices_dropped.add(1);
                 return false;
             }
         }
-        let seq = self.store.append(self.key, notice.bytes, false);
-        state.written = seq;
-        state.unread_bytes += size;
-        state.unread.push_back(Unread {
-            seq,
-            kind: notice.kind,
-            bytes: size,
-        });
-        wake(state);
+        state.notices += 1;
+        state.notice_bytes += size;
+        self.push(state, notice.bytes, Some(notice.kind));
         true
     }
 
     /// Puts a question or one of several replies on the stream; never dropped before its end.
     pub fn put(&self, message: Bytes) {
-        let mut state = self.lock();
-        if state.finished {
-            return;
+        let state = self.lock();
+        if !state.finished {
+            self.push(state, message, None);
         }
-        state.written = self.store.append(self.key, message, false);
-        wake(state);
     }
 
     /// Puts an empty event with an id on the stream. Spec: SPEC T-26.
     pub fn prime(&self) {
-        let mut state = self.lock();
-        if state.finished {
-            return;
-        }
-        state.written = self.store.append(self.key, Bytes::new(), false);
-        wake(state);
+        self.put(Bytes::new());
     }
 
     /// Ends the stream with its reply, or with an empty last event when the call was cancelled.
@@ -186,14 +186,15 @@ impl EventStream {
             return;
         }
         state.finished = true;
-        state.written = self.store.append(self.key, reply.unwrap_or_default(), true);
-        wake(state);
+        state.ended = true;
+        self.push(state, reply.unwrap_or_default(), None);
     }
 
     /// Ends the stream without a message: its session is over, and nothing more may be logged.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.finished = true;
+        state.fresh = Vec::new();
         wake(state);
     }
 
@@ -204,13 +205,7 @@ impl EventStream {
         let position = state.read;
         let number = take_over(&mut state, false);
         drop(state);
-        Reader {
-            stream: Arc::clone(self),
-            number,
-            position,
-            pending: VecDeque::new(),
-            missed: false,
-        }
+        Reader::new(Arc::clone(self), number, position, None)
     }
 
     /// A new reader that starts right after the event `seq`. Spec: SPEC T-25.
@@ -220,7 +215,8 @@ impl EventStream {
     /// still there: then that alone is replayed (DESIGN §5).
     pub fn resume(self: &Arc<Self>, seq: u64) -> Result<Reader, NotKept> {
         let mut state = self.lock();
-        let mut pending = VecDeque::new();
+        self.log_fresh(&mut state);
+        let mut pending = None;
         let mut position = seq;
         match self.store.after(self.key, seq, usize::MAX) {
             Replay::Events(_) => {}
@@ -228,19 +224,73 @@ impl EventStream {
                 COUNTERS.streams_unresumable.add(1);
                 let reply = events.into_iter().find(|event| event.last).ok_or(NotKept)?;
                 position = reply.seq;
-                pending.push_back(reply);
+                pending = Some(reply);
             }
             Replay::Unknown => return Err(NotKept),
         }
         let number = take_over(&mut state, true);
         drop(state);
-        Ok(Reader {
-            stream: Arc::clone(self),
-            number,
-            position,
-            pending,
-            missed: false,
-        })
+        Ok(Reader::new(Arc::clone(self), number, position, pending))
+    }
+
+    fn push(&self, mut state: MutexGuard<'_, State>, payload: Bytes, kind: Option<NoticeKind>) {
+        state.fresh_bytes += payload.len();
+        state.fresh.push(Fresh { payload, kind });
+        let is_left = state.audience == Audience::Nobody;
+        if is_left || state.fresh.len() >= READ_AT_ONCE || state.fresh_bytes > FRESH_BYTES {
+            self.log_fresh(&mut state);
+        }
+        wake(state);
+    }
+
+    /// Exchanges the oldest unread notification of the same kind; nothing when there is none that
+    /// may be exchanged, else whether it could still be.
+    fn merge(&self, state: &mut State, notice: &Notice) -> Option<bool> {
+        if !merges(&notice.kind) {
+            return None;
+        }
+        let size = notice.bytes.len();
+        let mut unread = state.unread.iter_mut();
+        if let Some(unread) = unread.find(|unread| unread.kind == notice.kind) {
+            let old = std::mem::replace(&mut unread.bytes, size);
+            let seq = unread.seq;
+            state.notice_bytes = state.notice_bytes - old + size;
+            return Some(self.store.replace(self.key, seq, notice.bytes.clone()));
+        }
+        let mut fresh = state.fresh.iter_mut();
+        let fresh = fresh.find(|fresh| fresh.kind.as_ref() == Some(&notice.kind))?;
+        let old = std::mem::replace(&mut fresh.payload, notice.bytes.clone()).len();
+        state.notice_bytes = state.notice_bytes - old + size;
+        state.fresh_bytes = state.fresh_bytes - old + size;
+        Some(true)
+    }
+
+    /// Logs what is fresh, for whoever comes.
+    fn log_fresh(&self, state: &mut State) {
+        if state.fresh.is_empty() {
+            return;
+        }
+        let mut seq = state.logged;
+        let fresh = std::mem::take(&mut state.fresh);
+        for Fresh { payload, kind } in &fresh {
+            seq += 1;
+            if let Some(kind) = kind.clone() {
+                let bytes = payload.len();
+                state.unread.push_back(Unread { seq, kind, bytes });
+            }
+        }
+        let mut events = unlogged(state, fresh);
+        self.store.append(self.key, &mut events);
+        state.logged = seq;
+    }
+
+    /// Logs what is fresh, for the reader that takes it.
+    fn take_fresh(&self, state: &mut State) -> Vec<Event> {
+        let fresh = std::mem::take(&mut state.fresh);
+        let mut events = unlogged(state, fresh);
+        self.store.append_read(self.key, &mut events);
+        state.logged += events.len() as u64;
+        events
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -248,92 +298,25 @@ impl EventStream {
     }
 }
 
-impl Reader {
-    /// The stream it reads.
-    #[must_use]
-    pub fn stream(&self) -> &Arc<EventStream> {
-        &self.stream
+/// What was fresh, as events without their positions.
+fn unlogged(state: &mut State, fresh: Vec<Fresh>) -> Vec<Event> {
+    state.fresh_bytes = 0;
+    let payloads = fresh.into_iter().map(|fresh| fresh.payload);
+    let mut events: Vec<Event> = payloads.map(Event::of).collect();
+    if let Some(newest) = events.last_mut() {
+        newest.last = state.ended;
     }
-
-    /// Whether something was gone before it could be read: it did not keep up.
-    #[must_use]
-    pub fn has_missed(&self) -> bool {
-        self.missed
-    }
-
-    /// What comes next.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost between polls.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        if let Some(event) = self.pending.pop_front() {
-            return Poll::Ready(Next::Events(vec![event]));
-        }
-        let mut state = self.stream.lock();
-        if state.reader != self.number {
-            return Poll::Ready(if state.resumed {
-                Next::Superseded
-            } else {
-                Next::Quiet
-            });
-        }
-        if state.written > self.position {
-            let replay = self
-                .stream
-                .store
-                .after(self.stream.key, self.position, READ_AT_ONCE);
-            let events = match replay {
-                Replay::Events(events) => events,
-                Replay::Evicted(events) => {
-                    self.missed = true;
-                    events
-                }
-                Replay::Unknown => return Poll::Ready(Next::Finished),
-            };
-            let newest = events.last().map_or(state.written, |event| event.seq);
-            self.position = newest;
-            mark_read(&mut state, newest);
-            if !events.is_empty() {
-                return Poll::Ready(Next::Events(events));
-            }
-        }
-        if state.finished {
-            return Poll::Ready(Next::Finished);
-        }
-        state.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        let mut state = self.stream.lock();
-        if state.reader == self.number {
-            state.attached = false;
-            state.waker = None;
-        }
-    }
+    events
 }
 
 fn take_over(state: &mut State, resumed: bool) -> u64 {
     state.resumed = resumed;
     state.reader += 1;
-    state.attached = true;
+    state.audience = Audience::Attached;
     if let Some(waker) = state.waker.take() {
         waker.wake();
     }
     state.reader
-}
-
-fn mark_read(state: &mut State, seq: u64) {
-    state.read = state.read.max(seq);
-    while let Some(front) = state.unread.front() {
-        if front.seq > seq {
-            break;
-        }
-        state.unread_bytes -= front.bytes;
-        state.unread.pop_front();
-    }
 }
 
 fn wake(mut state: MutexGuard<'_, State>) {
@@ -352,12 +335,11 @@ fn merges_when_unread(kind: &NoticeKind) -> bool {
     )
 }
 
-fn merge(unread: &Unread, notice: &Notice) -> bool {
-    unread.kind == notice.kind
-        && !matches!(
-            notice.kind,
-            NoticeKind::Log | NoticeKind::ElicitationComplete | NoticeKind::Other
-        )
+fn merges(kind: &NoticeKind) -> bool {
+    !matches!(
+        kind,
+        NoticeKind::Log | NoticeKind::ElicitationComplete | NoticeKind::Other
+    )
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! One writer (the replica that owns the session) assigns sequence numbers; readers ask for what
 //! came after one. Spec: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 
+mod batch;
 mod live;
 mod memory;
 
@@ -34,6 +35,18 @@ pub struct Event {
     pub last: bool,
 }
 
+impl Event {
+    /// One that is not logged yet and does not end its stream.
+    #[must_use]
+    pub fn of(payload: Bytes) -> Self {
+        Self {
+            seq: 0,
+            payload,
+            last: false,
+        }
+    }
+}
+
 /// What can be replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replay {
@@ -47,9 +60,15 @@ pub enum Replay {
 
 /// Keeps events for replay. Bounded in age and size; eviction is counted, oldest first.
 pub trait EventStore: Send + Sync + std::fmt::Debug {
-    /// Appends to a stream and returns the event's position. When the `last` event of a stream is
-    /// evicted, the stream is forgotten.
-    fn append(&self, at: StreamKey, payload: Bytes, last: bool) -> u64;
+    /// Appends to a stream and gives the events their positions. They are kept, and may be evicted,
+    /// together. When the `last` event of a stream is evicted, the stream is forgotten.
+    fn append(&self, at: StreamKey, events: &mut [Event]);
+
+    /// The same with events that the stream's reader has in hand: it asks for what comes after them
+    /// only, unless it comes back.
+    fn append_read(&self, at: StreamKey, events: &mut [Event]) {
+        self.append(at, events);
+    }
 
     /// Replaces the payload of an event that nobody has read yet; `false` when it is gone.
     fn replace(&self, at: StreamKey, seq: u64, payload: Bytes) -> bool;

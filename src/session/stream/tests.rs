@@ -150,3 +150,104 @@ fn progress_is_kept_while_there_is_room() {
     stream.notify(progress("1", "2"));
     assert_eq!(texts(read(&mut reader)), ["1", "2"]);
 }
+
+/// What the log holds of a stream.
+fn logged(stream: &EventStream) -> Vec<Bytes> {
+    match stream.store.after(stream.key, 0, usize::MAX) {
+        Replay::Events(events) => events.into_iter().map(|event| event.payload).collect(),
+        Replay::Unknown => Vec::new(),
+        Replay::Evicted(_) => panic!("evicted"),
+    }
+}
+
+#[test]
+fn what_a_reader_is_given_is_logged() {
+    let stream = stream();
+    let mut reader = stream.attach();
+    stream.notify(log("1"));
+    stream.finish(Some(Bytes::from_static(b"r")));
+    assert_eq!(texts(read(&mut reader)), ["1", "r"]);
+    assert_eq!(logged(&stream), ["1", "r"]);
+    let mut again = stream.resume(1).unwrap();
+    assert_eq!(texts(read(&mut again)), ["r"]);
+    assert_eq!(read(&mut again), Some(Next::Finished));
+}
+
+#[test]
+fn what_a_reader_leaves_behind_is_logged() {
+    let stream = stream();
+    let reader = stream.attach();
+    stream.notify(log("1"));
+    assert!(stream.is_kept());
+    drop(reader);
+    assert_eq!(logged(&stream), ["1"]);
+    let mut next = stream.attach();
+    assert_eq!(texts(read(&mut next)), ["1"]);
+}
+
+#[test]
+fn a_reader_that_resumes_is_given_what_the_older_one_has_not_taken() {
+    let stream = stream();
+    let mut old = stream.attach();
+    stream.notify(log("1"));
+    assert_eq!(texts(read(&mut old)), ["1"]);
+    stream.notify(log("2"));
+    let mut new = stream.resume(1).unwrap();
+    assert_eq!(texts(read(&mut new)), ["2"]);
+    drop(old);
+    assert_eq!(logged(&stream), ["1", "2"]);
+}
+
+#[test]
+fn what_waits_for_a_first_reader_is_logged_when_none_comes() {
+    let waiting = stream();
+    waiting.lock().audience = Audience::Awaited;
+    waiting.notify(log("1"));
+    assert_eq!(logged(&waiting), [""; 0]);
+    waiting.settle();
+    assert_eq!(logged(&waiting), ["1"]);
+    waiting.notify(log("2"));
+    assert_eq!(logged(&waiting), ["1", "2"]);
+}
+
+#[test]
+fn little_waits_beside_the_log() {
+    let stream = stream();
+    let mut reader = stream.attach();
+    let large: &str = Box::leak("x".repeat(FRESH_BYTES + 1).into_boxed_str());
+    stream.put(Bytes::from_static(large.as_bytes()));
+    assert_eq!(logged(&stream), [large]);
+    assert_eq!(texts(read(&mut reader)), [large]);
+    for _ in 0..READ_AT_ONCE {
+        stream.put(Bytes::from_static(b"q"));
+    }
+    assert_eq!(logged(&stream).len(), READ_AT_ONCE + 1);
+    stream.put(Bytes::from_static(b"last"));
+    assert_eq!(texts(read(&mut reader)).len(), READ_AT_ONCE);
+    assert_eq!(texts(read(&mut reader)), ["last"]);
+}
+
+#[test]
+fn a_progress_that_waits_beside_the_log_gives_way_too() {
+    let stream = stream();
+    let mut reader = stream.attach();
+    let large: &str = Box::leak("x".repeat(UNREAD_BYTES - 8).into_boxed_str());
+    stream.notify(log(large));
+    assert!(stream.notify(progress("1", "1000")));
+    assert!(stream.notify(progress("2", "2000")));
+    assert!(stream.notify(progress("1", "1001")));
+    assert!(!stream.notify(log("full")));
+    let all = texts(read(&mut reader));
+    assert_eq!(all, [large]);
+    assert_eq!(texts(read(&mut reader)), ["1001", "2000"]);
+}
+
+#[test]
+fn the_end_of_a_session_leaves_nothing_to_log() {
+    let stream = stream();
+    let reader = stream.attach();
+    stream.notify(log("1"));
+    stream.close();
+    drop(reader);
+    assert_eq!(logged(&stream), [""; 0]);
+}

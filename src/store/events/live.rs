@@ -57,20 +57,31 @@ impl State {
 }
 
 impl EventStore for LiveEvents {
-    fn append(&self, _at: StreamKey, payload: Bytes, last: bool) -> u64 {
+    fn append(&self, _at: StreamKey, events: &mut [Event]) {
         let mut state = self.state();
-        state.newest += 1;
-        let seq = state.newest;
-        if state.overflown {
-            return seq;
+        for event in events {
+            state.newest += 1;
+            event.seq = state.newest;
+            if state.overflown {
+                continue;
+            }
+            state.bytes += event.payload.len();
+            state.entries.push_back(event.clone());
+            if state.bytes > self.unread && state.entries.len() > 1 {
+                state.overflown = true;
+                state.clear();
+            }
         }
-        state.bytes += payload.len();
-        state.entries.push_back(Event { seq, payload, last });
-        if state.bytes > self.unread && state.entries.len() > 1 {
-            state.overflown = true;
-            state.clear();
+    }
+
+    fn append_read(&self, _at: StreamKey, events: &mut [Event]) {
+        let mut state = self.state();
+        let before = state.newest;
+        state.forget_read(before);
+        for event in events {
+            state.newest += 1;
+            event.seq = state.newest;
         }
-        seq
     }
 
     fn replace(&self, _at: StreamKey, seq: u64, payload: Bytes) -> bool {
@@ -114,6 +125,10 @@ mod tests {
         stream: 0,
     };
 
+    fn append(events: &LiveEvents, text: &'static str) {
+        events.append(AT, &mut [Event::of(text.into())]);
+    }
+
     fn read(events: &LiveEvents, seq: u64) -> Vec<(u64, Bytes)> {
         match events.after(AT, seq, usize::MAX) {
             Replay::Events(found) => found.into_iter().map(|e| (e.seq, e.payload)).collect(),
@@ -125,7 +140,7 @@ mod tests {
     fn what_was_read_is_no_longer_kept() {
         let events = LiveEvents::new(100);
         for text in ["a", "b"] {
-            events.append(AT, text.into(), false);
+            append(&events, text);
         }
         assert_eq!(read(&events, 0).len(), 2);
         assert_eq!(read(&events, 1), [(2, "b".into())]);
@@ -135,18 +150,31 @@ mod tests {
     }
 
     #[test]
+    fn what_its_reader_has_in_hand_is_not_kept() {
+        let events = LiveEvents::new(4);
+        append(&events, "read");
+        for seq in 2..9 {
+            let mut read = [Event::of("more".into())];
+            events.append_read(AT, &mut read);
+            assert_eq!((read[0].seq, events.size()), (seq, (0, 0)));
+        }
+        append(&events, "next");
+        assert_eq!(read(&events, 8), [(9, "next".into())]);
+    }
+
+    #[test]
     fn one_message_of_any_size_may_wait() {
         let events = LiveEvents::new(4);
-        events.append(AT, "larger than that".into(), false);
+        append(&events, "larger than that");
         assert_eq!(read(&events, 0).len(), 1);
     }
 
     #[test]
     fn an_overflow_is_never_forgotten() {
         let events = LiveEvents::new(4);
-        events.append(AT, "123".into(), false);
-        events.append(AT, "45".into(), false);
-        events.append(AT, "6".into(), false);
+        for text in ["123", "45", "6"] {
+            append(&events, text);
+        }
         assert_eq!(events.after(AT, 0, 9), Replay::Evicted(Vec::new()));
         assert_eq!(events.size(), (0, 0));
     }
@@ -154,10 +182,10 @@ mod tests {
     #[test]
     fn an_unread_event_can_be_replaced() {
         let events = LiveEvents::new(100);
-        let seq = events.append(AT, "old".into(), false);
-        assert!(events.replace(AT, seq, "newer".into()));
+        append(&events, "old");
+        assert!(events.replace(AT, 1, "newer".into()));
         assert_eq!(read(&events, 0), [(1, "newer".into())]);
         assert_eq!(read(&events, 1), []);
-        assert!(!events.replace(AT, seq, "late".into()));
+        assert!(!events.replace(AT, 1, "late".into()));
     }
 }

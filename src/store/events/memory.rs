@@ -1,6 +1,6 @@
 //! The event log in this process.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,11 +9,12 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use tokio::time::Instant;
 
+use super::batch::Batch;
 use super::{Event, EventStore, Replay, SessionKey, StreamKey};
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
-/// What an event costs besides its payload, bytes: kept small streams from being free.
-const OVERHEAD_BYTES: usize = 64;
+/// Up to here tables are not worth shrinking.
+const SMALL: usize = 16;
 
 /// Bounds of the log.
 #[derive(Debug, Clone, Copy)]
@@ -40,9 +41,9 @@ pub struct MemoryEvents {
 
 #[derive(Debug, Default)]
 struct Log {
-    entries: VecDeque<Entry>,
+    batches: VecDeque<Batch>,
     bytes: usize,
-    streams: HashMap<u32, StreamEdge>,
+    streams: BTreeMap<u32, StreamEdge>,
     ordered_at: Option<Instant>,
 }
 
@@ -52,16 +53,12 @@ struct StreamEdge {
     evicted: u64,
 }
 
-#[derive(Debug)]
-struct Entry {
-    stream: u32,
-    at: Instant,
-    event: Event,
-}
-
-impl Entry {
-    fn cost(&self) -> usize {
-        self.event.payload.len() + OVERHEAD_BYTES
+impl Log {
+    /// Gives back what a busy time has left behind.
+    fn shrink(&mut self) {
+        if self.batches.capacity() > 4 * self.batches.len().max(SMALL) {
+            self.batches.shrink_to(SMALL);
+        }
     }
 }
 
@@ -82,20 +79,21 @@ impl MemoryEvents {
         self.sessions.get(&session).map(|log| Arc::clone(&log))
     }
 
-    fn evict_front(&self, log: &mut Log) -> bool {
-        let Some(entry) = log.entries.pop_front() else {
-            return false;
+    /// Drops the oldest batch; how many events that were.
+    fn evict_front(&self, log: &mut Log) -> usize {
+        let Some(batch) = log.batches.pop_front() else {
+            return 0;
         };
-        if entry.event.last {
-            log.streams.remove(&entry.stream);
+        if batch.ends_stream {
+            log.streams.remove(&batch.stream);
         } else {
-            let edge = log.streams.entry(entry.stream).or_default();
-            edge.evicted = edge.evicted.max(entry.event.seq);
+            let edge = log.streams.entry(batch.stream).or_default();
+            edge.evicted = edge.evicted.max(batch.newest());
         }
-        log.bytes -= entry.cost();
-        self.bytes.fetch_sub(entry.cost(), Ordering::Relaxed);
-        self.events.fetch_sub(1, Ordering::Relaxed);
-        true
+        log.bytes -= batch.cost();
+        self.bytes.fetch_sub(batch.cost(), Ordering::Relaxed);
+        self.events.fetch_sub(batch.len(), Ordering::Relaxed);
+        batch.len()
     }
 
     /// Tells operators how much is kept.
@@ -132,39 +130,46 @@ impl MemoryEvents {
             return false;
         };
         let mut log = lock(&log);
-        let old = |log: &Log| log.entries.front().is_some_and(|entry| entry.at <= until);
+        let old = |log: &Log| log.batches.front().is_some_and(|batch| batch.at <= until);
         while old(&log) && more() {
-            self.evict_front(&mut log);
-            COUNTERS.events_evicted.add(1);
+            COUNTERS
+                .events_evicted
+                .add(self.evict_front(&mut log) as u64);
         }
-        if log.entries.is_empty() {
+        if log.batches.is_empty() {
             log.ordered_at = None;
         }
+        log.shrink();
         old(&log)
     }
 }
 
 impl EventStore for MemoryEvents {
-    fn append(&self, at: StreamKey, payload: Bytes, last: bool) -> u64 {
+    fn append(&self, at: StreamKey, events: &mut [Event]) {
+        if events.is_empty() {
+            return;
+        }
         let now = Instant::now();
-        let log = Arc::clone(&self.sessions.entry(at.session).or_default());
-        let (seq, order) = {
+        let log = self
+            .log(at.session)
+            .unwrap_or_else(|| Arc::clone(&self.sessions.entry(at.session).or_default()));
+        let order = {
             let mut log = lock(&log);
             let edge = log.streams.entry(at.stream).or_default();
-            edge.newest += 1;
-            let seq = edge.newest;
-            let entry = Entry {
-                stream: at.stream,
-                at: now,
-                event: Event { seq, payload, last },
-            };
-            log.bytes += entry.cost();
-            self.bytes.fetch_add(entry.cost(), Ordering::Relaxed);
-            self.events.fetch_add(1, Ordering::Relaxed);
-            log.entries.push_back(entry);
-            while log.bytes > self.bounds.per_session && log.entries.len() > 1 {
-                self.evict_front(&mut log);
-                COUNTERS.events_evicted.add(1);
+            let first = edge.newest + 1;
+            for event in &mut *events {
+                edge.newest += 1;
+                event.seq = edge.newest;
+            }
+            let batch = Batch::new(at.stream, now, first, events);
+            log.bytes += batch.cost();
+            self.bytes.fetch_add(batch.cost(), Ordering::Relaxed);
+            self.events.fetch_add(batch.len(), Ordering::Relaxed);
+            log.batches.push_back(batch);
+            while log.bytes > self.bounds.per_session && log.batches.len() > 1 {
+                COUNTERS
+                    .events_evicted
+                    .add(self.evict_front(&mut log) as u64);
             }
             let order = log
                 .ordered_at
@@ -172,14 +177,13 @@ impl EventStore for MemoryEvents {
             if order {
                 log.ordered_at = Some(now);
             }
-            (seq, order)
+            order
         };
         if order {
             lock(&self.order).push_back((now, at.session));
         }
         self.evict_over_total();
         self.publish();
-        seq
     }
 
     fn replace(&self, at: StreamKey, seq: u64, payload: Bytes) -> bool {
@@ -187,17 +191,15 @@ impl EventStore for MemoryEvents {
             return false;
         };
         let mut log = lock(&log);
-        let Some(entry) = log
-            .entries
-            .iter_mut()
-            .rev()
-            .find(|e| e.stream == at.stream && e.event.seq == seq)
-        else {
+        let mut batches = log.batches.iter_mut().rev();
+        let Some(batch) = batches.find(|b| b.stream == at.stream && b.first() <= seq) else {
             return false;
         };
-        let old = entry.event.payload.len();
-        let new = payload.len();
-        entry.event.payload = payload;
+        let old = batch.cost();
+        if !batch.replace(seq, &payload) {
+            return false;
+        }
+        let new = batch.cost();
         log.bytes = log.bytes - old + new;
         self.bytes.fetch_add(new, Ordering::Relaxed);
         self.bytes.fetch_sub(old, Ordering::Relaxed);
@@ -215,22 +217,20 @@ impl EventStore for MemoryEvents {
         if seq > edge.newest {
             return Replay::Unknown;
         }
-        // From the newest backwards: a live reader asks for the last few only, and who asks for
-        // none wants to know whether there could be any.
-        let wanted = match limit {
-            0 => 0,
-            _ => edge.newest - seq.max(edge.evicted),
-        };
-        let mut events: Vec<Event> = log
-            .entries
-            .iter()
-            .rev()
-            .filter(|entry| entry.stream == at.stream)
-            .take(usize::try_from(wanted).unwrap_or(usize::MAX))
-            .map(|entry| entry.event.clone())
-            .collect();
-        events.reverse();
-        events.truncate(limit);
+        let mut events: Vec<Event> = Vec::new();
+        // Who asks for none wants to know whether there could be any.
+        if limit > 0 && seq.max(edge.evicted) < edge.newest {
+            // From the newest backwards: a reader is seldom far behind.
+            let batches = log.batches.iter().rev().filter(|b| b.stream == at.stream);
+            for batch in batches {
+                events.extend(batch.newer_than(seq));
+                if batch.first() <= seq.max(edge.evicted) + 1 {
+                    break;
+                }
+            }
+            events.reverse();
+            events.truncate(limit);
+        }
         if seq < edge.evicted {
             Replay::Evicted(events)
         } else {
@@ -241,7 +241,7 @@ impl EventStore for MemoryEvents {
     fn forget(&self, session: SessionKey) {
         if let Some((_, log)) = self.sessions.remove(&session) {
             let mut log = lock(&log);
-            while self.evict_front(&mut log) {}
+            while self.evict_front(&mut log) > 0 {}
         }
         self.publish();
     }
@@ -259,6 +259,10 @@ impl EventStore for MemoryEvents {
             };
             let Some((from, session)) = due else { break };
             self.evict_until(session, from + self.slice(), || true);
+        }
+        if self.sessions.capacity() > 8 * self.sessions.len().max(SMALL) {
+            self.sessions.shrink_to_fit();
+            lock(&self.order).shrink_to_fit();
         }
         self.publish();
     }

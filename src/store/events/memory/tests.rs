@@ -1,5 +1,6 @@
 //! The contract of every event store, run against memory.
 
+use super::super::batch::BATCH_BYTES;
 use super::*;
 
 const SESSION: SessionKey = [7; 16];
@@ -19,6 +20,12 @@ fn at(stream: u32) -> StreamKey {
     }
 }
 
+fn append(store: &MemoryEvents, at: StreamKey, text: &'static str) -> u64 {
+    let mut events = [Event::of(text.into())];
+    store.append(at, &mut events);
+    events[0].seq
+}
+
 fn payloads(replay: Replay) -> Vec<String> {
     match replay {
         Replay::Events(events) | Replay::Evicted(events) => events
@@ -33,9 +40,11 @@ fn payloads(replay: Replay) -> Vec<String> {
 #[test]
 fn replay_returns_only_later_events_of_that_stream() {
     let store = store(1 << 20, 1 << 20);
-    store.append(at(1), Bytes::from_static(b"a1"), false);
-    store.append(at(2), Bytes::from_static(b"b1"), false);
-    store.append(at(1), Bytes::from_static(b"a2"), true);
+    append(&store, at(1), "a1");
+    append(&store, at(2), "b1");
+    let mut reply = Event::of("a2".into());
+    reply.last = true;
+    store.append(at(1), &mut [reply]);
     assert_eq!(payloads(store.after(at(1), 1, 100)), ["a2"]);
     assert_eq!(payloads(store.after(at(1), 0, 100)), ["a1", "a2"]);
     assert_eq!(payloads(store.after(at(2), 0, 100)), ["b1"]);
@@ -44,7 +53,7 @@ fn replay_returns_only_later_events_of_that_stream() {
 #[test]
 fn unknown_stream_and_future_position_are_unknown() {
     let store = store(1 << 20, 1 << 20);
-    store.append(at(1), Bytes::from_static(b"x"), false);
+    append(&store, at(1), "x");
     assert_eq!(store.after(at(9), 0, 10), Replay::Unknown);
     assert_eq!(store.after(at(1), 2, 10), Replay::Unknown);
     assert_eq!(store.after(at(1), 1, 10), Replay::Events(Vec::new()));
@@ -52,9 +61,9 @@ fn unknown_stream_and_future_position_are_unknown() {
 
 #[test]
 fn the_oldest_events_of_a_session_make_room() {
-    let store = store(3 * (OVERHEAD_BYTES + 1), 1 << 20);
+    let store = store(3 * (BATCH_BYTES + 1), 1 << 20);
     for text in ["1", "2", "3", "4"] {
-        store.append(at(1), Bytes::from(text), false);
+        append(&store, at(1), text);
     }
     assert!(matches!(store.after(at(1), 0, 10), Replay::Evicted(events) if events.len() == 3));
     assert!(matches!(store.after(at(1), 1, 10), Replay::Events(events) if events.len() == 3));
@@ -62,26 +71,26 @@ fn the_oldest_events_of_a_session_make_room() {
 
 #[tokio::test(start_paused = true)]
 async fn the_total_bound_evicts_the_oldest_event_of_any_session() {
-    let store = store(1 << 20, 2 * (OVERHEAD_BYTES + 1));
+    let store = store(1 << 20, 2 * (BATCH_BYTES + 1));
     let other = StreamKey {
         session: [8; 16],
         stream: 1,
     };
-    store.append(at(1), Bytes::from_static(b"1"), false);
+    append(&store, at(1), "1");
     tokio::time::advance(Duration::from_mins(1)).await;
-    store.append(other, Bytes::from_static(b"2"), false);
-    store.append(other, Bytes::from_static(b"3"), false);
+    append(&store, other, "2");
+    append(&store, other, "3");
     assert!(matches!(store.after(at(1), 0, 10), Replay::Evicted(events) if events.is_empty()));
     assert_eq!(payloads(store.after(other, 0, 10)), ["2", "3"]);
-    assert_eq!(store.size(), (2, 2 * (OVERHEAD_BYTES + 1)));
+    assert_eq!(store.size(), (2, 2 * (BATCH_BYTES + 1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn old_events_are_swept() {
     let store = store(1 << 20, 1 << 20);
-    store.append(at(1), Bytes::from_static(b"old"), false);
+    append(&store, at(1), "old");
     tokio::time::advance(Duration::from_secs(200)).await;
-    store.append(at(1), Bytes::from_static(b"new"), false);
+    append(&store, at(1), "new");
     tokio::time::advance(Duration::from_secs(150)).await;
     store.sweep();
     assert_eq!(payloads(store.after(at(1), 0, 10)), ["new"]);
@@ -90,7 +99,7 @@ async fn old_events_are_swept() {
 #[test]
 fn a_forgotten_session_frees_everything() {
     let store = store(1 << 20, 1 << 20);
-    store.append(at(1), Bytes::from_static(b"x"), false);
+    append(&store, at(1), "x");
     store.forget(SESSION);
     assert_eq!(store.size(), (0, 0));
     assert_eq!(store.after(at(1), 0, 10), Replay::Unknown);
@@ -99,7 +108,7 @@ fn a_forgotten_session_frees_everything() {
 #[test]
 fn an_unread_event_can_be_replaced_in_place() {
     let store = store(1 << 20, 1 << 20);
-    let seq = store.append(at(1), Bytes::from_static(b"10%"), false);
+    let seq = append(&store, at(1), "10%");
     assert!(store.replace(at(1), seq, Bytes::from_static(b"90%")));
     assert_eq!(payloads(store.after(at(1), 0, 10)), ["90%"]);
     assert!(!store.replace(at(1), seq + 1, Bytes::new()));

@@ -1,0 +1,148 @@
+//! Who reads an event stream: a position in its log, and what has not been logged yet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use super::{Audience, EventStream, READ_AT_ONCE, State};
+use crate::store::events::{Event, Replay};
+
+/// The newest reader of a stream; detaches when dropped.
+#[derive(Debug)]
+pub struct Reader {
+    stream: Arc<EventStream>,
+    number: u64,
+    position: u64,
+    /// Left over from a replay that had a gap: only the reply is still known.
+    pending: Option<Event>,
+    /// Whether events were gone before they were read.
+    missed: bool,
+}
+
+/// Why a stream cannot be resumed from a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the events after this id are no longer kept")]
+pub struct NotKept;
+
+/// One step of a reader.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Events to write.
+    Events(Vec<Event>),
+    /// The stream is complete and all of it was read.
+    Finished,
+    /// A newer reader took over by resuming: this one ends.
+    Superseded,
+    /// A newer reader was opened beside this one and is served instead (SPEC T-29).
+    Quiet,
+}
+
+impl Reader {
+    /// The reader `number` of a stream, which has read up to `position`; it hands out `pending`
+    /// first.
+    pub(super) fn new(
+        stream: Arc<EventStream>,
+        number: u64,
+        position: u64,
+        pending: Option<Event>,
+    ) -> Self {
+        Self {
+            stream,
+            number,
+            position,
+            pending,
+            missed: false,
+        }
+    }
+
+    /// The stream it reads.
+    #[must_use]
+    pub fn stream(&self) -> &Arc<EventStream> {
+        &self.stream
+    }
+
+    /// Whether something was gone before it could be read: it did not keep up.
+    #[must_use]
+    pub fn has_missed(&self) -> bool {
+        self.missed
+    }
+
+    /// What comes next.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost between polls.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        if let Some(event) = self.pending.take() {
+            return Poll::Ready(Next::Events(vec![event]));
+        }
+        let mut state = self.stream.lock();
+        if state.reader != self.number {
+            return Poll::Ready(if state.resumed {
+                Next::Superseded
+            } else {
+                Next::Quiet
+            });
+        }
+        if state.logged > self.position {
+            let replay = self
+                .stream
+                .store
+                .after(self.stream.key, self.position, READ_AT_ONCE);
+            let events = match replay {
+                Replay::Events(events) => events,
+                Replay::Evicted(events) => {
+                    self.missed = true;
+                    events
+                }
+                Replay::Unknown => return Poll::Ready(Next::Finished),
+            };
+            let newest = events.last().map_or(state.logged, |event| event.seq);
+            self.position = newest;
+            mark_read(&mut state, newest);
+            if !events.is_empty() {
+                return Poll::Ready(Next::Events(events));
+            }
+        }
+        if !state.fresh.is_empty() {
+            let events = self.stream.take_fresh(&mut state);
+            self.position = state.logged;
+            mark_read(&mut state, self.position);
+            return Poll::Ready(Next::Events(events));
+        }
+        if state.finished {
+            return Poll::Ready(Next::Finished);
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut state = self.stream.lock();
+        if state.reader == self.number {
+            state.audience = Audience::Nobody;
+            state.waker = None;
+            self.stream.log_fresh(&mut state);
+        }
+    }
+}
+
+/// Everything up to `seq` is read; all that is unread after it is logged.
+fn mark_read(state: &mut State, seq: u64) {
+    state.read = state.read.max(seq);
+    while state.unread.front().is_some_and(|unread| unread.seq <= seq) {
+        state.unread.pop_front();
+    }
+    if state.unread.is_empty() {
+        state.unread = VecDeque::new();
+    }
+    let fresh = state.fresh.iter().filter(|fresh| fresh.kind.is_some());
+    state.notices = state.unread.len() + fresh.clone().count();
+    state.notice_bytes = fresh.map(|fresh| fresh.payload.len()).sum::<usize>()
+        + state
+            .unread
+            .iter()
+            .map(|unread| unread.bytes)
+            .sum::<usize>();
+}

@@ -1,0 +1,168 @@
+//! Events of one stream that were logged together.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::Event;
+
+/// From this size on a lone payload is shared, not copied: a smaller one could keep the much larger
+/// buffer alive that it was read into.
+const SHARED_FROM_BYTES: usize = 16 * 1024;
+
+/// What a batch costs besides its payloads, bytes: kept small ones from being free.
+pub(super) const BATCH_BYTES: usize = 96;
+/// What each event of it costs besides, bytes.
+const END_BYTES: usize = size_of::<usize>();
+
+/// Events of one stream with positions that follow each other; never none. Their payloads lie end to
+/// end in one buffer.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) stream: u32,
+    pub(super) at: Instant,
+    /// Whether the last of them ends the stream.
+    pub(super) ends_stream: bool,
+    first: u64,
+    payloads: Bytes,
+    /// Where each payload but the last one ends.
+    ends: Box<[usize]>,
+}
+
+impl Batch {
+    /// The batch of `events`, whose positions are `first` and those after it.
+    pub(super) fn new(stream: u32, at: Instant, first: u64, events: &[Event]) -> Self {
+        let ends_stream = events.last().is_some_and(|event| event.last);
+        let (payloads, ends) = match events {
+            [only] if only.payload.len() >= SHARED_FROM_BYTES => {
+                (only.payload.clone(), Box::default())
+            }
+            _ => joined(events),
+        };
+        Self {
+            stream,
+            at,
+            ends_stream,
+            first,
+            payloads,
+            ends,
+        }
+    }
+
+    /// The position of its first event.
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The position of its last event.
+    pub(super) fn newest(&self) -> u64 {
+        self.first + self.ends.len() as u64
+    }
+
+    /// How many events it holds.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len() + 1
+    }
+
+    /// What it counts for, bytes.
+    pub(super) fn cost(&self) -> usize {
+        self.payloads.len() + BATCH_BYTES + self.ends.len() * END_BYTES
+    }
+
+    /// Its events after the position `seq`, newest first.
+    pub(super) fn newer_than(&self, seq: u64) -> impl Iterator<Item = Event> {
+        let positions = (0..self.len()).map(|index| (index, self.first + index as u64));
+        let newer = positions.rev().take_while(move |(_, at)| *at > seq);
+        newer.map(|(index, seq)| Event {
+            seq,
+            payload: self.payloads.slice(self.span(index)),
+            last: self.ends_stream && seq == self.newest(),
+        })
+    }
+
+    /// Replaces the payload of the event `seq`; `false` when it is none of these.
+    pub(super) fn replace(&mut self, seq: u64, payload: &Bytes) -> bool {
+        let Some(index) = self.index(seq) else {
+            return false;
+        };
+        let span = self.span(index);
+        let before = self.payloads.get(..span.start).unwrap_or_default();
+        let after = self.payloads.get(span.end..).unwrap_or_default();
+        self.payloads = [before, payload, after].concat().into();
+        for end in self.ends.iter_mut().skip(index) {
+            *end = *end - span.len() + payload.len();
+        }
+        true
+    }
+
+    fn index(&self, seq: u64) -> Option<usize> {
+        let index = usize::try_from(seq.checked_sub(self.first)?).ok()?;
+        (index < self.len()).then_some(index)
+    }
+
+    fn span(&self, index: usize) -> Range<usize> {
+        let start = index
+            .checked_sub(1)
+            .and_then(|before| self.ends.get(before));
+        let end = self.ends.get(index).copied();
+        start.copied().unwrap_or(0)..end.unwrap_or(self.payloads.len())
+    }
+}
+
+fn joined(events: &[Event]) -> (Bytes, Box<[usize]>) {
+    let size = events.iter().map(|event| event.payload.len()).sum();
+    let mut payloads = Vec::with_capacity(size);
+    let mut ends = Vec::with_capacity(events.len().saturating_sub(1));
+    for (index, event) in events.iter().enumerate() {
+        if index > 0 {
+            ends.push(payloads.len());
+        }
+        payloads.extend_from_slice(&event.payload);
+    }
+    (payloads.into(), ends.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(first: u64, payloads: &[&'static str]) -> Batch {
+        let events: Vec<Event> = payloads
+            .iter()
+            .map(|text| Event::of((*text).into()))
+            .collect();
+        Batch::new(1, Instant::now(), first, &events)
+    }
+
+    fn read(batch: &Batch, seq: u64) -> Vec<(u64, Bytes)> {
+        let mut events: Vec<_> = batch.newer_than(seq).map(|e| (e.seq, e.payload)).collect();
+        events.reverse();
+        events
+    }
+
+    #[test]
+    fn every_event_keeps_its_payload_and_position() {
+        let batch = batch(5, &["a", "", "ccc"]);
+        let all = [(5, "a".into()), (6, "".into()), (7, "ccc".into())];
+        assert_eq!(read(&batch, 0), all);
+        assert_eq!(read(&batch, 5), all[1..]);
+        assert_eq!(read(&batch, 7), []);
+    }
+
+    #[test]
+    fn a_replaced_payload_leaves_the_others() {
+        for (seq, expected) in [(5, "xx||c"), (6, "a|xx|c"), (7, "a||xx")] {
+            let mut batch = batch(5, &["a", "", "c"]);
+            assert!(batch.replace(seq, &"xx".into()));
+            let texts: Vec<String> = read(&batch, 0)
+                .into_iter()
+                .map(|(_, text)| String::from_utf8(text.to_vec()).unwrap())
+                .collect();
+            assert_eq!(texts.join("|"), expected);
+        }
+        let mut one = batch(5, &["a"]);
+        assert!(!one.replace(4, &"x".into()));
+        assert!(!one.replace(6, &"x".into()));
+    }
+}
