@@ -1,13 +1,22 @@
 //! The body of an upstream's response, whichever client brings it.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use hyper::rt::Executor;
+use hyper_util::rt::TokioExecutor;
 
 use super::pool::PooledBody;
+
+/// How long the end of a body may take when nothing more is wanted of it.
+const END_WITHIN: Duration = Duration::from_secs(2);
+/// Frames that may still come before that end.
+const FRAMES_BEFORE_END: usize = 4;
 
 /// A body that is read from its connection as it is polled.
 #[derive(Debug)]
@@ -16,6 +25,35 @@ pub enum UpstreamBody {
     Plain(PooledBody),
     /// Over one of hyper's.
     Hyper(Incoming),
+}
+
+impl UpstreamBody {
+    /// Lets go of a body of which nothing more is wanted, as a stream after its reply. Its
+    /// connection is used again if the end comes soon; nobody waits for that here. Dropping the body
+    /// instead closes the connection.
+    pub(crate) fn finish(mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut frame = Pin::new(&mut self).poll_frame(&mut cx);
+        if let Poll::Ready(Some(Ok(_))) = frame {
+            frame = Pin::new(&mut self).poll_frame(&mut cx);
+        }
+        if frame.is_pending() {
+            // Not a task of the gateway's: nothing has to wait for it.
+            TokioExecutor::new().execute(self.read_to_end());
+        }
+    }
+
+    async fn read_to_end(mut self) {
+        let end = async {
+            for _ in 0..FRAMES_BEFORE_END {
+                if !matches!(self.frame().await, Some(Ok(_))) {
+                    return;
+                }
+            }
+        };
+        // Late or not, what follows is that the body is dropped.
+        drop(tokio::time::timeout(END_WITHIN, end).await);
+    }
 }
 
 impl Body for UpstreamBody {

@@ -166,7 +166,9 @@ impl HttpWire {
         if is_event_stream(&response) {
             let (mut body, mut place) = (response.into_body(), Place::default());
             let reply = self.read_once(&mut body, &mut place, on_message).await?;
-            return reply.ok_or(LinkError::Lost { last_words: None });
+            let reply = reply.ok_or(LinkError::Lost { last_words: None })?;
+            body.finish();
+            return Ok(reply);
         }
         self.read_whole(response, on_message).await
     }
@@ -296,6 +298,7 @@ impl HttpWire {
         loop {
             let seen = place.events;
             if let Some(reply) = self.read_once(&mut body, &mut place, on_message).await? {
+                body.finish();
                 return Ok(reply);
             }
             attempts = if place.events > seen { 0 } else { attempts + 1 };

@@ -3,6 +3,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::upstream::http::body::UpstreamBody;
 
 /// Idle connections that the pools of these tests keep.
 const SMALL: usize = 2;
@@ -84,6 +85,39 @@ async fn a_body_that_is_not_read_to_its_end_closes_its_connection() {
     drop(response);
     assert_eq!(upstream.idle(), 0);
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "closed");
+}
+
+const OPEN: &[u8] = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n";
+
+#[tokio::test]
+async fn a_body_that_is_finished_gives_its_connection_back_at_its_end() {
+    let upstream = Upstream::start().await;
+    for end in [&b"0\r\n\r\n"[..], b"3\r\n:\n\n\r\n0\r\n\r\n"] {
+        let (mut stream, response) = upstream.first(OPEN).await;
+        let mut body = UpstreamBody::Plain(response.into_body());
+        assert_eq!(
+            body.frame().await.unwrap().unwrap().into_data().unwrap(),
+            "ok"
+        );
+        body.finish();
+        assert_eq!(upstream.idle(), 0, "its end is to come");
+        stream.write_all(end).await.unwrap();
+        while upstream.idle() == 0 {
+            tokio::task::yield_now().await;
+        }
+        // Kept by nobody any more, so that the next round begins with a new one.
+        drop(upstream.pool.shared.take());
+    }
+}
+
+#[tokio::test]
+async fn a_finished_body_without_an_end_closes_its_connection_in_time() {
+    let upstream = Upstream::start().await;
+    let (mut stream, response) = upstream.first(OPEN).await;
+    tokio::time::pause();
+    UpstreamBody::Plain(response.into_body()).finish();
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "closed");
+    assert_eq!(upstream.idle(), 0);
 }
 
 #[tokio::test]
