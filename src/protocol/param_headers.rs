@@ -97,14 +97,20 @@ pub enum Mismatch {
     Arguments(#[from] JsonError),
 }
 
+/// Whether any schema in this JSON text may have annotations; cheap, to leave most texts unread.
+#[must_use]
+pub fn may_annotate(text: &str) -> bool {
+    // An escape could spell the keyword, too.
+    text.contains(ANNOTATION) || text.contains("\\u")
+}
+
 impl ParamHeaders {
     /// Reads the annotations of a tool's `inputSchema` (JSON text). Spec: SPEC M-30.
     ///
     /// # Errors
     /// [`AnnotationError`] when any of them breaks a rule.
     pub fn read(input_schema: &str) -> Result<Self, AnnotationError> {
-        // An escape could spell the keyword, too.
-        if !input_schema.contains(ANNOTATION) && !input_schema.contains("\\u") {
+        if !may_annotate(input_schema) {
             return Ok(Self::default());
         }
         let mut scanner = Scanner::new(input_schema, json::MAX_DEPTH);

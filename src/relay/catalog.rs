@@ -10,6 +10,7 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 
 use super::Relay;
+use super::param_headers::warn_of_invalid;
 use super::project::{Hints, Scope};
 use crate::call::{Declared, UpstreamLink};
 use crate::config::{self, Isolation};
@@ -178,6 +179,9 @@ impl Relay {
     ) -> Option<Held> {
         COUNTERS.lists_misses.add(1);
         message.result_member(place.kind.member())?;
+        if place.kind == ListKind::Tools {
+            warn_of_invalid(place.upstream, &fetch.declared, message);
+        }
         let modern = fetch.declared.revision.era() == Era::Modern;
         let hints = Hints::read(message);
         let fresh = if modern {

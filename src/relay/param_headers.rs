@@ -1,17 +1,18 @@
 //! The arguments that a modern client repeats in headers, compared with those of the body before a
 //! tool is called. Spec: SPEC M-18, M-30, M-33, M-36.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
 use super::route::Target;
-use crate::call::Call;
+use crate::call::{Call, Declared};
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::json;
 use crate::protocol::methods::ListKind;
-use crate::protocol::param_headers::ParamHeaders;
+use crate::protocol::param_headers::{AnnotationError, ParamHeaders, may_annotate};
+use crate::protocol::{Era, Message, json};
 use crate::session::Session;
 use crate::store::events::SessionKey;
 
@@ -93,18 +94,42 @@ impl Relay {
 /// Adds the tools of a page that have headers. A tool whose annotations are invalid has none: it is
 /// not shown (SPEC M-31).
 fn read(page: &str, tools: &mut ToolHeaders) {
-    for tool in json::elements(page).unwrap_or_default() {
-        let members = json::members(tool).unwrap_or_default();
-        let member = |name: &str| {
-            let found = members.iter().find(|(found, _)| found == name);
-            found.map(|(_, value)| *value)
-        };
-        let headers = member("inputSchema").and_then(|schema| ParamHeaders::read(schema).ok());
-        let headers = headers.filter(|headers| !headers.is_empty());
-        if let (Some(name), Some(headers)) = (member("name").and_then(json::string), headers) {
+    for (name, headers) in annotated(page) {
+        let headers = headers.ok().filter(|headers| !headers.is_empty());
+        if let (Some(name), Some(headers)) = (name, headers) {
             tools.insert(name.into_owned(), headers);
         }
     }
+}
+
+/// Tells the operator which tools of a page modern clients are not shown, though their upstream
+/// lists them. A modern upstream's link has left them out itself (SPEC M-31).
+pub(super) fn warn_of_invalid(upstream: &str, declared: &Declared, page: &Message) {
+    if declared.revision.era() == Era::Modern {
+        return;
+    }
+    let tools = page.result_member(ListKind::Tools.member());
+    let tools = tools.filter(|tools| may_annotate(tools));
+    for (name, headers) in annotated(tools.unwrap_or("[]")) {
+        if let Err(error) = headers {
+            tracing::warn!(
+                upstream, tool = ?name.unwrap_or_default(), error = %error,
+                "a tool is not shown to modern clients: its x-mcp-header annotations are invalid"
+            );
+        }
+    }
+}
+
+/// The names of a page's tools, each with what its schema says.
+fn annotated(
+    page: &str,
+) -> impl Iterator<Item = (Option<Cow<'_, str>>, Result<ParamHeaders, AnnotationError>)> {
+    let tools = json::elements(page).unwrap_or_default();
+    tools.into_iter().map(|tool| {
+        let name = json::member(tool, "name").and_then(json::string);
+        let schema = json::member(tool, "inputSchema").unwrap_or("{}");
+        (name, ParamHeaders::read(schema))
+    })
 }
 
 #[cfg(test)]

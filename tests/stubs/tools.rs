@@ -37,6 +37,11 @@ const TOOLS: &[Tool] = &[
         &["region$@Region"],
     ),
     (
+        "bad_headers",
+        "Asks for a header that cannot be",
+        &["price$@no token"],
+    ),
+    (
         "fail",
         "Answers isError, or a JSON-RPC error when a code is given",
         &["code", "message$"],
@@ -230,8 +235,8 @@ pub(crate) async fn run(call: &Call) -> Outcome {
 
 async fn dispatch(call: &Call) -> Outcome {
     match call.name.as_str() {
-        "sleep" | "notices" | "big" | "regional" | "fail" | "seen_headers" | "seen_meta"
-        | "stats" | "session_info" => plain::run(call).await,
+        "sleep" | "notices" | "big" | "regional" | "bad_headers" | "fail" | "seen_headers"
+        | "seen_meta" | "stats" | "session_info" => plain::run(call).await,
         "ask_form" | "ask_url" | "ask_sampling" | "ask_roots" | "ask_two" => ask::run(call).await,
         "change_tools" | "change_prompts" | "change_resources" | "touch_resource" | "log"
         | "slow_list" | "state_set" | "state_get" | "extra" => change::run(call),

@@ -19,6 +19,7 @@ pub(super) use result::{Hints, Origin, Scope, Unusable, tool_error, wraps};
 
 use std::borrow::Cow;
 
+use self::object::Fate;
 use crate::call::{Notice, NoticeKind};
 use crate::protocol::json::JsonError;
 use crate::protocol::{Era, Message, Revision, methods};
@@ -73,7 +74,12 @@ impl Projection {
         if kind != methods::ListKind::Tools || self.is_identity() {
             return Ok(Cow::Borrowed(items));
         }
-        object::array(items, |item| Ok(tool::tool(self, item)?.into()))
+        object::array(items, |item| {
+            if tool::is_left_out(self, item) {
+                return Ok(Fate::Drop);
+            }
+            Ok(tool::tool(self, item)?.into())
+        })
     }
 
     /// A notification toward the client; nothing when its revision does not have it.

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use super::Projection;
 use super::object::{Fate, object};
 use super::schema;
-use crate::protocol::json::JsonError;
+use crate::protocol::json::{self, JsonError};
+use crate::protocol::param_headers::{ParamHeaders, may_annotate};
 
 /// One item of a list of tools.
 pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, JsonError> {
@@ -21,4 +22,13 @@ pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, J
             _ => Fate::Keep,
         })
     })
+}
+
+/// Whether a client of the other revision would have to leave the tool out: the annotations that
+/// ask for headers mean nothing to a legacy upstream, and are invalid (SPEC M-31).
+pub(super) fn is_left_out(projection: Projection, item: &str) -> bool {
+    let schema = || json::member(item, "inputSchema");
+    projection.is_up()
+        && may_annotate(item)
+        && schema().is_some_and(|schema| ParamHeaders::read(schema).is_err())
 }

@@ -28,10 +28,19 @@ pub(in crate::upstream) struct Schemas(Cache<OwnerKey, Arc<Tools>>);
 /// The tools that one principal is shown.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
-    known: Mutex<HashMap<String, Arc<ParamHeaders>>>,
+    known: Mutex<HashMap<String, Listed>>,
     walked: Mutex<Option<Instant>>,
     /// One walk at a time.
     pub(super) walking: tokio::sync::Mutex<()>,
+}
+
+/// What the lists say of one tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Listed {
+    /// The headers that it asks for.
+    Asks(Arc<ParamHeaders>),
+    /// Its annotations are invalid: it is neither shown nor called (SPEC M-31).
+    Invalid,
 }
 
 impl Default for Schemas {
@@ -58,8 +67,8 @@ impl Schemas {
 }
 
 impl Tools {
-    /// The headers that a tool asks for, if it was listed.
-    pub(super) fn get(&self, tool: &str) -> Option<Arc<ParamHeaders>> {
+    /// What is known of a tool, if it was listed.
+    pub(super) fn get(&self, tool: &str) -> Option<Listed> {
         lock(&self.known).get(tool).cloned()
     }
 
@@ -82,23 +91,23 @@ impl Tools {
         let mut known = lock(&self.known);
         for element in &elements {
             let (name, schema) = read(element);
-            match ParamHeaders::read(schema.unwrap_or("{}")) {
+            let listed = match ParamHeaders::read(schema.unwrap_or("{}")) {
                 Ok(headers) => {
                     kept.push(*element);
-                    if let Some(name) = name
-                        && (known.len() < TOOLS || known.contains_key(&name))
-                    {
-                        known.insert(name, Arc::new(headers));
-                    }
+                    Listed::Asks(Arc::new(headers))
                 }
                 Err(error) => {
-                    let name = name.unwrap_or_default();
                     tracing::warn!(
-                        upstream, tool = ?name, error = %error,
+                        upstream, tool = ?name.as_deref().unwrap_or_default(), error = %error,
                         "a tool is left out: its x-mcp-header annotations are invalid"
                     );
-                    known.remove(&name);
+                    Listed::Invalid
                 }
+            };
+            if let Some(name) = name
+                && (known.len() < TOOLS || known.contains_key(&name))
+            {
+                known.insert(name, listed);
             }
         }
         (kept.len() < elements.len()).then(|| format!("[{}]", kept.join(",")))
@@ -132,9 +141,13 @@ mod tests {
         let tools = Tools::default();
         let kept = tools.learn("up", &format!("[{good},{bad},{plain}]"));
         assert_eq!(kept, Some(format!("[{good},{plain}]")));
-        assert_eq!(tools.get("good").unwrap().iter().count(), 1);
-        assert!(tools.get("plain").unwrap().is_empty());
-        assert!(tools.get("bad").is_none());
+        let asks = |tool: &str| match tools.get(tool) {
+            Some(Listed::Asks(headers)) => headers.iter().count(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((asks("good"), asks("plain")), (1, 0));
+        assert_eq!(tools.get("bad"), Some(Listed::Invalid));
+        assert_eq!(tools.get("unheard_of"), None);
         assert_eq!(tools.learn("up", &format!("[{good}]")), None);
     }
 }

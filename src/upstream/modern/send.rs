@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::envelope::{self, Inputs};
 use super::flight::{Flight, For};
-use super::schemas::Tools;
+use super::schemas::{Listed, Tools};
 use super::{ModernLink, Trip, Wire, own};
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::param_headers::ParamHeaders;
@@ -34,7 +34,7 @@ impl ModernLink {
         trip: &Trip<'_>,
         inputs: &Inputs,
     ) -> Result<Message, LinkError> {
-        let params = self.params(trip).await;
+        let params = self.params(trip).await?;
         let reply = match self.send_once(trip, inputs, params.as_deref()).await {
             // Spec: SPEC M-44.
             Err(LinkError::Lost { .. }) if inputs.responses.is_none() && self.is_safe(trip) => {
@@ -46,7 +46,7 @@ impl ModernLink {
             // Nothing has run: the tool may have learned to ask for headers (SPEC M-35).
             Some(HEADER_MISMATCH) if trip.method() == "tools/call" => {
                 self.schemas.forget(self.settings.owner);
-                let params = self.params(trip).await;
+                let params = self.params(trip).await?;
                 self.send_once(trip, inputs, params.as_deref()).await
             }
             // Spec: SPEC U-09.
@@ -140,17 +140,25 @@ impl ModernLink {
 
     /// The headers that a call's tool asks for. Unknown tools are looked for once; when that
     /// fails, the call goes without, and the upstream has the last word (SPEC M-36).
-    async fn params(self: &Arc<Self>, trip: &Trip<'_>) -> Option<Arc<ParamHeaders>> {
+    ///
+    /// # Errors
+    /// [`LinkError::Unsendable`] when its annotations are invalid (SPEC M-31).
+    async fn params(
+        self: &Arc<Self>,
+        trip: &Trip<'_>,
+    ) -> Result<Option<Arc<ParamHeaders>>, LinkError> {
         if trip.method() != "tools/call" || self.pipe().is_some() {
-            return None;
+            return Ok(None);
         }
-        let tool = trip.request.param_str("name")?;
+        let Some(tool) = trip.request.param_str("name") else {
+            return Ok(None);
+        };
         let tools = self.schemas.of(self.settings.owner);
-        if let Some(known) = tools.get(&tool) {
-            return Some(known);
+        if let Some(Listed::Asks(headers)) = tools.get(&tool) {
+            return Ok(Some(headers));
         }
         let _walking = tools.walking.lock().await;
-        if tools.get(&tool).is_none() && !tools.walked_lately() {
+        if !matches!(tools.get(&tool), Some(Listed::Asks(_))) && !tools.walked_lately() {
             let walk = tokio::time::timeout(WALK, self.walk(&tools, trip)).await;
             if let Err(problem) = walk.unwrap_or(Err(LinkError::Timeout)) {
                 LABELED.schemas_unknown.add(&self.settings.name, 1);
@@ -161,7 +169,14 @@ impl ModernLink {
             }
             tools.walked();
         }
-        tools.get(&tool)
+        match tools.get(&tool) {
+            Some(Listed::Asks(headers)) => Ok(Some(headers)),
+            Some(Listed::Invalid) => {
+                let why = "the x-mcp-header annotations of the tool are invalid";
+                Err(LinkError::Unsendable(why.to_owned()))
+            }
+            None => Ok(None),
+        }
     }
 
     /// Reads all pages of the tools, as the caller.

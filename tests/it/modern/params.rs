@@ -1,10 +1,11 @@
-//! Arguments that are repeated in headers. Spec: SPEC M-18, M-33.
+//! Arguments that are repeated in headers. Spec: SPEC M-18, M-31, M-33.
 
 use serde_json::{Value, json};
 
 use super::{Modern, VERSION};
-use crate::harness::Setup;
 use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Setup, eventually};
 
 #[tokio::test]
 async fn annotated_arguments_must_be_repeated_in_headers() {
@@ -58,5 +59,50 @@ async fn annotated_arguments_must_be_repeated_in_headers() {
             assert!(text_of(&body["result"]).starts_with("region"), "{body}");
         }
     }
+    gw.stop().await;
+}
+
+// Spec: SPEC M-31: a client of this era would have to drop it itself.
+#[tokio::test]
+async fn a_tool_of_a_legacy_upstream_with_invalid_annotations_is_shown_to_legacy_clients_only() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open()
+        .stub("child", &[])
+        .http("remote", &stub, "")
+        .start()
+        .await;
+    for (path, names) in [
+        ("/mcp/child", &[("bad_headers", "regional")][..]),
+        ("/mcp/remote", &[("bad_headers", "regional")]),
+        (
+            "/mcp",
+            &[
+                ("child__bad_headers", "child__regional"),
+                ("remote__bad_headers", "remote__regional"),
+            ],
+        ),
+    ] {
+        // The legacy client is first, so that the other one is answered from what is kept.
+        let legacy = gw.anonymous().open(path).await.tools().await;
+        let modern = Modern::new(gw.anonymous(), path);
+        let listed = modern.send("tools/list", json!({})).await.unwrap();
+        let listed: Vec<&str> = listed["tools"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tool| tool["name"].as_str().unwrap())
+            .collect();
+        for (bad, good) in names {
+            assert!(legacy.contains(&(*bad).to_owned()), "{path}: {legacy:?}");
+            assert!(!listed.contains(bad), "{path}: {listed:?}");
+            assert!(listed.contains(good), "{path}: {listed:?}");
+        }
+    }
+    let line = eventually("a line for the operator", async || {
+        let mut lines = gw.log().into_iter();
+        lines.find(|line| line.contains("is not shown to modern clients"))
+    })
+    .await;
+    assert!(line.contains("bad_headers"), "{line}");
     gw.stop().await;
 }

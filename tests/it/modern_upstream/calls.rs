@@ -80,6 +80,18 @@ async fn arguments_are_mirrored_in_headers_also_by_a_gateway_that_has_listed_not
     gw.stop().await;
 }
 
+// Spec: SPEC M-31: whoever knows its name from elsewhere gets no further than who lists.
+#[tokio::test]
+async fn a_tool_with_invalid_annotations_is_not_called_even_by_name() {
+    let (gw, stub) = behind("http", "").await;
+    let user = user(&gw).await;
+    let error = user.call("bad_headers", json!({})).await.unwrap_err();
+    assert_eq!(error["code"], -32602, "{error}");
+    assert!(error["message"].as_str().unwrap().contains("x-mcp-header"));
+    assert_eq!(count(stub.as_ref().unwrap(), "tool bad_headers").await, 0);
+    gw.stop().await;
+}
+
 // Spec: SPEC M-35.
 #[tokio::test]
 async fn a_tool_that_has_learned_to_ask_for_a_header_gets_it() {

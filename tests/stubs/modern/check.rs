@@ -87,8 +87,7 @@ fn mirrored(params: &Value) -> Vec<(&'static str, Option<String>)> {
     }
 }
 
-/// The tools that ask for headers, one of them in a way that is invalid, one only from a certain
-/// moment on.
+/// The tools that ask for headers, one of them only from a certain moment on.
 pub(super) fn tools(shifted: bool) -> Vec<Value> {
     let tool = |name: &str, properties: Value| json!({"name": name, "inputSchema": {"type": "object", "properties": properties}});
     let mut shift = json!({"type": "string"});
@@ -104,10 +103,6 @@ pub(super) fn tools(shifted: bool) -> Vec<Value> {
                 "deep": {"type": "object", "properties": {
                     "depth": {"type": "integer", "x-mcp-header": "Depth"}}},
             }),
-        ),
-        tool(
-            "bad_headers",
-            json!({"price": {"type": "number", "x-mcp-header": "Price"}}),
         ),
         tool("shifting", json!({ "shift": shift })),
         tool("shift", json!({})),

@@ -15,6 +15,7 @@ pub(super) async fn run(call: &Call) -> Outcome {
         "big" => Outcome::text(&"x".repeat(call.size("bytes"))),
         "fail" => fail(call),
         "regional" => Outcome::text(&format!("region {:?}", call.text("region"))),
+        "bad_headers" => Outcome::text("called"),
         "seen_headers" => {
             let headers: Vec<Value> = call.headers.iter().map(|(n, v)| json!([n, v])).collect();
             Outcome::text(&Value::from(headers).to_string())
