@@ -1,16 +1,17 @@
 // A conformance "client" that is the gateway with somebody calling through it: what the suite
 // judges is how we treat upstreams. Started by `conformance client --command`, which appends the
-// URL of its server. DRAWBRIDGE is the gateway's binary.
+// URL of its server. DRAWBRIDGE is the gateway's binary, DRAWBRIDGE_CALLER the era of whoever
+// calls: `legacy` or `modern`.
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import readline from 'node:readline';
-import { Client } from '@modelcontextprotocol/sdk/client/index.js';
-import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
-import { ElicitRequestSchema } from '@modelcontextprotocol/sdk/types.js';
+import { connect } from '../clients/connect.mjs';
 
 const scenario = process.env.MCP_CONFORMANCE_SCENARIO;
+const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}');
+const era = process.env.DRAWBRIDGE_CALLER;
 const upstream = process.argv.at(-1);
 const directory = mkdtempSync(join(tmpdir(), 'conformance-'));
 const file = join(directory, 'gateway.toml');
@@ -40,27 +41,102 @@ async function listening() {
   throw new Error('the gateway did not start');
 }
 
-/** What each scenario wants to see called; the others: the first tool, with two numbers. */
-const CALLS = {
-  'sse-retry': () => [{ name: 'test_reconnection', arguments: {} }],
-  'elicitation-sep1034-client-defaults': () => [{ name: 'test_client_elicitation_defaults', arguments: {} }],
-  'json-schema-2020-12-preservation': (tools) => {
-    const schema = tools.find((tool) => tool.name === 'json_schema_2020_12_tool').inputSchema;
-    return [{ name: 'json_schema_echo', arguments: { schema } }];
+const tools = async ({ client }) => (await client.listTools()).tools;
+
+/** The first tool, with two numbers. */
+async function firstTool(peer) {
+  const [tool] = await tools(peer);
+  if (tool) await peer.call(tool.name, { a: 2, b: 3 });
+}
+
+/** What each scenario wants to be done. */
+const TOURS = {
+  initialize: tools,
+  tools_call: firstTool,
+  'json-schema-ref-no-deref': tools,
+  'elicitation-sep1034-client-defaults': firstTool,
+  async 'sse-retry'(peer) {
+    await tools(peer);
+    await peer.call('test_reconnection');
+  },
+  async 'json-schema-2020-12-preservation'(peer) {
+    const focal = (await tools(peer)).find((tool) => tool.name === 'json_schema_2020_12_tool');
+    await peer.call('json_schema_echo', { schema: focal.inputSchema });
+  },
+  async 'request-metadata'(peer) {
+    await tools(peer);
+    // It declares no tools, so that not every caller would send this; the scenario answers it.
+    await peer.call('any').catch(() => {});
+  },
+  async 'http-standard-headers'(peer) {
+    const { client } = peer;
+    for (const { name } of await tools(peer)) await peer.call(name);
+    for (const { uri } of (await client.listResources()).resources) await client.readResource({ uri });
+    for (const { name } of (await client.listPrompts()).prompts) await client.getPrompt({ name });
+  },
+  async 'http-custom-headers'(peer) {
+    await tools(peer);
+    for (const call of context.toolCalls) await peer.call(call.name, call.arguments);
+  },
+  async 'http-invalid-tool-headers'(peer) {
+    const listed = (await tools(peer)).map((tool) => tool.name);
+    if (listed.join() !== 'valid_tool') throw new Error(`listed: ${listed}`);
+    // A caller that knows the names from elsewhere gets no further.
+    for (const name of INVALID) {
+      const passed = await peer.call(name, { value: 'x' }).then(
+        (result) => !result.isError,
+        () => false,
+      );
+      if (passed) throw new Error(`${name} was called`);
+    }
+    await peer.call('valid_tool', { region: 'eu' });
+  },
+  async 'sep-2322-client-request-state'(peer) {
+    await tools(peer);
+    // Others are called while this one waits for its answer.
+    whileAsked = () => peer.call('test_mrtr_unrelated');
+    await peer.call('test_mrtr_echo_state');
+    await peer.call('test_mrtr_no_state');
+    await peer.call('test_mrtr_no_result_type');
+  },
+};
+
+/** Tools whose annotations break a rule each. */
+const INVALID = [
+  'invalid_empty_header',
+  'invalid_object_header',
+  'invalid_array_header',
+  'invalid_null_header',
+  'invalid_duplicate_same_case',
+  'invalid_duplicate_diff_case',
+  'invalid_space_in_name',
+  'invalid_colon_in_name',
+  'invalid_non_ascii_name',
+  'invalid_control_char_name',
+];
+
+let whileAsked = async () => {};
+const answer = {
+  async 'elicitation/create'({ requestedSchema }) {
+    await whileAsked();
+    // Whoever applies defaults sends them for fields that are left out.
+    const isAsked = scenario === 'sep-2322-client-request-state';
+    const fields = isAsked ? Object.keys(requestedSchema.properties) : [];
+    return { action: 'accept', content: Object.fromEntries(fields.map((field) => [field, true])) };
   },
 };
 
 try {
-  const client = new Client(
-    { name: 'conformance-through-gateway', version: '1.0.0' },
-    { capabilities: { elicitation: { form: { applyDefaults: true } } } },
-  );
-  client.setRequestHandler(ElicitRequestSchema, () => ({ action: 'accept', content: {} }));
-  await client.connect(new StreamableHTTPClientTransport(await listening()));
-  const { tools } = await client.listTools();
-  const calls = CALLS[scenario]?.(tools) ?? tools.slice(0, 1).map(({ name }) => ({ name, arguments: { a: 2, b: 3 } }));
-  for (const call of calls) await client.callTool(call);
-  await client.close();
+  const tour = TOURS[scenario];
+  if (!tour) throw new Error(`nobody knows what ${scenario} wants`);
+  const peer = await connect(era === 'modern' ? 2 : 1, {
+    url: await listening(),
+    era,
+    answer,
+    capabilities: { elicitation: { form: { applyDefaults: true } }, sampling: {}, roots: {} },
+  });
+  await tour(peer);
+  await peer.close();
 } finally {
   gateway.kill('SIGTERM');
   await exited;

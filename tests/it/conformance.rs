@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::harness::peers::{self, Finished, Service};
 use crate::harness::{Gateway, Setup};
 
+mod callers;
 mod eras;
 
 /// The revision whose scenarios the first fixture has.
@@ -142,52 +143,4 @@ async fn every_scenario_passes_through_with_authentication() {
         return;
     }
     through(with_stdio_fixture(Setup::secured()).start().await).await;
-}
-
-/// Every client scenario of 2025-11-25 that is not about authorization.
-const CLIENT_SCENARIOS: &[&str] = &[
-    "initialize",
-    "tools_call",
-    "elicitation-sep1034-client-defaults",
-    "sse-retry",
-    "json-schema-2020-12-preservation",
-];
-
-// The suite as the upstream: it judges how the gateway is a client.
-#[tokio::test]
-async fn every_client_scenario_passes_with_the_gateway_in_front() {
-    if !peers::are_installed() {
-        return;
-    }
-    let suite = peers::module("@modelcontextprotocol/conformance/dist/index.js");
-    let command = format!(
-        "{} {}",
-        peers::node(),
-        peers::script("conformance/client.mjs")
-    );
-    for scenario in CLIENT_SCENARIOS {
-        let results = tempfile::tempdir().unwrap();
-        let output = results.path().to_str().unwrap();
-        let args = [
-            &suite,
-            "client",
-            "--command",
-            &command,
-            "--scenario",
-            scenario,
-            "--spec-version",
-            "2025-11-25",
-            "-o",
-            output,
-        ];
-        let env = [("DRAWBRIDGE", env!("CARGO_BIN_EXE_drawbridge"))];
-        let finished = peers::run_with(&peers::node(), &args, &env).await;
-        assert!(
-            finished.is_success,
-            "{scenario}\n{}\n{}",
-            finished.stdout, finished.stderr
-        );
-        let verdict = [finished.stdout.as_str(), &finished.stderr].concat();
-        assert!(verdict.contains("OVERALL: PASSED"), "{scenario}\n{verdict}");
-    }
 }

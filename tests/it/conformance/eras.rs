@@ -7,7 +7,7 @@ use super::{LEGACY, SCENARIOS, Scores, run_suite};
 use crate::harness::Setup;
 use crate::harness::peers::{self, Service};
 
-const MODERN: &str = "2026-07-28";
+pub(super) const MODERN: &str = "2026-07-28";
 
 /// What the fixture can be run as.
 #[derive(Debug, Clone, Copy)]
