@@ -87,10 +87,11 @@ bench: drill ## Measures CPU, memory and start-up beside nginx; writes docs/benc
 	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json
 
 .PHONY: soak
-soak: drill ## The long forms: 1,000 disconnects, 5,000 abandoned stdio sessions, kills, drains, all pairings
+soak: drill ## The long forms: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, all pairings
 	$(DRILL) resumption --disconnects 1000
 	$(DRILL) kills --rounds 10
 	$(DRILL) drain --rounds 10
+	ulimit -n 16384 && $(DRILL) parked --calls 10000 --deadline 60
 	$(DRILL) lifecycle --sessions 5000
 	$(MATRIX)::every_cell_does_what_the_rules_say
 

@@ -9,10 +9,12 @@ use anyhow::Context as _;
 use clap::Args;
 
 use crate::client::{Caller, Client, Target};
-use crate::load::{self, Measured, Plan, Scenario};
+use crate::gauges::{count, stats};
+use crate::load::{self, Measured, Plan};
 use crate::memory::{self, Memory, Sizes};
 use crate::place::{Gateway, GatewayPlan, Nginx, Place, Stub};
 use crate::report;
+use crate::rows::{Over, ROWS, Row};
 
 /// Principals that the sessions are spread over.
 const PRINCIPALS: usize = 16;
@@ -55,95 +57,6 @@ pub(crate) struct BenchArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// One line of the report.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Row {
-    pub(crate) name: &'static str,
-    pub(crate) scenario: Scenario,
-    pub(crate) sessions: usize,
-    pub(crate) over: Over,
-    pub(crate) budget: Option<Budget>,
-}
-
-/// What is behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
-    Http,
-    /// Gateway only.
-    Stdio,
-}
-
-/// What the figure is held against.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Budget {
-    /// So many times nginx.
-    TimesNginx(f64),
-    /// So many microseconds.
-    Micros(f64),
-}
-
-const fn http(name: &'static str, scenario: Scenario, sessions: usize, budget: f64) -> Row {
-    Row {
-        name,
-        scenario,
-        sessions,
-        over: Over::Http,
-        budget: Some(Budget::TimesNginx(budget)),
-    }
-}
-
-const fn unbudgeted(row: Row) -> Row {
-    Row {
-        budget: None,
-        ..row
-    }
-}
-
-const fn stdio(name: &'static str, sessions: usize) -> Row {
-    Row {
-        name,
-        scenario: Scenario::Call,
-        sessions,
-        over: Over::Stdio,
-        budget: Some(Budget::Micros(50.0)),
-    }
-}
-
-/// All rows: issue 2, "How we will know", 8.
-const ROWS: [Row; 11] = [
-    unbudgeted(http("call, 1 session", Scenario::Call, 1, 2.0)),
-    http("call, 16 sessions", Scenario::Call, 16, 2.0),
-    http("call, 64 sessions", Scenario::Call, 64, 2.0),
-    http("call, 256 sessions", Scenario::Call, 256, 2.0),
-    http("tools/list of 100, 16 sessions", Scenario::List, 16, 1.5),
-    http(
-        "session open and close, 16 at once",
-        Scenario::OpenClose,
-        16,
-        3.0,
-    ),
-    http(
-        "20 notices and a reply, 16 sessions",
-        Scenario::Notices,
-        16,
-        1.6,
-    ),
-    http(
-        "20 notices and a reply, 64 sessions",
-        Scenario::Notices,
-        64,
-        1.6,
-    ),
-    http(
-        "20 notices written apart and a reply, 16 sessions",
-        Scenario::NoticesApart,
-        16,
-        1.6,
-    ),
-    stdio("stdio call, 1 session", 1),
-    stdio("stdio call, 16 sessions", 16),
-];
-
 /// Medians of one row, by target.
 pub(crate) type Medians = BTreeMap<&'static str, Measured>;
 
@@ -151,30 +64,81 @@ pub(crate) type Medians = BTreeMap<&'static str, Measured>;
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) rows: Vec<(Row, Medians)>,
+    pub(crate) handshakes: Option<Handshakes>,
     pub(crate) memory: Option<Memory>,
     pub(crate) start_millis: Option<f64>,
 }
 
-/// A target of the load: its callers and the processes that it costs.
+/// What modern calls cost a legacy upstream in sessions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handshakes {
+    /// How often it was greeted.
+    pub(crate) seen: u64,
+    /// How often at most: once for each caller and gateway, however many calls there are.
+    pub(crate) allowed: u64,
+}
+
+/// A target of the load: its callers and the process that it costs.
 struct Lane {
     name: &'static str,
     http: Vec<Caller>,
+    modern: Vec<Caller>,
     stdio: Vec<Caller>,
-    watch: Vec<(String, u32)>,
+    /// Of a process between.
+    pid: Option<u32>,
+    /// Whether it is the gateway.
+    bridges: bool,
+}
+
+impl Lane {
+    fn callers(&self, over: Over) -> &[Caller] {
+        match over {
+            Over::Bridged if !self.bridges => &[],
+            Over::Http | Over::Bridged => &self.http,
+            Over::Modern => &self.modern,
+            Over::Stdio => &self.stdio,
+        }
+    }
+}
+
+/// The stub upstreams that listen.
+struct Stubs {
+    legacy: Stub,
+    modern: Stub,
+}
+
+impl Stubs {
+    fn start(place: &Place, binary: &Path) -> anyhow::Result<Self> {
+        let start = |era| Stub::start(place, binary, &["--tools", "100", "--era", era]);
+        Ok(Self {
+            legacy: start("legacy")?,
+            modern: start("modern")?,
+        })
+    }
+
+    fn behind(&self, over: Over) -> &Stub {
+        match over {
+            Over::Modern => &self.modern,
+            Over::Http | Over::Bridged | Over::Stdio => &self.legacy,
+        }
+    }
 }
 
 /// Runs everything and writes the report; true when no budget is missed and nothing failed.
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     let place = Place::new()?;
-    let stub = Stub::start(&place, &args.stub, &["--tools", "100"])?;
-    let direct = Target::parse(&stub.url)?;
+    let stubs = Stubs::start(&place, &args.stub)?;
+    let targets = [&stubs.legacy, &stubs.modern].map(|stub| Target::parse(&stub.url));
+    let [direct, modern] = targets;
+    let (direct, modern) = (direct?, modern?);
     let nginx = if args.no_nginx {
         None
     } else {
-        Some(Nginx::start(&place, &direct)?)
+        Some(Nginx::start(&place, &[&direct, &modern])?)
     };
     let sink = nginx.as_ref().map(|nginx| nginx.sink.as_str());
-    let upstreams = upstreams(&stub.url, &args.stub)?;
+    let upstreams = upstreams(&stubs.legacy.url, &args.stub)?
+        + &format!("\n[upstreams.modern]\nurl = \"{}\"\n", stubs.modern.url);
     let plan = |name, threads| GatewayPlan {
         binary: &args.gateway,
         name,
@@ -187,29 +151,16 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
         gateways.push((report::ONE, Gateway::start(&place, &plan("gateway-1", 1))?));
         gateways.push((report::TWO, Gateway::start(&place, &plan("gateway-2", 2))?));
     }
-    let mut lanes = vec![Lane {
-        name: report::DIRECT,
-        http: vec![Caller::anonymous(direct.clone())],
-        stdio: Vec::new(),
-        watch: Vec::new(),
-    }];
+    let mut lanes = vec![plain(report::DIRECT, &direct, &modern, None)];
     if let Some(nginx) = &nginx {
-        lanes.push(Lane {
-            name: report::NGINX,
-            http: vec![Caller::anonymous(Target::parse(&nginx.url)?)],
-            stdio: Vec::new(),
-            watch: vec![(report::SELF.to_owned(), nginx.worker)],
-        });
+        let (http, modern) = (Target::parse(nginx.url(0)?)?, Target::parse(nginx.url(1)?)?);
+        lanes.push(plain(report::NGINX, &http, &modern, Some(nginx.worker)));
     }
     for (name, gateway) in &gateways {
         lanes.push(lane(name, &place, gateway)?);
     }
-    for lane in &mut lanes {
-        lane.watch
-            .push((report::UPSTREAM.to_owned(), stub.process.pid()));
-    }
     let list: Arc<str> = reference_list(&direct).await?.into();
-    let rows = measure_rows(&args, &lanes, &list).await?;
+    let (rows, handshakes) = measure_rows(&args, &lanes, &stubs, &list).await?;
     drop(gateways);
     let (memory, start_millis) = if args.no_memory || args.no_gateway {
         (None, None)
@@ -218,11 +169,12 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     };
     let figures = Figures {
         rows,
+        handshakes,
         memory,
         start_millis,
     };
     let passed = report::write(&args, &figures)?;
-    drop((nginx, stub));
+    drop((nginx, stubs));
     place.clean()?;
     Ok(passed)
 }
@@ -251,46 +203,78 @@ async fn rest(
 async fn measure_rows(
     args: &BenchArgs,
     lanes: &[Lane],
+    stubs: &Stubs,
     list: &Arc<str>,
-) -> anyhow::Result<Vec<(Row, Medians)>> {
+) -> anyhow::Result<(Vec<(Row, Medians)>, Option<Handshakes>)> {
     let mut rows = Vec::new();
+    let mut handshakes = None;
     let wanted = |row: &&Row| {
         args.only
             .as_ref()
             .is_none_or(|only| row.name.contains(only))
     };
     for row in ROWS.iter().filter(wanted) {
-        let mut runs: BTreeMap<&'static str, Vec<Measured>> = BTreeMap::new();
-        // Rounds alternate between targets, so that a slow moment of the machine hits all.
-        for _ in 0..args.rounds {
-            for lane in lanes {
-                let callers = match row.over {
-                    Over::Http => &lane.http,
-                    Over::Stdio => &lane.stdio,
-                };
-                if callers.is_empty() {
-                    continue;
-                }
-                let measured = load::run(&Plan {
-                    scenario: row.scenario,
-                    callers: callers.iter().cycle().take(row.sessions).cloned().collect(),
-                    warm: Duration::from_millis(args.window / 4),
-                    window: Duration::from_millis(args.window),
-                    watch: lane.watch.clone(),
-                    list: Some(Arc::clone(list)),
-                })
-                .await?;
-                runs.entry(lane.name).or_default().push(measured);
-            }
+        let greeted = || anyhow::Ok(count(&stats(&stubs.legacy)?, "initialize"));
+        let before = greeted()?;
+        let medians = measure_row(args, row, lanes, stubs.behind(row.over), list).await?;
+        if row.over == Over::Bridged {
+            let callers = lanes.iter().map(|lane| lane.callers(row.over).len());
+            handshakes = Some(Handshakes {
+                seen: greeted()? - before,
+                allowed: callers
+                    .map(|callers| callers.min(row.sessions) as u64)
+                    .sum(),
+            });
         }
-        let medians: Medians = runs
-            .into_iter()
-            .map(|(name, runs)| (name, report::median(&runs)))
-            .collect();
         report::progress(row, &medians)?;
         rows.push((*row, medians));
     }
-    Ok(rows)
+    Ok((rows, handshakes))
+}
+
+async fn measure_row(
+    args: &BenchArgs,
+    row: &Row,
+    lanes: &[Lane],
+    stub: &Stub,
+    list: &Arc<str>,
+) -> anyhow::Result<Medians> {
+    let mut runs: BTreeMap<&'static str, Vec<Measured>> = BTreeMap::new();
+    // Rounds alternate between targets, so that a slow moment of the machine hits all.
+    for _ in 0..args.rounds {
+        for lane in lanes {
+            let callers = lane.callers(row.over);
+            if callers.is_empty() {
+                continue;
+            }
+            let own = lane.pid.map(|pid| (report::SELF.to_owned(), pid));
+            let upstream = (report::UPSTREAM.to_owned(), stub.process.pid());
+            let measured = load::run(&Plan {
+                scenario: row.scenario,
+                callers: callers.iter().cycle().take(row.sessions).cloned().collect(),
+                warm: Duration::from_millis(args.window / 4),
+                window: Duration::from_millis(args.window),
+                watch: own.into_iter().chain([upstream]).collect(),
+                list: Some(Arc::clone(list)),
+            })
+            .await?;
+            runs.entry(lane.name).or_default().push(measured);
+        }
+    }
+    let median = |(name, runs): (_, Vec<_>)| (name, report::median(&runs));
+    Ok(runs.into_iter().map(median).collect())
+}
+
+/// A lane that nobody has to be known on.
+fn plain(name: &'static str, http: &Target, modern: &Target, pid: Option<u32>) -> Lane {
+    Lane {
+        name,
+        http: vec![Caller::anonymous(http.clone())],
+        modern: vec![Caller::anonymous(modern.clone())],
+        stdio: Vec::new(),
+        pid,
+        bridges: false,
+    }
 }
 
 fn lane(name: &'static str, place: &Place, gateway: &Gateway) -> anyhow::Result<Lane> {
@@ -303,8 +287,10 @@ fn lane(name: &'static str, place: &Place, gateway: &Gateway) -> anyhow::Result<
     Ok(Lane {
         name,
         http: callers("http")?,
+        modern: callers("modern")?,
         stdio: callers("stdio")?,
-        watch: vec![(report::SELF.to_owned(), gateway.process.pid())],
+        pid: Some(gateway.process.pid()),
+        bridges: true,
     })
 }
 

@@ -1,4 +1,4 @@
-//! An MCP client session (revision 2025-11-25) on one connection.
+//! An MCP client on one connection: a session of 2025-11-25, or whatever `modern.rs` makes of it.
 
 use std::fmt::Write as _;
 use std::io;
@@ -59,6 +59,8 @@ pub(crate) struct Client {
     pub(crate) wire: Wire,
     pub(crate) caller: Caller,
     session: Option<String>,
+    /// Head lines of the modern era.
+    modern: String,
     /// Head lines common to all requests, without the request line.
     common: String,
     request: String,
@@ -84,6 +86,7 @@ impl Client {
             wire,
             caller,
             session: None,
+            modern: String::new(),
             common: String::new(),
             request: String::new(),
             next_id: 1,
@@ -120,6 +123,13 @@ impl Client {
             self.common.push_str("\r\n");
             self.common.push_str(REVISION);
         }
+        self.common.push_str(&self.modern);
+    }
+
+    /// From now on every request has these head lines, and no session.
+    pub(crate) fn speak_modern(&mut self, lines: String) {
+        self.modern = lines;
+        self.set_session(None);
     }
 
     /// `initialize` and `notifications/initialized`.

@@ -1,22 +1,57 @@
-//! The gauges of a gateway, read from its admin listener.
+//! What a gateway and a stub upstream say of themselves.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use serde_json::Value;
 
-/// Every gauge with its value; those with labels are added up.
+use crate::client::Target;
+use crate::place::Stub;
+
+/// Every gauge of a gateway with its value, from its admin listener; those with labels are added
+/// up.
 pub(crate) fn gauges(admin: SocketAddr) -> anyhow::Result<Vec<(String, f64)>> {
-    let mut socket = TcpStream::connect(admin).context("no admin listener")?;
+    Ok(parse(&get(admin, "/metrics")?))
+}
+
+/// One gauge of a gateway; zero until it was first set.
+pub(crate) fn gauge(admin: SocketAddr, name: &str) -> anyhow::Result<f64> {
+    let all = gauges(admin)?;
+    let found = all.iter().find(|(known, _)| known == name);
+    Ok(found.map_or(0.0, |(_, value)| *value))
+}
+
+/// Everything that a stub has received so far.
+pub(crate) fn stats(stub: &Stub) -> anyhow::Result<Value> {
+    let response = get(Target::parse(&stub.url)?.addr, "/stats")?;
+    let (_, body) = response.split_once("\r\n\r\n").context("no body")?;
+    serde_json::from_str(body).context("the stub's statistics are no JSON")
+}
+
+/// How often a stub has counted `what`.
+pub(crate) fn count(stats: &Value, what: &str) -> u64 {
+    stats.get("counts").map_or(0, |counts| now(counts, what))
+}
+
+/// How many of `what` a stub has now: `running` calls, `sessions`.
+pub(crate) fn now(stats: &Value, what: &str) -> u64 {
+    let number = stats.get(what).and_then(Value::as_u64);
+    number.unwrap_or_default()
+}
+
+/// The whole response to a GET.
+fn get(addr: SocketAddr, path: &str) -> anyhow::Result<String> {
+    let mut socket = TcpStream::connect(addr).context("nobody listens")?;
     socket.set_read_timeout(Some(Duration::from_secs(10)))?;
     write!(
         socket,
-        "GET /metrics HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: {addr}\r\nConnection: close\r\n\r\n"
     )?;
     let mut text = String::new();
     socket.read_to_string(&mut text)?;
-    Ok(parse(&text))
+    Ok(text)
 }
 
 fn parse(text: &str) -> Vec<(String, f64)> {

@@ -108,7 +108,7 @@ pub(crate) async fn run(args: LifecycleArgs) -> anyhow::Result<bool> {
 }
 
 /// Nothing may be left: no child, no zombie, no entry that a gauge counts.
-fn look(outcome: &mut Outcome, mark: &str, gateway: &Gateway) -> anyhow::Result<()> {
+pub(crate) fn look(outcome: &mut Outcome, mark: &str, gateway: &Gateway) -> anyhow::Result<()> {
     let children = with_argument(mark);
     outcome.check(children.is_empty(), || {
         format!("children are left: {children:?}")
@@ -128,7 +128,7 @@ fn look(outcome: &mut Outcome, mark: &str, gateway: &Gateway) -> anyhow::Result<
     }
     for (name, value) in gauges(gateway.admin)? {
         outcome.fact(&name, value);
-        let counted = ["_open", "_running", "_kept"]
+        let counted = ["_open", "_running", "_kept", "_parked"]
             .iter()
             .any(|end| name.ends_with(end));
         // Our own connection to the admin listener may be counted.

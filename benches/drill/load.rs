@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::client::{Caller, Client, request_text, result_slice};
+use crate::modern::{self, CallResult};
 use crate::sse::Decoder;
 use crate::watch::Cpu;
 use crate::wire::{invalid, limited};
@@ -26,6 +27,8 @@ const MAX_PROBLEMS: usize = 5;
 pub(crate) enum Scenario {
     /// `tools/call` of an echo of 1 KB.
     Call,
+    /// The same in the modern era, without a session.
+    ModernCall,
     /// `tools/list` of 100 tools.
     List,
     /// `initialize`, `notifications/initialized`, DELETE.
@@ -176,7 +179,9 @@ impl Session {
 
     async fn work(&mut self) -> io::Result<()> {
         let mut client = Client::connect(self.caller.clone()).await?;
-        if self.scenario != Scenario::OpenClose {
+        if self.scenario == Scenario::ModernCall {
+            client.speak_modern(modern::head_lines("echo"));
+        } else if self.keeps_session() {
             client.open().await?;
         }
         self.tally.open.fetch_add(1, Ordering::Relaxed);
@@ -190,7 +195,7 @@ impl Session {
                 latencies.push(u64::try_from(micros).unwrap_or(u64::MAX));
             }
         }
-        if self.scenario != Scenario::OpenClose {
+        if self.keeps_session() {
             client.close().await?;
         }
         let mut all = self
@@ -202,9 +207,14 @@ impl Session {
         Ok(())
     }
 
+    fn keeps_session(&self) -> bool {
+        !matches!(self.scenario, Scenario::OpenClose | Scenario::ModernCall)
+    }
+
     async fn step(&mut self, client: &mut Client) -> io::Result<()> {
         match self.scenario {
             Scenario::Call => self.call(client).await,
+            Scenario::ModernCall => self.modern_call(client).await,
             Scenario::List => self.list(client).await,
             Scenario::Notices => self.notices(client, 0).await,
             Scenario::NoticesApart => self.notices(client, 1).await,
@@ -218,8 +228,7 @@ impl Session {
     /// An echo whose text differs each time.
     async fn call(&mut self, client: &mut Client) -> io::Result<()> {
         let id = client.take_id();
-        let mut text = format!("{}-{id}-", self.number);
-        text.extend(std::iter::repeat_n('x', TEXT.saturating_sub(text.len())));
+        let text = self.text(id);
         self.body.clear();
         let written = write!(
             self.body,
@@ -240,6 +249,30 @@ impl Session {
         } else {
             Err(invalid("call: another text"))
         }
+    }
+
+    /// The same in the modern era: a modern stub echoes its arguments, a legacy one their text.
+    async fn modern_call(&mut self, client: &mut Client) -> io::Result<()> {
+        let id = client.take_id();
+        let text = self.text(id);
+        let arguments = format!(r#"{{"text":"{text}"}}"#);
+        modern::write_call(&mut self.body, id, "echo", &arguments, "{}")?;
+        let head = client.post(&self.body).await?;
+        let reply = client.wire.rest().await?;
+        if head.status != 200 {
+            return Err(io::Error::other(format!("modern call got {}", head.status)));
+        }
+        let result: CallResult<'_> = serde_json::from_str(result_slice(&reply, id)?.get())?;
+        match result.text() {
+            Some(got) if got == arguments || got == text => Ok(()),
+            _ => Err(invalid("modern call: another text")),
+        }
+    }
+
+    fn text(&self, id: u64) -> String {
+        let mut text = format!("{}-{id}-", self.number);
+        text.extend(std::iter::repeat_n('x', TEXT.saturating_sub(text.len())));
+        text
     }
 
     async fn list(&mut self, client: &mut Client) -> io::Result<()> {

@@ -17,10 +17,13 @@ mod kills;
 mod lifecycle;
 mod load;
 mod memory;
+mod modern;
 mod outcome;
+mod parked;
 mod place;
 mod report;
 mod resumption;
+mod rows;
 mod sse;
 mod watch;
 mod wire;
@@ -49,6 +52,8 @@ enum Command {
     Kills(kills::KillsArgs),
     /// SIGTERM under load.
     Drain(drain::DrainArgs),
+    /// Calls that ask and are never answered: bounded while they wait, nothing left at the deadline.
+    Parked(parked::ParkedArgs),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -64,6 +69,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Command::Lifecycle(args) => lifecycle::run(args).await,
             Command::Kills(args) => kills::run(args).await,
             Command::Drain(args) => drain::run(args).await,
+            Command::Parked(args) => parked::run(args).await,
         }
     })?;
     Ok(if passed {

@@ -1,5 +1,6 @@
 //! Processes for one run: stub upstream, nginx, gateway; all on loopback, all ended with the run.
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -140,7 +141,8 @@ impl Stub {
             .args(["http", "--until-eof"])
             .args(options)
             .stdout(Stdio::piped());
-        let mut process = place.run("stub", &mut command)?;
+        let name = ["stub", &options.concat()].concat();
+        let mut process = place.run(&name, &mut command)?;
         let stdout = process.child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
@@ -159,27 +161,36 @@ impl Stub {
 pub(crate) struct Nginx {
     _master: Running,
     pub(crate) worker: u32,
-    pub(crate) url: String,
+    /// In the order of its upstreams.
+    urls: Vec<String>,
     /// Takes telemetry and forgets it.
     pub(crate) sink: String,
 }
 
 impl Nginx {
-    pub(crate) fn start(place: &Place, upstream: &Target) -> anyhow::Result<Self> {
-        let (addr, sink) = (free_addr()?, free_addr()?);
+    pub(crate) fn start(place: &Place, upstreams: &[&Target]) -> anyhow::Result<Self> {
+        let sink = free_addr()?;
         let dir = place.dir.display();
+        let (mut servers, mut urls) = (String::new(), Vec::new());
+        for (number, upstream) in upstreams.iter().enumerate() {
+            let addr = free_addr()?;
+            urls.push(format!("http://{addr}{}", upstream.path));
+            write!(
+                servers,
+                "  upstream stub{number} {{ server {}; keepalive 1024; keepalive_requests 1000000000; }}\n  \
+                 server {{\n    listen {addr};\n    location / {{\n      proxy_pass http://stub{number};\n      \
+                 proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_buffering off;\n    }}\n  }}\n",
+                upstream.addr
+            )?;
+        }
         let config = format!(
             "user root; worker_processes 1; daemon off; pid {dir}/nginx.pid;\n\
              error_log {dir}/nginx-error.log warn;\n\
              events {{ worker_connections 8192; }}\n\
              http {{\n  access_log off; client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy;\n  \
              fastcgi_temp_path {dir}/f; uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;\n  \
-             keepalive_requests 1000000000;\n  \
-             upstream stub {{ server {}; keepalive 1024; keepalive_requests 1000000000; }}\n  \
-             server {{\n    listen {addr};\n    location / {{\n      proxy_pass http://stub;\n      \
-             proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_buffering off;\n    }}\n  }}\n  \
-             server {{ listen {sink}; location / {{ return 200; }} }}\n}}\n",
-            upstream.addr
+             keepalive_requests 1000000000;\n{servers}  \
+             server {{ listen {sink}; location / {{ return 200; }} }}\n}}\n"
         );
         let file = place.dir.join("nginx.conf");
         std::fs::write(&file, config)?;
@@ -191,7 +202,7 @@ impl Nginx {
             .arg(&file)
             .stdout(Stdio::null());
         let mut master = place.run("nginx", &mut command)?;
-        master.until_listening(addr)?;
+        master.until_listening(sink)?;
         let end = Instant::now() + START;
         let worker = loop {
             if let Some(worker) = crate::watch::descendants(master.pid()).pop() {
@@ -202,13 +213,18 @@ impl Nginx {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
-        let url = format!("http://{addr}{}", upstream.path);
         Ok(Self {
             _master: master,
             worker,
-            url,
+            urls,
             sink: format!("http://{sink}"),
         })
+    }
+
+    /// Where the upstream of that number is reached through it.
+    pub(crate) fn url(&self, number: usize) -> anyhow::Result<&str> {
+        let url = self.urls.get(number).context("no such upstream of nginx")?;
+        Ok(url)
     }
 }
 

@@ -7,9 +7,9 @@ use std::time::UNIX_EPOCH;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::bench::{BenchArgs, Budget, Figures, Medians, Over, Row};
+use crate::bench::{BenchArgs, Figures, Handshakes, Medians};
 use crate::load::Measured;
-use crate::memory::Memory;
+use crate::rows::{Budget, Over, Row};
 
 pub(crate) const DIRECT: &str = "direct";
 pub(crate) const NGINX: &str = "nginx";
@@ -66,25 +66,39 @@ fn cpu(medians: &Medians, target: &str) -> Option<f64> {
     medians.get(target)?.cpu_micros.get(SELF).copied()
 }
 
-/// The ratio (or time) that the row's budget is about, for one target.
-fn figure(row: &Row, medians: &Medians, target: &str) -> Option<f64> {
-    let own = cpu(medians, target)?;
+/// How many times nginx a target costs; nothing where nginx cannot be between.
+fn times_nginx(row: &Row, medians: &Medians, target: &str) -> Option<f64> {
     match row.over {
-        Over::Http => Some(own / cpu(medians, NGINX)?),
-        Over::Stdio => Some(own),
+        Over::Http | Over::Modern => Some(cpu(medians, target)? / cpu(medians, NGINX)?),
+        Over::Bridged | Over::Stdio => None,
     }
 }
 
-fn verdict(row: &Row, medians: &Medians) -> Option<bool> {
-    let limit = match row.budget? {
-        Budget::TimesNginx(limit) | Budget::Micros(limit) => limit,
-    };
-    let figures = [ONE, TWO].map(|target| figure(row, medians, target));
-    figures
-        .into_iter()
-        .flatten()
-        .map(|figure| figure <= limit)
-        .reduce(|a, b| a && b)
+impl Figures {
+    /// The ratio or time that the row's budget is about, for one target.
+    fn figure(&self, row: &Row, medians: &Medians, target: &str) -> Option<f64> {
+        let own = cpu(medians, target)?;
+        match row.budget {
+            None | Some(Budget::TimesNginx(_)) => times_nginx(row, medians, target),
+            Some(Budget::Micros(_)) => Some(own),
+            Some(Budget::TimesRow(_, other)) => {
+                let (_, other) = self.rows.iter().find(|(row, _)| row.name == other)?;
+                Some(own / cpu(other, target)?)
+            }
+        }
+    }
+
+    fn verdict(&self, row: &Row, medians: &Medians) -> Option<bool> {
+        let limit = match row.budget? {
+            Budget::TimesNginx(limit) | Budget::TimesRow(limit, _) | Budget::Micros(limit) => limit,
+        };
+        let figures = [ONE, TWO].map(|target| self.figure(row, medians, target));
+        figures
+            .into_iter()
+            .flatten()
+            .map(|figure| figure <= limit)
+            .reduce(|a, b| a && b)
+    }
 }
 
 /// One single figure and its budget.
@@ -96,7 +110,7 @@ struct Single {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-fn singles(memory: Option<&Memory>, start_millis: Option<f64>) -> Vec<Single> {
+fn singles(figures: &Figures) -> Vec<Single> {
     let mut singles = Vec::new();
     let mut add = |name, value, unit, limit| {
         singles.push(Single {
@@ -107,7 +121,15 @@ fn singles(memory: Option<&Memory>, start_millis: Option<f64>) -> Vec<Single> {
         });
     };
     let mib = |kib: u64| kib as f64 / 1024.0;
-    if let Some(memory) = memory {
+    if let Some(Handshakes { seen, allowed }) = figures.handshakes {
+        add(
+            "opened at the legacy upstream for all those modern calls",
+            seen as f64,
+            "sessions",
+            Some(allowed as f64),
+        );
+    }
+    if let Some(memory) = &figures.memory {
         add("resident after start", mib(memory.after_start), "MiB", None);
         add(
             "resident after the first call",
@@ -140,7 +162,7 @@ fn singles(memory: Option<&Memory>, start_millis: Option<f64>) -> Vec<Single> {
             Some(40.0),
         );
     }
-    if let Some(millis) = start_millis {
+    if let Some(millis) = figures.start_millis {
         add("start to first answer", millis, "ms", Some(60.0));
     }
     singles
@@ -148,7 +170,7 @@ fn singles(memory: Option<&Memory>, start_millis: Option<f64>) -> Vec<Single> {
 
 /// Writes both forms; true when no budget is missed and nothing failed.
 pub(crate) fn write(args: &BenchArgs, figures: &Figures) -> anyhow::Result<bool> {
-    let singles = singles(figures.memory.as_ref(), figures.start_millis);
+    let singles = singles(figures);
     let failures: u64 = figures
         .rows
         .iter()
@@ -158,7 +180,7 @@ pub(crate) fn write(args: &BenchArgs, figures: &Figures) -> anyhow::Result<bool>
     let rows_pass = figures
         .rows
         .iter()
-        .all(|(row, medians)| verdict(row, medians) != Some(false));
+        .all(|(row, medians)| figures.verdict(row, medians) != Some(false));
     let singles_pass = singles
         .iter()
         .all(|s| s.limit.is_none_or(|limit| s.value <= limit));
@@ -202,7 +224,7 @@ fn markdown(
          | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for (row, medians) in &figures.rows {
-        out.push_str(&table_line(row, medians));
+        out.push_str(&table_line(figures, row, medians));
     }
     if !singles.is_empty() {
         out.push_str("\n| what | figure | budget | verdict |\n| --- | --- | --- | --- |\n");
@@ -224,17 +246,17 @@ fn markdown(
     Ok(out)
 }
 
-fn table_line(row: &Row, medians: &Medians) -> String {
+fn table_line(figures: &Figures, row: &Row, medians: &Medians) -> String {
     let micros =
         |target| cpu(medians, target).map_or_else(|| "–".to_owned(), |cpu| format!("{cpu:.1}"));
-    let ratio = |target| match row.over {
-        Over::Http => {
-            figure(row, medians, target).map_or_else(|| "–".to_owned(), |r| format!("{r:.2}"))
-        }
-        Over::Stdio => "–".to_owned(),
-    };
+    let shown = |ratio: Option<f64>| ratio.map_or_else(|| "–".to_owned(), |r| format!("{r:.2}"));
+    let ratio = |target| shown(times_nginx(row, medians, target));
     let budget = match row.budget {
         Some(Budget::TimesNginx(limit)) => format!("≤ {limit} ×"),
+        Some(Budget::TimesRow(limit, other)) => {
+            let is = [ONE, TWO].map(|target| shown(figures.figure(row, medians, target)));
+            format!("≤ {limit} × \"{other}\": {}", is.join(" / "))
+        }
         Some(Budget::Micros(limit)) => format!("≤ {limit} µs"),
         None => "–".to_owned(),
     };
@@ -258,7 +280,7 @@ fn table_line(row: &Row, medians: &Medians) -> String {
         micros(TWO),
         ratio(ONE),
         ratio(TWO),
-        word(verdict(row, medians)),
+        word(figures.verdict(row, medians)),
         rates.join(", "),
         p99.join(" / "),
     )
@@ -279,8 +301,8 @@ fn as_json(figures: &Figures, singles: &[Single]) -> Value {
             .collect();
         json!({
             "name": row.name, "sessions": row.sessions, "targets": targets,
-            "figure": [figure(row, medians, ONE), figure(row, medians, TWO)],
-            "pass": verdict(row, medians),
+            "figure": [figures.figure(row, medians, ONE), figures.figure(row, medians, TWO)],
+            "pass": figures.verdict(row, medians),
         })
     });
     let singles = singles.iter().map(|single| {
@@ -331,5 +353,7 @@ through the gateway with one and with two worker threads, in alternating rounds 
 The gateway verifies a JWT per request, decides by policy, counts metrics, exports sampled traces and writes its access log.
 Figures are microseconds of CPU time of the process itself (`/proc/<pid>/task/*/schedstat`) per verified reply:
 every reply's id and content is checked. Compare ratios, not absolute times: they travel between machines.
+Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
+not open a session each: one for every caller and gateway is enough, and the stub counts them.
 
 ";

@@ -144,6 +144,11 @@ async fn post(world: &Arc<World>, request: Request<Incoming>) -> Response<Body> 
         return refused(StatusCode::BAD_REQUEST, "unreadable body");
     };
     let body = body.to_bytes();
+    if world.options.era != Era::Legacy
+        && let Some(reply) = modern::echo(world, &head.headers, &body)
+    {
+        return json_body(StatusCode::OK, reply);
+    }
     if (world.options.era != Era::Legacy || world.options.probe.is_some())
         && let Ok(value) = serde_json::from_slice::<Value>(&body)
         && let Some(response) = modern_post(world, value, pairs(&head.headers)).await

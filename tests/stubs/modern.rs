@@ -10,6 +10,7 @@ mod ask;
 mod check;
 mod listen;
 mod piped;
+mod quick;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 pub(crate) use check::check;
 pub(crate) use piped::piped;
+pub(crate) use quick::echo;
 
 use crate::catalog::List;
 use crate::methods;
