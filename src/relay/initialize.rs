@@ -8,12 +8,12 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::route::invalid;
-use super::{Failure, Relay, merge};
-use crate::call::{ClientCapabilities, Declared, Principal, Reply};
+use super::{Failure, Relay, effective, merge};
+use crate::call::{Declared, Principal, Reply};
 use crate::config::Isolation;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
-use crate::protocol::{Era, Message, Revision, json};
+use crate::protocol::{Era, Message, Revision};
 use crate::session::{Delivery, NewSession, Refused, Session};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::knowledge::Key;
@@ -53,7 +53,7 @@ impl Relay {
             principal,
             endpoint,
             revision,
-            capabilities: effective(capabilities, revision),
+            capabilities: effective::capabilities(capabilities, revision),
             client_info: Bytes::copy_from_slice(client_info.as_bytes()),
             delivery,
         };
@@ -138,26 +138,6 @@ impl Relay {
             owner: by_owner.then(|| session.owner()),
         }
     }
-}
-
-/// What the client can really be asked through us: tasks of the experimental design are not
-/// carried, and those of the extension only for modern clients (BRIDGING §1.2, §3.8).
-pub(super) fn effective(declared: &str, revision: Revision) -> ClientCapabilities {
-    let Ok(members) = json::members(declared) else {
-        return ClientCapabilities::none();
-    };
-    let kept: Vec<String> = members
-        .iter()
-        .filter(|(name, _)| name != "tasks")
-        .map(|(name, value)| match &**name {
-            "extensions" if revision.era() == Era::Legacy => format!(
-                "\"extensions\":{}",
-                merge::capabilities::without_tasks(value)
-            ),
-            name => format!("{}:{value}", json::quote(name)),
-        })
-        .collect();
-    ClientCapabilities::read(Bytes::from(format!("{{{}}}", kept.join(","))))
 }
 
 pub(super) fn refused(refused: Refused) -> Fault {

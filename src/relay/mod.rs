@@ -7,6 +7,7 @@
 mod bring_back;
 mod catalog;
 mod discover;
+mod effective;
 mod initialize;
 mod intake;
 mod kept;

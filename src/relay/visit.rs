@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::initialize::{effective, refused};
+use super::initialize::refused;
 use super::route::{Route, unknown_method};
-use super::{Failure, Relay};
+use super::{Failure, Relay, effective};
 use crate::call::{Call, ClientCapabilities, Declared, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
@@ -33,7 +33,7 @@ impl Relay {
             principal: Arc::clone(principal),
             endpoint: Arc::clone(endpoint),
             revision: Revision::V2026_07_28,
-            capabilities: effective(capabilities, Revision::V2026_07_28),
+            capabilities: effective::capabilities(capabilities, Revision::V2026_07_28),
             client_info: OWN_INFO,
         };
         self.parts.sessions.visit(new).map_err(refused)
@@ -49,7 +49,7 @@ impl Relay {
     /// What a client that declares `declared` can be asked through us.
     #[must_use]
     pub fn effective(&self, declared: &str) -> ClientCapabilities {
-        effective(declared, Revision::V2026_07_28)
+        effective::capabilities(declared, Revision::V2026_07_28)
     }
 
     /// Decides about a request as [`Relay::handle`] does, without sending it: for one that goes on

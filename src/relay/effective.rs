@@ -1,0 +1,97 @@
+//! What a client can really be asked through us. Spec: BRIDGING §1.2, §3.8, §6.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use super::merge;
+use crate::call::ClientCapabilities;
+use crate::protocol::{Era, Revision, json};
+
+/// Of what a client of `revision` declares, what that revision can express and we carry: upstreams
+/// are told of nothing else, so that they do without it instead of asking in vain.
+pub(super) fn capabilities(declared: &str, revision: Revision) -> ClientCapabilities {
+    let Ok(members) = json::members(declared) else {
+        return ClientCapabilities::none();
+    };
+    let kept: Vec<String> = members
+        .iter()
+        .filter_map(|(name, value)| {
+            let value = carried(name, value, revision)?;
+            Some(format!("{}:{value}", json::quote(name)))
+        })
+        .collect();
+    ClientCapabilities::read(Bytes::from(format!("{{{}}}", kept.join(","))))
+}
+
+fn carried<'a>(name: &str, value: &'a str, revision: Revision) -> Option<Cow<'a, str>> {
+    match name {
+        // Tasks of the experimental design are not carried, those of the extension only for modern
+        // clients.
+        "tasks" => None,
+        "extensions" if revision.era() == Era::Legacy => {
+            Some(merge::capabilities::without_tasks(value).into())
+        }
+        "elicitation" if !revision.has_elicitation() => None,
+        // Forms have no name yet, and visits do not exist.
+        "elicitation" if !revision.has_url_elicitation() => {
+            let only_visits =
+                json::member(value, "url").is_some() && json::member(value, "form").is_none();
+            (!only_visits).then(|| plain(value))
+        }
+        "sampling" if !revision.has_sampling_tools() => Some(plain(value)),
+        _ => Some(value.into()),
+    }
+}
+
+/// The capability without what later revisions put into it.
+fn plain(value: &str) -> Cow<'_, str> {
+    if value.starts_with('{') {
+        Cow::Borrowed("{}")
+    } else {
+        Cow::Borrowed(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    // Spec: SPEC C-70, C-80, K-15: what each revision knows.
+    #[rstest]
+    #[case(Revision::V2025_03_26, r#"{"roots":{},"sampling":{}}"#)]
+    #[case(
+        Revision::V2025_06_18,
+        r#"{"roots":{},"sampling":{},"elicitation":{}}"#
+    )]
+    #[case(
+        Revision::V2025_11_25,
+        r#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#
+    )]
+    #[case(
+        Revision::V2026_07_28,
+        r#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}}}"#
+    )]
+    fn a_client_is_asked_for_what_its_revision_knows(
+        #[case] revision: Revision,
+        #[case] told: &str,
+    ) {
+        let declared =
+            r#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}},"tasks":{}}"#;
+        assert_eq!(
+            capabilities(declared, revision).raw().as_ref(),
+            told.as_bytes()
+        );
+    }
+
+    #[test]
+    fn a_client_that_only_visits_cannot_be_asked_where_visits_do_not_exist() {
+        let declared = r#"{"elicitation":{"url":{}}}"#;
+        let old = capabilities(declared, Revision::V2025_06_18);
+        assert!(!old.allows_any("elicitation/create"));
+        let new = capabilities(declared, Revision::V2025_11_25);
+        assert!(new.allows("elicitation/create", true));
+    }
+}
