@@ -13,6 +13,7 @@ mod question;
 mod rounds;
 mod schemas;
 mod send;
+mod visits;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

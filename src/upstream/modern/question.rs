@@ -103,18 +103,19 @@ impl Entry {
         }
     }
 
-    fn is_url(&self) -> bool {
+    pub(super) fn is_url(&self) -> bool {
         self.is_elicitation() && self.param("mode") == Some("\"url\"")
     }
 
-    fn param(&self, name: &str) -> Option<&str> {
+    /// JSON text of a parameter.
+    pub(super) fn param(&self, name: &str) -> Option<&str> {
         let members = json::members(self.params.as_deref()?).ok()?;
         let mut members = members.into_iter();
         members.find(|(known, _)| known == name).map(|(_, v)| v)
     }
 
     /// The parameters with one more member, or without one.
-    fn with(&self, name: &str, value: Option<&str>) -> Option<String> {
+    pub(super) fn with(&self, name: &str, value: Option<&str>) -> Option<String> {
         let text = self.params.as_deref()?;
         let Ok(members) = json::members(text) else {
             return Some(text.to_owned());

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::envelope::Inputs;
 use super::question::{self, Entry};
+use super::visits::Visits;
 use super::{ModernLink, Trip};
 use crate::call::{Answer, Asked, CarriedState, Reply, Resumption, Round};
 use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
@@ -48,6 +49,7 @@ impl ModernLink {
             None => unprompted(trip),
         };
         let mut pace = PACE_FIRST;
+        let mut visits = Visits::default();
         for _ in 0..=MAX_ROUNDS {
             let reply = self.send(trip, &inputs).await?;
             if reply.error_code() == Some(MISSING_CLIENT_CAPABILITY) {
@@ -71,7 +73,10 @@ impl ModernLink {
                 };
                 continue;
             }
-            match self.ask(trip, entries, state).await? {
+            if let Some(reply) = visits.unfinished(&entries) {
+                return Ok(reply);
+            }
+            match self.ask(trip, entries, state, &mut visits).await? {
                 Next::Again(next) => inputs = next,
                 Next::Over(reply) => return Ok(reply),
             }
@@ -85,6 +90,7 @@ impl ModernLink {
         trip: &Trip<'_>,
         entries: Vec<Entry>,
         state: Option<String>,
+        visits: &mut Visits,
     ) -> Result<Next, LinkError> {
         let link = &trip.call.link;
         // The whole round is checked before anything is asked (BRIDGING §3.2).
@@ -96,11 +102,12 @@ impl ModernLink {
             return self.failed(trip, &why).map(Next::Over);
         }
         let revision = trip.call.revision;
+        let questions: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.key.clone(), entry.question_for(revision)))
+            .collect();
         let round = Round {
-            entries: entries
-                .iter()
-                .map(|entry| (entry.key.clone(), entry.question_for(revision)))
-                .collect(),
+            entries: questions.clone(),
             carry: Some(CarriedState {
                 upstream: Arc::clone(&self.settings.name),
                 state: state.clone().map(Bytes::from),
@@ -116,6 +123,7 @@ impl ModernLink {
             // Nobody answered in time.
             Err(_) => Vec::new(),
         };
+        visits.note(&questions, &answers);
         match responses(&entries, &answers) {
             Ok(responses) => Ok(Next::Again(Inputs {
                 responses: Some(responses),

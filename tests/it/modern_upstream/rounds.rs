@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{behind, user};
 use crate::harness::Session;
+use crate::harness::http::everything;
 use crate::harness::session::{Exchange, text_of};
 
 /// The next question of a call.
@@ -60,6 +61,47 @@ async fn each_kind_of_input_is_asked_for_with_a_request(#[values("stdio", "http"
         question["params"]["elicitationId"].is_string(),
         "{question}"
     );
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.6; SPEC C-83: nobody is sent twice to a page that is not done with.
+#[tokio::test]
+async fn a_visit_that_is_not_over_is_not_asked_for_again() {
+    let (gw, _stub) = behind("http", "").await;
+    let user = user(&gw).await;
+    let (_, mut exchange) = user.start_call("ask_url_still", json!({})).await;
+    let visit = question(&mut exchange).await;
+    user.answer(&visit, json!({"action": "accept"})).await;
+    let (more, reply) = exchange.finish().await;
+    assert!(more.is_empty(), "{more:?}");
+    let error = reply.unwrap_err();
+    assert_eq!(error["code"], -32042, "{error}");
+    let open = &error["data"]["elicitations"][0];
+    for member in ["mode", "url", "message", "elicitationId"] {
+        assert_eq!(open[member], visit["params"][member], "{error}");
+    }
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §6: before 2025-11-25 there are no visits, whatever a client declares.
+#[rstest]
+#[case("2025-06-18", "ask_url", "visit")]
+#[case("2025-03-26", "ask_form", "elicitation")]
+#[tokio::test]
+async fn what_a_revision_cannot_show_is_not_asked_for(
+    #[case] revision: &str,
+    #[case] tool: &str,
+    #[case] missing: &str,
+) {
+    let (gw, _stub) = behind("http", "").await;
+    let user = gw.anonymous();
+    let user = user.open_as("/mcp/stub", revision, everything()).await;
+    let (_, exchange) = user.start_call(tool, json!({})).await;
+    let (before, reply) = exchange.finish().await;
+    assert!(before.is_empty(), "{before:?}");
+    let result = reply.unwrap();
+    assert_eq!(result["isError"], true, "{result}");
+    assert!(text_of(&result).contains(missing), "{result}");
     gw.stop().await;
 }
 

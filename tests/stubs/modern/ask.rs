@@ -18,6 +18,7 @@ const NAMES: &[&str] = &[
     "ask_state",
     "ask_forever",
     "ask_unasked",
+    "ask_url_still",
 ];
 
 /// Those that the legacy list does not have.
@@ -41,6 +42,7 @@ pub(super) fn run(name: &str, params: &Value) -> Outcome {
             Some("wait-2") if answers.is_none() => Outcome::text("waited twice"),
             _ => Outcome::text("wrong state"),
         },
+        "ask_url_still" if answers.is_some() => interim(Some(questions("ask_url")), Some("still")),
         "ask_forever" => interim(None, Some("more")),
         "ask_thrice" => thrice(state, answers),
         // No state is given, so none may come back.
@@ -110,7 +112,7 @@ fn interim(requests: Option<Value>, state: Option<&str>) -> Outcome {
 
 fn questions(name: &str) -> Value {
     match name {
-        "ask_url" => json!({"visit": question("elicitation/create", json!({
+        "ask_url" | "ask_url_still" => json!({"visit": question("elicitation/create", json!({
             "mode": "url", "message": "Please sign in", "url": "https://consent.example/start"}))}),
         "ask_sampling" => json!({"sample": question("sampling/createMessage", json!({
             "messages": [{"role": "user", "content": {"type": "text", "text": "Say hello"}}],

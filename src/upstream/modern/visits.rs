@@ -1,0 +1,74 @@
+//! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a
+//! visit; that it is over shows when the upstream no longer asks for it.
+//! Spec: BRIDGING §3.6; SPEC C-82, C-83.
+
+use super::question::Entry;
+use crate::call::{Answer, Question, Reply};
+use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
+use crate::protocol::json;
+
+/// The visits of one call.
+#[derive(Debug, Default)]
+pub(super) struct Visits(Vec<Visit>);
+
+#[derive(Debug)]
+struct Visit {
+    /// JSON text of the URL.
+    url: String,
+    /// JSON text of the id under which the client knows it.
+    id: String,
+}
+
+impl Visits {
+    /// Notes those of a round that the client agreed to.
+    pub(super) fn note(&mut self, round: &[(String, Question)], answers: &[(String, Answer)]) {
+        for (key, question) in round {
+            let answer = answers.iter().find(|(answered, _)| answered == key);
+            let agreed = answer.is_some_and(|(_, answer)| is_accepted(answer));
+            let params = question.params.as_deref().map(std::str::from_utf8);
+            let Some(Ok(params)) = params.filter(|_| agreed) else {
+                continue;
+            };
+            if let (Some(url), Some(id)) = (
+                json::member(params, "url"),
+                json::member(params, "elicitationId"),
+            ) {
+                self.0.push(Visit {
+                    url: url.to_owned(),
+                    id: id.to_owned(),
+                });
+            }
+        }
+    }
+
+    /// The answer to the call when the upstream still asks for visits that the client has agreed
+    /// to: they are not over, and nobody is asked for them twice.
+    pub(super) fn unfinished(&self, entries: &[Entry]) -> Option<Reply> {
+        let mut open = Vec::new();
+        for entry in entries.iter().filter(|entry| entry.is_url()) {
+            let visit = self
+                .0
+                .iter()
+                .find(|visit| entry.param("url") == Some(visit.url.as_str()));
+            open.extend(visit.and_then(|visit| entry.with("elicitationId", Some(&visit.id))));
+        }
+        if open.is_empty() {
+            return None;
+        }
+        let text = "the visit that the user agreed to is not over: call again when it is";
+        let error = format!(
+            r#"{{"code":{URL_ELICITATION_REQUIRED},"message":{},"data":{{"elicitations":[{}]}}}}"#,
+            json::quote(text),
+            open.join(",")
+        );
+        Some(Reply::Error(error.into()))
+    }
+}
+
+fn is_accepted(answer: &Answer) -> bool {
+    let Answer::Result(result) = answer else {
+        return false;
+    };
+    let text = std::str::from_utf8(result).unwrap_or_default();
+    json::member(text, "action") == Some("\"accept\"")
+}
