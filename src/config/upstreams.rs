@@ -270,8 +270,8 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
     let era_recheck = s
         .key(
             "era_recheck",
-            "With era = \"auto\": how long to believe that it speaks a legacy revision, before asking \
-             again.",
+            "With era = \"auto\": how long to believe that it speaks a legacy revision, or no other than \
+             a modern one, before asking again.",
         )
         .duration("1h");
     let merged = s.key("merged", "Whether it is shown on /mcp.").flag(true);
@@ -340,7 +340,8 @@ fn era(s: &mut Section<'_>) -> Era {
     ];
     s.key(
         "era",
-        "Which protocol it speaks: to be found out, one of the two eras, or exactly this revision.",
+        "Which protocol to speak to it: what it speaks, and each client's own era where it speaks both; \
+         or one era for all clients, or exactly this revision.",
     )
     .choice("auto", &words)
     .unwrap_or(Era::Auto)

@@ -13,7 +13,7 @@ use super::stdio::OpenError;
 use crate::call::{ClientCapabilities, Intake, OwnerKey};
 use crate::config;
 use crate::lifecycle::Tasks;
-use crate::protocol::Revision;
+use crate::protocol::{Era, Revision};
 
 /// How connections of an upstream are made.
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ pub(super) struct Settings {
     pub(super) owner: OwnerKey,
     pub(super) capabilities: ClientCapabilities,
     pub(super) client_info: Bytes,
+    /// The era of the clients behind the link.
+    pub(super) client: Era,
     /// The legacy revision offered in a handshake.
     pub(super) offer: Revision,
     pub(super) intake: Arc<dyn Intake>,

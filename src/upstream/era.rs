@@ -1,5 +1,5 @@
-//! Which era an upstream speaks: found out once for all sessions, believed for a while, and asked
-//! again on evidence. Spec: SPEC U-05…U-09, D-07, D-08; BRIDGING §3.10.
+//! Which eras an upstream speaks: found out once for all sessions, believed for a while, and asked
+//! again on evidence. Spec: SPEC U-05…U-09, D-07, D-08; BRIDGING §3.10; `docs/adr/0008`.
 
 mod link;
 mod probe;
@@ -25,6 +25,8 @@ pub(super) struct EraCell {
     /// How long "legacy" is believed: an upgrade would never show by itself (SPEC U-07).
     recheck: Duration,
     known: Mutex<Option<Known>>,
+    /// Whether it keeps legacy sessions besides speaking the modern era, once a client wanted one.
+    sessions: Mutex<Option<Sessions>>,
     /// One probe at a time.
     probing: tokio::sync::Mutex<()>,
     /// When evidence last made us ask again.
@@ -57,6 +59,14 @@ enum Verdict {
     Modern(Arc<Declared>),
 }
 
+/// What legacy clients get of an upstream of the modern era.
+#[derive(Debug, Clone, Copy)]
+enum Sessions {
+    Kept,
+    /// None, as it turned out at this time.
+    Refused(Instant),
+}
+
 impl EraCell {
     pub(super) fn new(upstream: &config::Upstream) -> Self {
         let pin = match upstream.era {
@@ -73,6 +83,7 @@ impl EraCell {
             pin,
             recheck: upstream.era_recheck,
             known: Mutex::default(),
+            sessions: Mutex::default(),
             probing: tokio::sync::Mutex::default(),
             reconsidered: Mutex::default(),
         }
@@ -93,6 +104,37 @@ impl EraCell {
         let is_stale =
             matches!(known.verdict, Verdict::Legacy) && known.since.elapsed() >= self.recheck;
         (!is_stale).then(|| known.verdict.clone())
+    }
+
+    /// Whether it is believed to keep legacy sessions as well. That it keeps none is believed as long
+    /// as "legacy" is: a change would never show by itself.
+    fn keeps_sessions(&self) -> Option<bool> {
+        match (*lock(&self.sessions))? {
+            Sessions::Kept => Some(true),
+            Sessions::Refused(at) => (at.elapsed() < self.recheck).then_some(false),
+        }
+    }
+
+    /// Remembers whether a legacy client got a session of an upstream of the modern era.
+    fn learn_sessions(&self, kept: bool) {
+        let found = if kept {
+            Sessions::Kept
+        } else {
+            Sessions::Refused(Instant::now())
+        };
+        let before = lock(&self.sessions).replace(found);
+        match (before, kept) {
+            (None | Some(Sessions::Refused(_)), true) => {
+                tracing::info!(upstream = %self.name, "upstream keeps legacy sessions as well");
+            }
+            (None | Some(Sessions::Kept), false) => {
+                tracing::info!(
+                    upstream = %self.name,
+                    "upstream keeps no legacy sessions: clients of both eras get the modern one"
+                );
+            }
+            _ => {}
+        }
     }
 
     /// Whether evidence may make us ask again now. What was found out just now stands.
@@ -119,6 +161,9 @@ impl EraCell {
             verdict: verdict.clone(),
             since,
         });
+        if matches!(verdict, Verdict::Legacy) {
+            *lock(&self.sessions) = None;
+        }
         let before = before.map(|known| known.verdict);
         match (before, verdict) {
             (Some(Verdict::Modern(_)), Verdict::Legacy) => {
@@ -173,6 +218,22 @@ mod tests {
         cell.learn(&modern());
         tokio::time::advance(HOUR * 24).await;
         assert!(matches!(cell.believed(), Some(Verdict::Modern(_))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_is_kept_until_evidence_and_a_refusal_believed_for_a_while() {
+        let cell = cell("auto");
+        cell.learn(&modern());
+        assert_eq!(cell.keeps_sessions(), None);
+        cell.learn_sessions(false);
+        assert_eq!(cell.keeps_sessions(), Some(false));
+        tokio::time::advance(HOUR).await;
+        assert_eq!(cell.keeps_sessions(), None);
+        cell.learn_sessions(true);
+        tokio::time::advance(HOUR * 24).await;
+        assert_eq!(cell.keeps_sessions(), Some(true));
+        cell.learn(&Verdict::Legacy);
+        assert_eq!(cell.keeps_sessions(), None);
     }
 
     #[tokio::test(start_paused = true)]

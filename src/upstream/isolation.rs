@@ -228,6 +228,7 @@ impl Upstreams {
             owner: seat.owner,
             capabilities: seat.capabilities,
             client_info: seat.client_info,
+            client: seat.offer.era(),
             offer: entry.era.offer(seat.offer),
             intake: seat.intake,
             exclusive,

@@ -88,9 +88,35 @@ impl LegacyLink {
             LABELED.upstream_failed.add(&self.settings.name, 1);
             tracing::warn!(upstream = %self.settings.name, error = %error, "upstream not opened");
         })?;
+        self.install(&connection).await?;
+        Ok(connection)
+    }
+
+    /// Opens the first connection of an upstream that may keep no sessions; whether it keeps one:
+    /// over HTTP that takes an id, without which it can neither ask nor announce anything.
+    ///
+    /// # Errors
+    /// [`LinkError`] when it cannot be told.
+    pub(super) async fn open_session(&self) -> Result<bool, LinkError> {
+        match self.fresh().await.map_err(handshake::refused) {
+            Ok(connection) if connection.has_session() => {
+                self.install(&connection).await?;
+                Ok(true)
+            }
+            Ok(connection) => {
+                connection.close().await;
+                Ok(false)
+            }
+            Err(LinkError::Handshake(_) | LinkError::Invalid(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a connection the current one.
+    async fn install(&self, connection: &Arc<Connection>) -> Result<(), LinkError> {
         LABELED.upstream_opened.add(&self.settings.name, 1);
-        self.restore(&connection).await;
-        let previous = lock(&self.current).replace(Arc::clone(&connection));
+        self.restore(connection).await;
+        let previous = lock(&self.current).replace(Arc::clone(connection));
         if let Some(previous) = previous {
             previous.close().await;
         }
@@ -103,7 +129,7 @@ impl LegacyLink {
         self.settings.intake.opened(&self.settings.name, declared);
         connection.listen(self.listening.load(Ordering::Relaxed));
         self.hold();
-        Ok(connection)
+        Ok(())
     }
 
     /// Opens a connection: with the child that was started already, if there is one. One that was

@@ -31,17 +31,20 @@ class Asking {
     this.result = inputRequired({ inputRequests: { answer: inputRequest } });
   }
 }
-/** The answer of an earlier round; to legacy clients the SDK puts the question itself. */
+/** The answer of an earlier round. */
 function answered(ctx, inputRequest) {
   const answer = ctx.mcpReq.inputResponses?.answer;
   if (answer === undefined) throw new Asking(inputRequest);
   return answer;
 }
-/** What the legacy fixtures expect of their SDK. */
-const asker = (ctx) => ({
-  elicitInput: async (params) => answered(ctx, inputRequired.elicit(params)),
-  createMessage: async (params) => answered(ctx, inputRequired.createMessage(params)),
-});
+/** Whom the shared fixtures ask: in a legacy session the server sends its requests itself, as old tools do. */
+const asker = (server, ctx) =>
+  ctx.mcpReq.envelope === undefined
+    ? server
+    : {
+        elicitInput: async (params) => answered(ctx, inputRequired.elicit(params)),
+        createMessage: async (params) => answered(ctx, inputRequired.createMessage(params)),
+      };
 const extra = (ctx) => ({
   requestId: ctx.mcpReq.id,
   _meta: ctx.mcpReq._meta,
@@ -90,7 +93,7 @@ function fixtureServer() {
     }
     if (!Object.hasOwn(TOOLS, name)) return run(asked(request, ctx));
     try {
-      return await run(asker(ctx), args, extra(ctx));
+      return await run(asker(server, ctx), args, extra(ctx));
     } catch (error) {
       if (error instanceof Asking) return error.result;
       throw error;

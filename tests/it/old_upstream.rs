@@ -211,12 +211,13 @@ async fn everything_over_the_old_transport_is_an_upstream() {
 
 // Spec: SPEC U-02: the goodbye came before the call, so that nothing can have run.
 #[rstest]
-#[case(&[])]
-#[case(&["--era", "modern"])]
+#[case("legacy")]
+#[case("modern")]
 #[tokio::test]
-async fn a_socket_that_the_upstream_has_closed_is_replaced(#[case] args: &[&str]) {
-    let stub = HttpStub::start_as("ws", 0, args).await;
-    let gw = Setup::open().http("stub", &stub, "").start().await;
+async fn a_socket_that_the_upstream_has_closed_is_replaced(#[case] era: &str) {
+    let stub = HttpStub::start_as("ws", 0, &["--era", era]).await;
+    let keys = format!("era = {era:?}");
+    let gw = Setup::open().http("stub", &stub, &keys).start().await;
     let user = gw.anonymous().open("/mcp/stub").await;
     for round in 1..=10 {
         assert_eq!(user.text("forget_session", json!({})).await, "forgotten");

@@ -230,7 +230,12 @@ async fn modern_post(
         return Some(empty(StatusCode::ACCEPTED));
     }
     if let Err((status, body)) = modern::check(&message, Some(&headers)) {
-        world.count("refused");
+        let is_handshake = message["method"] == "initialize";
+        world.count(if is_handshake {
+            "refused_handshakes"
+        } else {
+            "refused"
+        });
         return Some(json_body(status_of(status), body));
     }
     if message["params"]["name"] == "hang_up" {

@@ -12,8 +12,8 @@ mod listen;
 mod piped;
 mod quick;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
@@ -50,6 +50,8 @@ pub(crate) struct Modern {
     shifted: AtomicBool,
     probes: AtomicU64,
     calls: AtomicU64,
+    /// Whether the process was opened by a modern request.
+    opened: OnceLock<bool>,
 }
 
 impl Modern {
@@ -62,6 +64,7 @@ impl Modern {
             shifted: AtomicBool::new(false),
             probes: AtomicU64::new(0),
             calls: AtomicU64::new(0),
+            opened: OnceLock::new(),
         }
     }
 
@@ -100,16 +103,42 @@ pub(crate) enum Scripted {
     Answer(u16, String),
 }
 
-/// The scripted answer to `server/discover`, while there is one.
+/// The refusal of a request of the other era than the one that opened the process, where that
+/// decides.
+pub(crate) fn of_the_other_era(world: &World, message: &Value) -> Option<String> {
+    let id = message
+        .get("id")
+        .filter(|_| message["method"].is_string())?;
+    let modern = is_modern(&world.options, message);
+    let decided = world.options.first_decides;
+    if !decided || *world.modern.opened.get_or_init(|| modern) == modern {
+        return None;
+    }
+    world.count("refused");
+    let text = "the process was opened in the other era";
+    Some(error_reply(&id.to_string(), -32022, text))
+}
+
+/// The scripted answer to `server/discover` or `initialize`, while there is one.
 pub(crate) fn scripted(world: &World, message: &Value) -> Option<Scripted> {
-    let script = world.options.probe.as_deref()?;
-    if message["method"] != "server/discover" {
-        return None;
-    }
-    if world.modern.probes.fetch_add(1, Ordering::Relaxed) >= world.options.probe_times {
-        return None;
-    }
-    world.count("scripted_probes");
+    let options = &world.options;
+    let script = match message["method"].as_str()? {
+        "server/discover" => {
+            let script = options.probe.as_deref()?;
+            let before = world.modern.probes.fetch_add(1, Ordering::Relaxed);
+            if before >= options.probe_times {
+                return None;
+            }
+            world.count("scripted_probes");
+            script
+        }
+        "initialize" => {
+            let script = options.handshake.as_deref()?;
+            world.count("scripted_handshakes");
+            script
+        }
+        _ => return None,
+    };
     let (status, body) = script.split_once(' ').unwrap_or((script, ""));
     Some(match status {
         "silent" => Scripted::Silence,

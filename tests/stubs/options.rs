@@ -26,6 +26,12 @@ pub(crate) struct Options {
     /// How often.
     #[arg(long, global = true, value_name = "N", default_value_t = u64::MAX)]
     pub(crate) probe_times: u64,
+    /// How `initialize` is answered, in the same way.
+    #[arg(long, global = true, value_name = "SCRIPT")]
+    pub(crate) handshake: Option<String>,
+    /// stdio: the first request decides which of both eras the process speaks.
+    #[arg(long, global = true)]
+    pub(crate) first_decides: bool,
     /// Speak that revision alone, whatever is offered.
     #[arg(long, global = true)]
     pub(crate) only: bool,

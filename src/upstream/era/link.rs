@@ -1,4 +1,6 @@
-//! A link that finds out on first use which era its upstream speaks.
+//! A link that finds out on first use which era to speak to its upstream.
+
+mod resolve;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,14 +8,12 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use super::probe::{Found, probe};
-use super::{EraCell, Pin, Verdict};
+use super::{EraCell, Verdict};
 use crate::call::{Call, Declared, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::{Era, Message};
-use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::{Settings, Started};
+use crate::upstream::carrier::Settings;
 use crate::upstream::error::LinkError;
 use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
@@ -61,91 +61,6 @@ impl EraLink {
 
     fn current(&self) -> Option<Inner> {
         lock(&self.current).clone()
-    }
-
-    /// The link of the era that the upstream speaks.
-    async fn inner(&self) -> Result<Inner, LinkError> {
-        if let Some(inner) = self.current() {
-            return Ok(inner);
-        }
-        let _resolving = self.resolving.lock().await;
-        match self.current() {
-            Some(inner) => Ok(inner),
-            None => self.resolve(false).await,
-        }
-    }
-
-    /// Makes the link; `afresh` when what is believed was just contradicted.
-    async fn resolve(&self, afresh: bool) -> Result<Inner, LinkError> {
-        if self.ended.load(Ordering::Acquire) {
-            return Err(LinkError::Cancelled);
-        }
-        let inner = match self.cell.pin {
-            Some(Pin::Legacy(_)) => self.legacy(None, false),
-            Some(Pin::Modern) => self.modern(None, None),
-            None => self.detect(afresh).await?,
-        };
-        *lock(&self.current) = Some(inner.clone());
-        // The session ended meanwhile: nobody would ever close it.
-        if self.ended.load(Ordering::Acquire) {
-            self.close_inner().await;
-            return Err(LinkError::Cancelled);
-        }
-        inner.listen(self.listening.load(Ordering::Relaxed));
-        Ok(inner)
-    }
-
-    async fn detect(&self, afresh: bool) -> Result<Inner, LinkError> {
-        let believed = || self.cell.believed().filter(|_| !afresh);
-        if let Some(verdict) = believed() {
-            return Ok(self.of(verdict));
-        }
-        let _probing = self.cell.probing.lock().await;
-        if let Some(verdict) = believed() {
-            return Ok(self.of(verdict));
-        }
-        LABELED.upstream_probed.add(&self.settings.name, 1);
-        let found = probe(&self.settings).await.inspect_err(|error| {
-            LABELED.upstream_failed.add(&self.settings.name, 1);
-            tracing::warn!(
-                upstream = %self.settings.name, error = %error,
-                "what the upstream speaks cannot be found out; `era` can say it"
-            );
-        })?;
-        Ok(match found {
-            Found::Modern(declared, started) => {
-                self.cell.learn(&Verdict::Modern(Arc::clone(&declared)));
-                let inner = self.modern(None, started);
-                if let Inner::Modern(link) = &inner {
-                    link.told(&declared);
-                }
-                inner
-            }
-            Found::Legacy(started) => {
-                self.cell.learn(&Verdict::Legacy);
-                self.legacy(started, false)
-            }
-            Found::Presumed(started) => self.legacy(started, true),
-        })
-    }
-
-    fn of(&self, verdict: Verdict) -> Inner {
-        match verdict {
-            Verdict::Legacy => self.legacy(None, false),
-            Verdict::Modern(declared) => self.modern(Some(declared), None),
-        }
-    }
-
-    fn legacy(&self, started: Option<Started>, presumed: bool) -> Inner {
-        Inner::Legacy {
-            link: LegacyLink::new(Arc::clone(&self.settings), started),
-            presumed: Arc::new(AtomicBool::new(presumed)),
-        }
-    }
-
-    fn modern(&self, known: Option<Arc<Declared>>, started: Option<Started>) -> Inner {
-        let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));
-        Inner::Modern(ModernLink::new(settings, schemas, known, started))
     }
 
     /// What is believed was contradicted by `was`: asks again. A link of the other era, when that

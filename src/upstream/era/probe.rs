@@ -15,8 +15,8 @@ use crate::upstream::http::wire::HttpWire;
 use crate::upstream::legacy::handshake;
 use crate::upstream::modern::discover::{self, Verdict};
 
-/// How long a child may think about a request that it may not know, before it is greeted in the
-/// legacy way as well.
+/// How long a child may think about a request that it may not know, before it is spoken to in
+/// another way.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What a probe found.
@@ -90,10 +90,7 @@ async fn over_pipe(
         let line = match tokio::time::timeout_at(wait, started.lines.next()).await {
             Ok(Some(line)) => line,
             Err(_) if !started.greeted => {
-                let capabilities = settings.capabilities.raw();
-                let info = &settings.client_info;
-                let first = handshake::request(1, settings.offer, capabilities, info);
-                started.greeted = tell(&started, first).await;
+                started.greeted = tell(&started, first(settings)).await;
                 if started.greeted {
                     continue;
                 }
@@ -131,6 +128,43 @@ async fn over_pipe(
             _ => {}
         }
     }
+}
+
+/// Shakes hands on the connection of a probe that was answered in the modern era; the connection,
+/// with the answer.
+///
+/// # Errors
+/// The connection where it refuses the handshake and serves on in the modern era; nothing where it
+/// is gone, or silent.
+pub(super) async fn greet(
+    mut started: Started,
+    settings: &Settings,
+) -> Result<Started, Option<Started>> {
+    if !tell(&started, first(settings)).await {
+        return Err(None);
+    }
+    let end = Instant::now() + PATIENCE;
+    while let Ok(Some(line)) = tokio::time::timeout_at(end, started.lines.next()).await {
+        let Ok(message) = Message::parse(line, settings.message_depth) else {
+            continue;
+        };
+        if message.method().is_some() || message.id() != Some("1") {
+            continue;
+        }
+        if message.result().is_none() {
+            return Err(Some(started));
+        }
+        started.greeted = true;
+        started.answer = Some(message);
+        return Ok(started);
+    }
+    Err(None)
+}
+
+/// The first message of a legacy session, under id 1.
+fn first(settings: &Settings) -> Bytes {
+    let capabilities = settings.capabilities.raw();
+    handshake::request(1, settings.offer, capabilities, &settings.client_info)
 }
 
 async fn tell(started: &Started, message: Bytes) -> bool {

@@ -197,6 +197,14 @@ impl Connection {
         &self.declared
     }
 
+    /// Whether the upstream can tell this connection from others.
+    pub(super) fn has_session(&self) -> bool {
+        match &self.wire {
+            Wire::Duplex(_) => true,
+            Wire::Http(http) => http.has_session(),
+        }
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.forgotten.load(Ordering::Relaxed)
             || match &self.wire {

@@ -80,7 +80,7 @@ impl Connection {
         }
         let pending = lock(&self.pending);
         // A modern client runs calls side by side and must see no message of another one (SPEC M-42).
-        let guesses = self.settings.exclusive && self.settings.offer.era() == Era::Legacy;
+        let guesses = self.settings.exclusive && self.settings.client == Era::Legacy;
         let one = guesses || pending.len() == 1;
         let calls = pending.values().filter(|p| p.link.is_some() && one);
         calls.max_by_key(|p| p.id).map(Arc::clone)

@@ -52,7 +52,7 @@ async fn an_http_upstream_that_knows_no_discovery_is_legacy(#[case] probe: &str)
 #[case(r#"503 {"error":{"code":-32601,"message":"Method not found"}}"#)]
 #[tokio::test]
 async fn what_is_no_evidence_settles_nothing(#[case] probe: &str) {
-    let args = ["--era", "dual", "--probe", probe, "--probe-times", "1"];
+    let args = ["--era", "modern", "--probe", probe, "--probe-times", "1"];
     let stub = HttpStub::start(&args).await;
     let gw = before(&stub, "").await;
     assert!(!works(&gw).await, "nothing is known yet");
@@ -72,13 +72,13 @@ async fn what_is_no_evidence_settles_nothing(#[case] probe: &str) {
 #[case(r#"400 {"error":{"code":-32020,"message":"Header mismatch"}}"#)]
 #[tokio::test]
 async fn a_modern_refusal_is_answered_by_asking_once_more(#[case] probe: &str) {
-    let args = ["--era", "dual", "--probe", probe, "--probe-times", "1"];
+    let args = ["--era", "modern", "--probe", probe, "--probe-times", "1"];
     let stub = HttpStub::start(&args).await;
     let gw = before(&stub, "").await;
     assert_eq!(user(&gw).await.text("echo", json!({})).await, "{}");
     assert_eq!(count(&stub, "initialize").await, 0);
     gw.stop().await;
-    let stub = HttpStub::start(&["--era", "dual", "--probe", probe]).await;
+    let stub = HttpStub::start(&["--era", "modern", "--probe", probe]).await;
     let gw = before(&stub, "").await;
     assert!(!works(&gw).await, "it refuses for ever");
     assert_eq!(count(&stub, "scripted_probes").await, 2);
@@ -117,22 +117,6 @@ async fn the_verdict_is_shared_by_all_sessions() {
         user(&gw).await.text("echo", json!({})).await;
     }
     assert_eq!(count(&stub, "scripted_probes").await, 1);
-    gw.stop().await;
-}
-
-#[rstest]
-#[case("dual", 0)]
-#[case("modern", 0)]
-#[case("legacy", 1)]
-#[tokio::test]
-async fn an_upstream_of_both_eras_is_spoken_to_in_the_modern_one(
-    #[case] era: &str,
-    #[case] handshakes: u64,
-) {
-    let stub = HttpStub::start(&["--era", era]).await;
-    let gw = before(&stub, "").await;
-    user(&gw).await.text("pid", json!({})).await;
-    assert_eq!(count(&stub, "initialize").await, handshakes);
     gw.stop().await;
 }
 

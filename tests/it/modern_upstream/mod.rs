@@ -3,6 +3,7 @@
 
 mod both;
 mod calls;
+mod dual;
 mod era;
 mod notices;
 mod rounds;

@@ -41,6 +41,10 @@ pub(crate) fn piped(
         None => {}
     }
     let key = |id: &Value| format!("{scope}{id}");
+    if let Some(refusal) = super::of_the_other_era(world, &message) {
+        outlet.message(refusal);
+        return true;
+    }
     if message["method"] == "notifications/cancelled" {
         let params = &message["params"];
         let known = world.modern.cancel(&key(&params["requestId"]));

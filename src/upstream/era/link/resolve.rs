@@ -1,0 +1,157 @@
+//! Which era a link is of: the one that its upstream speaks, and where it speaks both the client's
+//! own. Spec: SPEC U-05…U-09; `docs/adr/0008`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{EraLink, Inner};
+use crate::call::Declared;
+use crate::protocol::Era;
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::carrier::{Carrier, Started};
+use crate::upstream::era::probe::{self, Found};
+use crate::upstream::era::{Pin, Verdict};
+use crate::upstream::error::LinkError;
+use crate::upstream::legacy::LegacyLink;
+use crate::upstream::lock;
+use crate::upstream::modern::ModernLink;
+
+impl EraLink {
+    /// The link of the era to speak.
+    pub(super) async fn inner(&self) -> Result<Inner, LinkError> {
+        if let Some(inner) = self.current() {
+            return Ok(inner);
+        }
+        let _resolving = self.resolving.lock().await;
+        match self.current() {
+            Some(inner) => Ok(inner),
+            None => self.resolve(false).await,
+        }
+    }
+
+    /// Makes the link; `afresh` when what is believed was just contradicted.
+    pub(super) async fn resolve(&self, afresh: bool) -> Result<Inner, LinkError> {
+        if self.ended.load(Ordering::Acquire) {
+            return Err(LinkError::Cancelled);
+        }
+        let inner = match self.cell.pin {
+            Some(Pin::Legacy(_)) => self.legacy(None, false),
+            Some(Pin::Modern) => self.modern(None, None),
+            None => self.detect(afresh).await?,
+        };
+        *lock(&self.current) = Some(inner.clone());
+        // The session ended meanwhile: nobody would ever close it.
+        if self.ended.load(Ordering::Acquire) {
+            self.close_inner().await;
+            return Err(LinkError::Cancelled);
+        }
+        inner.listen(self.listening.load(Ordering::Relaxed));
+        Ok(inner)
+    }
+
+    async fn detect(&self, afresh: bool) -> Result<Inner, LinkError> {
+        let decided = || (!afresh).then(|| self.decided()).flatten();
+        if let Some(inner) = decided() {
+            return Ok(inner);
+        }
+        let _probing = self.cell.probing.lock().await;
+        if let Some(inner) = decided() {
+            return Ok(inner);
+        }
+        let (declared, mut started, is_told) = match self.cell.believed().filter(|_| !afresh) {
+            // Only whether it keeps sessions as well is not known.
+            Some(Verdict::Modern(declared)) => (declared, None, false),
+            _ => match self.probe().await? {
+                Found::Modern(declared, started) => (declared, started, true),
+                Found::Legacy(started) => return Ok(self.legacy(started, false)),
+                Found::Presumed(started) => return Ok(self.legacy(started, true)),
+            },
+        };
+        if self.settings.client == Era::Legacy
+            && let Some(session) = self.session(&mut started).await?
+        {
+            return Ok(session);
+        }
+        if !is_told {
+            return Ok(self.modern(Some(declared), started));
+        }
+        let inner = self.modern(None, started);
+        if let Inner::Modern(link) = &inner {
+            link.told(&declared);
+        }
+        Ok(inner)
+    }
+
+    /// The link that follows from what is believed; nothing where something has to be asked.
+    fn decided(&self) -> Option<Inner> {
+        Some(match (self.cell.believed()?, self.settings.client) {
+            (Verdict::Legacy, _) => self.legacy(None, false),
+            (Verdict::Modern(_), Era::Legacy) if self.cell.keeps_sessions()? => {
+                self.legacy(None, false)
+            }
+            (Verdict::Modern(declared), _) => self.modern(Some(declared), None),
+        })
+    }
+
+    async fn probe(&self) -> Result<Found, LinkError> {
+        LABELED.upstream_probed.add(&self.settings.name, 1);
+        let found = probe::probe(&self.settings).await.inspect_err(|error| {
+            LABELED.upstream_failed.add(&self.settings.name, 1);
+            tracing::warn!(
+                upstream = %self.settings.name, error = %error,
+                "what the upstream speaks cannot be found out; `era` can say it"
+            );
+        })?;
+        match &found {
+            Found::Modern(declared, _) => {
+                self.cell.learn(&Verdict::Modern(Arc::clone(declared)));
+            }
+            Found::Legacy(_) => self.cell.learn(&Verdict::Legacy),
+            Found::Presumed(_) => {}
+        }
+        Ok(found)
+    }
+
+    /// A legacy session of an upstream that speaks the modern era; nothing where it keeps none.
+    /// `started` is the connection of its probe, which stays there unless it carries the session.
+    async fn session(&self, started: &mut Option<Started>) -> Result<Option<Inner>, LinkError> {
+        // Some servers shake hands on the connection of the probe, others on a fresh one only.
+        let mut greeted = None;
+        if let Some(probed) = started.take() {
+            match probe::greet(probed, &self.settings).await {
+                Ok(answered) => greeted = Some(answered),
+                Err(refused) => *started = refused,
+            }
+        }
+        let link = LegacyLink::new(Arc::clone(&self.settings), greeted);
+        let is_kept = match link.open_session().await {
+            Ok(is_kept) => is_kept,
+            // One that dies of a handshake, or says nothing to it, keeps no sessions.
+            Err(LinkError::Lost { .. } | LinkError::Timeout) if self.is_piped() => false,
+            // An outage of one era: the other one serves, and the next session tries again.
+            Err(LinkError::Status(500..)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.cell.learn_sessions(is_kept);
+        Ok(is_kept.then(|| Inner::Legacy {
+            link,
+            presumed: Arc::default(),
+        }))
+    }
+
+    fn is_piped(&self) -> bool {
+        matches!(self.settings.carrier, Carrier::Duplex(_))
+    }
+
+    fn legacy(&self, started: Option<Started>, presumed: bool) -> Inner {
+        Inner::Legacy {
+            link: LegacyLink::new(Arc::clone(&self.settings), started),
+            presumed: Arc::new(AtomicBool::new(presumed)),
+        }
+    }
+
+    fn modern(&self, known: Option<Arc<Declared>>, started: Option<Started>) -> Inner {
+        let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));
+        Inner::Modern(ModernLink::new(settings, schemas, known, started))
+    }
+}
