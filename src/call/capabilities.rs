@@ -1,7 +1,11 @@
 //! What a client can be asked.
 
+use std::borrow::Cow;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
+
+use crate::protocol::json;
 
 /// Effective client capabilities: the JSON text that is declared upstream, and what it says.
 #[derive(Clone)]
@@ -54,6 +58,25 @@ impl ClientCapabilities {
         Self::read(Bytes::from_static(b"{}"))
     }
 
+    /// The same with the extension `id`, which has no settings.
+    #[must_use]
+    pub fn with_extension(&self, id: &str) -> Self {
+        let text = std::str::from_utf8(&self.raw).unwrap_or("{}");
+        let declared = format!("{}:{{}}", json::quote(id));
+        let (mut members, mut extensions) = (Vec::new(), vec![declared]);
+        for (name, value) in json::members(text).unwrap_or_default() {
+            if name == "extensions" {
+                let others = json::members(value).unwrap_or_default();
+                let others = others.iter().filter(|(name, _)| name != id);
+                extensions.extend(others.map(member));
+            } else {
+                members.push(member(&(name, value)));
+            }
+        }
+        members.push(format!("\"extensions\":{{{}}}", extensions.join(",")));
+        Self::read(format!("{{{}}}", members.join(",")).into())
+    }
+
     /// JSON text of the object.
     #[must_use]
     pub fn raw(&self) -> &Bytes {
@@ -91,6 +114,10 @@ impl std::fmt::Debug for ClientCapabilities {
     }
 }
 
+fn member((name, value): &(Cow<'_, str>, &str)) -> String {
+    format!("{}:{value}", json::quote(name))
+}
+
 fn short_digest(bytes: &[u8]) -> u64 {
     let full = digest(&SHA256, bytes);
     full.as_ref()
@@ -120,6 +147,19 @@ mod tests {
         let caps = read(r#"{"elicitation":{"url":{}}}"#);
         assert!(!caps.allows("elicitation/create", false));
         assert!(caps.allows("elicitation/create", true));
+    }
+
+    #[test]
+    fn an_extension_is_declared_beside_what_was_declared() {
+        let caps = read(r#"{"elicitation":{},"extensions":{"v/x":{"a":1},"v/y":{"b":2}}}"#);
+        let with = caps.with_extension("v/y");
+        assert_eq!(
+            with.raw().as_ref(),
+            br#"{"elicitation":{},"extensions":{"v/y":{},"v/x":{"a":1}}}"#
+        );
+        assert!(with.elicitation_form);
+        let with = ClientCapabilities::none().with_extension("v/x");
+        assert_eq!(with.raw().as_ref(), br#"{"extensions":{"v/x":{}}}"#);
     }
 
     #[test]

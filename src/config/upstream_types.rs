@@ -10,6 +10,10 @@ use crate::secret::Secret;
 
 /// `[upstreams.<name>]`.
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a key of its own in the file"
+)]
 pub struct Upstream {
     /// `[a-z][a-z0-9-]{0,19}`.
     pub name: String,
@@ -41,6 +45,8 @@ pub struct Upstream {
     pub restartable: bool,
     /// Tools that may be called again after a lost reply.
     pub retry_safe: Vec<String>,
+    /// Whether tasks are run for clients that know none.
+    pub run_tasks: bool,
 }
 
 /// How an upstream is reached.

@@ -308,6 +308,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
              lost: calling them twice must be as good as once.",
         )
         .list(&[], |text| Ok(text.to_owned()));
+    let run_tasks = run_tasks(s);
     Some(Upstream {
         name: name.to_owned(),
         carrier: carrier?,
@@ -324,7 +325,17 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         ask_timeout,
         restartable,
         retry_safe,
+        run_tasks,
     })
+}
+
+fn run_tasks(s: &mut Section<'_>) -> bool {
+    s.key(
+        "run_tasks",
+        "Whether a tool that it runs only as a task is run for clients that know no tasks: the \
+         call waits for the end of the task, within total_timeout.",
+    )
+    .flag(true)
 }
 
 fn era(s: &mut Section<'_>) -> Era {

@@ -143,6 +143,13 @@ impl Relay {
     }
 }
 
+/// A tool's failure in our words, for a model to act on.
+pub(super) fn tool_failure(call: &Call, source: &Source, text: &str) -> Reply {
+    let result = project::tool_error(text);
+    let result = source.projection.authored(result, &source.origin(call));
+    Reply::Result(result.into())
+}
+
 /// An upstream's error as the client may see it.
 fn error(call: &Call, target: &Target, source: &Source, message: Message, code: i64) -> Reply {
     let asked = Asked {

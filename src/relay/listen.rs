@@ -5,15 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
 use super::catalog::announces;
-use crate::call::{
-    Asked, Call, ClientCapabilities, Declared, DownstreamLink, Notice, NoticeKind, Principal,
-    Round, UpstreamLink,
-};
+use super::nobody::Nobody;
+use crate::call::{Call, ClientCapabilities, Declared, NoticeKind, Principal, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::{Revision, json};
 use crate::session::{Session, is_below};
@@ -51,24 +49,6 @@ impl Filter {
             }
             _ => false,
         }
-    }
-}
-
-/// Nobody is behind the requests that we make ourselves.
-#[derive(Debug)]
-pub(super) struct Nobody(pub(super) ClientCapabilities);
-
-impl DownstreamLink for Nobody {
-    fn capabilities(&self) -> &ClientCapabilities {
-        &self.0
-    }
-
-    fn notify(&self, _notice: Notice) {}
-
-    fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
-        Box::pin(std::future::ready(Asked::CannotAsk(
-            "nobody stands behind this request".to_owned(),
-        )))
     }
 }
 
@@ -200,7 +180,7 @@ impl Relay {
             endpoint: Arc::clone(&session.endpoint),
             revision: Revision::V2026_07_28,
             message: self.reparse(text.into())?,
-            link: Arc::new(Nobody(ClientCapabilities::none())),
+            link: Nobody::declaring(ClientCapabilities::none()),
             trace: TraceContext::default(),
             cancel: CancellationToken::new(),
             resumption: None,

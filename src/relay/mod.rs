@@ -17,6 +17,7 @@ mod mapping;
 pub mod merge;
 mod named;
 pub mod naming;
+mod nobody;
 mod notify;
 mod param_headers;
 mod project;
@@ -44,8 +45,8 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::lifecycle::Tasks;
 use crate::policy::{Denial, Permit, Policy};
-use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
+use crate::protocol::{Message, Revision};
 use crate::seal::Sealer;
 use crate::session::{Session, Sessions};
 use crate::store::events::SessionKey;
@@ -188,7 +189,7 @@ impl Relay {
         self.raise_level(call, session, &*link).await;
         let reply = match target.place() {
             None => {
-                self.send_with_visits(&permit, &*link, call, session, target)
+                self.send_with_visits(&permit, &link, call, session, target)
                     .await
             }
             Some(place) => {
@@ -306,22 +307,47 @@ impl Relay {
     /// Sends the request as its upstream may see it.
     async fn send(
         &self,
-        _permit: &Permit,
+        permit: &Permit,
         link: &dyn UpstreamLink,
         call: &Call,
         session: &Session,
         target: &Target,
     ) -> Result<Reply, Fault> {
+        let request = self.request_for(link, call, target)?;
+        self.transmit(permit, link, call, session, target, &request)
+            .await
+    }
+
+    /// The request in the words of its upstream's revision.
+    fn request_for(
+        &self,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        target: &Target,
+    ) -> Result<Message, Fault> {
         let revision = link.declared().map(|declared| declared.revision);
         let request = target.request.as_ref().unwrap_or(&call.message);
-        let projected = match project::request(call.revision, revision, request) {
-            Some(bytes) => Some(self.reparse(bytes)?),
-            None => None,
-        };
-        let request = projected.as_ref().unwrap_or(request);
+        match project::request(call.revision, revision, request) {
+            Some(bytes) => self.reparse(bytes),
+            None => Ok(request.clone()),
+        }
+    }
+
+    /// Sends a request that is in its upstream's words; what comes back beside the reply reaches
+    /// the client in its own.
+    async fn transmit(
+        &self,
+        _permit: &Permit,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        session: &Session,
+        target: &Target,
+        request: &Message,
+    ) -> Result<Reply, Fault> {
         // What the upstream lists may change with any call, from its beginning to its end.
         let _disturbs = (request.method() == Some("tools/call"))
             .then(|| Disturbs::new(session, &target.upstream));
+        let revision = link.declared().map(|declared| declared.revision);
         let projection = Projection::of(revision, call.revision);
         match target.view.link(call, projection) {
             None => link.call(request, call).await,

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Relay;
 use super::catalog::Place;
-use super::listen::Nobody;
+use super::nobody::Nobody;
 use crate::call::{Call, ClientCapabilities, Notice, Reply};
 use crate::fault::Fault;
 use crate::protocol::methods::ListKind;
@@ -144,7 +144,7 @@ fn own_call(session: &Session, request: &Message) -> Call {
         endpoint: Arc::clone(&session.endpoint),
         revision: session.revision,
         message: request.clone(),
-        link: Arc::new(Nobody(ClientCapabilities::none())),
+        link: Nobody::declaring(ClientCapabilities::none()),
         trace: TraceContext::default(),
         cancel: CancellationToken::new(),
         resumption: None,

@@ -80,6 +80,10 @@ impl Relay {
                 }
             }
             "server/discover" => return Err(unknown_method(method)),
+            // Not advertised to sessions (BRIDGING §3.8).
+            _ if session.visit().is_none() && tasks::is_of_tasks(method) => {
+                return Err(unknown_method(method));
+            }
             _ => {}
         }
         let pure = self.is_pure(&call.endpoint);

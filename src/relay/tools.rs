@@ -30,13 +30,24 @@ impl Relay {
         if !self.is_shown(call, &upstream, ListKind::Tools, &original) {
             return None;
         }
-        match self.listed_tool(session, &upstream, &original) {
+        self.tool_of(call, session, &upstream, &original).await
+    }
+
+    /// The same for a tool of `upstream`, by the name that it has there.
+    pub(super) async fn tool_of(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        name: &str,
+    ) -> Option<Bytes> {
+        match self.listed_tool(session, upstream, name) {
             Known::Found(tool) => Some(tool),
             Known::Missing => None,
             Known::Unlisted => {
-                let listed = self.list_one(call, session, &upstream, ListKind::Tools);
+                let listed = self.list_one(call, session, upstream, ListKind::Tools);
                 drop(listed.await);
-                match self.listed_tool(session, &upstream, &original) {
+                match self.listed_tool(session, upstream, name) {
                     Known::Found(tool) => Some(tool),
                     Known::Missing | Known::Unlisted => None,
                 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::project::{Projection, tool_error};
+use super::bring_back::tool_failure;
+use super::project::Projection;
 use super::route::Target;
 use super::{Relay, Source};
 use crate::call::{Answer, Asked, Call, Question, Reply, Round, UpstreamLink};
@@ -41,12 +42,14 @@ impl Relay {
     pub(super) async fn send_with_visits(
         &self,
         permit: &Permit,
-        link: &dyn UpstreamLink,
+        link: &Arc<dyn UpstreamLink>,
         call: &Call,
         session: &Arc<Session>,
         target: &Target,
     ) -> Result<Reply, Fault> {
-        let mut reply = self.send(permit, link, call, session, target).await?;
+        let mut reply = self
+            .send_or_hold(permit, link, call, session, target)
+            .await?;
         for _ in 0..ROUNDS {
             let visits = visits(call, &reply);
             if visits.is_empty() {
@@ -68,7 +71,9 @@ impl Relay {
             let ids: Vec<String> = visits.into_iter().filter_map(|visit| visit.id).collect();
             // Whether they are over or not: the upstream knows best.
             drop(tokio::time::timeout(HOLD, session.completions().all(&ids)).await);
-            reply = self.send(permit, link, call, session, target).await?;
+            reply = self
+                .send_or_hold(permit, link, call, session, target)
+                .await?;
         }
         Ok(reply)
     }
@@ -143,9 +148,7 @@ fn declined(call: &Call, source: &Source, upstream: &str) -> Reply {
     let text =
         format!("the user did not agree to visit the page that upstream \"{upstream}\" needs");
     if call.message.method() == Some("tools/call") {
-        let result = tool_error(&text);
-        let result = source.projection.authored(result, &source.origin(call));
-        return Reply::Result(result.into());
+        return tool_failure(call, source, &text);
     }
     Reply::Error(format!(r#"{{"code":-32603,"message":{}}}"#, json::quote(&text)).into())
 }

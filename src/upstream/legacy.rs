@@ -6,6 +6,7 @@ mod connection;
 pub(super) mod handshake;
 mod in_flight;
 mod inbound;
+mod related;
 mod wire;
 
 use std::collections::HashSet;

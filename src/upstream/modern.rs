@@ -72,12 +72,6 @@ impl Trip<'_> {
         self.request.method().unwrap_or_default()
     }
 
-    /// Whether the client offers an extension.
-    fn offers(&self, extension: &str) -> bool {
-        let offered = self.call.link.capabilities().raw();
-        memchr::memmem::find(offered, extension.as_bytes()).is_some()
-    }
-
     fn abort(&self, reason: &str) {
         if let Some(flight) = &*lock(&self.flight) {
             flight.abort(reason);

@@ -25,7 +25,7 @@ const answer = {
     asked.push(params);
     return params.mode === 'url'
       ? { action: 'accept' }
-      : { action: 'accept', content: { name: 'Ada Lovelace', check: true } };
+      : { action: 'accept', content: { name: 'Ada Lovelace', check: true, interpretation: 'snake' } };
   },
   'roots/list': () => ({ roots }),
 };
@@ -174,6 +174,12 @@ const steps = {
     );
     assert.equal(refused.code, -32042, String(refused));
     assert.ok(refused.data.elicitations[0].url.startsWith('https://'));
+  },
+  // A tool that its server runs only as a task, for a client that asks for none.
+  async task() {
+    const result = await call(name('simulate-research-query'), { topic: 'python', ambiguous: true });
+    assert.match(text(result), /Research Report: python \(snake\)/);
+    assert.match(asked.at(-1).message, /multiple interpretations/);
   },
   async roots() {
     assert.match(text(await call(name('get-roots-list'))), /file:\/\/\/first/);

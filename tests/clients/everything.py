@@ -50,6 +50,9 @@ def code(error):
     return error.error.code
 
 
+FORM = {"name": "Ada Lovelace", "check": True, "interpretation": "snake"}
+
+
 class Everything:
     def __init__(self):
         self.asked = []
@@ -70,7 +73,7 @@ class Everything:
         self.asked.append(params)
         if params.get("mode") == "url":
             return {"action": "accept"}
-        return {"action": "accept", "content": {"name": "Ada Lovelace", "check": True}}
+        return {"action": "accept", "content": dict(FORM)}
 
     async def listed(self):
         # On a merged endpoint a slow starter is announced and shows up in a later list.
@@ -159,6 +162,13 @@ class Everything:
         assert "Ada Lovelace" in text(await self.peer.call(name("trigger-elicitation-request")))
         assert self.asked[-1]["requestedSchema"]["properties"]["integer"]["maximum"] == 100
 
+    async def task(self):
+        """A tool that its server runs only as a task, for a client that asks for none."""
+        query = {"topic": "python", "ambiguous": True}
+        result = await self.peer.call(name("simulate-research-query"), query)
+        assert "Research Report: python (snake)" in text(result), result
+        assert "multiple interpretations" in self.asked[-1]["message"]
+
     async def elicitation_url(self):
         wanted = "https://example.com/consent"
         await self.peer.call(name("trigger-url-elicitation"), {"url": wanted})
@@ -239,6 +249,7 @@ async def main():
         it.sampling,
         it.elicitation_form,
         it.elicitation_url,
+        it.task,
         it.roots,
     ]
     own = [it.listening] if ERA == "modern" else [it.logging, it.subscriptions, it.list_changed]

@@ -12,7 +12,7 @@ const text = (result) => result.content.map((block) => block.text ?? '').join('\
 
 let asked = [];
 let willing = true;
-const VALUES = { name: 'Ada', ok: true, color: 'green', context: 'the sea' };
+const VALUES = { name: 'Ada', ok: true, color: 'green', context: 'the sea', confirm: true, value: 'one' };
 const answer = {
   'elicitation/create': ({ requestedSchema }) => {
     asked.push('form');
@@ -80,9 +80,23 @@ await tour(
       assert.match(text(await other.call('greet', { name: 'Ada' })), /Ada/);
     },
     async job_that_needs_tasks() {
+      asked = [];
       const result = await other.call('confirm_delete', { filename: 'x' });
-      assert.equal(result.isError, true);
-      assert.match(text(result), /tasks/);
+      assert.match(text(result), /confirmed = true/);
+      assert.deepEqual(asked, ['form']);
+    },
+    async job_that_asks_twice_at_once() {
+      asked = [];
+      assert.match(text(await other.call('multi_input')), /a = "one", b = "one"/);
+      assert.deepEqual(asked, ['form', 'form']);
+    },
+    async job_that_asks_before_it_is_a_task() {
+      assert.match(text(await other.call('test_tool_with_task')), /Hello, Ada! \(async\)/);
+    },
+    async job_that_fails() {
+      const result = await other.call('failing_job');
+      assert.equal(result.isError, true, text(result));
+      assert.match(text(result), /as it should/);
     },
   },
   async () => {

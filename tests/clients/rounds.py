@@ -14,7 +14,14 @@ from connect import connect
 from report import tour
 
 OPTIONS = json.loads(sys.argv[1])
-VALUES = {"name": "Ada", "ok": True, "color": "green", "context": "the sea"}
+VALUES = {
+    "name": "Ada",
+    "ok": True,
+    "color": "green",
+    "context": "the sea",
+    "confirm": True,
+    "value": "one",
+}
 
 
 def text(result):
@@ -90,8 +97,24 @@ class Rounds:
         assert "Ada" in text(await self.other.call("greet", {"name": "Ada"}))
 
     async def job_that_needs_tasks(self):
+        self.asked = []
         result = await self.other.call("confirm_delete", {"filename": "x"})
-        assert result.get("isError") and "tasks" in text(result), result
+        assert "confirmed = true" in text(result), result
+        assert self.asked == ["form"], self.asked
+
+    async def job_that_asks_twice_at_once(self):
+        self.asked = []
+        result = await self.other.call("multi_input")
+        assert 'a = "one", b = "one"' in text(result), result
+        assert self.asked == ["form", "form"], self.asked
+
+    async def job_that_asks_before_it_is_a_task(self):
+        result = await self.other.call("test_tool_with_task")
+        assert "Hello, Ada! (async)" in text(result), result
+
+    async def job_that_fails(self):
+        result = await self.other.call("failing_job")
+        assert result.get("isError") and "as it should" in text(result), result
 
 
 async def main():
@@ -107,6 +130,9 @@ async def main():
         it.refusal,
         it.plain_job,
         it.job_that_needs_tasks,
+        it.job_that_asks_twice_at_once,
+        it.job_that_asks_before_it_is_a_task,
+        it.job_that_fails,
     ]
     token = OPTIONS.get("token")
     async with connect(OPTIONS["url"], it.answer, token, era="legacy") as it.peer:

@@ -20,6 +20,7 @@ const STEPS: &[&str] = &[
     "sampling",
     "elicitation_form",
     "elicitation_url",
+    "task",
     "roots",
     "subscriptions",
     "list_changed",
@@ -38,6 +39,7 @@ const MODERN_STEPS: &[&str] = &[
     "sampling",
     "elicitation_form",
     "elicitation_url",
+    "task",
     "roots",
     "listening",
 ];

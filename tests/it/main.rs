@@ -42,5 +42,6 @@ mod resumption;
 mod rounds;
 mod sessions;
 mod stdio;
+mod tasks;
 mod telemetry;
 mod transport;

@@ -17,6 +17,9 @@ const STEPS: &[&str] = &[
     "refusal",
     "plain_job",
     "job_that_needs_tasks",
+    "job_that_asks_twice_at_once",
+    "job_that_asks_before_it_is_a_task",
+    "job_that_fails",
 ];
 
 async fn tour(program: &str, script: &str, generation: Option<&str>) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::errands;
 use crate::options::Options;
 use crate::tools;
 
@@ -64,13 +65,12 @@ pub(crate) struct Catalog {
 
 impl Catalog {
     pub(crate) fn new(options: &Options) -> Self {
-        let entries = [
-            tools::entries(options.tools),
-            prompts(),
-            resources(),
-            templates(),
-        ]
-        .map(|entries| entries.iter().map(Value::to_string).collect::<Vec<_>>());
+        let mut tools = tools::entries(options.tools);
+        if options.tasks {
+            tools.extend(errands::legacy_tools());
+        }
+        let entries = [tools, prompts(), resources(), templates()]
+            .map(|entries| entries.iter().map(Value::to_string).collect::<Vec<_>>());
         let lists = [List::Tools, List::Prompts, List::Resources, List::Templates];
         let whole = lists.map(|list| {
             let entries = entries.get(list as usize).map_or(&[][..], Vec::as_slice);

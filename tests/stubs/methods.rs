@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::catalog::{List, resource_text};
+use crate::errands;
 use crate::outlet::Outlet;
 use crate::rpc::{CallParams, Message, Outcome, text_result};
 use crate::session::Session;
@@ -81,6 +82,12 @@ pub(crate) fn receive(
             Ok(later) => return Handled::Later(later),
             Err(outcome) => outcome,
         },
+        "tasks/get" | "tasks/cancel" | "tasks/result" | "tasks/list" if world.options.tasks => {
+            match task(world, session, id.get(), method, message.params, headers) {
+                Ok(later) => return Handled::Later(later),
+                Err(outcome) => outcome,
+            }
+        }
         "ping" | "resources/unsubscribe" | "resources/subscribe" | "logging/setLevel" => {
             setting(session, method, &value(message.params))
         }
@@ -135,6 +142,31 @@ fn take(world: &World, session: &Session, message: &Message<'_>) {
     }
 }
 
+/// What is asked about a task: waited for, or answered at once.
+fn task(
+    world: &Arc<World>,
+    session: &Arc<Session>,
+    id: &str,
+    method: &str,
+    params: Option<&RawValue>,
+    headers: &[(String, String)],
+) -> Result<Later, Outcome> {
+    let mut call = Call::new(world, session, id, headers);
+    method.clone_into(&mut call.name);
+    call.arguments = value(params);
+    match method {
+        "tasks/list" => Err(Outcome::Result(world.errands.list().to_string())),
+        "tasks/result" => {
+            call.cancelled = session.begin(id);
+            Ok(Later {
+                call: Box::new(call),
+                list: None,
+            })
+        }
+        _ => Err(errands::legacy(&call)),
+    }
+}
+
 /// The result of an echo at once, or the call to be run.
 fn call(
     world: &Arc<World>,
@@ -157,6 +189,12 @@ fn call(
     };
     call.arguments = value(params.arguments);
     call.meta = params.meta.map(|meta| meta.get().to_owned());
+    if world.options.tasks && matches!(call.name.as_str(), "errand" | "chore") {
+        let task = params.task.map(|task| value(Some(task)));
+        if task.is_some() || call.name == "errand" {
+            return Err(errands::begin_legacy(&call, task.as_ref()));
+        }
+    }
     call.cancelled = session.begin(id);
     Ok(Later {
         call: Box::new(call),
@@ -203,16 +241,23 @@ fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {
         inner.client = params.clone();
     });
     let changes = !world.options.no_listchanged;
+    let mut capabilities = json!({
+        "tools": {"listChanged": changes},
+        "prompts": {"listChanged": changes},
+        "resources": {"listChanged": changes, "subscribe": true},
+        "logging": {},
+        "completions": {},
+    });
+    if world.options.tasks
+        && let Some(capabilities) = capabilities.as_object_mut()
+    {
+        let tasks = json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}});
+        capabilities.insert("tasks".to_owned(), tasks);
+    }
     Outcome::Result(
         json!({
             "protocolVersion": revision,
-            "capabilities": {
-                "tools": {"listChanged": changes},
-                "prompts": {"listChanged": changes},
-                "resources": {"listChanged": changes, "subscribe": true},
-                "logging": {},
-                "completions": {},
-            },
+            "capabilities": capabilities,
             "serverInfo": {"name": world.options.name, "version": "1.0.0"},
             "instructions": "Call the tools to make this server misbehave.",
         })

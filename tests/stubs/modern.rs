@@ -22,6 +22,7 @@ pub(crate) use piped::piped;
 pub(crate) use quick::echo;
 
 use crate::catalog::List;
+use crate::errands::EXTENSION;
 use crate::methods;
 use crate::options::{Era, Options};
 use crate::outlet::Outlet;
@@ -211,6 +212,7 @@ async fn answer(
         },
         "completion/complete" => methods::complete(params),
         "tasks/get" if params["taskId"] == "own-task" => Outcome::Result(task("complete")),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => errand(world, method, params),
         "subscriptions/listen" => return listen::serve(world, &id, params, outlet).await,
         method => match List::of(method) {
             Some(list) => self::list(world, list, params),
@@ -219,7 +221,7 @@ async fn answer(
     };
     Some(match outcome {
         Outcome::Result(result) => result_reply(&id, &complete(world, &result)),
-        Outcome::Error(-32021, _) => missing(&message["id"]),
+        Outcome::Error(-32021, missing) => self::missing(&message["id"], &missing),
         Outcome::Error(-32602, text) if method == "resources/read" => {
             json!({"jsonrpc": "2.0", "id": message["id"],
                    "error": {"code": -32602, "message": text, "data": {"uri": params["uri"]}}})
@@ -249,11 +251,40 @@ fn complete(world: &World, result: &str) -> String {
     result.to_string()
 }
 
-fn missing(id: &Value) -> String {
+fn missing(id: &Value, what: &str) -> String {
+    let required = match what {
+        EXTENSION => json!({"extensions": {EXTENSION: {}}}),
+        _ => json!({"elicitation": {}}),
+    };
     json!({"jsonrpc": "2.0", "id": id,
            "error": {"code": -32021, "message": "a capability is missing",
-                     "data": {"requiredCapabilities": {"elicitation": {}}}}})
+                     "data": {"requiredCapabilities": required}}})
     .to_string()
+}
+
+/// Whether the request declares tasks.
+fn takes_tasks(params: &Value) -> bool {
+    params["_meta"][CAPABILITIES]["extensions"][EXTENSION].is_object()
+}
+
+/// A request about one task.
+fn errand(world: &World, method: &str, params: &Value) -> Outcome {
+    if !takes_tasks(params) {
+        return Outcome::Error(-32021, EXTENSION.to_owned());
+    }
+    let errand = match world.errands.find(params) {
+        Ok(errand) => errand,
+        Err(outcome) => return outcome,
+    };
+    match method {
+        "tasks/update" => errand.update(params),
+        "tasks/cancel" => errand.cancel(),
+        _ => {
+            errand.look();
+            return Outcome::Result(errand.modern("complete").to_string());
+        }
+    }
+    Outcome::Result("{}".to_owned())
 }
 
 fn discover(world: &World) -> Value {
@@ -311,6 +342,11 @@ async fn call(
     let arguments = &params["arguments"];
     match name {
         "task" => return Outcome::Result(task("task")),
+        "errand" if !takes_tasks(params) => return Outcome::Error(-32021, EXTENSION.to_owned()),
+        "errand" | "unasked_errand" => {
+            let errand = world.errands.begin(arguments);
+            return Outcome::Result(errand.modern("task").to_string());
+        }
         "echo" | "headered" | "shifting" => return Outcome::text(&arguments.to_string()),
         "shift" => {
             world.modern.shifted.store(true, Ordering::Relaxed);

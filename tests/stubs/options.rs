@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// stdio: the first request decides which of both eras the process speaks.
     #[arg(long, global = true)]
     pub(crate) first_decides: bool,
+    /// Take calls as tasks of 2025-11-25, and list tools that need or may be one.
+    #[arg(long, global = true)]
+    pub(crate) tasks: bool,
     /// Speak that revision alone, whatever is offered.
     #[arg(long, global = true)]
     pub(crate) only: bool,

@@ -28,6 +28,8 @@ pub(crate) struct CallParams<'a> {
     pub(crate) name: String,
     #[serde(borrow, default)]
     pub(crate) arguments: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    pub(crate) task: Option<&'a RawValue>,
     #[serde(borrow, default, rename = "_meta")]
     pub(crate) meta: Option<&'a RawValue>,
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use crate::errands;
 use crate::outlet::Outlet;
 use crate::rpc::Outcome;
 use crate::session::Session;
@@ -243,6 +244,8 @@ async fn dispatch(call: &Call) -> Outcome {
         "env" | "cwd" | "pid" | "spawn_grandchild" | "crash" | "exit_after_reply"
         | "flood_stderr" | "hang_up" => process::run(call),
         "linger" => linger::run(call).await,
+        "chore" => Outcome::text("chore done"),
+        "tasks/result" => errands::result(call).await,
         "never" | "answer_twice" | "foreign_id" | "garbage" | "split_lines" | "long_line"
         | "stall" | "forget_session" | "break_stream" => fault::run(call).await,
         name => Outcome::Error(-32602, format!("Unknown tool: {name}")),

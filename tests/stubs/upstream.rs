@@ -12,6 +12,7 @@
 
 mod catalog;
 mod duplex;
+mod errands;
 mod http;
 mod methods;
 mod modern;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Value, json};
 
 use crate::catalog::Catalog;
+use crate::errands::Errands;
 use crate::modern::Modern;
 use crate::options::Options;
 use crate::session::Session;
@@ -23,6 +24,7 @@ pub(crate) struct World {
     pub(crate) options: Options,
     pub(crate) catalog: Catalog,
     pub(crate) modern: Modern,
+    pub(crate) errands: Errands,
     /// Once set, nothing is read any more.
     pub(crate) stalled: AtomicBool,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
@@ -37,6 +39,7 @@ impl World {
         Arc::new(Self {
             catalog: Catalog::new(&options),
             modern: Modern::new(),
+            errands: Errands::default(),
             options,
             stalled: AtomicBool::new(false),
             sessions: Mutex::default(),

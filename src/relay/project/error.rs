@@ -142,7 +142,8 @@ fn is_declared(missing: &str, declared: &[u8]) -> bool {
     covers(declared, missing)
 }
 
-fn covers(declared: &str, missing: &str) -> bool {
+/// Whether `declared` holds all that `missing` names, both JSON texts of capabilities.
+pub(in crate::relay) fn covers(declared: &str, missing: &str) -> bool {
     let Ok(missing) = json::members(missing) else {
         return false;
     };

@@ -13,7 +13,7 @@ mod result;
 mod schema;
 mod tool;
 
-pub(super) use error::{Asked, Turned, from_upstream as error};
+pub(super) use error::{Asked, Turned, covers, from_upstream as error};
 pub(super) use request::request;
 pub(super) use result::{Hints, Origin, Scope, Unusable, tool_error, wraps};
 
@@ -71,7 +71,7 @@ impl Projection {
         kind: methods::ListKind,
         items: &str,
     ) -> Result<Cow<'_, str>, JsonError> {
-        if kind != methods::ListKind::Tools || self.is_identity() {
+        if kind != methods::ListKind::Tools || self.is_identity() && !self.shows_execution(items) {
             return Ok(Cow::Borrowed(items));
         }
         object::array(items, |item| {
@@ -80,6 +80,12 @@ impl Projection {
             }
             Ok(tool::tool(self, item)?.into())
         })
+    }
+
+    /// Whether a tool among `items` may say how it is run, in words that its client knows.
+    fn shows_execution(self, items: &str) -> bool {
+        self.to.has_tasks_capability()
+            && memchr::memmem::find(items.as_bytes(), b"\"execution\"").is_some()
     }
 
     /// A notification toward the client; nothing when its revision does not have it.

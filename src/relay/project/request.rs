@@ -11,9 +11,8 @@ const ENVELOPE: [&str; 4] = [
     meta::CLIENT_CAPABILITIES,
     meta::LOG_LEVEL,
 ];
-/// Parameters of a modern request that no legacy server knows; the task of 2025-11-25 means nothing
-/// in a modern one (SPEC K-15).
-const PARAMS: [&str; 3] = ["inputResponses", "requestState", "task"];
+/// Parameters of a modern request that no legacy server knows.
+const PARAMS: [&str; 2] = ["inputResponses", "requestState"];
 
 /// The request of a client that speaks `from`, for an upstream that speaks `to`; nothing when it
 /// is the request itself. An upstream that is not known yet may be of either era: a modern link
@@ -36,6 +35,12 @@ pub(in crate::relay) fn request(
                 edit = Some(edit.unwrap_or_else(|| message.edit()).remove_param(name));
             }
         }
+    }
+    // Where tasks are not advertised a call is answered as if it asked for none, and in a modern
+    // request a task means nothing (SPEC K-02, K-15).
+    let is_modern = from.era() == Era::Modern && up;
+    if !is_modern && message.method() == Some("tools/call") && message.param("task").is_some() {
+        edit = Some(edit.unwrap_or_else(|| message.edit()).remove_param("task"));
     }
     // Spec: SPEC C-30.
     let knows_context = to.is_none_or(Revision::has_structured_content);

@@ -142,7 +142,8 @@ impl Projection {
         message: Message,
         origin: &Origin<'_>,
     ) -> Result<Message, Unusable> {
-        if self.is_identity() && self.to.era() == Era::Legacy {
+        let lists_tools = origin.method == "tools/list";
+        if self.is_identity() && self.to.era() == Era::Legacy && !lists_tools {
             return Ok(message);
         }
         let changes = self.changes(&message, origin)?;
@@ -179,7 +180,7 @@ impl Projection {
         } else if self.is_down() {
             undress(message, &mut changes)?;
         }
-        if !self.is_identity() {
+        if !self.is_identity() || origin.method == "tools/list" {
             self.body(message, origin, &mut changes)?;
         }
         Ok(changes)

@@ -53,7 +53,7 @@ fn text(text: &str) -> Value {
 fn an_equal_revision_leaves_the_very_bytes(#[case] revision: Revision) {
     let info = json!({"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}});
     let result = json!({"resultType": "complete", "ttlMs": 5, "cacheScope": "public", "_meta": info,
-        "tools": [{"name": "a", "execution": {}, "outputSchema": {"type": "array"}}]});
+        "tools": [{"name": "a", "outputSchema": {"type": "array"}}]});
     let came = message(&result);
     let before = came.bytes().as_ptr();
     let same = Projection::new(revision, revision)
@@ -219,7 +219,7 @@ fn structured_content_alone_is_shown_as_text_too(#[case] from: Revision, #[case]
 }
 
 #[test]
-fn older_clients_get_no_output_schema_and_only_one_revision_knows_execution() {
+fn older_clients_get_no_output_schema_and_nobody_learns_how_a_tool_is_run() {
     let tools = json!({"tools": [{"name": "t", "title": "T", "icons": [],
         "outputSchema": {"type": "object"}, "execution": {"taskSupport": "optional"}}]});
     let of = |from, to| {
@@ -232,8 +232,9 @@ fn older_clients_get_no_output_schema_and_only_one_revision_knows_execution() {
     assert_eq!(of(R4, R1), (false, false));
     assert_eq!(of(R4, R2), (false, false));
     assert_eq!(of(R4, R3), (true, false));
-    assert_eq!(of(R5, R4), (true, true));
+    assert_eq!(of(R5, R4), (true, false));
     assert_eq!(of(R4, R5), (true, false));
+    assert_eq!(of(R4, R4), (true, false));
 }
 
 #[rstest]
@@ -514,7 +515,10 @@ fn a_legacy_upstream_sees_nothing_of_the_modern_envelope() {
     assert_eq!(requested(R5, Some(R4), "tools/call", &params), bare);
     assert_eq!(requested(R5, None, "tools/call", &params), bare);
     assert_eq!(requested(R5, Some(R5), "tools/call", &params), params);
-    assert_eq!(requested(R4, Some(R4), "tools/call", &params), params);
+    // SPEC K-02: a task that nobody advertised is not asked for.
+    let mut without = params.clone();
+    without.as_object_mut().unwrap().remove("task");
+    assert_eq!(requested(R4, Some(R4), "tools/call", &params), without);
 }
 
 // SPEC C-30.

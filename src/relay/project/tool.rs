@@ -13,8 +13,9 @@ pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, J
     let to = projection.to;
     object(item, |name, value| {
         Ok(match name {
-            // How a tool may be run as a task; of one revision only (SPEC K-15).
-            "execution" if !to.has_tasks_capability() => Fate::Drop,
+            // How a tool may be run as a task: towards clients no tool is, and some clients refuse to
+            // call plainly what says that it has to be (BRIDGING §3.8).
+            "execution" => Fate::Drop,
             "outputSchema" if !to.has_structured_content() => Fate::Drop,
             "outputSchema" if projection.is_down() && schema::needs_wrapping(value) => {
                 Fate::Put(schema::wrapped_schema(value)?.into())

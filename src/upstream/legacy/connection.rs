@@ -57,11 +57,16 @@ pub(super) struct Pending {
     pub(super) link: Option<Arc<dyn DownstreamLink>>,
     /// JSON text of the client's progress token.
     pub(super) progress: Option<Arc<str>>,
+    /// The task whose result is asked for: its questions are this call's.
+    pub(super) task: Option<String>,
     pub(super) activity: Arc<Activity>,
     /// Cancelled when the request is over: its questions are withdrawn.
     pub(super) over: CancellationToken,
     reply: Mutex<Option<oneshot::Sender<Result<Message, LinkError>>>>,
 }
+
+/// Where the reply to a request of ours comes, if it does.
+type Landing = oneshot::Receiver<Result<Message, LinkError>>;
 
 impl Connection {
     /// Opens the carrier, unless it is given, and shakes hands.
@@ -260,7 +265,9 @@ impl Connection {
         let bytes = edit.finish();
         let activity = Arc::new(Activity::new());
         let link = Some(Arc::clone(&call.link));
-        let (flight, reply) = self.take_off(id, link, progress, Arc::clone(&activity));
+        let task = (method == "tasks/result").then(|| request.param_str("taskId"));
+        let task = task.flatten().map(std::borrow::Cow::into_owned);
+        let (flight, reply) = self.take_off(id, link, progress, task, Arc::clone(&activity));
         let upstream = &self.settings.upstream;
         let outcome = tokio::select! {
             reply = self.exchange(flight.pending(), bytes, Some(span.context()), reply) => {
@@ -302,7 +309,7 @@ impl Connection {
             r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"{name}":{value}}}}}"#
         );
         let activity = Arc::new(Activity::new());
-        let (flight, reply) = self.take_off(id, None, None, Arc::clone(&activity));
+        let (flight, reply) = self.take_off(id, None, None, None, Arc::clone(&activity));
         let limit = self.settings.upstream.connect_timeout;
         let exchange = self.exchange(flight.pending(), bytes.into(), None, reply);
         match tokio::time::timeout(limit, exchange).await {
@@ -317,14 +324,16 @@ impl Connection {
         id: u64,
         link: Option<Arc<dyn DownstreamLink>>,
         progress: Option<Arc<str>>,
+        task: Option<String>,
         activity: Arc<Activity>,
-    ) -> (InFlight, oneshot::Receiver<Result<Message, LinkError>>) {
+    ) -> (InFlight, Landing) {
         let (sender, receiver) = oneshot::channel();
         let over = CancellationToken::new();
         let pending = Arc::new(Pending {
             id,
             link,
             progress,
+            task,
             activity,
             over,
             reply: Mutex::new(Some(sender)),
@@ -338,7 +347,7 @@ impl Connection {
         pending: &Arc<Pending>,
         bytes: Bytes,
         trace: Option<&TraceContext>,
-        reply: oneshot::Receiver<Result<Message, LinkError>>,
+        reply: Landing,
     ) -> Result<Message, LinkError> {
         match &self.wire {
             Wire::Duplex(duplex) => {

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, Pending, may_ask_unattributed};
+use super::related::{self, Related};
 use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
 use crate::protocol::{Era, Kind, Message, RequestId, json};
@@ -45,6 +46,8 @@ impl Connection {
         let kind = match method {
             "notifications/progress" => return self.on_progress(message, origin),
             "notifications/cancelled" => return self.on_withdrawn(message),
+            // Whoever waits for a task asks how it stands; a client knows of none.
+            "notifications/tasks/status" => return,
             "notifications/message" => NoticeKind::Log,
             "notifications/tools/list_changed" => NoticeKind::ListChanged { what: "tools" },
             "notifications/prompts/list_changed" => NoticeKind::ListChanged { what: "prompts" },
@@ -149,21 +152,23 @@ impl Connection {
             }
             asking.insert(key.clone(), withdrawn.clone());
         }
-        let params = message
-            .params()
-            .map(|text| Bytes::copy_from_slice(text.as_bytes()));
+        let related = related::of(message);
         let question = Question {
             method: method.to_owned(),
-            params,
+            params: related::unmarked(message),
         };
         let (this, id) = (Arc::clone(self), id.to_owned());
         self.settings.tasks.spawn_service(async move {
             let answer = tokio::select! {
-                answer = this.ask(question, origin) => Some(answer),
+                answer = this.ask(question, origin, related.as_ref()) => Some(answer),
                 () = withdrawn.cancelled() => None,
             };
             lock(&this.asking).remove(&key);
             if let Some(answer) = answer {
+                let answer = match &related {
+                    Some(related) => answer.map(|result| related.marked(result)),
+                    None => answer,
+                };
                 this.send(response(&id, &answer)).await;
             }
         });
@@ -175,9 +180,10 @@ impl Connection {
         self: &Arc<Self>,
         question: Question,
         origin: Option<u64>,
+        related: Option<&Related>,
     ) -> Result<Bytes, Bytes> {
         let method = question.method.clone();
-        let asked = match self.asked_call(origin) {
+        let asked = match self.asked_call(origin, related) {
             Some((link, over, activity)) => {
                 let _paused = activity.pause();
                 let round = Round {
@@ -216,11 +222,16 @@ impl Connection {
         }
     }
 
-    /// The call that a question belongs to: the one on whose stream it came, or, on a connection
-    /// of several sessions, the only one that runs.
-    fn asked_call(&self, origin: Option<u64>) -> Option<AskedCall> {
+    /// The call that a question belongs to: the one that waits for its task, the one on whose stream
+    /// it came, or, on a connection of several sessions, the only one that runs.
+    fn asked_call(&self, origin: Option<u64>, related: Option<&Related>) -> Option<AskedCall> {
         let pending = lock(&self.pending);
+        let waits = related.and_then(|related| {
+            let mut waiting = pending.values();
+            waiting.find(|call| call.task.as_ref() == Some(&related.task))
+        });
         let call = match origin {
+            _ if waits.is_some() => waits,
             Some(id) => pending.get(&id),
             None if may_ask_unattributed(&self.settings) => None,
             None if pending.len() == 1 => pending.values().next(),

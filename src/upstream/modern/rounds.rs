@@ -12,8 +12,7 @@ use super::question::{self, Entry};
 use super::visits::Visits;
 use super::{ModernLink, Trip};
 use crate::call::{Answer, Asked, CarriedState, Reply, Resumption, Round};
-use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
-use crate::protocol::{Era, Message, extensions, json};
+use crate::protocol::{Era, Message, json};
 use crate::upstream::error::LinkError;
 
 /// How often one call may be sent again with answers or for its state alone.
@@ -52,9 +51,6 @@ impl ModernLink {
         let mut visits = Visits::default();
         for _ in 0..=MAX_ROUNDS {
             let reply = self.send(trip, &inputs).await?;
-            if reply.error_code() == Some(MISSING_CLIENT_CAPABILITY) {
-                return self.lacking(trip, reply);
-            }
             match kind(&reply, trip)? {
                 Kind::Complete => return self.completed(trip, reply),
                 Kind::InputRequired => {}
@@ -133,16 +129,6 @@ impl ModernLink {
         }
     }
 
-    /// The call needs a capability that was not offered to the upstream (BRIDGING §3.10).
-    fn lacking(&self, trip: &Trip<'_>, reply: Message) -> Result<Reply, LinkError> {
-        if trip.call.revision.era() == Era::Modern {
-            return Ok(Reply::Relayed(reply));
-        }
-        let names = reply.error_member("data").and_then(required);
-        let what = names.unwrap_or_else(|| "a capability".to_owned());
-        self.failed(trip, &format!("this client does not offer {what}"))
-    }
-
     /// The call cannot be completed: for a tool the model learns why (BRIDGING §3.2, 7).
     fn failed(&self, trip: &Trip<'_>, why: &str) -> Result<Reply, LinkError> {
         if trip.method() != "tools/call" {
@@ -180,11 +166,8 @@ fn kind(reply: &Message, trip: &Trip<'_>) -> Result<Kind, LinkError> {
     match reply.result_member("resultType") {
         None | Some("\"complete\"") => Ok(Kind::Complete),
         Some("\"input_required\"") => Ok(Kind::InputRequired),
-        // Spec: SPEC K-10, K-19.
-        Some("\"task\"")
-            if matches!(trip.method(), "tools/call" | "tasks/get")
-                && trip.offers(extensions::TASKS) =>
-        {
+        // Spec: SPEC K-10, K-19. One that was not asked for is run for its caller (BRIDGING §3.8).
+        Some("\"task\"") if matches!(trip.method(), "tools/call" | "tasks/get") => {
             Ok(Kind::Complete)
         }
         Some(other) => {
@@ -197,12 +180,16 @@ fn kind(reply: &Message, trip: &Trip<'_>) -> Result<Kind, LinkError> {
 /// Answers that a modern client sends to a question which nobody put, or which a task put: the
 /// upstream's business.
 fn unprompted(trip: &Trip<'_>) -> Inputs {
-    let answers = MAY_ASK.contains(&trip.method()) || trip.method() == "tasks/update";
-    let may = trip.call.revision.era() == Era::Modern && answers;
-    let given = trip.call.message.param("inputResponses");
+    let of_call = || trip.call.message.param("inputResponses");
+    let given = match trip.method() {
+        // Whoever runs the task, client or relay: the answers are what the request is about.
+        "tasks/update" => trip.request.param("inputResponses").or_else(of_call),
+        method if trip.call.revision.era() == Era::Modern && MAY_ASK.contains(&method) => of_call(),
+        _ => None,
+    };
     Inputs {
         responses: given
-            .filter(|given| may && given.starts_with('{'))
+            .filter(|given| given.starts_with('{'))
             .map(str::to_owned),
         state: None,
     }
@@ -248,24 +235,6 @@ fn refusal(entry: &Entry, error: &[u8]) -> String {
     format!("the client refused {}: {message}", entry.what())
 }
 
-/// The names in `data.requiredCapabilities`; extensions by their own.
-fn required(data: &str) -> Option<String> {
-    let members = json::members(data).ok()?;
-    let (_, required) = members
-        .into_iter()
-        .find(|(name, _)| name == "requiredCapabilities")?;
-    let names: Vec<String> = json::members(required)
-        .ok()?
-        .into_iter()
-        .flat_map(|(name, value)| match json::members(value) {
-            Ok(extensions) if name == "extensions" => extensions,
-            _ => vec![(name, value)],
-        })
-        .map(|(name, _)| name.chars().take(64).collect())
-        .collect();
-    (!names.is_empty()).then(|| names.join(", "))
-}
-
 /// Of the method and what it is about, each with its length (DESIGN §2).
 fn digest(request: &Message) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
@@ -282,17 +251,4 @@ fn digest(request: &Message) -> [u8; 32] {
 fn stale() -> Reply {
     let text = r#"{"code":-32602,"message":"the interaction is not known here, call again"}"#;
     Reply::Error(Bytes::from_static(text.as_bytes()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::required;
-
-    #[test]
-    fn what_is_missing_is_named_and_extensions_by_their_own_names() {
-        let data = r#"{"requiredCapabilities":{"sampling":{},"extensions":{"vendor/jobs":{}}}}"#;
-        assert_eq!(required(data).as_deref(), Some("sampling, vendor/jobs"));
-        assert_eq!(required(r#"{"requiredCapabilities":{}}"#), None);
-        assert_eq!(required("[]"), None);
-    }
 }

@@ -160,6 +160,7 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
         ask_timeout: Duration::from_mins(10),
         restartable: false,
         retry_safe: Vec::new(),
+        run_tasks: true,
     }
 }
 

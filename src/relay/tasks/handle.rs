@@ -4,23 +4,28 @@
 
 use std::sync::Arc;
 
-use super::route::{Target, invalid};
-use super::{Relay, endpoint_context};
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::methods::{self, Target as Names};
+use crate::protocol::methods::{self, Needs, Target as Names};
 use crate::protocol::{Era, Message, json};
+use crate::relay::route::{Target, invalid};
+use crate::relay::{Relay, endpoint_context};
 use crate::seal::Purpose;
 use crate::telemetry::metrics::LABELED;
 
 /// Whether a request of `method` is about one task.
-pub(super) fn is_task(method: &str) -> bool {
+pub(in crate::relay) fn is_task(method: &str) -> bool {
     methods::lookup(method).is_some_and(|known| known.target == Some(Names::Task))
+}
+
+/// Whether a method is there for tasks.
+pub(in crate::relay) fn is_of_tasks(method: &str) -> bool {
+    methods::lookup(method).is_some_and(|known| known.needs == Needs::Tasks)
 }
 
 impl Relay {
     /// Where a request about a task goes: to the upstream that runs it.
-    pub(super) fn task_target(&self, call: &Call) -> Result<Target, Fault> {
+    pub(in crate::relay) fn task_target(&self, call: &Call) -> Result<Target, Fault> {
         let given = call
             .message
             .param_str("taskId")
@@ -43,7 +48,7 @@ impl Relay {
     ///
     /// # Errors
     /// When the upstream's id is too long to be carried.
-    pub(super) fn show_task(
+    pub(in crate::relay) fn show_task(
         &self,
         call: &Call,
         target: &Target,

@@ -1,0 +1,105 @@
+//! Who declares tasks; and the extension declared on our own behalf: for one call, to an upstream
+//! that does not run it otherwise. Spec: SPEC K-01, K-10; BRIDGING §3.8.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, Reply, Round};
+use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
+use crate::protocol::{extensions, json};
+use crate::relay::project;
+
+/// A client's link that declares tasks besides what its client declares.
+#[derive(Debug)]
+struct Declaring {
+    inner: Arc<dyn DownstreamLink>,
+    capabilities: ClientCapabilities,
+}
+
+/// Whether the client of a call declares the extension.
+pub(super) fn is_declared(call: &Call) -> bool {
+    let declared = std::str::from_utf8(call.link.capabilities().raw());
+    extensions::declares(declared.unwrap_or("{}"), extensions::TASKS)
+}
+
+/// Whether a legacy upstream, by its capabilities, takes calls as tasks. Spec: SPEC K-01.
+pub(super) fn takes_tasks(capabilities: &str) -> bool {
+    let path = ["tasks", "requests", "tools", "call"];
+    let found = path
+        .into_iter()
+        .try_fold(capabilities, |text, name| json::member(text, name));
+    found.is_some()
+}
+
+/// The call as one whose client declares tasks.
+pub(super) fn declaring(call: &Call) -> Call {
+    let capabilities = call.link.capabilities().with_extension(extensions::TASKS);
+    Call {
+        link: Arc::new(Declaring {
+            inner: Arc::clone(&call.link),
+            capabilities,
+        }),
+        ..call.clone()
+    }
+}
+
+/// Whether a reply refuses a call for want of the extension, and of nothing else that its client
+/// lacks.
+pub(super) fn would_help(reply: &Reply, call: &Call) -> bool {
+    if reply.error_code() != Some(MISSING_CLIENT_CAPABILITY) {
+        return false;
+    }
+    let required = reply
+        .error()
+        .and_then(|error| json::member(error, "data"))
+        .and_then(|data| json::member(data, "requiredCapabilities"));
+    let Some(required) = required.filter(|text| extensions::declares(text, extensions::TASKS))
+    else {
+        return false;
+    };
+    let with = call.link.capabilities().with_extension(extensions::TASKS);
+    project::covers(std::str::from_utf8(with.raw()).unwrap_or("{}"), required)
+}
+
+impl DownstreamLink for Declaring {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
+    }
+
+    fn notify(&self, notice: Notice) {
+        self.inner.notify(notice);
+    }
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        self.inner.ask(round)
+    }
+
+    fn cancel_reason(&self) -> Option<&str> {
+        self.inner.cancel_reason()
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.inner.level()
+    }
+
+    fn routed(&self, upstream: &Arc<str>) {
+        self.inner.routed(upstream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::takes_tasks;
+
+    #[test]
+    fn only_the_whole_capability_lets_calls_be_tasks() {
+        assert!(takes_tasks(
+            r#"{"tasks":{"requests":{"tools":{"call":{}}}}}"#
+        ));
+        assert!(!takes_tasks(
+            r#"{"tasks":{"list":{},"requests":{"tools":{}}}}"#
+        ));
+        assert!(!takes_tasks(r#"{"tools":{"call":{}}}"#));
+    }
+}

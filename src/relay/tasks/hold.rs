@@ -1,0 +1,178 @@
+//! Tools that run only as tasks, for clients that know no tasks: the task is run here, and the
+//! call waits for its end. Spec: BRIDGING §3.7, §3.8; SPEC K-01, K-10, K-13.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::declare::{declaring, is_declared, takes_tasks, would_help};
+use super::pace::Pace;
+use super::state::{Design, State};
+use super::wait::{Ended, Wait};
+use super::watched::Watched;
+use crate::call::{Call, Reply, UpstreamLink};
+use crate::fault::{Fault, FaultKind};
+use crate::policy::Permit;
+use crate::protocol::{Era, Message, json, meta};
+use crate::relay::Relay;
+use crate::relay::bring_back::tool_failure;
+use crate::relay::project::Projection;
+use crate::relay::route::Target;
+use crate::session::Session;
+use crate::telemetry::metrics::LABELED;
+
+impl Relay {
+    /// Sends a request; a tool that its upstream runs only as a task is waited for, unless the
+    /// client takes tasks itself.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request, and the task that it has become.
+    pub(in crate::relay) async fn send_or_hold(
+        &self,
+        permit: &Permit,
+        link: &Arc<dyn UpstreamLink>,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+    ) -> Result<Reply, Fault> {
+        if call.message.method() != Some("tools/call") {
+            return self.send(permit, &**link, call, session, target).await;
+        }
+        let settings = self.parts.upstreams.settings(&target.upstream);
+        let runs_tasks = settings.is_some_and(|settings| settings.run_tasks);
+        if runs_tasks && self.runs_only_as_task(call, session, target).await {
+            let request = self.request_for(&**link, call, target)?;
+            let request = self.as_task(&request, target)?;
+            let reply = self
+                .transmit(permit, &**link, call, session, target, &request)
+                .await?;
+            let Some(state) = State::begun(&reply, Design::Legacy) else {
+                return Ok(reply);
+            };
+            let held = self.hold(link, call, target, &state, Design::Legacy);
+            return Box::pin(held).await;
+        }
+        let reply = self.send(permit, &**link, call, session, target).await?;
+        if is_declared(call) {
+            return Ok(reply);
+        }
+        let declaring = declaring(call);
+        let reply = if runs_tasks && would_help(&reply, call) {
+            self.send(permit, &**link, &declaring, session, target)
+                .await?
+        } else {
+            reply
+        };
+        match State::begun(&reply, Design::Extension) {
+            Some(_) if !runs_tasks => Err(unasked(&target.upstream)),
+            Some(state) => {
+                let held = self.hold(link, &declaring, target, &state, Design::Extension);
+                Box::pin(held).await
+            }
+            None => Ok(reply),
+        }
+    }
+
+    /// Whether a tool of a legacy upstream can be called only as a task. Spec: SPEC K-01.
+    async fn runs_only_as_task(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+    ) -> bool {
+        let upstream = &target.upstream;
+        let Ok(declared) = self.learn(session, upstream, None).await else {
+            return false;
+        };
+        let capabilities = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+        if declared.revision.era() == Era::Modern || !takes_tasks(capabilities) {
+            return false;
+        }
+        let Some(name) = target.name.as_deref() else {
+            return false;
+        };
+        let tool = self.tool_of(call, session, upstream, name).await;
+        tool.as_deref()
+            .and_then(|tool| std::str::from_utf8(tool).ok())
+            .and_then(|tool| json::member(tool, "execution"))
+            .and_then(|execution| json::member(execution, "taskSupport"))
+            == Some("\"required\"")
+    }
+
+    /// The request as one for a task. Its progress is what the task's status says, so that the
+    /// upstream is not asked for any.
+    fn as_task(&self, request: &Message, target: &Target) -> Result<Message, Fault> {
+        let ttl = self.patience(target).as_millis();
+        let edited = request
+            .edit()
+            .param("task", format!(r#"{{"ttl":{ttl}}}"#))
+            .remove_meta(meta::PROGRESS_TOKEN);
+        self.reparse(edited.finish())
+    }
+
+    /// Waits for the end of a task; its outcome is the call's.
+    async fn hold(
+        &self,
+        link: &Arc<dyn UpstreamLink>,
+        call: &Call,
+        target: &Target,
+        state: &State<'_>,
+        design: Design,
+    ) -> Result<Reply, Fault> {
+        let upstream = &target.upstream;
+        let declared = link.declared();
+        let revision = declared.as_ref().map(|declared| declared.revision);
+        let shown = target
+            .view
+            .link(call, Projection::of(revision, call.revision));
+        let shown = Call {
+            link: shown.unwrap_or_else(|| Arc::clone(&call.link)),
+            resumption: None,
+            ..call.clone()
+        };
+        let mut pace = Pace::new(&shown, state);
+        pace.note(state, &*shown.link);
+        let watched = Watched::new(link, shown, &state.id, &self.parts.tasks);
+        let wait = Wait {
+            task: &watched,
+            upstream,
+            ask_timeout: self.ask_timeout(upstream).unwrap_or_default(),
+        };
+        let ended = tokio::select! {
+            ended = wait.for_end(design, &mut pace) => ended?,
+            () = tokio::time::sleep(self.patience(target)) => {
+                let text = format!("the task that upstream \"{upstream}\" began did not end in time");
+                return Err(Fault::upstream(FaultKind::UpstreamTimeout, text));
+            }
+            () = call.cancel.cancelled() => {
+                return Err(Fault::downstream(FaultKind::Cancelled, "the request was cancelled"));
+            }
+        };
+        let why = match ended {
+            Ended::Reply(reply) => {
+                watched.over();
+                return Ok(reply);
+            }
+            Ended::Cancelled => {
+                watched.over();
+                format!("upstream \"{upstream}\" cancelled the task that the call had become")
+            }
+            // What still runs is cancelled.
+            Ended::Unanswered(why) => format!("upstream \"{upstream}\" needs an answer: {why}"),
+        };
+        let source = self.source(call, declared, &target.view);
+        Ok(tool_failure(call, &source, &why))
+    }
+
+    /// How long a task may take.
+    fn patience(&self, target: &Target) -> Duration {
+        let settings = self.parts.upstreams.settings(&target.upstream);
+        settings.map_or(Duration::ZERO, |settings| settings.total_timeout)
+    }
+}
+
+/// Spec: SPEC K-10.
+fn unasked(upstream: &str) -> Fault {
+    LABELED.upstream_garbage.add(upstream, 1);
+    let text = format!("upstream \"{upstream}\" answered with a task that nobody asked for");
+    Fault::upstream(FaultKind::UpstreamInvalid, text)
+}

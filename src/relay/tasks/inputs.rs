@@ -1,0 +1,147 @@
+//! What a task of the extension wants to know, put to the client of the call that waits for it.
+//! Spec: SPEC K-14, M-62; BRIDGING §3.2, §3.8.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+
+use super::state::State;
+use crate::call::{Answer, Asked, DownstreamLink, Question, Round};
+use crate::protocol::json;
+
+/// Questions that one task may put.
+const MAX_QUESTIONS: usize = 64;
+
+/// The keys of the questions that were put; each is put once, however often it is shown.
+#[derive(Debug, Default)]
+pub(super) struct Inputs(HashSet<String>);
+
+impl Inputs {
+    /// The questions that were not put yet.
+    ///
+    /// # Errors
+    /// A sentence about why they cannot be answered.
+    pub(super) fn fresh(
+        &mut self,
+        state: &State<'_>,
+        link: &dyn DownstreamLink,
+    ) -> Result<Vec<(String, Question)>, String> {
+        let requests = state.member("inputRequests").unwrap_or("{}");
+        let members = json::members(requests).map_err(|error| format!("inputRequests: {error}"))?;
+        let mut fresh = Vec::new();
+        for (key, text) in members {
+            if self.0.contains(&*key) {
+                continue;
+            }
+            if self.0.len() >= MAX_QUESTIONS {
+                return Err("it keeps asking for more".to_owned());
+            }
+            let question = question(text).ok_or("a question without a method")?;
+            if !is_offered(&question, link) {
+                let method: String = question.method.chars().take(64).collect();
+                return Err(format!(
+                    "it asks for {method}, which this client did not offer"
+                ));
+            }
+            self.0.insert(key.clone().into_owned());
+            fresh.push((key.into_owned(), question));
+        }
+        Ok(fresh)
+    }
+}
+
+/// Puts questions to the client; JSON text of `inputResponses`.
+///
+/// # Errors
+/// A sentence about why there are no answers.
+pub(super) async fn ask(
+    link: &dyn DownstreamLink,
+    entries: Vec<(String, Question)>,
+) -> Result<String, String> {
+    let methods: Vec<(String, String)> = entries
+        .iter()
+        .map(|(key, question)| (key.clone(), question.method.clone()))
+        .collect();
+    let round = Round {
+        entries,
+        carry: None,
+    };
+    let answers = match link.ask(round).await {
+        Asked::Answered(answers) => answers,
+        Asked::CannotAsk(missing) => return Err(missing),
+        Asked::Suspended(_) => return Err("the client cannot be asked in mid-call".to_owned()),
+    };
+    responses(&methods, &answers)
+}
+
+/// A form that was refused counts as cancelled; nothing else can be refused in that form.
+fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Result<String, String> {
+    let mut members = Vec::with_capacity(methods.len());
+    for (key, method) in methods {
+        let answer = answers.iter().find(|(known, _)| known == key);
+        let text = match answer.map(|(_, answer)| answer) {
+            Some(Answer::Result(result)) => String::from_utf8_lossy(result).into_owned(),
+            _ if method == "elicitation/create" => r#"{"action":"cancel"}"#.to_owned(),
+            _ => return Err(format!("the client did not answer {method}")),
+        };
+        members.push(format!("{}:{text}", json::quote(key)));
+    }
+    Ok(format!("{{{}}}", members.join(",")))
+}
+
+fn question(text: &str) -> Option<Question> {
+    let method = json::string(json::member(text, "method")?)?.into_owned();
+    let params = json::member(text, "params").filter(|text| text.starts_with('{'));
+    Some(Question {
+        method,
+        params: params.map(|text| Bytes::copy_from_slice(text.as_bytes())),
+    })
+}
+
+fn is_offered(question: &Question, link: &dyn DownstreamLink) -> bool {
+    let params = question.params.as_deref().map(std::str::from_utf8);
+    let params = params.and_then(Result::ok).unwrap_or("{}");
+    let url = json::member(params, "mode") == Some("\"url\"");
+    link.capabilities().allows(&question.method, url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::ClientCapabilities;
+    use crate::relay::nobody::Nobody;
+
+    fn fresh(inputs: &mut Inputs, offered: &'static str) -> Result<Vec<String>, String> {
+        let task = r#"{"taskId":"a","status":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"?"}}}}"#;
+        let offered = ClientCapabilities::read(Bytes::from_static(offered.as_bytes()));
+        let link = Nobody::declaring(offered);
+        let found = inputs.fresh(&State::read(task).unwrap(), &*link)?;
+        Ok(found.into_iter().map(|(key, _)| key).collect())
+    }
+
+    // SPEC K-14.
+    #[test]
+    fn a_question_is_put_once_however_often_it_is_shown() {
+        let mut inputs = Inputs::default();
+        let offered = r#"{"elicitation":{}}"#;
+        assert_eq!(fresh(&mut inputs, offered).unwrap(), ["q"]);
+        assert!(fresh(&mut inputs, offered).unwrap().is_empty());
+    }
+
+    // SPEC M-62.
+    #[test]
+    fn what_the_client_did_not_offer_is_not_asked() {
+        let refused = fresh(&mut Inputs::default(), "{}").unwrap_err();
+        assert!(refused.contains("elicitation/create"), "{refused}");
+    }
+
+    #[test]
+    fn only_a_form_can_be_left_unanswered() {
+        let of = |method: &str| [("k".to_owned(), method.to_owned())];
+        assert_eq!(
+            responses(&of("elicitation/create"), &[]).unwrap(),
+            r#"{"k":{"action":"cancel"}}"#
+        );
+        assert!(responses(&of("sampling/createMessage"), &[]).is_err());
+    }
+}

@@ -1,0 +1,106 @@
+//! How often a task is looked after, and what its caller hears of it meanwhile.
+//! Spec: SPEC K-04, C-01 to C-03; BRIDGING §3.8.
+
+use std::time::Duration;
+
+use super::state::State;
+use crate::call::{Call, DownstreamLink, Notice, NoticeKind};
+use crate::protocol::{json, meta};
+
+/// Between two looks where the upstream says nothing, and the bounds of what it may say.
+const USUAL: Duration = Duration::from_secs(1);
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// The pace of one task, and its status as progress of the call that waits for it.
+#[derive(Debug)]
+pub(super) struct Pace {
+    interval: Duration,
+    /// JSON text of the caller's progress token.
+    token: Option<String>,
+    told: u64,
+    last: Option<String>,
+}
+
+impl Pace {
+    /// Of a task that was begun for `call`.
+    pub(super) fn new(call: &Call, state: &State<'_>) -> Self {
+        let mut pace = Self {
+            interval: USUAL,
+            token: meta::progress_token(&call.message).map(str::to_owned),
+            told: 0,
+            last: None,
+        };
+        pace.keep(state);
+        pace
+    }
+
+    /// Whether anybody wants to hear of the task before it is over.
+    pub(super) fn is_followed(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Waits until it is time to look again.
+    pub(super) async fn wait(&self) {
+        tokio::time::sleep(self.interval).await;
+    }
+
+    fn keep(&mut self, state: &State<'_>) {
+        if let Some(interval) = state.interval {
+            self.interval = interval.clamp(SHORTEST, LONGEST);
+        }
+    }
+
+    /// Takes what the upstream says now: a new status message is progress.
+    pub(super) fn note(&mut self, state: &State<'_>, link: &dyn DownstreamLink) {
+        self.keep(state);
+        let (Some(token), Some(message)) = (&self.token, &state.message) else {
+            return;
+        };
+        if self.last.as_ref() == Some(message) {
+            return;
+        }
+        self.told += 1;
+        let bytes = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{},"message":{}}}}}"#,
+            self.told,
+            json::quote(message)
+        );
+        link.notify(Notice {
+            kind: NoticeKind::Progress {
+                token: token.as_str().into(),
+            },
+            bytes: bytes.into(),
+        });
+        self.last = Some(message.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(member: &str) -> Duration {
+        let text = format!(r#"{{"taskId":"a","status":"working"{member}}}"#);
+        let mut pace = Pace {
+            interval: USUAL,
+            token: None,
+            told: 0,
+            last: None,
+        };
+        pace.keep(&State::read(&text).unwrap());
+        pace.interval
+    }
+
+    #[test]
+    fn an_upstream_chooses_the_pace_within_bounds() {
+        assert_eq!(kept(""), USUAL);
+        assert_eq!(kept(r#","pollInterval":0"#), SHORTEST);
+        assert_eq!(
+            kept(r#","pollIntervalMs":2500"#),
+            Duration::from_millis(2500)
+        );
+        assert_eq!(kept(r#","pollIntervalMs":86400000"#), LONGEST);
+        assert_eq!(kept(r#","pollIntervalMs":-1"#), USUAL);
+    }
+}

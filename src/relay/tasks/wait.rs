@@ -1,0 +1,218 @@
+//! The wait for the end of a task, in either design. Spec: SPEC K-03, K-04, K-12 to K-14.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::inputs::{self, Inputs};
+use super::pace::Pace;
+use super::state::{Design, State, Status};
+use super::watched::Watched;
+use crate::call::Reply;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Message, json, meta};
+
+/// How often in a row a task may be out of reach before it is given up.
+const MAX_MISSES: u32 = 3;
+
+/// How the wait for a task ends.
+pub(super) enum Ended {
+    /// With the response that the call would have had.
+    Reply(Reply),
+    /// The upstream gave the task up.
+    Cancelled,
+    /// The task wants an answer that there is none to; it still runs.
+    Unanswered(String),
+}
+
+/// A task that is waited for.
+pub(super) struct Wait<'a> {
+    pub(super) task: &'a Watched,
+    pub(super) upstream: &'a Arc<str>,
+    /// For one round of questions.
+    pub(super) ask_timeout: Duration,
+}
+
+impl Wait<'_> {
+    /// Waits for the end of the task, however long that takes.
+    ///
+    /// # Errors
+    /// When the upstream is gone, or knows the task no more in a way that says so.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the task as it is.
+    pub(super) async fn for_end(&self, design: Design, pace: &mut Pace) -> Result<Ended, Fault> {
+        match design {
+            Design::Legacy => self.for_result(pace).await,
+            Design::Extension => self.for_state(pace).await,
+        }
+    }
+
+    /// The request for the result of a legacy task waits for it, and what the task asks comes along
+    /// with it.
+    async fn for_result(&self, pace: &mut Pace) -> Result<Ended, Fault> {
+        loop {
+            let reply = tokio::select! {
+                reply = self.task.send("tasks/result", "") => reply,
+                never = self.report(pace) => match never {},
+            };
+            match reply {
+                // It was silent for as long as a call may be: it goes on if it is still known.
+                Err(fault) if fault.kind == FaultKind::UpstreamTimeout => {
+                    let known = self.task.send("tasks/get", "").await?;
+                    if known.error().is_some() {
+                        return Err(fault);
+                    }
+                }
+                reply => return Ok(Ended::Reply(unmarked(reply?))),
+            }
+        }
+    }
+
+    /// Tells the caller how a legacy task is getting on, as long as that can be found out.
+    async fn report(&self, pace: &mut Pace) -> Infallible {
+        while pace.is_followed() {
+            pace.wait().await;
+            let Ok(reply) = self.task.send("tasks/get", "").await else {
+                break;
+            };
+            let Some(state) = reply.result().and_then(State::read) else {
+                break;
+            };
+            pace.note(&state, &*self.task.call().link);
+        }
+        std::future::pending().await
+    }
+
+    /// A task of the extension is looked after until it shows its end.
+    async fn for_state(&self, pace: &mut Pace) -> Result<Ended, Fault> {
+        let mut inputs = Inputs::default();
+        let mut misses = 0;
+        loop {
+            pace.wait().await;
+            let reply = match self.task.send("tasks/get", "").await {
+                Err(fault) if is_passing(&fault) && misses < MAX_MISSES => {
+                    misses += 1;
+                    continue;
+                }
+                reply => reply?,
+            };
+            misses = 0;
+            // What it says of a task that it knows no more is the outcome.
+            if reply.error().is_some() {
+                return Ok(Ended::Reply(reply));
+            }
+            let state = reply.result().and_then(State::read);
+            let state = state.ok_or_else(|| self.lost_track())?;
+            pace.note(&state, &*self.task.call().link);
+            match state.status {
+                Status::Working => {}
+                Status::InputRequired => {
+                    if let Err(why) = self.answer(&state, &mut inputs).await? {
+                        return Ok(Ended::Unanswered(why));
+                    }
+                }
+                Status::Completed => return self.outcome(&state, "result"),
+                Status::Failed => return self.outcome(&state, "error"),
+                Status::Cancelled => return Ok(Ended::Cancelled),
+            }
+        }
+    }
+
+    /// Puts what the task wants to know to the client and passes the answers on; why there are none
+    /// otherwise.
+    async fn answer(
+        &self,
+        state: &State<'_>,
+        inputs: &mut Inputs,
+    ) -> Result<Result<(), String>, Fault> {
+        let link = &*self.task.call().link;
+        let fresh = match inputs.fresh(state, link) {
+            Ok(fresh) if fresh.is_empty() => return Ok(Ok(())),
+            Ok(fresh) => fresh,
+            Err(why) => return Ok(Err(why)),
+        };
+        let asked = tokio::time::timeout(self.ask_timeout, inputs::ask(link, fresh)).await;
+        let responses = match asked {
+            Ok(Ok(responses)) => responses,
+            Ok(Err(why)) => return Ok(Err(why)),
+            Err(_) => return Ok(Err("the client did not answer in time".to_owned())),
+        };
+        let more = format!(r#","inputResponses":{responses}"#);
+        self.task.send("tasks/update", &more).await?;
+        Ok(Ok(()))
+    }
+
+    /// What the task came to, as the response that the call would have had.
+    fn outcome(&self, state: &State<'_>, name: &str) -> Result<Ended, Fault> {
+        let outcome = state.member(name).filter(|text| text.starts_with('{'));
+        let outcome = outcome.ok_or_else(|| self.lost_track())?;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":0,"{name}":{outcome}}}"#);
+        let message = Message::parse(text.into(), json::MAX_DEPTH);
+        let message = message.map_err(|error| self.lost_track().caused_by(error))?;
+        Ok(Ended::Reply(Reply::Relayed(message)))
+    }
+
+    fn lost_track(&self) -> Fault {
+        let upstream = self.upstream;
+        let text = format!("upstream \"{upstream}\" does not say what became of a task");
+        Fault::upstream(FaultKind::UpstreamInvalid, text)
+    }
+}
+
+/// The result without the mark of a task that its reader knows nothing of (SPEC K-03).
+fn unmarked(reply: Reply) -> Reply {
+    let Reply::Relayed(message) = &reply else {
+        return reply;
+    };
+    let members = message
+        .result_member("_meta")
+        .and_then(|meta| json::members(meta).ok())
+        .unwrap_or_default();
+    let kept: Vec<String> = members
+        .iter()
+        .filter(|(name, _)| name != meta::RELATED_TASK)
+        .map(|(name, value)| format!("{}:{value}", json::quote(name)))
+        .collect();
+    if kept.len() == members.len() {
+        return reply;
+    }
+    let edit = message.edit();
+    let bytes = if kept.is_empty() {
+        edit.remove_result_member("_meta").finish()
+    } else {
+        let kept = format!("{{{}}}", kept.join(","));
+        edit.result_member("_meta", kept).finish()
+    };
+    // What was whole and lost a member is whole.
+    Message::parse(bytes, usize::MAX).map_or(reply, Reply::Relayed)
+}
+
+fn is_passing(fault: &Fault) -> bool {
+    matches!(
+        fault.kind,
+        FaultKind::UpstreamLost | FaultKind::UpstreamTimeout | FaultKind::UpstreamUnavailable
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SPEC K-03, K-15.
+    #[test]
+    fn a_result_loses_the_mark_of_its_task_and_nothing_else() {
+        let of = |meta: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[]{meta}}}}}"#);
+            let reply = Reply::Relayed(Message::parse(text.into(), 128).unwrap());
+            unmarked(reply).result().unwrap().to_owned()
+        };
+        let mark = format!(r#""{}":{{"taskId":"t"}}"#, meta::RELATED_TASK);
+        assert_eq!(of(&format!(r#","_meta":{{{mark}}}"#)), r#"{"content":[]}"#);
+        assert_eq!(
+            of(&format!(r#","_meta":{{{mark},"a":1}}"#)),
+            r#"{"content":[],"_meta":{"a":1}}"#
+        );
+        assert_eq!(of(""), r#"{"content":[]}"#);
+    }
+}

@@ -1,0 +1,86 @@
+//! A task that a call waits for: whoever gives the wait up cancels it upstream.
+//! Spec: SPEC C-11; BRIDGING §3.7, §3.8.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::call::{Call, Reply, UpstreamLink};
+use crate::fault::Fault;
+use crate::lifecycle::Tasks;
+use crate::protocol::{Message, json};
+use crate::relay::nobody::Nobody;
+
+/// A task under way. Dropped before it is [over](Self::over), it is cancelled upstream.
+#[derive(Debug)]
+pub(super) struct Watched {
+    link: Arc<dyn UpstreamLink>,
+    /// As the upstream may use it: what it asks and tells reaches the client.
+    call: Call,
+    /// As the upstream calls it.
+    id: String,
+    tasks: Tasks,
+    is_over: bool,
+}
+
+impl Watched {
+    pub(super) fn new(link: &Arc<dyn UpstreamLink>, call: Call, id: &str, tasks: &Tasks) -> Self {
+        Self {
+            link: Arc::clone(link),
+            call,
+            id: id.to_owned(),
+            tasks: tasks.clone(),
+            is_over: false,
+        }
+    }
+
+    pub(super) fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Its upstream is done with it: there is nothing left to cancel.
+    pub(super) fn over(mut self) {
+        self.is_over = true;
+    }
+
+    /// Sends a request about the task; `more` are further members of its parameters, each with a
+    /// comma before it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request, not the task.
+    pub(super) async fn send(&self, method: &str, more: &str) -> Result<Reply, Fault> {
+        let request = request(method, &self.id, more)?;
+        self.link.call(&request, &self.call).await
+    }
+}
+
+fn request(method: &str, id: &str, more: &str) -> Result<Message, Fault> {
+    let text = format!(
+        r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"taskId":{}{more}}}}}"#,
+        json::quote(id)
+    );
+    Message::parse(text.into(), json::MAX_DEPTH).map_err(Fault::internal)
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let Ok(request) = request("tasks/cancel", &self.id, "") else {
+            return;
+        };
+        let link = Arc::clone(&self.link);
+        let call = Call {
+            link: Nobody::declaring(self.call.link.capabilities().clone()),
+            cancel: CancellationToken::new(),
+            resumption: None,
+            ..self.call.clone()
+        };
+        self.tasks.spawn(async move {
+            if let Err(fault) = link.call(&request, &call).await {
+                tracing::debug!(upstream = %link.upstream(), error = %fault, "a task was not cancelled");
+            }
+        });
+    }
+}

@@ -1,0 +1,3 @@
+//! Tasks of upstreams, in both designs. Spec: SPEC §11; BRIDGING §3.8.
+
+mod held;
