@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
+use super::absent::not_ready;
 use super::route::invalid;
 use super::{Failure, Relay, effective, merge};
 use crate::call::{Declared, Principal, Reply};
@@ -103,21 +104,21 @@ impl Relay {
         let link = self.link(session, upstream)?;
         let declared = match wait {
             None => link.open().await?,
+            Some(_) if self.is_in_vain(session, upstream) => {
+                self.await_return(session, upstream);
+                return Err(not_ready(upstream));
+            }
             Some(wait) => {
                 let opening = Arc::clone(&link);
                 let (sender, receiver) = tokio::sync::oneshot::channel();
                 self.parts.tasks.spawn_service(async move {
                     drop(sender.send(opening.open().await));
                 });
-                tokio::time::timeout(wait, receiver)
-                    .await
-                    .map_err(|_| {
-                        Fault::upstream(
-                            FaultKind::UpstreamTimeout,
-                            format!("upstream \"{upstream}\" is not ready yet"),
-                        )
-                    })?
-                    .map_err(Fault::internal)??
+                let Ok(opened) = tokio::time::timeout(wait, receiver).await else {
+                    self.note_late(session, upstream);
+                    return Err(not_ready(upstream));
+                };
+                opened.map_err(Fault::internal)??
             }
         };
         self.knowledge.learn(key, &declared);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::absent::not_ready;
 use super::bring_back::merged_origin;
 use super::catalog::Place;
 use super::kept::lifetime;
@@ -16,7 +17,7 @@ use super::project::{Hints, Projection, Scope};
 use super::route::invalid;
 use super::{Failure, Relay};
 use crate::audit;
-use crate::call::{Call, Notice, Reply};
+use crate::call::{Call, Reply};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
@@ -27,9 +28,6 @@ use crate::telemetry::metrics::{COUNTERS, LABELED};
 
 /// Pages of one upstream's list that are read.
 pub(super) const MAX_PAGES: usize = 100;
-/// Between two attempts to reach an upstream that was left out: the first, and the longest.
-const RETURN_FIRST: Duration = Duration::from_secs(1);
-const RETURN_LONGEST: Duration = Duration::from_mins(1);
 
 /// On whose behalf upstreams are listed: only what a client asks for is audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,8 +230,12 @@ impl Relay {
                 }
                 late_or_failed => {
                     LABELED.upstream_skipped.add(upstream, 1);
-                    if let Ok(Err(fault)) = late_or_failed {
-                        tracing::warn!(upstream = %upstream, error = %fault, "left out of a list");
+                    match late_or_failed {
+                        Err(_) => self.note_late(session, upstream),
+                        Ok(failed) => {
+                            let error = failed.err().map(tracing::field::display);
+                            tracing::warn!(upstream = %upstream, error, "left out of a list");
+                        }
                     }
                     self.await_return(session, upstream);
                     // Partial: nobody shall keep it.
@@ -296,6 +298,9 @@ impl Relay {
             COUNTERS.lists_hits.add(1);
             return Ok(Some((held, page.message.clone())));
         }
+        if self.is_in_vain(session, place.upstream) {
+            return Err(not_ready(place.upstream));
+        }
         let declared = self.learn(session, place.upstream, None).await?;
         if !declares(&declared.capabilities, place.kind) {
             return Ok(None);
@@ -345,50 +350,6 @@ impl Relay {
         };
         let method = kind.method();
         self.reparse(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}"{params}}}"#).into())
-    }
-
-    /// Keeps trying an upstream that was left out, and tells the session when it is there.
-    pub(super) fn await_return(&self, session: &Arc<Session>, upstream: &Arc<str>) {
-        let Ok(link) = self.link(session, upstream) else {
-            return;
-        };
-        if !session.begin_waiting_for(upstream) {
-            return;
-        }
-        let (session, upstream) = (Arc::downgrade(session), Arc::clone(upstream));
-        self.parts.tasks.spawn_service(async move {
-            // One that is open and only slow is not worth a notice at once.
-            let mut pause = if link.declared().is_some() {
-                tokio::time::sleep(RETURN_LONGEST).await;
-                RETURN_LONGEST
-            } else {
-                RETURN_FIRST
-            };
-            loop {
-                // A link whose session is over opens nothing.
-                let opened = link.open().await.is_ok();
-                let Some(session) = session.upgrade() else {
-                    return;
-                };
-                if session.closed().is_cancelled() {
-                    return;
-                }
-                if opened {
-                    session.end_waiting_for(&upstream);
-                    announce(&session);
-                    return;
-                }
-                drop(session);
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(RETURN_LONGEST);
-            }
-        });
-    }
-}
-
-fn announce(session: &Session) {
-    for what in ["tools", "prompts", "resources"] {
-        session.tell(Notice::list_changed(what));
     }
 }
 

@@ -4,6 +4,7 @@
 //! may, as whom, send. The route precedes the decision because rules speak of names as upstreams
 //! spell them (`docs/adr`).
 
+mod absent;
 mod bring_back;
 mod catalog;
 mod discover;

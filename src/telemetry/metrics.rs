@@ -8,7 +8,7 @@ mod instrument;
 mod sessions;
 
 pub(super) use durations::{Durations, Series};
-pub use instrument::{Counter, Gauge, Labeled, Open};
+pub use instrument::{Counter, Gauge, Labeled, Level, Open};
 pub use sessions::{UpstreamSession, server_session_ended};
 
 use super::names::{attribute, metric};
@@ -179,6 +179,14 @@ table! {
     }
 }
 
+table! {
+    /// What goes up and down, told apart by one label.
+    Levels LEVELS of Level {
+        upstream_state = UPSTREAM_STATE "{state}" by attribute::UPSTREAM,
+            "How an upstream does: 0 not reached yet, 1 up, 2 degraded, 3 down.";
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -193,6 +201,7 @@ mod tests {
             .map(|counter| counter.name)
             .chain(GAUGES.all().iter().map(|gauge| gauge.name))
             .chain(LABELED.all().iter().map(|labeled| labeled.name))
+            .chain(LEVELS.all().iter().map(|level| level.name))
             .collect();
         let distinct: BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(names.len(), distinct.len());

@@ -139,6 +139,8 @@ pub mod metric {
     pub const UPSTREAM_PROBED: &str = "drawbridge.upstream.probed";
     /// Upstreams that spoke the modern era and no longer do.
     pub const UPSTREAM_DOWNGRADED: &str = "drawbridge.upstream.downgraded";
+    /// How an upstream does.
+    pub const UPSTREAM_STATE: &str = "drawbridge.upstream.state";
     /// Calls sent without parameter headers because the tools could not be listed.
     pub const SCHEMAS_UNKNOWN: &str = "drawbridge.upstream.schemas.unknown";
     /// Stdio children that were not started.

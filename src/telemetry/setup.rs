@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use url::Url;
 
 use super::log::{self, ExportLayer, LineLayer, Writer, WriterGuard};
-use super::metrics::{COUNTERS, GAUGES, LABELED};
+use super::metrics::{COUNTERS, GAUGES, LABELED, LEVELS};
 use super::names::{SCOPE, attribute};
 use super::record;
 use super::trace::Tracing;
@@ -214,6 +214,18 @@ fn observe(meter: &Meter) {
             .with_callback(|observer| {
                 for (value, count) in labeled.get() {
                     observer.observe(count, &[KeyValue::new(labeled.label, value)]);
+                }
+            })
+            .build();
+    }
+    for level in LEVELS.all() {
+        meter
+            .i64_observable_gauge(level.name)
+            .with_unit(level.unit)
+            .with_description(level.help)
+            .with_callback(|observer| {
+                for (value, n) in level.get() {
+                    observer.observe(n, &[KeyValue::new(level.label, value)]);
                 }
             })
             .build();

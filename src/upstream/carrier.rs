@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::duplex::{Duplex, Messages, Source};
 use super::error::LinkError;
+use super::health::Health;
 use super::http::client::HttpClient;
 use super::http::wire::Bounds;
 use super::stdio::OpenError;
@@ -41,6 +42,8 @@ pub(super) struct Settings {
     pub(super) exclusive: bool,
     pub(super) tasks: Tasks,
     pub(super) message_depth: usize,
+    /// How the upstream does, over all its links.
+    pub(super) health: Arc<Health>,
 }
 
 /// What is known of an upstream that may speak the transport of 2024-11-05 only (SPEC U-05); shared by

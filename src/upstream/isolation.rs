@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::carrier::{Carrier, Older, Settings};
 use super::duplex::Source;
 use super::era::{EraCell, EraLink};
+use super::health::Health;
 use super::http::client::{ClientError, HttpClient};
 use super::http::wire::Bounds;
 use super::lock;
@@ -80,6 +81,7 @@ struct Entry {
     carrier: Carrier,
     era: Arc<EraCell>,
     schemas: Arc<Schemas>,
+    health: Arc<Health>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -134,9 +136,11 @@ impl Upstreams {
                 (config::Carrier::Stdio(_), None) => continue,
             };
             let settings = Arc::new(upstream.clone());
+            let name: Arc<str> = Arc::from(upstream.name.as_str());
             entries.insert(
-                Arc::from(upstream.name.as_str()),
+                Arc::clone(&name),
                 Entry {
+                    health: Arc::new(Health::new(name)),
                     era: Arc::new(EraCell::new(upstream)),
                     schemas: Arc::default(),
                     settings,
@@ -158,6 +162,30 @@ impl Upstreams {
     #[must_use]
     pub fn settings(&self, upstream: &str) -> Option<&Arc<config::Upstream>> {
         self.entries.get(upstream).map(|entry| &entry.settings)
+    }
+
+    /// Whether an upstream hung lately, so that waiting for it now would be in vain.
+    #[must_use]
+    pub fn is_stuck(&self, upstream: &str) -> bool {
+        self.entries
+            .get(upstream)
+            .is_some_and(|entry| entry.health.is_stuck())
+    }
+
+    /// Notes that somebody went on without an upstream because it took too long.
+    pub fn was_late(&self, upstream: &str) {
+        if let Some(entry) = self.entries.get(upstream) {
+            entry.health.was_late();
+        }
+    }
+
+    /// Resolves when an upstream answers after it did not; never for one that is not configured.
+    /// Cancel safe.
+    pub async fn recovered(&self, upstream: &str) {
+        match self.entries.get(upstream) {
+            Some(entry) => entry.health.recovered().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// What is declared to an upstream of what the client can be asked: one that serves everybody
@@ -234,6 +262,7 @@ impl Upstreams {
             exclusive,
             tasks: self.tasks.clone(),
             message_depth: self.limits.json_depth,
+            health: Arc::clone(&entry.health),
         };
         let (era, schemas) = (Arc::clone(&entry.era), Arc::clone(&entry.schemas));
         EraLink::new(Arc::new(settings), era, schemas)

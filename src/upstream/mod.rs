@@ -5,6 +5,7 @@ mod carrier;
 mod duplex;
 mod era;
 pub mod error;
+mod health;
 pub mod http;
 pub mod isolation;
 pub mod knowledge;

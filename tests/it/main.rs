@@ -24,6 +24,7 @@ mod conformance;
 mod discovery;
 mod drain;
 mod harness;
+mod health;
 mod http_upstream;
 mod isolation;
 mod lifecycle;

@@ -152,6 +152,52 @@ impl Labeled {
     }
 }
 
+/// A number per value of one label that goes up and down, for things that are rare.
+#[derive(Debug)]
+pub struct Level {
+    /// As exported, in OpenTelemetry spelling.
+    pub name: &'static str,
+    /// UCUM unit.
+    pub unit: &'static str,
+    /// One sentence for operators.
+    pub help: &'static str,
+    /// Name of the label.
+    pub label: &'static str,
+    values: Mutex<BTreeMap<String, i64>>,
+}
+
+impl Level {
+    pub(super) const fn new(
+        name: &'static str,
+        unit: &'static str,
+        help: &'static str,
+        label: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            unit,
+            help,
+            label,
+            values: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// Sets the number of `value`, a name from the configuration: their number is its bound.
+    pub fn set(&self, value: &str, n: i64) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        values.insert(value.to_owned(), n);
+    }
+
+    /// All numbers as they are.
+    pub fn get(&self) -> Vec<(String, i64)> {
+        let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        values
+            .iter()
+            .map(|(value, n)| (value.clone(), *n))
+            .collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

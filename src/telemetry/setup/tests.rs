@@ -194,6 +194,9 @@ fn dashboards_and_alerts_ask_for_metrics_that_exist() {
     for labeled in LABELED.all() {
         labeled.add("x", 1);
     }
+    for level in LEVELS.all() {
+        level.set("x", 1);
+    }
     let page = guard.metrics_page().render();
     for file in ["grafana/drawbridge.json", "alerts/drawbridge.yaml"] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))

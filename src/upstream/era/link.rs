@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use tokio::time::Instant;
 
 use super::{EraCell, Verdict};
 use crate::call::{Call, Declared, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::{Era, Message};
-use crate::upstream::carrier::Settings;
+use crate::upstream::carrier::{Carrier, Settings};
+use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
 use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
@@ -107,7 +109,60 @@ impl EraLink {
         }
     }
 
+    /// When a use of the upstream begins. While it is stuck, one over HTTP that no open session
+    /// carries is refused at once; children have a backoff of their own, each owner for itself.
+    fn begin(&self) -> Result<Instant, LinkError> {
+        if self.settings.health.is_stuck() && self.is_over_http() && !self.has_session() {
+            return Err(LinkError::Unreachable(
+                "it did not answer lately; it is tried again in a moment".to_owned(),
+            ));
+        }
+        Ok(Instant::now())
+    }
+
+    /// Notes what a use of the upstream, begun at `since`, says of its health.
+    fn note<T>(&self, since: Instant, outcome: &Result<T, LinkError>) {
+        match outcome {
+            Ok(_) => self.settings.health.succeeded(),
+            Err(error) if self.speaks_of_health(error) => {
+                self.settings.health.failed(since, error);
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn is_over_http(&self) -> bool {
+        !matches!(self.settings.carrier, Carrier::Duplex(Source::Children(_)))
+    }
+
+    fn has_session(&self) -> bool {
+        matches!(self.current(), Some(Inner::Legacy { link, .. }) if link.declared().is_some())
+    }
+
+    /// Whether a failure is one of reaching the upstream, and not of a call on its way.
+    fn speaks_of_health(&self, error: &LinkError) -> bool {
+        match error {
+            LinkError::Unreachable(_) | LinkError::Handshake(_) => true,
+            LinkError::Cancelled | LinkError::AtCapacity { .. } | LinkError::Unsendable(_) => false,
+            LinkError::Lost { .. }
+            | LinkError::SessionGone
+            | LinkError::Busy { .. }
+            | LinkError::Status(_)
+            | LinkError::TooLarge { .. }
+            | LinkError::Invalid(_)
+            | LinkError::Unanswered(_)
+            | LinkError::Timeout => self.declared().is_none(),
+        }
+    }
+
     async fn call_inner(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        let since = self.begin()?;
+        let outcome = self.call_era(request, call).await;
+        self.note(since, &outcome);
+        outcome
+    }
+
+    async fn call_era(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
         let inner = self.inner().await?;
         let reply = inner.call(request, call).await;
         self.settle(&inner, &reply).await;
@@ -120,6 +175,13 @@ impl EraLink {
     }
 
     async fn open_inner(&self) -> Result<Arc<Declared>, LinkError> {
+        let since = self.begin()?;
+        let outcome = self.open_era().await;
+        self.note(since, &outcome);
+        outcome
+    }
+
+    async fn open_era(&self) -> Result<Arc<Declared>, LinkError> {
         let inner = self.inner().await?;
         let opened = inner.open().await;
         self.settle(&inner, &opened).await;

@@ -1,0 +1,231 @@
+//! How an upstream does, over all links to it: what operators are shown, and whether it is worth
+//! waiting for. Spec: DESIGN §6 (health); SPEC G-03.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::error::LinkError;
+use super::lock;
+use crate::telemetry::metrics::LEVELS;
+
+/// Failures in a row after which an upstream is down.
+const DOWN_AFTER: u32 = 2;
+/// A failure that takes longer costs its caller: the next ones are spared it for a while.
+const SLOW: Duration = Duration::from_secs(1);
+/// For how long nobody waits for an upstream that hangs: at first, and at most.
+const COOL_FIRST: Duration = Duration::from_secs(1);
+const COOL_LONGEST: Duration = Duration::from_secs(15);
+
+/// How an upstream does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// Nobody has reached it yet, or failed to.
+    Connecting = 0,
+    /// It was reached at the last attempt.
+    Up = 1,
+    /// The last attempt failed.
+    Degraded = 2,
+    /// The last attempts failed.
+    Down = 3,
+}
+
+impl State {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Up => "up",
+            Self::Degraded => "degraded",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// The state machine of one upstream.
+///
+/// An upstream that refuses at once costs nobody anything and is tried every time. One that
+/// hangs is *stuck*: for a cool-down (1 s, doubled up to 15 s) requests go on without it at once
+/// instead of each waiting for it.
+#[derive(Debug)]
+pub(super) struct Health {
+    upstream: Arc<str>,
+    /// A [`State`], readable without the lock.
+    state: AtomicU8,
+    standing: Mutex<Standing>,
+    recovered: Notify,
+}
+
+#[derive(Debug)]
+struct Standing {
+    state: State,
+    failures: u32,
+    /// The cool-down after the next slow failure.
+    pause: Duration,
+    /// Until when it is stuck.
+    stuck_until: Option<Instant>,
+}
+
+impl Health {
+    pub(super) fn new(upstream: Arc<str>) -> Self {
+        LEVELS
+            .upstream_state
+            .set(&upstream, State::Connecting as i64);
+        Self {
+            upstream,
+            state: AtomicU8::new(State::Connecting as u8),
+            standing: Mutex::new(Standing {
+                state: State::Connecting,
+                failures: 0,
+                pause: COOL_FIRST,
+                stuck_until: None,
+            }),
+            recovered: Notify::new(),
+        }
+    }
+
+    /// It answered.
+    pub(super) fn succeeded(&self) {
+        if self.state.load(Ordering::Relaxed) == State::Up as u8 {
+            return;
+        }
+        let mut standing = lock(&self.standing);
+        standing.failures = 0;
+        standing.pause = COOL_FIRST;
+        standing.stuck_until = None;
+        self.enter(&mut standing, State::Up, None);
+        drop(standing);
+        self.recovered.notify_waiters();
+    }
+
+    /// An attempt to reach it, begun at `since`, failed.
+    pub(super) fn failed(&self, since: Instant, error: &LinkError) {
+        self.note(since.elapsed() >= SLOW, Some(error));
+    }
+
+    /// Somebody went on without it because it took too long.
+    pub(super) fn was_late(&self) {
+        self.note(true, None);
+    }
+
+    fn note(&self, slow: bool, error: Option<&LinkError>) {
+        let mut standing = lock(&self.standing);
+        standing.failures = standing.failures.saturating_add(1);
+        let state = if standing.failures < DOWN_AFTER {
+            State::Degraded
+        } else {
+            State::Down
+        };
+        standing.stuck_until = if slow && state == State::Down {
+            let pause = standing.pause;
+            standing.pause = (pause * 2).min(COOL_LONGEST);
+            Some(Instant::now() + pause)
+        } else {
+            None
+        };
+        self.enter(&mut standing, state, error);
+    }
+
+    fn enter(&self, standing: &mut Standing, state: State, error: Option<&LinkError>) {
+        let before = std::mem::replace(&mut standing.state, state);
+        if before == state {
+            return;
+        }
+        self.state.store(state as u8, Ordering::Relaxed);
+        LEVELS.upstream_state.set(&self.upstream, state as i64);
+        let (state, before) = (state.as_str(), before.as_str());
+        match error {
+            Some(error) => {
+                tracing::warn!(upstream = %self.upstream, state, before, error = %error, "upstream has a new state");
+            }
+            None => {
+                tracing::info!(upstream = %self.upstream, state, before, "upstream has a new state");
+            }
+        }
+    }
+
+    /// Whether it hung lately, so that waiting for it now would be in vain.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == State::Down as u8
+            && lock(&self.standing)
+                .stuck_until
+                .is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Resolves when it answers after it did not. Cancel safe.
+    pub(super) async fn recovered(&self) {
+        self.recovered.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health() -> Health {
+        Health::new("health-test".into())
+    }
+
+    fn state(health: &Health) -> State {
+        lock(&health.standing).state
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_failure_degrades_and_two_in_a_row_are_down() {
+        let health = health();
+        assert_eq!(state(&health), State::Connecting);
+        health.failed(Instant::now(), &LinkError::Timeout);
+        assert_eq!(state(&health), State::Degraded);
+        health.succeeded();
+        health.failed(Instant::now(), &LinkError::Timeout);
+        assert_eq!(state(&health), State::Degraded);
+        health.failed(Instant::now(), &LinkError::Timeout);
+        assert_eq!(state(&health), State::Down);
+        health.succeeded();
+        assert_eq!(state(&health), State::Up);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_refuses_at_once_is_tried_every_time() {
+        let health = health();
+        for _ in 0..10 {
+            health.failed(Instant::now(), &LinkError::Timeout);
+            assert!(!health.is_stuck());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_hangs_is_left_alone_for_growing_whiles() {
+        let health = health();
+        health.was_late();
+        assert!(!health.is_stuck(), "once may be chance");
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            health.was_late();
+            let mut seconds = 0;
+            while health.is_stuck() {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                seconds += 1;
+            }
+            pauses.push(seconds);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 15, 15]);
+        health.was_late();
+        health.succeeded();
+        assert!(!health.is_stuck());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_hears_of_the_return() {
+        let health = health();
+        health.was_late();
+        let waiting = health.recovered();
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        health.succeeded();
+        assert!(futures_util::poll!(&mut waiting).is_ready());
+    }
+}

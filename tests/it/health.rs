@@ -1,0 +1,121 @@
+//! How an upstream does is known, shown, and spares its callers waiting in vain.
+//! Spec: DESIGN §6 (health); SPEC G-03.
+
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Setup, eventually};
+
+/// What `drawbridge.upstream.state` says of an upstream that was reached, and of one that was not.
+const UP: f64 = 1.0;
+const DOWN: f64 = 3.0;
+
+/// A port where connections are taken and nothing is ever said.
+async fn silence() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+async fn reaches(gw: &Gateway, upstream: &str, state: f64) {
+    let labels = format!("drawbridge_upstream=\"{upstream}\"");
+    eventually(&format!("{upstream} is {state}"), async || {
+        let now = gw.metric("drawbridge_upstream_state", &labels).await;
+        ((now - state).abs() < 0.5).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_hangs_is_down_and_not_waited_for_until_it_is_back() {
+    let silent = silence().await;
+    let port = silent.local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}/mcp");
+    let gw = Setup::open()
+        .stub("fine", &[])
+        .url("hung", &url, "connect_timeout = \"1500ms\"")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp").await;
+    reaches(&gw, "fine", UP).await;
+    // Every attempt takes longer than a second: after some of them a call is refused at once.
+    eventually("a call that does not wait", async || {
+        let reply = user.call("hung__echo", json!({})).await.unwrap();
+        assert_eq!(reply["isError"], true);
+        text_of(&reply)
+            .contains("it did not answer lately")
+            .then_some(())
+    })
+    .await;
+    reaches(&gw, "hung", DOWN).await;
+    // So is a list, and it has what is there.
+    eventually("a list that does not wait", async || {
+        let tools = user.tools().await;
+        assert!(tools.contains(&"fine__echo".to_owned()), "{tools:?}");
+        let log = gw.log();
+        let went_on =
+            |line: &String| line.contains("left out of a list") && line.contains("not ready yet");
+        log.iter().any(went_on).then_some(())
+    })
+    .await;
+    drop(silent);
+    let _back = HttpStub::start_on(port, &[]).await;
+    eventually("the upstream is listed", async || {
+        let tools = user.tools().await;
+        tools.contains(&"hung__echo".to_owned()).then_some(())
+    })
+    .await;
+    reaches(&gw, "hung", UP).await;
+    assert_eq!(user.text("hung__echo", json!({})).await, "{}");
+    gw.stop().await;
+}
+
+// A refusal costs nobody anything: there is no pause in which a returned server is not seen.
+#[tokio::test]
+async fn an_upstream_that_refuses_is_down_and_answers_the_first_call_after_its_return() {
+    let gone = HttpStub::start(&[]).await;
+    let (port, url) = (gone.port(), gone.url.clone());
+    gone.stop().await;
+    let gw = Setup::open()
+        .stub("fine", &[])
+        .url("gone", &url, "")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp").await;
+    for _ in 0..4 {
+        let reply = user.call("gone__echo", json!({})).await.unwrap();
+        assert!(text_of(&reply).contains("refused"), "{reply}");
+    }
+    reaches(&gw, "gone", DOWN).await;
+    let _back = HttpStub::start_on(port, &[]).await;
+    assert_eq!(user.text("gone__echo", json!({})).await, "{}");
+    reaches(&gw, "gone", UP).await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_that_says_nothing_is_left_out_at_once_after_the_first_lists() {
+    let gw = Setup::open()
+        .toml("[mcp]\nconnect_wait = \"300ms\"")
+        .stub("fine", &[])
+        .stdio("mute", "sleep", &["1000"], "connect_timeout = \"30s\"")
+        .start()
+        .await;
+    // Two that waited: the third session need not.
+    for _ in 0..2 {
+        let user = gw.anonymous().open("/mcp").await;
+        assert!(user.tools().await.contains(&"fine__echo".to_owned()));
+    }
+    reaches(&gw, "mute", DOWN).await;
+    eventually("a session that does not wait", async || {
+        let user = gw.anonymous().open("/mcp").await;
+        let tools = user.tools().await;
+        assert!(tools.contains(&"fine__echo".to_owned()), "{tools:?}");
+        let log = gw.log();
+        let went_on =
+            |line: &String| line.contains("left out of a list") && line.contains("not ready yet");
+        log.iter().any(went_on).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
