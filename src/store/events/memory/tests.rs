@@ -113,3 +113,40 @@ fn an_unread_event_can_be_replaced_in_place() {
     assert_eq!(payloads(store.after(at(1), 0, 10)), ["90%"]);
     assert!(!store.replace(at(1), seq + 1, Bytes::new()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_time_leaves_no_large_tables_behind() {
+    let store = store(1 << 20, 1 << 20);
+    for _ in 0..1_000 {
+        append(&store, at(1), "x");
+    }
+    for number in 0..10_000_u32 {
+        let mut session = [0; 16];
+        session[..4].copy_from_slice(&number.to_be_bytes());
+        append(&store, StreamKey { session, stream: 0 }, "y");
+        store.forget(session);
+    }
+    tokio::time::advance(Duration::from_mins(6)).await;
+    store.sweep();
+    let log = store.log(SESSION).unwrap();
+    assert!(lock(&log).batches.capacity() <= 4 * SMALL);
+    assert!(store.sessions.capacity() <= 8 * SMALL);
+    assert_eq!(store.size(), (0, 0));
+    // Its stream is still known, and goes on where it was.
+    assert_eq!(append(&store, at(1), "next"), 1_001);
+}
+
+#[test]
+fn events_that_come_together_are_kept_and_evicted_together() {
+    let store = store(1_000, 1 << 20);
+    let mut together = ["a", "b", "c"].map(|text| Event::of(text.into()));
+    store.append(at(1), &mut together);
+    assert_eq!(together.map(|event| event.seq), [1, 2, 3]);
+    assert_eq!(payloads(store.after(at(1), 1, 10)), ["b", "c"]);
+    assert_eq!(payloads(store.after(at(1), 0, 2)), ["a", "b"]);
+    assert_eq!(store.size().0, 3);
+    let large: &str = Box::leak("x".repeat(900).into_boxed_str());
+    append(&store, at(2), large);
+    assert_eq!(store.after(at(1), 3, 10), Replay::Events(Vec::new()));
+    assert!(matches!(store.after(at(1), 2, 10), Replay::Evicted(events) if events.is_empty()));
+}
