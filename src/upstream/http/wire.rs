@@ -434,3 +434,6 @@ pub(crate) fn is_event_stream(response: &Response<UpstreamBody>) -> bool {
         .and_then(|value| value.to_str().ok())
         .is_some_and(|value| value.trim_start().starts_with("text/event-stream"))
 }
+
+#[cfg(test)]
+mod tests;
