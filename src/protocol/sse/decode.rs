@@ -5,6 +5,9 @@ use bytes::{Buf, Bytes, BytesMut};
 /// Ids longer than this are ignored: they are kept, and sent back in a header.
 const MAX_ID_BYTES: usize = 4096;
 
+/// How an event begins that names its type, as it need not.
+const USUAL_NAME: &[u8] = b"event: message\n";
+
 /// One event. Data is a slice of what was fed when it lay on one line in one chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SseEvent {
@@ -115,7 +118,10 @@ impl SseDecoder {
             return Err(SseError::TooLarge);
         }
         let chunk = std::mem::take(&mut self.chunk);
-        let event = self.read(&chunk);
+        let event = match self.usual(&chunk) {
+            Some(usual) => Ok(Some(usual)),
+            None => self.read(&chunk),
+        };
         // What is read to its end is let go, with the buffer that it lies in.
         if self.at < chunk.len() && !self.failed {
             self.chunk = chunk;
@@ -123,6 +129,31 @@ impl SseDecoder {
             self.at = 0;
         }
         event
+    }
+
+    /// The next event, if it is one as most servers write it and lies in `chunk` from its beginning
+    /// to its end: what reading it line by line would give.
+    fn usual(&mut self, chunk: &Bytes) -> Option<SseEvent> {
+        let begins = self.before == Before::LineFeed && self.partial.is_empty();
+        if !begins || !self.event.is_empty() {
+            return None;
+        }
+        let rest = chunk.get(self.at..)?;
+        let named = rest.strip_prefix(USUAL_NAME);
+        let data = named.unwrap_or(rest).strip_prefix(b"data: ")?;
+        let len = memchr::memchr2(b'\n', b'\r', data)?;
+        let before = rest.len() - data.len();
+        if !data.get(len..)?.starts_with(b"\n\n") || before + len > self.max_event_bytes {
+            return None;
+        }
+        let start = self.at + before;
+        self.at = start + len + 2;
+        Some(SseEvent {
+            event: named.map(|_| Bytes::from_static(b"message")),
+            data: chunk.slice(start..start + len),
+            has_data: true,
+            ..SseEvent::default()
+        })
     }
 
     fn read(&mut self, chunk: &Bytes) -> Result<Option<SseEvent>, SseError> {
