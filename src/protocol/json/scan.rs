@@ -50,9 +50,10 @@ impl<'a> Scanner<'a> {
     pub(crate) fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
         loop {
-            match bytes.get(self.at) {
+            match bytes.get(self.at).copied() {
+                Some(byte) if byte > b' ' => return Some(byte),
                 Some(b' ' | b'\n' | b'\t' | b'\r') => self.at += 1,
-                other => return other.copied(),
+                other => return other,
             }
         }
     }

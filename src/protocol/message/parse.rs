@@ -173,8 +173,10 @@ impl Reader {
             let id = id.map(|(_, id)| id.to_owned());
             Err(DecodeError::InvalidRequest { reason, id })
         };
-        let version = jsonrpc.and_then(|(_, version)| json::string(version));
-        if version.as_deref() != Some("2.0") {
+        let is_known = |(_, version): (usize, &str)| {
+            version == "\"2.0\"" || json::string(version).as_deref() == Some("2.0")
+        };
+        if !jsonrpc.is_some_and(is_known) {
             return invalid("\"jsonrpc\" must be \"2.0\"");
         }
         let null_id = id_member.is_some_and(|(_, id)| id == "null");
@@ -256,10 +258,11 @@ fn name_of<'a>(text: &'a str, member: &'a Member) -> &'a str {
 }
 
 fn method(text: &str, value: &str) -> Option<Method> {
-    let decoded = json::string(value)?;
-    let start = json::span_of(text, value)?.start + 1;
-    Some(match decoded {
-        std::borrow::Cow::Borrowed(plain) => Method::Plain(start..start + plain.len()),
-        std::borrow::Cow::Owned(owned) => Method::Decoded(owned.into()),
-    })
+    let span = json::span_of(text, value)?;
+    // The scanner has seen that it is a whole string, if it is one.
+    let is_string = value.starts_with('"');
+    if is_string && memchr::memchr(b'\\', value.as_bytes()).is_none() {
+        return Some(Method::Plain(span.start + 1..span.end - 1));
+    }
+    Some(Method::Decoded(json::string(value)?.into_owned().into()))
 }
