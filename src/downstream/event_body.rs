@@ -124,10 +124,11 @@ impl Body for EventBody {
             return Poll::Ready(None);
         }
         // First the call, so that what it has just sent goes out in the same write.
-        if let Some(running) = &mut this.running
-            && running.poll_finish(cx).is_ready()
-        {
-            this.running = None;
+        if let Some(running) = &mut this.running {
+            this.reader.rest();
+            if running.poll_finish(cx).is_ready() {
+                this.running = None;
+            }
         }
         let mut out = BytesMut::new();
         let ended = this.poll_events(cx, &mut out).is_ready();

@@ -169,6 +169,7 @@ impl Front {
         let link = Arc::clone(&running.links.0);
         let mut timer = pin!(tokio::time::sleep(wait));
         let first = poll_fn(|cx| {
+            link.rest();
             if let Poll::Ready(outcome) = running.poll(cx) {
                 return Poll::Ready(First::Done(outcome));
             }

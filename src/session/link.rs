@@ -100,6 +100,12 @@ impl CallLink {
         Poll::Pending
     }
 
+    /// Wants no wake-up from [`poll_opened`](Self::poll_opened) until it is polled the next time: for
+    /// whoever is about to do that, after work that may open the stream.
+    pub fn rest(&self) {
+        *lock(&self.outlet.opened) = None;
+    }
+
     /// The stream, when there is one.
     #[must_use]
     pub fn opened(&self) -> Option<&Arc<EventStream>> {

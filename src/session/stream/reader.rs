@@ -67,6 +67,15 @@ impl Reader {
         self.missed
     }
 
+    /// Wants no wake-up until it is polled the next time: for whoever is about to do that, after work
+    /// that may put something on the stream.
+    pub fn rest(&self) {
+        let mut state = self.stream.lock();
+        if state.reader == self.number {
+            state.waker = None;
+        }
+    }
+
     /// What comes next.
     ///
     /// # Cancel safety

@@ -251,3 +251,34 @@ fn the_end_of_a_session_leaves_nothing_to_log() {
     drop(reader);
     assert_eq!(logged(&stream), [""; 0]);
 }
+
+#[test]
+fn a_reader_at_rest_is_not_woken_and_misses_nothing() {
+    struct Count(std::sync::atomic::AtomicUsize);
+    impl std::task::Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let count = Arc::new(Count(0.into()));
+    let waker = Waker::from(Arc::clone(&count));
+    let mut cx = std::task::Context::from_waker(&waker);
+    let woken = || count.0.load(std::sync::atomic::Ordering::Relaxed);
+    let stream = stream();
+    let mut reader = stream.attach();
+    assert!(reader.poll_next(&mut cx).is_pending());
+    stream.notify(log("1"));
+    assert_eq!(woken(), 1);
+    assert_eq!(texts(read(&mut reader)), ["1"]);
+    assert!(reader.poll_next(&mut cx).is_pending());
+    reader.rest();
+    stream.notify(log("2"));
+    assert_eq!(woken(), 1);
+    assert_eq!(texts(read(&mut reader)), ["2"]);
+    // An older reader cannot silence the newest.
+    let mut newest = stream.attach();
+    assert!(newest.poll_next(&mut cx).is_pending());
+    reader.rest();
+    stream.notify(log("3"));
+    assert_eq!(woken(), 2);
+}
