@@ -27,9 +27,10 @@ impl record::Record for Line<'_> {
     fn fields(&self, to: &mut dyn Fields) {
         let Self { at, record } = self;
         to.time("time", *at);
-        to.text("issuer", record.principal.issuer());
-        to.text("subject", record.principal.subject());
-        to.text("client", record.principal.client());
+        let [issuer, subject, client] = record.principal.names();
+        to.lasting("issuer", issuer);
+        to.lasting("subject", subject);
+        to.lasting("client", client);
         to.word("endpoint", &record.endpoint);
         to.word("upstream", &record.upstream);
         to.text("method", &record.method);

@@ -1,9 +1,10 @@
 //! Who calls: the principal, and the keys derived from it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
+
+use crate::telemetry::record::Lasting;
 
 /// Digest of issuer + subject: owns quotas, children, caches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,9 +45,9 @@ impl std::fmt::Debug for BindingKey {
 /// A verified caller. Scopes are what this token grants, never part of the identity (DESIGN §2).
 #[derive(Debug, Clone)]
 pub struct Principal {
-    issuer: Arc<str>,
-    subject: Arc<str>,
-    client: Arc<str>,
+    issuer: Lasting,
+    subject: Lasting,
+    client: Lasting,
     scopes: Vec<String>,
     expires_at: Option<Duration>,
     owner: OwnerKey,
@@ -67,9 +68,9 @@ impl Principal {
         Self {
             owner: OwnerKey(digest(&[issuer, subject])),
             binding: BindingKey(digest(&[issuer, subject, client])),
-            issuer: issuer.into(),
-            subject: subject.into(),
-            client: client.into(),
+            issuer: Lasting::new(issuer),
+            subject: Lasting::new(subject),
+            client: Lasting::new(client),
             scopes,
             expires_at,
         }
@@ -84,19 +85,25 @@ impl Principal {
     /// Who vouches for the subject.
     #[must_use]
     pub fn issuer(&self) -> &str {
-        &self.issuer
+        self.issuer.as_str()
     }
 
     /// The subject, unique within the issuer.
     #[must_use]
     pub fn subject(&self) -> &str {
-        &self.subject
+        self.subject.as_str()
     }
 
     /// The OAuth client, empty when unknown.
     #[must_use]
     pub fn client(&self) -> &str {
-        &self.client
+        self.client.as_str()
+    }
+
+    /// Issuer, subject and client, for the lines of the log.
+    #[must_use]
+    pub fn names(&self) -> [&Lasting; 3] {
+        [&self.issuer, &self.subject, &self.client]
     }
 
     /// What the presented token grants.

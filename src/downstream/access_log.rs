@@ -208,7 +208,7 @@ impl Record for Fields {
         to.word("method", self.method.as_str());
         to.word("path", self.path);
         if let Some(client) = self.client {
-            to.word("client", &client.to_string());
+            to.address("client", client);
         }
         if let Some(endpoint) = &self.endpoint {
             to.word("endpoint", endpoint);

@@ -57,7 +57,9 @@ pub fn single<'a>(
     }
     let fits = !value.is_empty() && value.len() <= MAX_VALUE_BYTES;
     let text = std::str::from_utf8(value.as_bytes()).ok();
-    text.filter(|text| fits && text.bytes().all(|b| b.is_ascii_graphic()))
+    // Every byte is looked at, wherever a bad one stands: many at a time.
+    let graphic = |text: &str| text.bytes().fold(true, |all, b| all & b.is_ascii_graphic());
+    text.filter(|text| fits && graphic(text))
         .map(Some)
         .ok_or_else(|| HeaderError::Malformed(name.clone()))
 }

@@ -2,7 +2,8 @@
 //! five times as much, most of it for asking what is known here: which values are our own.
 
 use std::cell::RefCell;
-use std::sync::OnceLock;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use opentelemetry_sdk::logs::SdkLogger;
@@ -23,12 +24,23 @@ pub trait Fields {
     /// One of our own words, or a name from the configuration: without quotes, backslashes,
     /// control characters, and certainly no secret.
     fn word(&mut self, name: &'static str, value: &str);
-    /// What others chose: masked where it looks like a secret, cut, escaped.
+    /// What others chose: masked where it looks like a secret, cut, escaped. The name is ours, and
+    /// none whose value must not be shown.
     fn text(&mut self, name: &'static str, value: &str);
     /// A number.
     fn number(&mut self, name: &'static str, value: u64);
     /// A time since the Unix epoch.
     fn time(&mut self, name: &'static str, at: Duration);
+
+    /// The same as [`Fields::text`], worked out once.
+    fn lasting(&mut self, name: &'static str, value: &Lasting) {
+        self.text(name, value.as_str());
+    }
+
+    /// Where somebody is.
+    fn address(&mut self, name: &'static str, value: IpAddr) {
+        self.word(name, &value.to_string());
+    }
 
     /// So many hexadecimal digits.
     fn hex(&mut self, name: &'static str, value: u64, digits: usize) {
@@ -47,6 +59,35 @@ pub trait Fields {
         let shown = text.get(text.len().saturating_sub(digits)..);
         let shown = shown.and_then(|digits| std::str::from_utf8(digits).ok());
         self.word(name, shown.unwrap_or_default());
+    }
+}
+
+/// A text that others chose and that many lines show.
+#[derive(Debug, Clone)]
+pub struct Lasting {
+    text: Arc<str>,
+    /// As lines show it: all lines of a process have one format.
+    fit: OnceLock<Box<str>>,
+}
+
+impl Lasting {
+    /// Nothing is done before a line shows it.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self {
+            text: text.into(),
+            fit: OnceLock::new(),
+        }
+    }
+
+    /// The text itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn fit(&self, make: impl FnOnce(&str) -> String) -> &str {
+        self.fit.get_or_init(|| make(&self.text).into())
     }
 }
 
@@ -177,6 +218,13 @@ mod tests {
             to.number("count", u64::MAX);
             to.hex("tag", 0xab, 8);
             to.time("at", Duration::from_millis(1_800_000_000_007));
+            to.number("none", 0);
+            to.address("client", IpAddr::from([192, 0, 2, 100]));
+            to.address("other", "2001:db8::1".parse().expect("an address"));
+            let lasting = Lasting::new(self.0);
+            for _ in 0..2 {
+                to.lasting("again", &lasting);
+            }
         }
     }
 
@@ -190,7 +238,8 @@ mod tests {
             json!({
                 "timestamp": "1970-01-01T00:00:00.000Z", "level": "WARN", "target": "audit",
                 "word": "tools/call", "name": "read", "count": u64::MAX, "tag": "000000ab",
-                "at": "2027-01-15T08:00:00.007Z",
+                "at": "2027-01-15T08:00:00.007Z", "none": 0, "client": "192.0.2.100",
+                "other": "2001:db8::1", "again": "read",
             })
         );
     }
@@ -209,6 +258,9 @@ mod tests {
         assert_eq!(lines[0]["name"], "a\"b\\c\nd\u{1b}é");
         assert_eq!(lines[1]["name"], "Bearer [redacted]");
         assert_eq!(lines[2]["name"], "password=[redacted]");
+        for line in lines {
+            assert_eq!(line["again"], line["name"]);
+        }
     }
 
     #[test]

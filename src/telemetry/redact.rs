@@ -69,11 +69,26 @@ pub fn is_secret_name(name: &str) -> bool {
 #[must_use]
 pub fn is_harmless(text: &str) -> bool {
     // `eyJ` and `AKIA` need their capitals, the other prefixes `_` or `-`; a scheme needs the gap
-    // after it, a name its sign, a user its colon.
-    let harmless = |byte: u8| {
-        byte.is_ascii_alphanumeric() && byte != b'J' && byte != b'K' || b"./{}@+,".contains(&byte)
+    // after it, a name its sign, a user its colon. Bit by bit, for the capitals and small letters
+    // from 64 on and for what stands below.
+    const BELOW: u64 = mark(b"./+,0123456789");
+    const ABOVE: u64 = mark(b"{}@ABCDEFGHILMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz");
+    let harmless = |byte: u8| match byte {
+        0..64 => (BELOW >> byte) & 1 == 1,
+        64..128 => (ABOVE >> (byte - 64)) & 1 == 1,
+        _ => false,
     };
     text.bytes().all(harmless)
+}
+
+/// A bit for each of these bytes, which all lie in one half of ASCII.
+const fn mark(mut bytes: &[u8]) -> u64 {
+    let mut marks = 0;
+    while let [first, rest @ ..] = bytes {
+        marks |= 1 << (*first & 63);
+        bytes = rest;
+    }
+    marks
 }
 
 /// `text` with everything masked that has the shape of a secret; borrowed when there is nothing.

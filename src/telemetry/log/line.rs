@@ -1,13 +1,14 @@
 //! One event as one line of JSON, or of text for people.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 
 use crate::config::LogFormat;
-use crate::telemetry::record;
+use crate::telemetry::record::{self, Lasting};
 use crate::telemetry::redact::{MASK, is_harmless, is_secret_name, redact};
 
 /// A value is cut here; whole bodies have no place in a log.
@@ -107,8 +108,31 @@ impl Stamp {
             self.text.pop();
         }
         into.push_str(&self.text);
-        let _ = write!(into, ".{:03}Z", at.subsec_millis());
+        let millis = at.subsec_millis();
+        into.push('.');
+        push_digits(into, millis.into(), 3);
+        into.push('Z');
     }
+}
+
+/// Appends `value` in decimal, with zeros in front up to `width` digits. Formatting costs five
+/// times as much.
+fn push_digits(into: &mut String, value: u64, width: usize) {
+    /// Those of the largest number.
+    const MOST: usize = 20;
+    let mut digits = [b'0'; MOST];
+    let (mut rest, mut used) = (value, 0);
+    for place in digits.iter_mut().rev() {
+        if rest == 0 && used >= width.max(1) {
+            break;
+        }
+        // Below ten.
+        *place += (rest % 10) as u8;
+        rest /= 10;
+        used += 1;
+    }
+    let digits = digits.get(MOST - used..).unwrap_or_default();
+    into.push_str(std::str::from_utf8(digits).unwrap_or_default());
 }
 
 fn level_word(level: Level) -> &'static str {
@@ -169,22 +193,24 @@ impl Fields<'_> {
         if is_harmless(value) && value.len() <= MAX_VALUE_BYTES && !is_secret_name(name) {
             return self.quoted(name, |text, _| text.push_str(value));
         }
-        self.name(name);
-        let cut = value.floor_char_boundary(MAX_VALUE_BYTES);
-        let value = value.get(..cut).unwrap_or_default();
-        let safe = if is_secret_name(name) {
-            MASK.into()
-        } else {
-            redact(value)
-        };
-        match self.format {
-            LogFormat::Json => {
-                self.text.push('"');
-                escape(self.text, &safe);
-                self.text.push('"');
+        let (format, secret) = (self.format, is_secret_name(name));
+        self.quoted(name, |text, _| {
+            if secret {
+                text.push_str(MASK);
+            } else {
+                put_fit(text, format, value);
             }
-            LogFormat::Text => escape_lines(self.text, &safe),
-        }
+        });
+    }
+}
+
+/// Appends what others chose: cut, masked where it looks like a secret, escaped.
+fn put_fit(into: &mut String, format: LogFormat, value: &str) {
+    let cut = value.floor_char_boundary(MAX_VALUE_BYTES);
+    let safe = redact(value.get(..cut).unwrap_or_default());
+    match format {
+        LogFormat::Json => escape(into, &safe),
+        LogFormat::Text => escape_lines(into, &safe),
     }
 }
 
@@ -229,11 +255,45 @@ impl record::Fields for Fields<'_> {
     }
 
     fn text(&mut self, name: &'static str, value: &str) {
-        self.string(name, value);
+        let format = self.format;
+        self.quoted(name, |text, _| {
+            if is_harmless(value) && value.len() <= MAX_VALUE_BYTES {
+                text.push_str(value);
+            } else {
+                put_fit(text, format, value);
+            }
+        });
+    }
+
+    fn lasting(&mut self, name: &'static str, value: &Lasting) {
+        let format = self.format;
+        let fit = value.fit(|text| {
+            let mut fit = String::new();
+            put_fit(&mut fit, format, text);
+            fit
+        });
+        self.quoted(name, |text, _| text.push_str(fit));
     }
 
     fn number(&mut self, name: &'static str, value: u64) {
-        self.plain(name, value);
+        self.name(name);
+        push_digits(self.text, value, 1);
+    }
+
+    fn address(&mut self, name: &'static str, value: IpAddr) {
+        self.quoted(name, |text, _| match value {
+            IpAddr::V4(address) => {
+                let [first, rest @ ..] = address.octets();
+                push_digits(text, first.into(), 1);
+                for octet in rest {
+                    text.push('.');
+                    push_digits(text, octet.into(), 1);
+                }
+            }
+            IpAddr::V6(address) => {
+                let _ = write!(text, "{address}");
+            }
+        });
     }
 
     fn time(&mut self, name: &'static str, at: Duration) {
