@@ -328,7 +328,9 @@ pub(super) fn server_span(call: &Call, session: Option<&Session>) -> CallSpan {
     span.attribute(attribute::REQUEST_ID, || {
         message.id().unwrap_or_default().to_owned()
     });
-    if let Some(uri) = message.param_str("uri").filter(|_| span.is_recorded()) {
+    if span.is_recorded()
+        && let Some(uri) = message.param_str("uri")
+    {
         span.attribute(attribute::RESOURCE, || uri.into_owned());
     }
     span

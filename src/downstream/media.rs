@@ -36,21 +36,14 @@ impl Accept {
             present = true;
             for part in value.to_str().unwrap_or_default().split(',') {
                 let mut pieces = part.split(';').map(str::trim);
-                let media = pieces.next().unwrap_or_default().to_ascii_lowercase();
+                let media = pieces.next().unwrap_or_default();
                 if pieces.any(|piece| matches!(piece, "q=0" | "q=0.0" | "q=0.00" | "q=0.000")) {
                     continue;
                 }
-                match media.as_str() {
-                    "*/*" => {
-                        accept = Self {
-                            json: true,
-                            events: true,
-                        }
-                    }
-                    "application/*" | "application/json" => accept.json = true,
-                    "text/*" | "text/event-stream" => accept.events = true,
-                    _ => {}
-                }
+                let is = |known: &str| media.eq_ignore_ascii_case(known);
+                let any = is("*/*");
+                accept.json |= any || is("application/json") || is("application/*");
+                accept.events |= any || is("text/event-stream") || is("text/*");
             }
         }
         if present {

@@ -150,7 +150,8 @@ impl Front {
                     Version::HTTP_2 => request.map(Body::new),
                     _ => request.map(|body| Body::new(RequestBody(body))),
                 };
-                Ok(front.serve(request).await)
+                // Large, and needed while a request is served only: most connections are idle.
+                Ok(Box::pin(front.serve(request)).await)
             }
         })
     }

@@ -169,6 +169,15 @@ impl Session {
         self.started.elapsed().saturating_sub(used)
     }
 
+    /// Whether it was idle for longer than `idle`, or is older than `absolute`. Asked for every
+    /// request: whether it is busy matters only after a long silence.
+    #[must_use]
+    pub fn outlived(&self, idle: Duration, absolute: Duration) -> bool {
+        let age = self.age();
+        let used = Duration::from_micros(self.used_us.load(Ordering::Relaxed));
+        age > absolute || age.saturating_sub(used) > idle && !self.is_busy()
+    }
+
     /// Since it was opened.
     #[must_use]
     pub fn age(&self) -> Duration {

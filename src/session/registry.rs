@@ -415,7 +415,7 @@ impl Sessions {
     }
 
     fn is_expired(&self, session: &Session) -> bool {
-        session.idle_for() > self.settings.idle || session.age() > self.settings.absolute
+        session.outlived(self.settings.idle, self.settings.absolute)
     }
 }
 

@@ -23,6 +23,7 @@ const IDLE: Duration = Duration::from_secs(75);
 #[derive(Debug, Clone)]
 pub(super) struct HeadClock {
     shared: Arc<Mutex<Shared>>,
+    born: Instant,
 }
 
 #[derive(Debug)]
@@ -40,8 +41,10 @@ struct Shared {
 
 impl HeadClock {
     pub(super) fn new(header_timeout: Duration) -> Self {
-        let deadline = tokio::time::Instant::now() + header_timeout;
+        let born = tokio::time::Instant::now();
+        let deadline = born + header_timeout;
         Self {
+            born: born.into(),
             shared: Arc::new(Mutex::new(Shared {
                 header_timeout,
                 served: false,
@@ -112,8 +115,9 @@ impl Timer for HeadClock {
         Box::pin(HeadSleep(self.clone()))
     }
 
+    /// Only the start of the sleep that hyper asks for, which is ours to choose: no clock is read.
     fn now(&self) -> Instant {
-        tokio::time::Instant::now().into()
+        self.born
     }
 }
 

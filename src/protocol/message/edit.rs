@@ -97,17 +97,17 @@ impl<'a> Editor<'a> {
     #[must_use]
     pub fn finish(self) -> Bytes {
         if self.changes.is_empty() {
-            return self.message.bytes.clone();
+            return self.message.bytes().clone();
         }
         if let Some(exchanged) = self.exchange_values() {
             return exchanged;
         }
         let added: usize = self.changes.iter().map(Change::size).sum();
-        let mut out = BytesMut::with_capacity(self.message.bytes.len() + added);
+        let mut out = BytesMut::with_capacity(self.message.bytes().len() + added);
         let whole = self.object_span(Section::Top);
         out.put_slice(self.bytes(0, whole.start));
         self.write_object(&mut out, Section::Top);
-        out.put_slice(self.bytes(whole.end, self.message.bytes.len()));
+        out.put_slice(self.bytes(whole.end, self.message.bytes().len()));
         out.freeze()
     }
 
@@ -147,16 +147,16 @@ impl<'a> Editor<'a> {
         exchanges.sort_unstable_by_key(|(old, _)| old.start);
         let gained: usize = exchanges.iter().map(|(_, new)| new.len()).sum();
         let lost: usize = exchanges.iter().map(|(old, _)| old.len()).sum();
-        let len = (self.message.bytes.len() + gained).checked_sub(lost)?;
+        let len = (self.message.bytes().len() + gained).checked_sub(lost)?;
         let mut out = Vec::with_capacity(len);
         let mut at = 0;
         for (old, new) in exchanges {
             // Nothing when one of the values lies inside another one.
-            out.extend_from_slice(self.message.bytes.get(at..old.start)?);
+            out.extend_from_slice(self.message.bytes().get(at..old.start)?);
             out.extend_from_slice(new.as_bytes());
             at = old.end;
         }
-        out.extend_from_slice(self.message.bytes.get(at..)?);
+        out.extend_from_slice(self.message.bytes().get(at..)?);
         Some(out.into())
     }
 
@@ -166,7 +166,7 @@ impl<'a> Editor<'a> {
     }
 
     fn bytes(&self, start: usize, end: usize) -> &[u8] {
-        self.message.bytes.get(start..end).unwrap_or_default()
+        self.message.bytes().get(start..end).unwrap_or_default()
     }
 
     /// Writes the object of `section` with its changes; the gaps between kept members stay.
@@ -215,7 +215,7 @@ impl<'a> Editor<'a> {
             out.put_slice(self.bytes(member.value.start, member.value.end));
             return;
         };
-        if self.message.bytes.get(member.value.start) == Some(&b'{') {
+        if self.message.bytes().get(member.value.start) == Some(&b'{') {
             self.write_object(out, child);
         } else if child == Section::Result || !self.gains(child) {
             out.put_slice(self.bytes(member.value.start, member.value.end));

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use bytestring::ByteString;
 
 pub use edit::Editor;
 
@@ -31,7 +32,7 @@ pub enum Kind {
 /// One JSON-RPC message. Cloning shares the bytes.
 #[derive(Clone)]
 pub struct Message {
-    bytes: Bytes,
+    whole: ByteString,
     layout: Arc<Layout>,
 }
 
@@ -98,8 +99,9 @@ impl Message {
     /// # Errors
     /// See [`DecodeError`]; nothing of a refused message is used.
     pub fn parse(bytes: Bytes, max_depth: usize) -> Result<Self, DecodeError> {
-        let layout = Arc::new(parse::layout(&bytes, max_depth)?);
-        Ok(Self { bytes, layout })
+        let whole = ByteString::try_from(bytes).map_err(|_| DecodeError::NotUtf8)?;
+        let layout = Arc::new(parse::layout(&whole, max_depth)?);
+        Ok(Self { whole, layout })
     }
 
     /// Reads an array of messages; each keeps its own verdict and shares the bytes.
@@ -128,7 +130,7 @@ impl Message {
     /// The whole message.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
-        &self.bytes
+        self.whole.as_bytes()
     }
 
     /// What it is.
@@ -229,8 +231,7 @@ impl Message {
     }
 
     fn text(&self, span: &Range<usize>) -> Option<&str> {
-        // The whole was checked on the way in; without unsafe code a slice is checked again.
-        std::str::from_utf8(self.bytes.get(span.clone())?).ok()
+        self.whole.get(span.clone())
     }
 
     fn object(&self, section: Section) -> Option<&str> {
@@ -248,7 +249,7 @@ impl Message {
             return **decoded == *name;
         }
         let inner = member.name.start + 1..member.name.end.saturating_sub(1);
-        self.bytes.get(inner) == Some(name.as_bytes())
+        self.whole.get(inner) == Some(name)
     }
 }
 
@@ -259,7 +260,7 @@ impl std::fmt::Debug for Message {
             .field("kind", &self.kind())
             .field("id", &self.id())
             .field("method", &self.method())
-            .field("len", &self.bytes.len())
+            .field("len", &self.whole.len())
             .finish_non_exhaustive()
     }
 }

@@ -11,8 +11,7 @@ use super::{Kind, Layout, Member, Method, Section};
 const MAX_ID_BYTES: usize = 4096;
 
 /// Finds what routing needs, and refuses what is no message.
-pub(super) fn layout(bytes: &[u8], max_depth: usize) -> Result<Layout, DecodeError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)?;
+pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError> {
     let mut scanner = Scanner::new(text, max_depth.min(json::MAX_DEPTH));
     if scanner.peek() != Some(b'{') {
         let one_value = scanner.value().and_then(|_| scanner.finish());

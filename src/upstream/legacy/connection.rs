@@ -250,7 +250,8 @@ impl Connection {
         }
         let method = request.method().unwrap_or_default();
         let mut span = CallSpan::client(&call.trace, method, &self.settings.name);
-        if method == "tools/call"
+        if span.is_recorded()
+            && method == "tools/call"
             && let Some(tool) = request.param_str("name")
         {
             span.attribute(attribute::TOOL, || tool.into_owned());
@@ -270,6 +271,8 @@ impl Connection {
         let (flight, reply) = self.take_off(id, link, progress, task, Arc::clone(&activity));
         let upstream = &self.settings.upstream;
         let outcome = tokio::select! {
+            // Once the reply is there, nothing else is looked at.
+            biased;
             reply = self.exchange(flight.pending(), bytes, Some(span.context()), reply) => {
                 flight.landed();
                 reply
@@ -358,6 +361,7 @@ impl Connection {
             Wire::Http(http) => {
                 let mut take = |message| self.on_message(message, Some(pending));
                 tokio::select! {
+                    biased;
                     direct = http.request(bytes, trace, &mut take) => direct,
                     Ok(elsewhere) = reply => elsewhere,
                 }
