@@ -102,7 +102,7 @@ pub trait Record {
 pub(super) struct Log {
     pub(super) format: LogFormat,
     pub(super) writer: Writer,
-    /// Records of the level `WARN` go there, too.
+    /// Where they are exported to, if they are.
     pub(super) exporter: Option<SdkLogger>,
 }
 
@@ -121,8 +121,7 @@ pub fn is_wanted() -> bool {
     LOG.get().is_some()
 }
 
-/// Writes one record. It is exported as well when it is a warning: not what is there for every
-/// request, which spans and metrics tell.
+/// Writes one record, and exports it where logs are exported.
 pub fn write(target: &'static str, level: Level, record: &dyn Record) {
     #[cfg(test)]
     if capture::take(target, level, record) {
@@ -140,7 +139,7 @@ pub fn write(target: &'static str, level: Level, record: &dyn Record) {
             log.writer.put(line.as_bytes());
         }
     });
-    if let Some(exporter) = log.exporter.as_ref().filter(|_| level == Level::WARN) {
+    if let Some(exporter) = &log.exporter {
         export::record(exporter, target, level, record);
     }
 }

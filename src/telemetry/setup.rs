@@ -12,7 +12,7 @@ use opentelemetry_otlp::{
 };
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkError;
-use opentelemetry_sdk::logs::SdkLoggerProvider;
+use opentelemetry_sdk::logs::{BatchConfigBuilder, BatchLogProcessor, SdkLoggerProvider};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use prometheus::{Registry, TextEncoder};
@@ -32,6 +32,9 @@ use crate::config;
 const LAST_EXPORT: Duration = Duration::from_secs(2);
 /// On top of it, for threads to end.
 const SLACK: Duration = Duration::from_millis(250);
+/// Log records that wait to be exported: as many as the audit may hand over at once. What is beyond is
+/// dropped, and the SDK says so.
+const LOG_QUEUE: usize = 16 * 1024;
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why telemetry cannot be switched on.
@@ -119,7 +122,15 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
         logger = Some(
             SdkLoggerProvider::builder()
                 .with_resource(resource)
-                .with_batch_exporter(log_exporter(endpoint)?)
+                .with_log_processor(
+                    BatchLogProcessor::builder(log_exporter(endpoint)?)
+                        .with_batch_config(
+                            BatchConfigBuilder::default()
+                                .with_max_queue_size(LOG_QUEUE)
+                                .build(),
+                        )
+                        .build(),
+                )
                 .build(),
         );
     }

@@ -2,10 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::routing::post;
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
+use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -42,6 +47,83 @@ impl Collector {
                 body.windows(text.len())
                     .any(|window| window == text.as_bytes())
             })
+    }
+
+    /// Attributes of the log records of this scope; numbers as text.
+    fn records(&self, scope: &str) -> Vec<BTreeMap<String, String>> {
+        let bodies = self.0.lock().unwrap();
+        let mut records = Vec::new();
+        for (_, body) in bodies.iter().filter(|(signal, _)| signal == "logs") {
+            let request = ExportLogsServiceRequest::decode(body.clone()).unwrap();
+            let scopes = request.resource_logs.into_iter().flat_map(|r| r.scope_logs);
+            let of_scope = scopes.filter(|s| s.scope.as_ref().is_some_and(|s| s.name == scope));
+            for record in of_scope.flat_map(|scope| scope.log_records) {
+                let attributes = record.attributes.into_iter().map(|attribute| {
+                    let value = match attribute.value.and_then(|value| value.value) {
+                        Some(AnyValue::StringValue(text)) => text,
+                        Some(AnyValue::IntValue(number)) => number.to_string(),
+                        other => panic!("{other:?}"),
+                    };
+                    (attribute.key, value)
+                });
+                records.push(attributes.collect());
+            }
+        }
+        records
+    }
+}
+
+#[tokio::test]
+async fn access_lines_and_audit_lines_of_every_outcome_reach_a_collector_as_log_records() {
+    let (collector, url) = Collector::start().await;
+    let setup = Setup::secured().toml(&format!(
+        "[telemetry]\notlp_endpoint = {url:?}\n\
+         [[auth.tool_scopes]]\ntools = [\"state_*\"]\nscopes = [\"mcp:admin\"]"
+    ));
+    let gw = setup.stub("stub", &[]).start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    alice.text("echo", json!({"text": "private words"})).await;
+    let failed = alice.call("fail", json!({"code": -32000})).await;
+    failed.expect_err("a JSON-RPC error");
+    let lost = alice.call("crash", json!({})).await;
+    assert_eq!(lost.expect("a tool error")["isError"], true);
+    let call = json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call",
+                      "params": {"name": "state_get", "arguments": {"key": "k"}}});
+    assert_eq!(alice.post(&call).await.status(), 403);
+    gw.stop().await;
+    // Stopping flushes.
+    eventually("audit lines of every outcome", async || {
+        let records = collector.records("audit");
+        let outcomes: BTreeSet<_> = records.iter().map(|r| r["outcome"].as_str()).collect();
+        let every = BTreeSet::from(["denied", "error", "failed", "ok"]);
+        outcomes.is_superset(&every).then_some(())
+    })
+    .await;
+    let audit = collector.records("audit");
+    let echo: Vec<_> = audit
+        .iter()
+        .filter(|r| r.get("name").is_some_and(|name| name == "echo"))
+        .collect();
+    assert_eq!(echo.len(), 1, "{audit:#?}");
+    assert_eq!(
+        (&*echo[0]["subject"], &*echo[0]["upstream"]),
+        ("alice", "stub")
+    );
+    let access = collector.records("access");
+    let calls: Vec<_> = access
+        .iter()
+        .filter(|r| r.get("rpc_method").is_some_and(|m| m == "tools/call"))
+        .map(|r| (r["name"].as_str(), r["status"].as_str()))
+        .collect();
+    let expected = [
+        ("echo", "200"),
+        ("fail", "200"),
+        ("crash", "200"),
+        ("state_get", "403"),
+    ];
+    assert_eq!(calls, expected, "{access:#?}");
+    for secret in [alice.actor.token().unwrap(), &alice.id, "private words"] {
+        assert!(!collector.has("logs", secret), "{secret} in a log record");
     }
 }
 

@@ -55,7 +55,7 @@ pub(in crate::telemetry) fn record(
 
 fn emit(
     logger: &SdkLogger,
-    target: &str,
+    target: &'static str,
     level: Level,
     fill: impl FnOnce(&mut Attributes<'_, SdkLogRecord>),
 ) {
@@ -63,7 +63,7 @@ fn emit(
     let (number, word) = severity(level);
     record.set_severity_number(number);
     record.set_severity_text(word);
-    record.set_target(target.to_owned());
+    record.set_target(target);
     fill(&mut Attributes(&mut record));
     logger.emit(record);
 }
