@@ -1,4 +1,5 @@
-//! One structured line per request, written when its answer has ended. Fields: `docs/logging.md`.
+//! One structured line per request, written when its answer has ended, and one per message of a
+//! WebSocket. Fields: `docs/logging.md`.
 //!
 //! A line belongs to the exchange and travels with the body of its answer, so that the line of an
 //! event stream is written when the stream ends. Whoever learns something about the request notes
@@ -37,7 +38,8 @@ pub struct AccessRecord(Option<Arc<Mutex<Fields>>>);
 #[derive(Debug)]
 struct Fields {
     started: Instant,
-    method: Method,
+    /// Absent for a message of a socket.
+    method: Option<Method>,
     path: &'static str,
     client: Option<IpAddr>,
     written: bool,
@@ -59,30 +61,30 @@ impl AccessLine {
     /// Begins the line of a request; `path` is the pattern of its route, never what was sent.
     #[must_use]
     pub fn begin(method: &Method, path: &'static str, client: Option<IpAddr>) -> Self {
-        let fields = record::is_wanted().then(|| {
-            Arc::new(Mutex::new(Fields {
-                started: Instant::now(),
-                method: method.clone(),
-                path,
-                client,
-                written: false,
-                endpoint: None,
-                status: None,
-                rpc_method: None,
-                name: None,
-                rpc_id: None,
-                principal: None,
-                session: None,
-                upstream: None,
-                outcome: None,
-                trace: None,
-                bytes_in: 0,
-                bytes_out: 0,
-            }))
+        let fields = record::is_wanted().then(|| Fields::new(Some(method.clone()), path, client));
+        Self::of(fields)
+    }
+
+    /// Begins the line of a message that came on the socket which `socket`, the record of a request,
+    /// opened. It is written when the line is dropped: [`AccessRecord::answered`] in time says that
+    /// somebody was still there.
+    #[must_use]
+    pub fn of_message(socket: &AccessRecord) -> Self {
+        let fields = socket.0.as_ref().map(|socket| {
+            let about = socket.lock().unwrap_or_else(PoisonError::into_inner);
+            Fields {
+                endpoint: about.endpoint.clone(),
+                principal: about.principal,
+                upstream: about.upstream.clone(),
+                ..Fields::new(None, about.path, about.client)
+            }
         });
-        Self {
-            record: AccessRecord(fields),
-        }
+        Self::of(fields)
+    }
+
+    fn of(fields: Option<Fields>) -> Self {
+        let record = AccessRecord(fields.map(|fields| Arc::new(Mutex::new(fields))));
+        Self { record }
     }
 
     /// Where facts are noted.
@@ -170,6 +172,20 @@ impl AccessRecord {
         });
     }
 
+    /// A message of a socket has all the answer it gets; of any other request the status says so.
+    pub fn answered(&self) {
+        self.note(|fields| {
+            if fields.method.is_none() {
+                fields.outcome.get_or_insert("ok");
+            }
+        });
+    }
+
+    /// Bytes of one more message of the answer.
+    pub fn sent(&self, bytes: usize) {
+        self.note(|fields| fields.bytes_out += bytes as u64);
+    }
+
     /// The trace that the request belongs to.
     pub fn trace(&self, trace: Option<TraceId>) {
         self.note(|fields| fields.trace = trace);
@@ -200,12 +216,38 @@ impl AccessRecord {
     }
 }
 
+impl Fields {
+    fn new(method: Option<Method>, path: &'static str, client: Option<IpAddr>) -> Self {
+        Self {
+            started: Instant::now(),
+            method,
+            path,
+            client,
+            written: false,
+            endpoint: None,
+            status: None,
+            rpc_method: None,
+            name: None,
+            rpc_id: None,
+            principal: None,
+            session: None,
+            upstream: None,
+            outcome: None,
+            trace: None,
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+}
+
 impl Record for Fields {
     fn fields(&self, to: &mut dyn record::Fields) {
         if let Some(status) = self.status {
             to.number("status", status.into());
         }
-        to.word("method", self.method.as_str());
+        if let Some(method) = &self.method {
+            to.word("method", method.as_str());
+        }
         to.word("path", self.path);
         if let Some(client) = self.client {
             to.address("client", client);

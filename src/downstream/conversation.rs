@@ -7,8 +7,9 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::HeaderMap;
 
-use super::access_log::AccessRecord;
+use super::access_log::{AccessLine, AccessRecord};
 use super::channel::Channel;
+use super::exchange::{Outcome, error_word};
 use super::streamable::note_message;
 use super::{Front, batch, modern, reply};
 use crate::call::Principal;
@@ -25,6 +26,8 @@ pub(super) struct Arrival<'a> {
     /// What to negotiate when the client offers an unknown revision.
     pub(super) fallback: Revision,
     pub(super) record: &'a AccessRecord,
+    /// The line of a message of a socket, which lasts as long as what it began.
+    pub(super) line: Option<Arc<AccessLine>>,
     /// Modern calls, where they can be made.
     pub(super) modern: Option<&'a modern::Calls>,
 }
@@ -73,12 +76,15 @@ impl Front {
             (reply::decode_fault(&error), id)
         })?;
         note_message(arrival.record, &message);
+        if message.kind() != Kind::Request {
+            arrival.record.answered();
+        }
         if arrival.modern.is_some_and(|calls| calls.cancel(&message)) {
             return Ok(());
         }
         if modern::is_modern(arrival.headers, &message) {
             if let Some(calls) = arrival.modern {
-                self.hear_modern(channel, calls, message);
+                self.hear_modern(channel, calls, message, arrival.line.clone());
                 return Ok(());
             }
             let requested = message.meta(meta::PROTOCOL_VERSION).and_then(json::string);
@@ -94,6 +100,7 @@ impl Front {
         let is_request = message.kind() == Kind::Request;
         let refuse = |fault: &Fault, message: &Message| {
             if is_request {
+                arrival.record.outcome(error_word(fault.kind));
                 channel.send(reply::error_response(fault, message.id()));
             }
         };
@@ -136,6 +143,7 @@ impl Front {
         };
         let (front, channel, owed) = (Arc::clone(self), Arc::clone(channel), channel.owe());
         let (principal, record) = (Arc::clone(&arrival.principal), arrival.record.clone());
+        let line = arrival.line.clone();
         let headers = arrival.headers.clone();
         self.tasks.spawn(async move {
             let endpoint = &channel.endpoint;
@@ -144,13 +152,19 @@ impl Front {
                 .await;
             match opened {
                 Ok((session, hello)) => {
+                    record.session(session.tag());
+                    record.sent(hello.len());
+                    record.answered();
                     if !channel.opened(&session, hello) {
                         front.sessions.close(&session);
                     }
                 }
-                Err(fault) => channel.not_opened(reply::error_response(&fault, message.id())),
+                Err(fault) => {
+                    record.outcome(error_word(fault.kind));
+                    channel.not_opened(reply::error_response(&fault, message.id()));
+                }
             }
-            drop(owed);
+            drop((owed, line));
         });
     }
 
@@ -166,12 +180,17 @@ impl Front {
         let principal = Arc::clone(&arrival.principal);
         let (call, link) = self.begin(session, principal, arrival.headers, message, outlet)?;
         let call = self.run(call, Arc::clone(session), arrival.record);
-        let owed = channel.owe();
+        let (owed, line) = (channel.owe(), arrival.line.clone());
+        let record = arrival.record.clone();
         self.tasks.spawn(async move {
             let outcome = call.await;
             link.end();
+            if let Outcome::Response(_, body) | Outcome::Denied(_, body) = &outcome {
+                record.sent(body.len());
+            }
+            record.answered();
             drop(batch::settle(&link, outcome));
-            drop(owed);
+            drop((owed, line));
         });
         Ok(())
     }

@@ -121,6 +121,7 @@ impl Front {
             headers: &parts.headers,
             fallback: Revision::V2024_11_05,
             record,
+            line: None,
             modern: None,
         };
         match self.hear(&channel, &arrival, bytes) {

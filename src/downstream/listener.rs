@@ -6,6 +6,7 @@
 mod connection;
 mod head_clock;
 mod overload;
+mod place;
 mod tls;
 
 use std::io;
@@ -20,10 +21,11 @@ use tokio_rustls::TlsAcceptor;
 pub use self::connection::Answer;
 use self::connection::Protocols;
 use self::overload::Overload;
+pub(super) use self::place::Place;
 use super::peer::{BlockError, TrustedProxies};
 use crate::config;
 use crate::lifecycle::Tasks;
-use crate::telemetry::metrics::{COUNTERS, GAUGES};
+use crate::telemetry::metrics::COUNTERS;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -127,7 +129,7 @@ impl Listener {
             };
             // Replies are written whole; waiting for more would only delay them.
             drop(stream.set_nodelay(true));
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            let Some(place) = Place::take(&places) else {
                 COUNTERS.connections_refused.add(1);
                 overload.refuse(stream, self.settings.tls.is_some(), &tasks);
                 continue;
@@ -137,13 +139,10 @@ impl Listener {
                 peer,
                 Arc::clone(&self.settings),
                 service.clone(),
+                place,
                 tasks.clone(),
             );
-            tasks.spawn(async move {
-                let _open = GAUGES.connections_open.enter();
-                work.await;
-                drop(place);
-            });
+            tasks.spawn(work);
         }
     }
 }
@@ -153,9 +152,10 @@ async fn serve<S: Answer>(
     peer: SocketAddr,
     settings: Arc<Settings>,
     service: S,
+    place: Place,
     tasks: Tasks,
 ) {
-    let exchange = connection::Exchange::new(service, peer.ip(), Arc::clone(&settings));
+    let exchange = connection::Exchange::new(service, peer.ip(), Arc::clone(&settings), place);
     let Some(tls) = &settings.tls else {
         return settings.protocols.http1(stream, exchange, &tasks).await;
     };

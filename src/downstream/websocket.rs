@@ -23,10 +23,12 @@ use tokio_tungstenite::tungstenite::error::{CapacityError, Error};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
-use super::access_log::AccessRecord;
+use super::access_log::{AccessLine, AccessRecord};
 use super::channel::{Channel, End, Outgoing};
 use super::conversation::Arrival;
+use super::exchange::error_word;
 use super::handshake::{self, NoUpgrade};
+use super::listener::Place;
 use super::modern::{self, Calls, Frames};
 use super::{Front, reply};
 use crate::call::Principal;
@@ -72,22 +74,30 @@ impl Front {
         let channel = match self.channels.open(key, endpoint, principal) {
             Ok(channel) => channel,
             Err(fault) => {
-                record.outcome(super::exchange::error_word(fault.kind));
+                record.outcome(error_word(fault.kind));
                 return reply::fault_response(&fault, None);
             }
         };
         let outgoing = Outgoing::new(self, channel);
-        let front = Arc::clone(self);
+        let (front, record) = (Arc::clone(self), record.clone());
+        // The connection was one of those that may be open, and still is.
+        let place = parts.extensions.remove::<Place>();
         self.tasks.spawn(async move {
             match upgrade.await {
-                Ok(upgraded) => front.serve_socket(upgraded, outgoing).await,
+                Ok(upgraded) => front.serve_socket(upgraded, outgoing, &record).await,
                 Err(error) => tracing::debug!(%error, "not upgraded"),
             }
+            drop(place);
         });
         response
     }
 
-    async fn serve_socket(self: Arc<Self>, upgraded: Upgraded, mut outgoing: Outgoing) {
+    async fn serve_socket(
+        self: Arc<Self>,
+        upgraded: Upgraded,
+        mut outgoing: Outgoing,
+        record: &AccessRecord,
+    ) {
         let limit = self.settings.limits.body;
         let config = WebSocketConfig::default()
             .read_buffer_size(BUFFER_BYTES)
@@ -101,7 +111,7 @@ impl Front {
         let (calls, mut frames) = modern::on_socket(&self.settings.limits);
         let heard = tokio::sync::Notify::new();
         let close = tokio::select! {
-            close = self.read_socket(&channel, &calls, &mut stream, &heard) => close,
+            close = self.read_socket((&channel, record), &calls, &mut stream, &heard) => close,
             close = self.write_socket(&mut outgoing, &mut frames, &mut sink) => close,
             close = self.watch_socket(&heard) => close,
             () = self.tasks.stopping().cancelled() => None,
@@ -117,13 +127,12 @@ impl Front {
     /// Takes frames until the client closes, breaks a rule, or is gone.
     async fn read_socket(
         self: &Arc<Self>,
-        channel: &Arc<Channel>,
+        (channel, opening): (&Arc<Channel>, &AccessRecord),
         calls: &Calls,
         stream: &mut SplitStream<Socket>,
         heard: &tokio::sync::Notify,
     ) -> Close {
         let headers = HeaderMap::new();
-        let record = AccessRecord::default();
         loop {
             calls.room().await;
             let frame = stream.next().await;
@@ -131,17 +140,23 @@ impl Front {
             match frame {
                 Some(Ok(Message::Text(text))) => {
                     let bytes = Bytes::from(text);
+                    let line = Arc::new(AccessLine::of_message(opening));
+                    let record = line.record();
+                    record.received(bytes.len());
                     if !self.may_send(channel, calls, &bytes) {
+                        record.outcome("rate_limited");
                         continue;
                     }
                     let arrival = Arrival {
                         principal: Arc::clone(&channel.principal),
                         headers: &headers,
                         fallback: Revision::LATEST_LEGACY,
-                        record: &record,
+                        record,
+                        line: Some(Arc::clone(&line)),
                         modern: Some(calls),
                     };
                     if let Err((fault, id)) = self.hear(channel, &arrival, bytes) {
+                        record.outcome(error_word(fault.kind));
                         channel.send(reply::error_response(&fault, id.as_deref()));
                     }
                 }

@@ -6,7 +6,8 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Setup, within};
+use crate::harness::socket::Socket;
+use crate::harness::{Setup, eventually, within};
 
 #[tokio::test]
 async fn over_the_rate_is_429_for_this_principal_alone() {
@@ -150,8 +151,29 @@ async fn connections_over_the_cap_wait_or_are_refused_and_are_counted() {
     let fifth = tokio::time::timeout(std::time::Duration::from_secs(2), fifth).await;
     assert!(!matches!(fifth, Ok(Ok(ref answer)) if answer.status() == 200));
     drop(held);
-    crate::harness::eventually("it serves again", async || {
+    eventually("it serves again", async || {
         gw.anonymous().try_get("/mcp/stub").await.ok().map(drop)
+    })
+    .await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_socket_keeps_the_place_of_its_connection() {
+    let setup = Setup::open()
+        .server("max_connections = 2\n[server.websocket]\nenabled = true")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let mut sockets = Vec::new();
+    for _ in 0..2 {
+        sockets.push(Socket::open(&gw.url, "/ws/stub", None).await);
+    }
+    let third = gw.anonymous().get("/mcp/stub", &[]).await;
+    assert_eq!(third.status(), 503);
+    drop(sockets);
+    eventually("there is room again", async || {
+        let next = gw.anonymous().try_get("/mcp/stub").await.ok()?;
+        (next.status() != 503).then_some(())
     })
     .await;
     gw.stop().await;

@@ -71,6 +71,29 @@ async fn a_client_that_leaves_is_noted() {
 }
 
 #[test]
+fn a_message_of_a_socket_makes_a_line_of_its_own() {
+    let caught = Capture::begin();
+    let opening = begin();
+    let socket = opening.record().clone();
+    socket.principal(Principal::new("i", "alice", "", Vec::new(), None).owner());
+    drop(opening.attach(Response::new(Body::empty())));
+    let answered = AccessLine::of_message(&socket);
+    answered.record().message("tools/call", Some("7"), None);
+    answered.record().sent(9);
+    answered.record().answered();
+    drop(answered);
+    drop(AccessLine::of_message(&socket));
+    let lines = caught.lines();
+    let outcomes: Vec<_> = lines.iter().map(|line| &line["outcome"]).collect();
+    assert_eq!(outcomes, ["ok", "ok", "client_gone"]);
+    let line = lines[1].as_object().unwrap();
+    assert_eq!(line["path"], "/mcp/{name}");
+    assert_eq!(line["principal"], lines[0]["principal"]);
+    assert_eq!(line["bytes_out"], 9);
+    assert!(!line.contains_key("status") && !line.contains_key("method"));
+}
+
+#[test]
 fn nothing_is_collected_when_nobody_reads() {
     assert!(begin().record().0.is_none());
 }

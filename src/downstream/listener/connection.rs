@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use http::header::UPGRADE;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -17,6 +18,7 @@ use tower::Service;
 
 use super::Settings;
 use super::head_clock::{HeadClock, Watched};
+use super::place::Place;
 use crate::lifecycle::Tasks;
 use crate::wake::Bell;
 
@@ -132,20 +134,23 @@ impl<S> Answer for S where
 {
 }
 
-/// The service of one connection: adds the peer's address to every request.
+/// The service of one connection: adds the peer's address to every request, and to one for an upgrade
+/// the place of the connection.
 #[derive(Debug, Clone)]
 pub(super) struct Exchange<A> {
     service: A,
     peer: IpAddr,
     settings: Arc<Settings>,
+    place: Place,
 }
 
 impl<A> Exchange<A> {
-    pub(super) fn new(service: A, peer: IpAddr, settings: Arc<Settings>) -> Self {
+    pub(super) fn new(service: A, peer: IpAddr, settings: Arc<Settings>, place: Place) -> Self {
         Self {
             service,
             peer,
             settings,
+            place,
         }
     }
 }
@@ -158,6 +163,9 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let peer = self.settings.proxies.client(self.peer, request.headers());
         request.extensions_mut().insert(peer);
+        if request.headers().contains_key(UPGRADE) {
+            request.extensions_mut().insert(self.place.clone());
+        }
         // Both services there are, are always ready.
         self.service.clone().call(request)
     }

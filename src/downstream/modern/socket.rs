@@ -16,11 +16,13 @@ use super::{Asked, Stopped, envelope, refusal};
 use crate::call::Reply;
 use crate::config::Limits;
 use crate::downstream::Front;
-use crate::downstream::access_log::AccessRecord;
+use crate::downstream::access_log::{AccessLine, AccessRecord};
 use crate::downstream::channel::{Channel, Owed};
 use crate::downstream::conversation::draining;
+use crate::downstream::exchange::error_word;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Kind, Message, RequestId};
+use crate::telemetry::names::error_type;
 
 /// What was heard and is not yet looked at by the writer; then no more frames are read.
 const WAITING: usize = 16;
@@ -54,6 +56,8 @@ struct Running(Mutex<HashMap<RequestId, CancellationToken>>);
 /// One request until everything of it was handed out.
 struct Entry {
     messages: Messages,
+    /// Written when all is handed out.
+    _line: Option<Arc<AccessLine>>,
     _place: Option<Place>,
     /// A drain waits for it.
     _owed: Owed,
@@ -117,6 +121,7 @@ impl Calls {
         let text = reply.into_response(message.id().unwrap_or("null"));
         self.put(Entry {
             messages: stream::iter([vec![text]]).boxed(),
+            _line: None,
             _place: None,
             _owed: channel.owe(),
         });
@@ -157,17 +162,25 @@ impl Front {
         channel: &Arc<Channel>,
         calls: &Calls,
         message: Message,
+        line: Option<Arc<AccessLine>>,
     ) {
+        let record = line
+            .as_ref()
+            .map_or_else(AccessRecord::default, |line| line.record().clone());
         // No notification but the cancellation means anything. Spec: SPEC M-22.
         if message.kind() != Kind::Request {
             return;
         }
         if self.tasks.draining().is_cancelled() {
+            record.outcome(error_type::BUSY);
             return calls.refuse(channel, &message, &draining());
         }
         let envelope = match envelope::read_body(&message) {
             Ok(envelope) => envelope,
-            Err(refusal) => return calls.say(channel, &message, refusal.reply()),
+            Err(refusal) => {
+                record.outcome(error_type::BAD_REQUEST);
+                return calls.say(channel, &message, refusal.reply());
+            }
         };
         channel.needs_no_session();
         let id = message.id().unwrap_or("null").to_owned();
@@ -176,7 +189,10 @@ impl Front {
         };
         let (place, cancelled) = match calls.enter(key) {
             Ok(entered) => entered,
-            Err(fault) => return calls.refuse(channel, &message, &fault),
+            Err(fault) => {
+                record.outcome(error_word(fault.kind));
+                return calls.refuse(channel, &message, &fault);
+            }
         };
         let asked = Asked {
             principal: Arc::clone(&channel.principal),
@@ -185,28 +201,43 @@ impl Front {
             envelope,
         };
         let front = Arc::clone(self);
+        let about = record.clone();
         let messages = async move {
-            let begun = front.messages_of(asked).await;
+            let begun = front.messages_of(asked, &about).await;
             begun.unwrap_or_else(|stopped| {
                 let text = stopped.reply().into_response(&id);
                 stream::iter([vec![text]]).boxed()
             })
         };
-        let messages = messages.flatten_stream();
+        let messages = messages.flatten_stream().inspect(move |messages| {
+            record.sent(messages.iter().map(Bytes::len).sum());
+        });
         calls.put(Entry {
             messages: messages.take_until(cancelled.cancelled_owned()).boxed(),
+            _line: line,
             _place: Some(place),
             _owed: channel.owe(),
         });
     }
 
-    async fn messages_of(self: &Arc<Self>, asked: Asked) -> Result<Messages, Stopped> {
+    async fn messages_of(
+        self: &Arc<Self>,
+        asked: Asked,
+        record: &AccessRecord,
+    ) -> Result<Messages, Stopped> {
         if asked.method() == "subscriptions/listen" {
-            return Ok(self.subscribe(&asked).await?.boxed());
+            let begun = self.subscribe(&asked).await;
+            return Ok(begun.inspect(|_| record.answered())?.boxed());
         }
-        let record = AccessRecord::default();
-        let exchange = self.begin_exchange(asked, None, &record).await?;
-        Ok(exchange.messages().boxed())
+        let exchange = self.begin_exchange(asked, None, record).await?;
+        let record = record.clone();
+        // Its reply is the last of them.
+        let messages = exchange.messages();
+        let ending = stream::poll_fn(move |_| {
+            record.answered();
+            Poll::Ready(None)
+        });
+        Ok(messages.chain(ending).boxed())
     }
 }
 

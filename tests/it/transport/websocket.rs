@@ -7,6 +7,7 @@ use tokio_tungstenite::tungstenite::protocol::Message;
 use crate::harness::session::text_of;
 use crate::harness::socket::{Socket, upgrade};
 use crate::harness::{Gateway, Setup, eventually};
+use crate::modern::Modern;
 
 const ON: &str = "[server.websocket]\nenabled = true";
 
@@ -226,5 +227,76 @@ async fn the_rate_of_requests_holds_for_messages() {
         refused += i32::from(reply["error"].is_object());
     }
     assert!((10..30).contains(&refused), "{refused} of 30");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn every_message_has_an_access_line_and_every_call_an_audit_line() {
+    let gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    let call = |name: &str| json!({"name": name, "arguments": {}});
+    let id = socket.start("tools/call", call("echo")).await;
+    socket.reply(id).await.1.expect("a result");
+    let unknown = socket.start("nonsense", json!({})).await;
+    socket.reply(unknown).await.1.expect_err("no such method");
+    let modern = Modern::new(gw.principal("alice"), "/ws/stub");
+    for (id, name) in [(71, "seen_meta"), (72, "ask_form")] {
+        let request = modern.request(&json!(id), "tools/call", call(name));
+        socket.tell(&request).await;
+        socket.reply(id).await.1.expect("a result");
+    }
+    socket.start("tools/call", call("never")).await;
+    eventually("it runs", async || {
+        let running = gw.metric("drawbridge_calls_running", "").await;
+        // The other one is parked.
+        (running > 1.5).then_some(())
+    })
+    .await;
+    drop(socket);
+    let lines = eventually("all lines", async || {
+        let records = gw.log_records();
+        let lines: Vec<_> = records
+            .into_iter()
+            .filter(|line| line["target"] == "access" && line.get("status").is_none())
+            .collect();
+        (lines.len() >= 7).then_some(lines)
+    })
+    .await;
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            let word = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
+            [word("rpc_method"), word("name"), word("outcome")]
+        })
+        .collect();
+    let expected = [
+        ["initialize", "", "ok"],
+        ["notifications/initialized", "", "ok"],
+        ["tools/call", "echo", "ok"],
+        ["nonsense", "", "-32601"],
+        ["tools/call", "seen_meta", "ok"],
+        ["tools/call", "ask_form", "ok"],
+        ["tools/call", "never", "cancelled"],
+    ];
+    assert_eq!(told, expected, "{lines:#?}");
+    for line in &lines {
+        assert_eq!(line["path"], "/ws/{endpoint}");
+        assert_eq!(line["principal"], lines[0]["principal"]);
+        assert!(line["bytes_in"].as_u64() > Some(0), "{line}");
+    }
+    assert!(lines[2]["bytes_out"].as_u64() > Some(0), "{lines:#?}");
+    assert!(lines[4]["bytes_out"].as_u64() > Some(0), "{lines:#?}");
+    eventually("the audit of each call", async || {
+        let records = gw.log_records();
+        let audited = |name: &str| {
+            let mut audits = records.iter().filter(|line| line["target"] == "audit");
+            audits.any(|line| line["name"] == name)
+        };
+        ["echo", "seen_meta", "never"]
+            .into_iter()
+            .all(audited)
+            .then_some(())
+    })
+    .await;
     gw.stop().await;
 }

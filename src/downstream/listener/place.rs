@@ -1,0 +1,34 @@
+//! The places under `server.max_connections`.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::telemetry::metrics::{GAUGES, Open};
+
+/// A connection's place, free again when the last clone is dropped: a connection that was upgraded
+/// keeps it for as long as its socket lives.
+#[derive(Debug, Clone)]
+pub(in crate::downstream) struct Place {
+    _taken: Arc<Taken>,
+}
+
+#[derive(Debug)]
+struct Taken {
+    _permit: OwnedSemaphorePermit,
+    _open: Open,
+}
+
+impl Place {
+    /// A place, if one is free.
+    pub(super) fn take(places: &Arc<Semaphore>) -> Option<Self> {
+        let permit = Arc::clone(places).try_acquire_owned().ok()?;
+        let taken = Taken {
+            _permit: permit,
+            _open: GAUGES.connections_open.enter(),
+        };
+        Some(Self {
+            _taken: Arc::new(taken),
+        })
+    }
+}
