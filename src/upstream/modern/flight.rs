@@ -59,7 +59,7 @@ impl Flight {
         self.reason.get_or_init(|| reason.to_owned());
     }
 
-    /// Whether a child is kept from being stopped as idle.
+    /// Whether a child counts as used, and not only as one that is better left alive.
     pub(super) fn keeps_busy(&self) -> bool {
         match &self.whose {
             For::Listen(sink) => sink.keeps_busy,

@@ -242,7 +242,7 @@ impl ModernLink {
             acknowledged: Mutex::new(Some(acknowledge)),
             ended: CancellationToken::new(),
             forget_tools: ForgetTools(Box::new(move || schemas.forget(owner))),
-            keeps_busy: self.listening.wants_lists(),
+            keeps_busy: !filter.lists.is_empty(),
         });
         let flight = Flight::new(
             self.next_id(),

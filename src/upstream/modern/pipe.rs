@@ -179,7 +179,9 @@ impl ModernLink {
         flight: &Arc<Flight>,
     ) -> Result<Message, LinkError> {
         let open = self.child(pipe).await?;
-        let _busy = flight.keeps_busy().then(|| open.child.busy());
+        let keeps_busy = flight.keeps_busy();
+        let _busy = keeps_busy.then(|| open.child.busy());
+        let _held = (!keeps_busy).then(|| open.child.hold());
         let lost = || LinkError::Lost {
             last_words: open.child.last_words(),
         };

@@ -6,8 +6,17 @@ use serde_json::{Value, json};
 
 use super::{behind, count, user};
 use crate::harness::events::EventStream;
+use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
+use crate::modern::Modern;
+
+/// Whose client watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Era {
+    Legacy,
+    Modern,
+}
 
 const UPDATED: &str = "notifications/resources/updated";
 
@@ -151,5 +160,52 @@ async fn a_child_that_crashed_is_listened_to_again() {
     drop(user.call("crash", json!({})).await);
     let notice = next(&mut stream, UPDATED).await;
     assert_eq!(notice["params"]["uri"], "stub://static/1", "{notice}");
+    gw.stop().await;
+}
+
+// DESIGN §6: a child whose notices somebody waits for is not idle, though nobody calls it.
+#[rstest]
+#[tokio::test]
+async fn a_child_that_is_only_watched_for_a_resource_is_not_idle(
+    #[values(Era::Legacy, Era::Modern)] of_client: Era,
+) {
+    let args = ["--era", "modern", "--no-listchanged"];
+    let setup = Setup::secured().toml("[stdio]\nidle = \"200ms\"");
+    let gw = setup.stub("stub", &args).start().await;
+    let uri = "stub://static/1";
+    let alice = gw.principal("alice");
+    let legacy = alice.open("/mcp/stub").await;
+    let modern = Modern::new(alice, "/mcp/stub");
+    let mut stream = None;
+    if of_client == Era::Legacy {
+        let reply = legacy
+            .request("resources/subscribe", json!({"uri": uri}))
+            .await;
+        assert_eq!(reply, Ok(json!({})));
+    } else {
+        let wanted = json!({"notifications": {"resourceSubscriptions": [uri]}});
+        let request = modern.request(&json!(1), "subscriptions/listen", wanted);
+        let mut events = modern.post(&request).await.events();
+        events.message().await.expect("an acknowledgement");
+        stream = Some(events);
+    }
+    let pid = async || match of_client {
+        Era::Legacy => legacy.text("pid", json!({})).await,
+        Era::Modern => {
+            let result = modern.call("pid", json!({})).await.unwrap();
+            text_of(&result).to_owned()
+        }
+    };
+    let before = pid().await;
+    // Another child goes by the same clock, and shows that its time has come.
+    let bob = gw.principal("bob").open("/mcp/stub").await;
+    bob.text("pid", json!({})).await;
+    let running = async || gw.metric("drawbridge_children_running", "").await;
+    eventually("the idle one is stopped", async || {
+        (running().await < 1.5).then_some(())
+    })
+    .await;
+    assert_eq!(pid().await, before);
+    drop(stream);
     gw.stop().await;
 }

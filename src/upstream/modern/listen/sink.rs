@@ -20,7 +20,8 @@ pub(in super::super) struct Sink {
     pub(super) ended: CancellationToken,
     /// Told when the tools changed.
     pub(super) forget_tools: ForgetTools,
-    /// Whether a child is kept for it.
+    /// Whether a child counts as used by it. Where resources alone are followed it does not: it is
+    /// not stopped for being idle, but gives its place up.
     pub(in super::super) keeps_busy: bool,
 }
 
