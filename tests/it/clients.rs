@@ -2,6 +2,7 @@
 //!
 //! The tours are in `tests/clients`; each step is named there and here.
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::harness::{Gateway, Setup, peers};
@@ -287,48 +288,60 @@ async fn inspect(url: &str, token: &str, args: &[&str]) -> Value {
     serde_json::from_str(&finished.stdout).unwrap()
 }
 
+// On the merged endpoint names have their upstream before them, and so have URIs.
+#[rstest]
+#[case::pure("/mcp/everything", "", "")]
+#[case::merged("/mcp", "everything__", "everything+")]
 #[tokio::test]
-async fn inspector_lists_reads_and_calls() {
+async fn inspector_lists_reads_and_calls(
+    #[case] path: &str,
+    #[case] prefix: &str,
+    #[case] scheme: &str,
+) {
     if !peers::are_installed() {
         return;
     }
-    let gw = everything_alone().await;
+    let everything = npm_server("everything");
+    let args = [everything.as_str(), "stdio"];
+    let setup = Setup::secured().stdio("everything", &peers::node(), &args, "");
+    let gw = setup.stub("stub", &[]).start().await;
     let user = gw.principal("user");
-    let url = format!("{}/mcp/everything", gw.url);
+    let url = format!("{}{path}", gw.url);
     let inspect =
         async |args: &[&str]| inspect(&url, user.token().unwrap(), args).await.to_string();
     for (method, expected) in [
-        ("tools/list", "get-sum"),
+        ("tools/list", format!("\"{prefix}get-sum\"")),
         (
             "resources/list",
-            "demo://resource/static/document/features.md",
+            format!("\"{scheme}demo://resource/static/document/features.md\""),
         ),
         (
             "resources/templates/list",
-            "demo://resource/dynamic/text/{resourceId}",
+            format!("\"{scheme}demo://resource/dynamic/text/{{resourceId}}\""),
         ),
-        ("prompts/list", "args-prompt"),
+        ("prompts/list", format!("\"{prefix}args-prompt\"")),
     ] {
         let listed = inspect(&["--method", method]).await;
-        assert!(listed.contains(expected), "{method}: {listed}");
+        assert!(listed.contains(&expected), "{method}: {listed}");
+        let is_merged = listed.contains("stub");
+        assert_eq!(is_merged, path == "/mcp", "{method}: {listed}");
     }
+    let tool = format!("{prefix}get-sum");
     let sum = [
         "--method",
         "tools/call",
         "--tool-name",
-        "get-sum",
+        &tool,
         "--tool-arg",
         "a=1",
         "b=41",
     ];
     assert!(inspect(&sum).await.contains("42"));
-    let text = "demo://resource/dynamic/text/3";
-    assert!(
-        inspect(&["--method", "resources/read", "--uri", text])
-            .await
-            .contains("Resource 3")
-    );
-    let prompt = ["--method", "prompts/get", "--prompt-name", "simple-prompt"];
+    let text = format!("{scheme}demo://resource/dynamic/text/3");
+    let read = inspect(&["--method", "resources/read", "--uri", &text]).await;
+    assert!(read.contains("Resource 3"), "{read}");
+    let name = format!("{prefix}simple-prompt");
+    let prompt = ["--method", "prompts/get", "--prompt-name", &name];
     assert!(inspect(&prompt).await.contains("messages"));
     gw.stop().await;
 }

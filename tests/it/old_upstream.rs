@@ -1,9 +1,13 @@
 //! Upstreams over HTTP+SSE of 2024-11-05 and over WebSocket. Spec: SPEC §5, U-05, U-11, X-01.
 
+use std::fmt::Write as _;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::harness::http::{everything, initialize};
 use crate::harness::session::text_of;
+use crate::harness::tunnel::{ConnectProxy, TlsFront};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Actor, Gateway, Setup, eventually, peers};
 
@@ -133,7 +137,7 @@ async fn posts_never_go_to_another_origin() {
     let stub = HttpStub::start_as("sse", 0, &["--announce", &announce]).await;
     let keys = "transport = \"sse\"\nheaders = { \"X-Key\" = \"secret\" }";
     let gw = Setup::open().http("stub", &stub, keys).start().await;
-    let hello = crate::harness::http::initialize(1, "2025-11-25", &json!({}));
+    let hello = initialize(1, "2025-11-25", &json!({}));
     let refused = gw.anonymous().post("/mcp/stub", &[], &hello).await;
     let error = refused.error().await;
     let text = error["message"].as_str().unwrap().to_owned();
@@ -225,5 +229,56 @@ async fn a_socket_that_the_upstream_has_closed_is_replaced(#[case] era: &str) {
         assert!(user.text("echo", text).await.contains("round"));
     }
     assert_eq!(stats(&stub).await["counts"]["sockets"], 11);
+    gw.stop().await;
+}
+
+#[rstest]
+#[case::tls(true, false)]
+#[case::tls_through_a_proxy(true, true)]
+#[case::plain_through_a_proxy(false, true)]
+#[tokio::test]
+async fn a_socket_is_reached_where_it_stands_elsewhere(#[case] tls: bool, #[case] proxied: bool) {
+    let stub = HttpStub::start_as("ws", 0, &[]).await;
+    let (front, proxy) = (
+        TlsFront::start(stub.port()).await,
+        ConnectProxy::start().await,
+    );
+    let mut keys = String::new();
+    if proxied {
+        writeln!(keys, "proxy = {:?}", proxy.url).unwrap();
+    }
+    let url = if tls {
+        writeln!(keys, "ca_file = {:?}", front.ca_file()).unwrap();
+        format!("wss://localhost:{}/ws", front.port)
+    } else {
+        stub.url.clone()
+    };
+    let gw = Setup::open().url("stub", &url, &keys).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let echoed = user.text("echo", json!({"text": "hi"})).await;
+    assert!(echoed.contains("hi"));
+    let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    let answer = json!({"action": "accept", "content": {"name": "Ada"}});
+    user.answer(&question, answer).await;
+    let result = exchange.finish().await.1.unwrap();
+    assert!(text_of(&result).contains("Ada"), "{result}");
+    assert_eq!(proxy.tunnels() > 0, proxied);
+    gw.stop().await;
+}
+
+// Spec: SPEC U-11.
+#[tokio::test]
+async fn a_socket_whose_certificate_nobody_vouches_for_is_not_used() {
+    let stub = HttpStub::start_as("ws", 0, &[]).await;
+    let front = TlsFront::start(stub.port()).await;
+    let other = TlsFront::start(stub.port()).await;
+    let url = format!("wss://localhost:{}/ws", front.port);
+    let keys = format!("ca_file = {:?}", other.ca_file());
+    let gw = Setup::open().url("stub", &url, &keys).start().await;
+    let hello = initialize(1, "2025-11-25", &everything());
+    let answer = gw.anonymous().post("/mcp/stub", &[], &hello).await;
+    let refused = answer.json().await;
+    assert!(refused["error"].is_object(), "{refused}");
     gw.stop().await;
 }

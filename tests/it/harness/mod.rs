@@ -22,6 +22,7 @@ pub(crate) mod process;
 pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod socket;
+pub(crate) mod tunnel;
 pub(crate) mod upstream;
 
 pub(crate) use gateway::Gateway;
