@@ -89,10 +89,10 @@ impl ClientCapabilities {
         self.digest
     }
 
-    /// Whether a question of `method` may be put in one mode or another.
+    /// Whether any question may be put.
     #[must_use]
-    pub fn allows_any(&self, method: &str) -> bool {
-        self.allows(method, false) || self.allows(method, true)
+    pub fn allow_some(&self) -> bool {
+        self.elicitation_form || self.elicitation_url || self.sampling || self.roots
     }
 
     /// Whether a question of `method` may be put at all.

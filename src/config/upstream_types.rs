@@ -41,6 +41,8 @@ pub struct Upstream {
     pub total_timeout: Duration,
     /// For one question to the client.
     pub ask_timeout: Duration,
+    /// For a call that may be asked, behind another one on its connection.
+    pub ask_wait: Duration,
     /// Whether a lost session may be rebuilt elsewhere.
     pub restartable: bool,
     /// Tools that may be called again after a lost reply.

@@ -1,5 +1,7 @@
 //! `[upstreams.<name>]`.
 
+use std::time::Duration;
+
 use http::{HeaderName, HeaderValue};
 use url::Url;
 
@@ -294,6 +296,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
     let ask_timeout = s
         .key("ask_timeout", "For one question to the client.")
         .duration("10m");
+    let ask_wait = ask_wait(s);
     let restartable = s
         .key(
             "restartable",
@@ -323,6 +326,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         idle_timeout,
         total_timeout,
         ask_timeout,
+        ask_wait,
         restartable,
         retry_safe,
         run_tasks,
@@ -336,6 +340,15 @@ fn run_tasks(s: &mut Section<'_>) -> bool {
          call waits for the end of the task, within total_timeout.",
     )
     .flag(true)
+}
+
+fn ask_wait(s: &mut Section<'_>) -> Duration {
+    s.key(
+        "ask_wait",
+        "How long a call whose client can be asked waits behind another such call, where questions \
+         do not say whose they are and the caps allow no further child; then it fails as busy.",
+    )
+    .wait("2s")
 }
 
 fn era(s: &mut Section<'_>) -> Era {

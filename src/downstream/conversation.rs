@@ -180,7 +180,7 @@ impl Front {
         let principal = Arc::clone(&arrival.principal);
         let (call, link) = self.begin(session, principal, arrival.headers, message, outlet)?;
         let call = self.run(call, Arc::clone(session), arrival.record);
-        let (owed, line) = (channel.owe(), arrival.line.clone());
+        let (owed, access) = (channel.owe(), arrival.line.clone());
         let record = arrival.record.clone();
         self.tasks.spawn(async move {
             let outcome = call.await;
@@ -190,7 +190,7 @@ impl Front {
             }
             record.answered();
             drop(batch::settle(&link, outcome));
-            drop((owed, line));
+            drop((owed, access));
         });
         Ok(())
     }

@@ -90,7 +90,7 @@ mod tests {
     fn a_client_that_only_visits_cannot_be_asked_where_visits_do_not_exist() {
         let declared = r#"{"elicitation":{"url":{}}}"#;
         let old = capabilities(declared, Revision::V2025_06_18);
-        assert!(!old.allows_any("elicitation/create"));
+        assert!(!old.allow_some());
         let new = capabilities(declared, Revision::V2025_11_25);
         assert!(new.allows("elicitation/create", true));
     }

@@ -128,10 +128,7 @@ impl Intake for SessionIntake {
                 Ok(question) => question,
                 Err(why) => return Asked::CannotAsk(why),
             };
-            match session.visit() {
-                Some(visit) => visit.ask_unattributed(&upstream, question).await,
-                None => session.ask_unattributed(question).await,
-            }
+            session.ask_unattributed(question).await
         })
     }
 }

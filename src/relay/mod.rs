@@ -184,9 +184,7 @@ impl Relay {
             return Ok(kept);
         }
         let link = self.link(session, &target.upstream)?;
-        let _attending = session
-            .visit()
-            .map(|visit| visit.attend(&target.upstream, &call.link));
+        call.link.routed(&target.upstream);
         self.raise_level(call, session, &*link).await;
         let reply = match target.place() {
             None => {

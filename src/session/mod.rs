@@ -32,7 +32,7 @@ pub use registry::{NewSession, Refused, Sessions, Settings};
 pub use shelf::Shelf;
 pub use stream::{EventStream, Next, NotKept, Reader};
 pub use subscriptions::{Subscriptions, is_below};
-pub use visit::{Attending, Listener, Listening, Visit, VisitCall};
+pub use visit::{Listener, Listening, Visit, VisitCall};
 
 use crate::call::{ClientCapabilities, Level, Notice, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::{NewSession, NoRoom, Session, lock};
-use crate::call::{Asked, BindingKey, DownstreamLink, Level, Notice, Question, Round};
+use crate::call::{BindingKey, Level, Notice};
 
 /// Whose visit, where, with which capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -46,15 +46,11 @@ pub trait Listener: Send + Sync + std::fmt::Debug {
     fn tell(&self, notice: &Notice);
 }
 
-type Attendant = (Arc<str>, Arc<dyn DownstreamLink>);
-
 /// The running calls and the subscriptions of a visit.
 #[derive(Debug, Default)]
 pub struct Visit {
     next: AtomicU64,
     running: AtomicUsize,
-    /// Calls that an upstream has now.
-    attending: Mutex<BTreeMap<u64, Attendant>>,
     listeners: Mutex<BTreeMap<u64, Arc<dyn Listener>>>,
     /// The most verbose log level that was wanted of each upstream.
     levels: Mutex<HashMap<Arc<str>, Level>>,
@@ -65,14 +61,6 @@ pub struct Visit {
 /// A running call, counted; it ends when this is dropped.
 #[derive(Debug)]
 pub struct VisitCall(Arc<Session>);
-
-/// A call that an upstream has; it has it no more when this is dropped.
-#[derive(Debug)]
-#[must_use = "dropping it ends it"]
-pub struct Attending<'a> {
-    visit: &'a Visit,
-    number: u64,
-}
 
 /// A registered listener; it hears nothing more when this is dropped.
 #[derive(Debug)]
@@ -119,41 +107,6 @@ impl Visit {
     pub async fn followed(&self) -> tokio::sync::MutexGuard<'_, HashMap<String, usize>> {
         self.followed.lock().await
     }
-
-    /// Notes that `upstream` has a call, until the returned value is dropped.
-    pub fn attend(&self, upstream: &Arc<str>, link: &Arc<dyn DownstreamLink>) -> Attending<'_> {
-        link.routed(upstream);
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.attending).insert(number, (Arc::clone(upstream), Arc::clone(link)));
-        Attending {
-            visit: self,
-            number,
-        }
-    }
-
-    /// Asks something that names no call: it belongs to the only call of `upstream` whose client
-    /// can be asked that; with several nobody can tell (DESIGN §6).
-    ///
-    /// # Cancel safety
-    /// Dropping the future withdraws the question.
-    pub async fn ask_unattributed(&self, upstream: &str, question: Question) -> Asked {
-        let mut askable: Vec<_> = lock(&self.attending)
-            .values()
-            .filter(|(whose, link)| {
-                **whose == *upstream && link.capabilities().allows_any(&question.method)
-            })
-            .map(|(_, link)| Arc::clone(link))
-            .collect();
-        let (Some(link), true) = (askable.pop(), askable.is_empty()) else {
-            return Asked::CannotAsk("the question names no call".to_owned());
-        };
-        let entries = vec![(String::new(), question)];
-        link.ask(Round {
-            entries,
-            carry: None,
-        })
-        .await
-    }
 }
 
 impl Session {
@@ -197,12 +150,6 @@ impl Drop for VisitCall {
             visit.running.fetch_sub(1, Ordering::Relaxed);
         }
         self.0.touch();
-    }
-}
-
-impl Drop for Attending<'_> {
-    fn drop(&mut self) {
-        lock(&self.visit.attending).remove(&self.number);
     }
 }
 

@@ -164,6 +164,8 @@ table! {
             "Sessions with an upstream that broke off.";
         calls_repeated = CALLS_REPEATED "{call}" by attribute::UPSTREAM,
             "Calls that were made again because their reply was lost.";
+        calls_ask_refused = CALLS_ASK_REFUSED "{call}" by attribute::UPSTREAM,
+            "Calls refused because another call might be asked on their connection.";
         upstream_skipped = UPSTREAM_SKIPPED "{list}" by attribute::UPSTREAM,
             "Merged answers that went out without an upstream.";
         upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,

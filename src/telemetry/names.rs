@@ -131,6 +131,8 @@ pub mod metric {
     pub const UPSTREAM_LOST: &str = "drawbridge.upstream.lost";
     /// Calls that were made again because their reply was lost.
     pub const CALLS_REPEATED: &str = "drawbridge.calls.repeated";
+    /// Calls refused because another call might be asked on their connection.
+    pub const CALLS_ASK_REFUSED: &str = "drawbridge.calls.ask_refused";
     /// Merged answers that went out without an upstream.
     pub const UPSTREAM_SKIPPED: &str = "drawbridge.upstream.skipped";
     /// Messages of an upstream that no MCP server may send.

@@ -10,7 +10,7 @@ use super::error::LinkError;
 use super::health::Health;
 use super::http::client::HttpClient;
 use super::http::wire::Bounds;
-use super::stdio::OpenError;
+use super::stdio::{OpenError, Patience};
 use crate::call::{ClientCapabilities, Intake, OwnerKey};
 use crate::config;
 use crate::lifecycle::Tasks;
@@ -39,11 +39,24 @@ pub(super) struct Settings {
     /// The legacy revision offered in a handshake.
     pub(super) offer: Revision,
     pub(super) intake: Arc<dyn Intake>,
+    /// Whether all calls are one client's.
     pub(super) exclusive: bool,
+    pub(super) unattributed: Unattributed,
     pub(super) tasks: Tasks,
     pub(super) message_depth: usize,
     /// How the upstream does, over all its links.
     pub(super) health: Arc<Health>,
+}
+
+/// Whom a question is for that names no call, as those on a pipe or a GET stream do (DESIGN §6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unattributed {
+    /// The legacy session that has the link to itself: it knows which of its streams is best.
+    Session,
+    /// The one call of the connection whose client can be asked.
+    Call,
+    /// Nobody: everybody is at the link.
+    Nobody,
 }
 
 /// What is known of an upstream that may speak the transport of 2024-11-05 only (SPEC U-05); shared by
@@ -96,23 +109,28 @@ impl Started {
         bounds: Bounds,
         settings: &Settings,
     ) -> Result<Self, LinkError> {
-        let (child, lines) = Source::open_events(client, bounds, &settings.tasks).await?;
-        Ok(Self {
-            child,
-            lines,
-            greeted: false,
-            answer: None,
-        })
+        let opened = Source::open_events(client, bounds, &settings.tasks).await?;
+        Ok(Self::silent(opened))
     }
 
     /// Opens a connection and says nothing on it.
     pub(super) async fn new(source: &Source, settings: &Settings) -> Result<Self, LinkError> {
-        let (child, lines) = source.open(settings).await?;
-        Ok(Self {
+        Ok(Self::silent(
+            source.open(settings, Patience::SpawnWait).await?,
+        ))
+    }
+
+    /// Opens one more beside others, if it need not be waited for.
+    pub(super) async fn further(source: &Source, settings: &Settings) -> Result<Self, LinkError> {
+        Ok(Self::silent(source.open(settings, Patience::None).await?))
+    }
+
+    fn silent((child, lines): (Duplex, Messages)) -> Self {
+        Self {
             child,
             lines,
             greeted: false,
             answer: None,
-        })
+        }
     }
 }

@@ -26,6 +26,9 @@ pub enum LinkError {
         /// When, if it said so.
         retry_after: Option<Duration>,
     },
+    /// Another call of the connection may be asked, and nothing would tell the two apart.
+    #[error("it is busy, waiting for an answer")]
+    AwaitsAnswer,
     /// A cap of ours leaves no place for another child.
     #[error("no place under the caps on child processes")]
     AtCapacity {
@@ -78,7 +81,7 @@ impl LinkError {
         match self {
             Self::Unreachable(_) | Self::Status(_) | Self::Handshake(_) => error_type::UNAVAILABLE,
             Self::Lost { .. } | Self::SessionGone => error_type::LOST,
-            Self::Busy { .. } | Self::AtCapacity { .. } => error_type::BUSY,
+            Self::Busy { .. } | Self::AtCapacity { .. } | Self::AwaitsAnswer => error_type::BUSY,
             Self::TooLarge { .. }
             | Self::Invalid(_)
             | Self::Unanswered(_)
@@ -101,6 +104,14 @@ impl LinkError {
                 FaultKind::UpstreamUnavailable,
                 format!("upstream \"{upstream}\" is busy, try again later"),
                 Retry::After(retry_after.unwrap_or(Duration::from_secs(1))),
+            ),
+            Self::AwaitsAnswer => (
+                FaultKind::UpstreamUnavailable,
+                format!(
+                    "upstream \"{upstream}\" is busy, waiting for an answer to another call's question; \
+                     answer it, or try again later"
+                ),
+                Retry::After(Duration::from_secs(2)),
             ),
             Self::AtCapacity { retry_after } => (
                 FaultKind::GatewayBusy,

@@ -1,34 +1,26 @@
 //! Whose traffic may share an upstream session or child: one session, one principal, or all.
 //! Spec: DESIGN §6; BRIDGING §1.3.
 
-use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use dashmap::DashMap;
-use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
-use super::carrier::{Carrier, Older, Settings};
+use super::carrier::{Carrier, Older, Settings, Unattributed};
 use super::duplex::Source;
 use super::era::{EraCell, EraLink};
 use super::health::Health;
 use super::http::client::{ClientError, HttpClient};
 use super::http::wire::Bounds;
-use super::lock;
 use super::modern::Schemas;
+use super::shared::{PoolKey, SharedLinks};
 use super::stdio::{Host, StdioRuntime};
-use crate::call::{
-    Asked, Call, ClientCapabilities, Declared, Intake, Notice, OwnerKey, Question, Reply,
-    UpstreamLink,
-};
+use crate::call::{ClientCapabilities, Intake, OwnerKey, UpstreamLink};
 use crate::config::{self, Isolation, Transport};
-use crate::fault::Fault;
 use crate::lifecycle::Tasks;
-use crate::protocol::{Message, Revision};
+use crate::protocol::{Era, Revision};
 
 /// A shared HTTP session without users is ended after this.
 const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
@@ -68,7 +60,7 @@ pub enum SetupError {
 #[derive(Debug)]
 pub struct Upstreams {
     entries: HashMap<Arc<str>, Entry>,
-    pools: Arc<DashMap<PoolKey, Arc<Pooled>>>,
+    shared: SharedLinks,
     stdio: Option<Arc<StdioRuntime>>,
     limits: config::Limits,
     stdio_idle: Duration,
@@ -82,14 +74,6 @@ struct Entry {
     era: Arc<EraCell>,
     schemas: Arc<Schemas>,
     health: Arc<Health>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct PoolKey {
-    upstream: Arc<str>,
-    owner: Option<OwnerKey>,
-    capabilities: u64,
-    offer: Revision,
 }
 
 impl Upstreams {
@@ -150,7 +134,7 @@ impl Upstreams {
         }
         Ok(Self {
             entries,
-            pools: Arc::default(),
+            shared: SharedLinks::default(),
             stdio,
             limits,
             stdio_idle: config.stdio.idle,
@@ -218,38 +202,31 @@ impl Upstreams {
             capabilities: seat.capabilities.fingerprint(),
             offer: seat.offer,
         };
-        let intake = Arc::clone(&seat.intake);
-        let pooled = Arc::clone(&self.pools.entry(key.clone()).or_insert_with(|| {
-            let members = Arc::new(Members::default());
-            let client_info = crate::upstream::OWN_INFO;
-            let seat = Seat {
-                intake: Arc::clone(&members) as _,
-                client_info,
-                ..seat
-            };
-            Arc::new(Pooled {
-                link: self.make(name, entry, seat, false),
-                members,
-            })
-        }));
-        let number = pooled.members.join(intake);
         let idle = match entry.carrier {
             Carrier::Duplex(Source::Children(_)) => self.stdio_idle,
             Carrier::Duplex(_) | Carrier::Http(..) => SHARED_HTTP_IDLE,
         };
-        Some(Arc::new(Place {
-            pooled,
-            number,
-            key,
-            pools: Arc::clone(&self.pools),
-            idle,
-            tasks: self.tasks.clone(),
-            listening: AtomicBool::new(false),
-        }))
+        let intake = Arc::clone(&seat.intake);
+        let make = |intake| {
+            let client_info = crate::upstream::OWN_INFO;
+            let seat = Seat {
+                client_info,
+                intake,
+                ..seat
+            };
+            self.make(name, entry, seat, false)
+        };
+        Some(self.shared.place(key, intake, (idle, &self.tasks), make))
     }
 
     fn make(&self, name: &Arc<str>, entry: &Entry, seat: Seat, exclusive: bool) -> Arc<EraLink> {
+        let unattributed = match entry.settings.isolation {
+            Isolation::Session if seat.offer.era() == Era::Legacy => Unattributed::Session,
+            Isolation::Session | Isolation::Principal => Unattributed::Call,
+            Isolation::Shared => Unattributed::Nobody,
+        };
         let settings = Settings {
+            unattributed,
             upstream: Arc::clone(&entry.settings),
             name: Arc::clone(name),
             carrier: entry.carrier.clone(),
@@ -270,19 +247,12 @@ impl Upstreams {
 
     /// Ends shared links and every child, until `by` at the latest.
     pub async fn shut_down(&self, by: Instant) {
-        let pools: Vec<_> = self
-            .pools
-            .iter()
-            .map(|entry| Arc::clone(entry.value()))
-            .collect();
-        self.pools.clear();
-        let links = join_all(pools.iter().map(|pooled| pooled.link.close()));
         let children = async {
             if let Some(stdio) = &self.stdio {
                 stdio.shut_down(by).await;
             }
         };
-        drop(tokio::join!(tokio::time::timeout_at(by, links), children));
+        tokio::join!(self.shared.close(by), children);
     }
 }
 
@@ -296,225 +266,13 @@ fn has_streams_of_calls(carrier: &config::Carrier) -> bool {
     }
 }
 
-/// A link with several sessions at it.
-#[derive(Debug)]
-struct Pooled {
-    link: Arc<EraLink>,
-    members: Arc<Members>,
-}
-
-/// Passes what belongs to no call to every session at the link.
-#[derive(Debug, Default)]
-struct Members {
-    next: AtomicU64,
-    intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
-    listening: AtomicU64,
-    /// Who follows which URI.
-    followers: Mutex<HashMap<String, HashSet<u64>>>,
-}
-
-impl Members {
-    fn all(&self) -> Vec<Arc<dyn Intake>> {
-        lock(&self.intakes).values().map(Arc::clone).collect()
-    }
-
-    fn join(&self, intake: Arc<dyn Intake>) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        lock(&self.intakes).insert(number, intake);
-        number
-    }
-
-    /// Notes a subscription; `false` when the member had it before.
-    fn follow(&self, uri: &str, member: u64) -> bool {
-        let mut followers = lock(&self.followers);
-        followers.entry(uri.to_owned()).or_default().insert(member)
-    }
-
-    fn follows(&self, uri: &str, member: u64) -> bool {
-        let followers = lock(&self.followers);
-        followers
-            .get(uri)
-            .is_some_and(|members| members.contains(&member))
-    }
-
-    /// Ends a subscription; `true` when nobody has it any more.
-    fn unfollow(&self, uri: &str, member: u64) -> bool {
-        let mut followers = lock(&self.followers);
-        let Some(members) = followers.get_mut(uri) else {
-            return true;
-        };
-        members.remove(&member);
-        let is_last = members.is_empty();
-        if is_last {
-            followers.remove(uri);
-        }
-        is_last
-    }
-
-    /// Forgets a member; what it alone has followed.
-    fn leave(&self, member: u64) -> Vec<String> {
-        lock(&self.intakes).remove(&member);
-        let mut left = Vec::new();
-        lock(&self.followers).retain(|uri, members| {
-            if members.remove(&member) && members.is_empty() {
-                left.push(uri.clone());
-            }
-            !members.is_empty()
-        });
-        left
-    }
-}
-
-impl Intake for Members {
-    fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>) {
-        for member in self.all() {
-            member.opened(upstream, declared);
-        }
-    }
-
-    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str]) {
-        for member in self.all() {
-            member.heard(upstream, lists);
-        }
-    }
-
-    fn notice(&self, upstream: &Arc<str>, notice: Notice) {
-        for member in self.all() {
-            member.notice(upstream, notice.clone());
-        }
-    }
-
-    fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
-        let refusal = "the question names no call, and several sessions share the upstream";
-        Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))
-    }
-}
-
-/// One session's place at a shared link.
-#[derive(Debug)]
-struct Place {
-    pooled: Arc<Pooled>,
-    number: u64,
-    key: PoolKey,
-    pools: Arc<DashMap<PoolKey, Arc<Pooled>>>,
-    idle: Duration,
-    tasks: Tasks,
-    listening: AtomicBool,
-}
-
-impl Place {
-    async fn subscribe(
-        &self,
-        uri: Cow<'_, str>,
-        request: &Message,
-        call: &Call,
-    ) -> Result<Reply, Fault> {
-        let (link, members) = (&self.pooled.link, &self.pooled.members);
-        let uri = &*uri;
-        let is_new = members.follow(uri, self.number);
-        let reply = link.call(request, call).await;
-        let is_refused = reply.as_ref().map_or(true, |reply| reply.error().is_some());
-        if is_refused && is_new {
-            members.unfollow(uri, self.number);
-        } else if !is_refused
-            && !members.follows(uri, self.number)
-            && members.unfollow(uri, self.number)
-        {
-            // The session has ended meanwhile, and nobody else wants it.
-            link.unsubscribe(uri).await;
-        }
-        reply
-    }
-}
-
-impl UpstreamLink for Place {
-    fn upstream(&self) -> &Arc<str> {
-        self.pooled.link.upstream()
-    }
-
-    fn call<'a>(
-        &'a self,
-        request: &'a Message,
-        call: &'a Call,
-    ) -> BoxFuture<'a, Result<Reply, Fault>> {
-        match (request.method(), request.param_str("uri")) {
-            (Some("resources/subscribe"), Some(uri)) => {
-                Box::pin(self.subscribe(uri, request, call))
-            }
-            // The upstream hears of the first who follows and of the last who no longer does.
-            (Some("resources/unsubscribe"), Some(uri))
-                if !self.pooled.members.unfollow(&uri, self.number) =>
-            {
-                let done = Reply::Result(Bytes::from_static(b"{}"));
-                Box::pin(std::future::ready(Ok(done)))
-            }
-            _ => self.pooled.link.call(request, call),
-        }
-    }
-
-    fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
-        self.pooled.link.notify(message)
-    }
-
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
-        self.pooled.link.open()
-    }
-
-    fn declared(&self) -> Option<Arc<Declared>> {
-        self.pooled.link.declared()
-    }
-
-    fn listen(&self, wanted: bool) {
-        let members = &self.pooled.members;
-        match (self.listening.swap(wanted, Ordering::Relaxed), wanted) {
-            (false, true) => members.listening.fetch_add(1, Ordering::Relaxed),
-            (true, false) => members.listening.fetch_sub(1, Ordering::Relaxed),
-            _ => return,
-        };
-        self.pooled
-            .link
-            .listen(members.listening.load(Ordering::Relaxed) > 0);
-    }
-
-    fn hearing(&self) -> Option<u64> {
-        self.pooled.link.hearing()
-    }
-
-    /// Leaves the link; it ends when nobody has come back for a while.
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.listen(false);
-            let (pooled, members) = (&self.pooled, &self.pooled.members);
-            for uri in members.leave(self.number) {
-                pooled.link.unsubscribe(&uri).await;
-            }
-            if !lock(&members.intakes).is_empty() {
-                return;
-            }
-            let (pools, key) = (Arc::clone(&self.pools), self.key.clone());
-            let (pooled, idle) = (Arc::clone(&self.pooled), self.idle);
-            self.tasks.spawn_service(async move {
-                tokio::time::sleep(idle).await;
-                let unused = |pooled: &Arc<Pooled>| lock(&pooled.members.intakes).is_empty();
-                if pools
-                    .remove_if(&key, |_, current| {
-                        Arc::ptr_eq(current, &pooled) && unused(current)
-                    })
-                    .is_some()
-                {
-                    pooled.link.close().await;
-                }
-            });
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use futures_util::future::BoxFuture;
+
     use super::*;
-    use crate::call::Principal;
+    use crate::call::{Asked, Declared, Notice, Principal, Question};
     use crate::fault::FaultKind;
-    use crate::upstream::stdio::Host;
 
     #[derive(Debug)]
     struct Nobody;

@@ -2,11 +2,16 @@
 //! upstream forgets it or its child is gone, with log level and subscriptions restored.
 //! Spec: SPEC U-02, U-04, D-06, L-08; DESIGN §6.
 
+mod calls;
 mod connection;
+mod further;
 pub(super) mod handshake;
 mod in_flight;
 mod inbound;
+mod opening;
+mod place;
 mod related;
+mod turn;
 mod wire;
 
 use std::collections::HashSet;
@@ -26,6 +31,7 @@ use super::carrier::{Settings, Started};
 use super::error::LinkError;
 use super::lock;
 use connection::Connection;
+use further::Further;
 
 /// A link of the legacy era.
 #[derive(Debug)]
@@ -35,6 +41,7 @@ pub struct LegacyLink {
     started: Mutex<Option<Started>>,
     current: Mutex<Option<Arc<Connection>>>,
     opening: tokio::sync::Mutex<()>,
+    further: Arc<Further>,
     remembered: Mutex<Remembered>,
     listening: AtomicBool,
     /// Whoever had this link is gone: nothing is opened any more.
@@ -51,6 +58,7 @@ struct Remembered {
 impl LegacyLink {
     pub(super) fn new(settings: Arc<Settings>, started: Option<Started>) -> Arc<Self> {
         Arc::new(Self {
+            further: Further::new(Arc::clone(&settings)),
             settings,
             started: Mutex::new(started),
             current: Mutex::default(),
@@ -212,25 +220,31 @@ impl LegacyLink {
         request: &Message,
         call: &Call,
     ) -> Result<Reply, LinkError> {
-        let connection = self.connection().await?;
-        let reply = match connection.call(request, call).await {
+        let place = self.place(request, call).await?;
+        let reply = match place.connection.call(request, call).await {
             // The upstream refused the session before it looked at the call: nothing has run.
             Err(LinkError::SessionGone) => {
                 LABELED.upstream_lost.add(&self.settings.name, 1);
-                connection.forget();
-                let connection = self.connection().await?;
-                connection.call(request, call).await
+                place.connection.forget();
+                drop(place);
+                let place = self.place(request, call).await?;
+                place.connection.call(request, call).await
             }
             // It may have run; the operator says that twice is as good as once.
             Err(LinkError::Lost { .. }) if self.may_repeat(request) => {
                 LABELED.calls_repeated.add(&self.settings.name, 1);
                 tracing::warn!(upstream = %self.settings.name, "a reply was lost: calling again");
-                let connection = self.connection().await?;
-                connection.call(request, call).await
+                drop(place);
+                let place = self.place(request, call).await?;
+                place.connection.call(request, call).await
             }
             other => other,
         }?;
         self.remember(request, &reply);
+        if let (Some("logging/setLevel"), Some(level)) = (request.method(), request.param("level"))
+        {
+            self.further.set_level(level).await;
+        }
         Ok(reply)
     }
 
@@ -262,8 +276,9 @@ impl UpstreamLink for LegacyLink {
 
     fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Some(connection) = self.open_connection() {
-                connection.send(message).await;
+            let further = self.further.all();
+            for connection in self.open_connection().into_iter().chain(further) {
+                connection.send(message.clone()).await;
             }
         })
     }
@@ -300,6 +315,7 @@ impl UpstreamLink for LegacyLink {
             if let Some(connection) = connection {
                 connection.close().await;
             }
+            self.further.close().await;
         })
     }
 }

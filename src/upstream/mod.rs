@@ -11,6 +11,7 @@ pub mod isolation;
 pub mod knowledge;
 pub mod legacy;
 mod modern;
+mod shared;
 pub mod stdio;
 
 pub use isolation::{Seat, SetupError, Upstreams};

@@ -46,3 +46,4 @@ mod stdio;
 mod tasks;
 mod telemetry;
 mod transport;
+mod turns;

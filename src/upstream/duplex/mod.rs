@@ -16,7 +16,7 @@ use super::error::LinkError;
 use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
 use super::http::wire::{Bounds, retry_after};
-use super::stdio::{BusyGuard, HoldGuard, Lines, StdioConnection, StdioRuntime};
+use super::stdio::{BusyGuard, HoldGuard, Lines, Patience, StdioConnection, StdioRuntime};
 use crate::lifecycle::Tasks;
 
 /// How such connections are made.
@@ -53,14 +53,20 @@ pub(crate) enum Messages {
 }
 
 impl Source {
-    /// Opens a connection and says nothing on it.
+    /// Opens a connection and says nothing on it. A child may need a place, for which it waits with
+    /// this patience.
     ///
     /// # Errors
     /// [`LinkError`] when it cannot be opened.
-    pub(crate) async fn open(&self, settings: &Settings) -> Result<(Duplex, Messages), LinkError> {
+    pub(crate) async fn open(
+        &self,
+        settings: &Settings,
+        patience: Patience,
+    ) -> Result<(Duplex, Messages), LinkError> {
         match self {
             Self::Children(runtime) => {
-                let (child, lines) = runtime.open(settings.owner, &settings.upstream).await?;
+                let (owner, upstream) = (settings.owner, &settings.upstream);
+                let (child, lines) = runtime.open(owner, upstream, patience).await?;
                 Ok((Duplex::Child(child), Messages::Lines(lines)))
             }
             Self::Events(client, bounds) => {

@@ -143,7 +143,10 @@ impl EraLink {
     fn speaks_of_health(&self, error: &LinkError) -> bool {
         match error {
             LinkError::Unreachable(_) | LinkError::Handshake(_) => true,
-            LinkError::Cancelled | LinkError::AtCapacity { .. } | LinkError::Unsendable(_) => false,
+            LinkError::Cancelled
+            | LinkError::AtCapacity { .. }
+            | LinkError::AwaitsAnswer
+            | LinkError::Unsendable(_) => false,
             LinkError::Lost { .. }
             | LinkError::SessionGone
             | LinkError::Busy { .. }

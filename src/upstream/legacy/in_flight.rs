@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::connection::{Connection, Pending};
+use super::calls::Pending;
+use super::connection::Connection;
 use super::wire::Wire;
 use crate::protocol::json;
 use crate::upstream::lock;

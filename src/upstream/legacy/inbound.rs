@@ -6,13 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Connection, Pending, may_ask_unattributed};
+use super::calls::Pending;
+use super::connection::Connection;
 use super::related::{self, Related};
 use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
-use crate::protocol::{Era, Kind, Message, RequestId, json};
+use crate::protocol::{Kind, Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::activity::Activity;
+use crate::upstream::carrier::Unattributed;
 use crate::upstream::lock;
 
 /// Open questions of one connection at most.
@@ -83,7 +85,7 @@ impl Connection {
         }
         let pending = lock(&self.pending);
         // A modern client runs calls side by side and must see no message of another one (SPEC M-42).
-        let guesses = self.settings.exclusive && self.settings.client == Era::Legacy;
+        let guesses = self.settings.unattributed == Unattributed::Session;
         let one = guesses || pending.len() == 1;
         let calls = pending.values().filter(|p| p.link.is_some() && one);
         calls.max_by_key(|p| p.id).map(Arc::clone)
@@ -186,6 +188,8 @@ impl Connection {
         let asked = match self.asked_call(origin, related) {
             Some((link, over, activity)) => {
                 let _paused = activity.pause();
+                let names_none = origin.is_none() && related.is_none();
+                let _parked = names_none.then(|| self.turn.park());
                 let round = Round {
                     entries: vec![(String::new(), question)],
                     carry: None,
@@ -198,7 +202,7 @@ impl Connection {
                     }
                 }
             }
-            None if may_ask_unattributed(&self.settings) => {
+            None if self.settings.unattributed == Unattributed::Session => {
                 let _paused: Vec<_> = lock(&self.pending)
                     .values()
                     .map(|p| p.activity.pause())
@@ -223,7 +227,9 @@ impl Connection {
     }
 
     /// The call that a question belongs to: the one that waits for its task, the one on whose stream
-    /// it came, or, on a connection of several sessions, the only one that runs.
+    /// it came, or, where calls take turns, the only one that runs whose client may be asked. Over
+    /// HTTP there are no turns, as a question has the stream of its call: on the GET stream it is
+    /// refused where several run.
     fn asked_call(&self, origin: Option<u64>, related: Option<&Related>) -> Option<AskedCall> {
         let pending = lock(&self.pending);
         let waits = related.and_then(|related| {
@@ -233,8 +239,11 @@ impl Connection {
         let call = match origin {
             _ if waits.is_some() => waits,
             Some(id) => pending.get(&id),
-            None if may_ask_unattributed(&self.settings) => None,
-            None if pending.len() == 1 => pending.values().next(),
+            None if self.settings.unattributed == Unattributed::Call => {
+                let mut askable = pending.values().filter(|call| call.may_be_asked);
+                let only = askable.next();
+                only.filter(|_| askable.next().is_none())
+            }
             None => None,
         }?;
         Some((

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::environment::Homes;
+use super::homes::Homes;
 use super::{reap, strays};
 
 /// The hidden subcommand.

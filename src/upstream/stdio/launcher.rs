@@ -14,8 +14,8 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
-use super::environment::{Home, Homes};
 use super::guardian::Guardian;
+use super::homes::{Home, Homes};
 use super::{reap, strays};
 
 /// Between two looks at orphans and the guardian, while there is something to look after.

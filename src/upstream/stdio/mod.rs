@@ -8,12 +8,14 @@
 //! whole, a guardian process ends the groups when the gateway itself is killed, and orphans are
 //! adopted and reaped.
 
+mod assembly;
 mod backoff;
 mod child;
 mod environment;
 mod exec_child;
 mod framing;
 mod guardian;
+mod homes;
 mod launcher;
 mod outbox;
 mod overlong;
@@ -31,4 +33,5 @@ pub use exec_child::{SUBCOMMAND as EXEC_CHILD, exec_child, resource};
 pub use framing::Lines;
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian};
 pub use outbox::SendError;
+pub use pool::Patience;
 pub use runtime::{Counts, OpenError, StdioRuntime};

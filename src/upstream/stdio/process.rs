@@ -16,8 +16,8 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
 use super::child::{ChildState, StopReason};
-use super::environment::Home;
 use super::guardian::Guardian;
+use super::homes::Home;
 use super::outbox::Outbox;
 use super::reap;
 use super::stderr::Drain;

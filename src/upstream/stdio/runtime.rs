@@ -2,32 +2,27 @@
 
 use std::fmt;
 use std::io;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::unix::pipe;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::{Backoff, Wait};
-use super::child::{Birth, ChildState, StdioConnection, StopReason};
-use super::environment::{self, Home, Homes, Host};
-use super::exec_child::Plan;
+use super::child::{StdioConnection, StopReason};
+use super::environment::Host;
 use super::framing::Lines;
 use super::guardian::Guardian;
-use super::launcher::{Launched, Launcher};
-use super::outbox::Outbox;
-use super::pool::{ChildSlots, Place, Slot, Wish};
-use super::process::{Group, Hurry, Keeper, Ladder};
+use super::homes::Homes;
+use super::launcher::Launcher;
+use super::pool::{ChildSlots, Patience, Place, Slot, Wish};
+use super::process::Hurry;
 use super::reap;
 use super::starts::{StartPermit, Starts};
-use super::stderr::{Drain, Log};
 use crate::call::OwnerKey;
-use crate::config::{self, Carrier, StdioCarrier};
+use crate::config::{self, Carrier};
 use crate::lifecycle::Tasks;
-use crate::telemetry::metrics::{COUNTERS, GAUGES, LABELED, Open};
+use crate::telemetry::metrics::{COUNTERS, LABELED};
 
 /// A wait that is shorter is waited for instead of refused.
 const SHORT_BACKOFF: Duration = Duration::from_secs(1);
@@ -44,7 +39,7 @@ const TIDY: Duration = Duration::from_secs(15);
 /// Why a child could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No place became free within `stdio.spawn_wait`.
+    /// No place under the caps, or none became free within `stdio.spawn_wait`.
     #[error("too many upstream processes are running")]
     AtCapacity {
         /// When it may be worth trying again.
@@ -91,21 +86,21 @@ pub struct Counts {
 
 /// All children of the gateway.
 pub struct StdioRuntime {
-    host: Host,
-    settings: config::Stdio,
-    max_message: usize,
+    pub(super) host: Host,
+    pub(super) settings: config::Stdio,
+    pub(super) max_message: usize,
     /// Of the children alone: they outlive the hard stop of everything else, so that they are still
     /// ended politely.
-    keepers: Tasks,
+    pub(super) keepers: Tasks,
     homes: Arc<Homes>,
-    slots: Arc<ChildSlots>,
+    pub(super) slots: Arc<ChildSlots>,
     starts: Starts,
-    backoff: Arc<Backoff>,
-    guardian: Arc<Guardian>,
+    pub(super) backoff: Arc<Backoff>,
+    pub(super) guardian: Arc<Guardian>,
     launcher: Launcher,
     /// Cancelled when no child may start any more.
-    ended: CancellationToken,
-    hurry: Hurry,
+    pub(super) ended: CancellationToken,
+    pub(super) hurry: Hurry,
 }
 
 impl fmt::Debug for StdioRuntime {
@@ -162,7 +157,7 @@ impl StdioRuntime {
         Ok(runtime)
     }
 
-    /// Starts a child of `upstream` for `owner`, waiting up to `stdio.spawn_wait` for a place.
+    /// Starts a child of `upstream` for `owner`, waiting for a place with this patience.
     /// It counts as in use until its first message; after that hold a [`BusyGuard`](super::BusyGuard) while
     /// something is asked of it.
     ///
@@ -175,8 +170,9 @@ impl StdioRuntime {
         &self,
         owner: OwnerKey,
         upstream: &config::Upstream,
+        patience: Patience,
     ) -> Result<(StdioConnection, Lines), OpenError> {
-        let opened = self.try_open(owner, upstream).await;
+        let opened = self.try_open(owner, upstream, patience).await;
         if let Err(error) = &opened {
             LABELED.spawns_refused.add(error.reason(), 1);
         }
@@ -187,6 +183,7 @@ impl StdioRuntime {
         &self,
         owner: OwnerKey,
         upstream: &config::Upstream,
+        patience: Patience,
     ) -> Result<(StdioConnection, Lines), OpenError> {
         let Carrier::Stdio(carrier) = &upstream.carrier else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
@@ -198,6 +195,7 @@ impl StdioRuntime {
             owner,
             upstream: Arc::clone(&name),
             max_of_upstream: carrier.max_children,
+            patience,
         };
         let (slot, permit) = tokio::select! {
             biased;
@@ -308,115 +306,5 @@ impl StdioRuntime {
             .spawn_wait
             .clamp(Duration::from_secs(1), longest);
         OpenError::AtCapacity { retry_after }
-    }
-
-    /// The helper that will become the child.
-    fn command(&self, carrier: &StdioCarrier, home: &Home) -> io::Result<Command> {
-        let environment = environment::variables(&self.host.environment, carrier, home);
-        let program = environment::find_program(&carrier.command, &environment)?;
-        let plan = Plan {
-            parent: rustix::process::getpid().as_raw_pid(),
-            cwd: carrier
-                .cwd
-                .clone()
-                .unwrap_or_else(|| home.path().to_owned()),
-            rlimits: carrier
-                .rlimits
-                .iter()
-                .map(|(name, value)| (name.clone(), *value))
-                .collect(),
-            command: std::iter::once(program)
-                .chain(carrier.args.iter().map(Into::into))
-                .collect(),
-        };
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the one place that starts children"
-        )]
-        let mut command = Command::new(&self.host.exe);
-        command
-            .arg0("drawbridge")
-            .args(plan.encode())
-            .env_clear()
-            .envs(environment);
-        command.process_group(0);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        Ok(command)
-    }
-
-    fn connect(
-        &self,
-        launched: Launched,
-        owner: OwnerKey,
-        upstream: Arc<str>,
-        carrier: &StdioCarrier,
-        slot: Slot,
-        permit: StartPermit,
-    ) -> io::Result<(StdioConnection, Lines)> {
-        let pid = launched.child.id();
-        let group = Group::new(launched.child, Arc::clone(&self.guardian))?;
-        let outbox = pipe::Sender::from_owned_fd(launched.stdin)?;
-        let outbox = Arc::new(Outbox::new(outbox, self.max_message));
-        let stdout = pipe::Receiver::from_owned_fd(launched.stdout)?;
-        let stderr = Drain::new(pipe::Receiver::from_owned_fd(launched.stderr)?, pid);
-        let log = Log::new(&carrier.env);
-        let backoff = Arc::clone(&self.backoff);
-        let state = Arc::new(ChildState::new(Birth {
-            upstream,
-            owner,
-            pid,
-            log,
-            backoff,
-            slots: Arc::clone(&self.slots),
-            start_permit: permit,
-        }));
-        slot.settle(Arc::clone(&state));
-        if self.ended.is_cancelled() {
-            state.stop(StopReason::ShutDown);
-        }
-        let ladder = Ladder {
-            eof: carrier.stop_eof,
-            term: carrier.stop_term,
-            hurry: self.hurry.clone(),
-        };
-        let keeper = Keeper {
-            state: Arc::clone(&state),
-            outbox: Arc::clone(&outbox),
-            stderr,
-            group,
-            ladder,
-            idle: self.settings.idle,
-            home: launched.home,
-        };
-        let reaped = Arc::clone(&state);
-        self.keepers.spawn(async move {
-            let end = EndOfChild {
-                slot: Some(slot),
-                state: reaped,
-                _running: GAUGES.children_running.enter(),
-            };
-            keeper.run().await;
-            drop(end);
-        });
-        let lines = Lines::new(stdout, Arc::clone(&state), self.max_message);
-        Ok((StdioConnection::new(state, outbox), lines))
-    }
-}
-
-/// Frees the place and tells everybody, also when the keeper is dropped unfinished.
-struct EndOfChild {
-    slot: Option<Slot>,
-    state: Arc<ChildState>,
-    _running: Open,
-}
-
-impl Drop for EndOfChild {
-    fn drop(&mut self) {
-        self.state.ended(None);
-        self.slot = None;
-        self.state.reaped().cancel();
     }
 }

@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use drawbridge::config::Upstream;
-use drawbridge::upstream::stdio::OpenError;
+use drawbridge::upstream::stdio::{OpenError, Patience};
 
-use super::world::{World, next, sh, tuned};
-use crate::harness::eventually;
+use super::world::{World, next, owner, sh, tuned};
+use crate::harness::{eventually, within};
 
 fn ready() -> Upstream {
     sh("echo '{}'; exec cat")
@@ -102,7 +102,9 @@ async fn a_child_that_turns_idle_makes_room_for_its_principals_next() {
 async fn nothing_starts_after_the_shut_down() {
     let world = World::new();
     let upstream = ready();
-    let opening = world.runtime.open(super::world::owner("alice"), &upstream);
+    let opening = world
+        .runtime
+        .open(owner("alice"), &upstream, Patience::SpawnWait);
     let (opened, ()) = tokio::join!(
         opening,
         world.runtime.shut_down(crate::stdio::world::in_a_minute())
@@ -132,6 +134,28 @@ async fn an_upstreams_own_cap_is_met_by_its_own_children() {
 }
 
 #[tokio::test]
+async fn without_patience_only_an_own_idle_child_is_waited_for() {
+    let world = World::with(|settings| settings.max_children = 2);
+    let (alices, mut lines) = world.open("alice", &ready()).await;
+    next(&mut lines).await;
+    let (bobs, mut bobs_lines) = world.open("bob", &ready()).await;
+    next(&mut bobs_lines).await;
+    let busy = alices.busy();
+    let upstream = ready();
+    let another = || {
+        world
+            .runtime
+            .open(owner("alice"), &upstream, Patience::None)
+    };
+    let refused = within("a refusal", another()).await;
+    assert!(matches!(refused, Err(OpenError::AtCapacity { .. })));
+    drop(busy);
+    let (_opened, _lines) = within("a place", another()).await.unwrap();
+    assert!(alices.closed().is_cancelled() && !bobs.closed().is_cancelled());
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_waiter_that_gave_up_leaves_nothing() {
     let world = World::with(|settings| settings.max_children = 1);
     let (first, mut lines) = world.open("alice", &ready()).await;
@@ -139,7 +163,7 @@ async fn a_waiter_that_gave_up_leaves_nothing() {
     let busy = first.busy();
     let waiting = world
         .runtime
-        .open(super::world::owner("bob"), &ready())
+        .open(owner("bob"), &ready(), Patience::SpawnWait)
         .await_for(50)
         .await;
     assert!(waiting.is_none());

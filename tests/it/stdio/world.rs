@@ -10,7 +10,9 @@ use drawbridge::call::{OwnerKey, Principal};
 use drawbridge::config::{Carrier, Era, Isolation, Limits, Rate, Stdio, StdioCarrier, Upstream};
 use drawbridge::lifecycle::Tasks;
 use drawbridge::secret::Secret;
-use drawbridge::upstream::stdio::{Host, Lines, OpenError, StdioConnection, StdioRuntime};
+use drawbridge::upstream::stdio::{
+    Host, Lines, OpenError, Patience, StdioConnection, StdioRuntime,
+};
 
 use crate::harness::{eventually, within};
 
@@ -73,7 +75,11 @@ impl World {
         who: &str,
         upstream: &Upstream,
     ) -> Result<(StdioConnection, Lines), OpenError> {
-        within("open", self.runtime.open(owner(who), upstream)).await
+        within(
+            "open",
+            self.runtime.open(owner(who), upstream, Patience::SpawnWait),
+        )
+        .await
     }
 
     /// Stops everything and checks that nothing is left.
@@ -158,6 +164,7 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
         idle_timeout: Duration::from_mins(1),
         total_timeout: Duration::from_mins(30),
         ask_timeout: Duration::from_mins(10),
+        ask_wait: Duration::from_secs(2),
         restartable: false,
         retry_safe: Vec::new(),
         run_tasks: true,

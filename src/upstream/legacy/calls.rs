@@ -1,0 +1,197 @@
+//! Our requests on a connection: sent under our own ids and progress tokens, and what comes of them.
+//! Spec: SPEC C-01, C-03, C-10, C-98, U-12.
+
+use std::borrow::Cow;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Connection;
+use super::in_flight::InFlight;
+use super::place::may_be_asked;
+use super::wire::Wire;
+use crate::call::{Call, DownstreamLink, Reply};
+use crate::protocol::Message;
+use crate::telemetry::names::attribute;
+use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
+use crate::upstream::activity::Activity;
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
+
+/// A request of ours without its reply.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) id: u64,
+    /// The client's link; none for our own requests.
+    pub(super) link: Option<Arc<dyn DownstreamLink>>,
+    /// JSON text of the client's progress token.
+    pub(super) progress: Option<Arc<str>>,
+    /// The task whose result is asked for: its questions are this call's.
+    pub(super) task: Option<String>,
+    /// Whether the client may be asked for it.
+    pub(super) may_be_asked: bool,
+    pub(super) activity: Arc<Activity>,
+    /// Cancelled when the request is over: its questions are withdrawn.
+    pub(super) over: CancellationToken,
+    pub(super) reply: Mutex<Option<oneshot::Sender<Result<Message, LinkError>>>>,
+}
+
+/// Where the reply to a request of ours comes, if it does.
+type Landing = oneshot::Receiver<Result<Message, LinkError>>;
+
+impl Pending {
+    /// A request of our own.
+    fn new(id: u64, activity: &Arc<Activity>) -> Self {
+        Self {
+            id,
+            link: None,
+            progress: None,
+            task: None,
+            may_be_asked: false,
+            activity: Arc::clone(activity),
+            over: CancellationToken::new(),
+            reply: Mutex::default(),
+        }
+    }
+}
+
+impl Connection {
+    /// Sends a call and waits for its reply, within the upstream's deadlines.
+    ///
+    /// # Cancel safety
+    /// Dropping the future tells the upstream that the request is cancelled.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, LinkError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let progress = request.meta("progressToken").map(Arc::from);
+        let own = id.to_string();
+        let mut edit = request.edit().id(own.as_str());
+        if progress.is_some() {
+            edit = edit.meta("progressToken", own.as_str());
+        }
+        let method = request.method().unwrap_or_default();
+        let mut span = CallSpan::client(&call.trace, method, &self.settings.name);
+        if span.is_recorded()
+            && method == "tools/call"
+            && let Some(tool) = request.param_str("name")
+        {
+            span.attribute(attribute::TOOL, || tool.into_owned());
+        }
+        let (parent, state) = self.stamp(request, span.context());
+        if let Some(parent) = &parent {
+            edit = edit.meta(TRACEPARENT, parent.as_str());
+        }
+        if let Some(state) = &state {
+            edit = edit.meta(TRACESTATE, state.as_str());
+        }
+        let bytes = edit.finish();
+        let activity = Arc::new(Activity::new());
+        let task = (method == "tasks/result").then(|| request.param_str("taskId"));
+        let pending = Pending {
+            task: task.flatten().map(Cow::into_owned),
+            link: Some(Arc::clone(&call.link)),
+            may_be_asked: may_be_asked(request, call),
+            progress,
+            ..Pending::new(id, &activity)
+        };
+        let (flight, reply) = self.take_off(pending);
+        let upstream = &self.settings.upstream;
+        let outcome = tokio::select! {
+            // Once the reply is there, nothing else is looked at.
+            biased;
+            reply = self.exchange(flight.pending(), bytes, Some(span.context()), reply) => {
+                flight.landed();
+                reply
+            }
+            () = activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
+                flight.abort("timeout");
+                Err(LinkError::Timeout)
+            }
+            () = call.cancel.cancelled() => {
+                flight.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
+                Err(LinkError::Cancelled)
+            }
+        };
+        span.finish(match &outcome {
+            Ok(reply) => reply.error_code().map_or(Outcome::Ok, Outcome::Rpc),
+            Err(error) => Outcome::Failed(error.kind()),
+        });
+        outcome.map(Reply::Relayed)
+    }
+
+    /// Trace context for `_meta`, as JSON text: on a pipe there is no header, and what the client
+    /// put there must not stay the parent (SPEC C-98).
+    fn stamp(&self, request: &Message, trace: &TraceContext) -> (Option<String>, Option<String>) {
+        let piped = matches!(self.wire, Wire::Duplex(_));
+        if !piped && request.meta(TRACEPARENT).is_none() {
+            return (None, None);
+        }
+        let quote = |text: &str| crate::protocol::json::quote(text);
+        let parent = trace.traceparent().map(|parent| quote(parent.as_str()));
+        (parent, trace.tracestate().map(quote))
+    }
+
+    /// Sends one of our own requests with a single parameter; that it fails is only logged.
+    pub(super) async fn tell(self: &Arc<Self>, method: &str, name: &str, value: &str) {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let bytes = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"{name}":{value}}}}}"#
+        );
+        let activity = Arc::new(Activity::new());
+        let (flight, reply) = self.take_off(Pending::new(id, &activity));
+        let limit = self.settings.upstream.connect_timeout;
+        let exchange = self.exchange(flight.pending(), bytes.into(), None, reply);
+        match tokio::time::timeout(limit, exchange).await {
+            Ok(Ok(reply)) if reply.error().is_none() => {}
+            _ => tracing::warn!(upstream = %self.settings.name, method, "state not restored"),
+        }
+        flight.landed();
+    }
+
+    fn take_off(self: &Arc<Self>, pending: Pending) -> (InFlight, Landing) {
+        let (sender, receiver) = oneshot::channel();
+        *lock(&pending.reply) = Some(sender);
+        let pending = Arc::new(pending);
+        lock(&self.pending).insert(pending.id, Arc::clone(&pending));
+        (InFlight::new(Arc::clone(self), pending), receiver)
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        pending: &Arc<Pending>,
+        bytes: Bytes,
+        trace: Option<&TraceContext>,
+        reply: Landing,
+    ) -> Result<Message, LinkError> {
+        match &self.wire {
+            Wire::Duplex(duplex) => {
+                let _busy = duplex.busy();
+                duplex.send(bytes).await?;
+                reply.await.map_err(|_| duplex.lost())?
+            }
+            Wire::Http(http) => {
+                let mut take = |message| self.on_message(message, Some(pending));
+                tokio::select! {
+                    biased;
+                    direct = http.request(bytes, trace, &mut take) => direct,
+                    Ok(elsewhere) = reply => elsewhere,
+                }
+            }
+        }
+    }
+
+    /// Hands a reply that came on no call's own stream to whoever waits for it.
+    pub(super) fn deliver(&self, id: u64, message: Message) {
+        let pending = lock(&self.pending).get(&id).map(Arc::clone);
+        match pending.and_then(|pending| lock(&pending.reply).take()) {
+            Some(waiting) => drop(waiting.send(Ok(message))),
+            None => self.suspect("it answered a request that we did not make"),
+        }
+    }
+}

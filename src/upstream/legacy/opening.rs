@@ -1,0 +1,164 @@
+//! How a connection of a legacy link comes about: its carrier is opened and hands are shaken.
+//! Spec: SPEC L-01, L-08, U-05.
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+
+use super::connection::Connection;
+use super::wire::Wire;
+use super::{Settings, handshake};
+use crate::protocol::{Message, Revision};
+use crate::upstream::carrier::{Carrier, Older, Started};
+use crate::upstream::duplex::Messages;
+use crate::upstream::error::LinkError;
+use crate::upstream::http::client::HttpClient;
+use crate::upstream::http::wire::{Bounds, HttpWire};
+
+/// The second half of the handshake.
+const INITIALIZED: Bytes =
+    Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+
+impl Connection {
+    /// Opens the carrier, unless it is given, and shakes hands.
+    pub(super) async fn open(
+        settings: &Arc<Settings>,
+        started: Option<Started>,
+    ) -> Result<Arc<Self>, LinkError> {
+        match &settings.carrier {
+            Carrier::Http(client, bounds, None) => Self::open_http(settings, client, *bounds).await,
+            Carrier::Http(client, bounds, Some(older)) => {
+                Self::open_either(settings, client, *bounds, older).await
+            }
+            Carrier::Duplex(source) => {
+                let started = match started {
+                    Some(started) => started,
+                    None => Started::new(source, settings).await?,
+                };
+                Self::greet(settings, started).await
+            }
+        }
+    }
+
+    /// Opens one more where there is one; of children only if there is a place for it at once, or one
+    /// that an idle child makes.
+    pub(super) async fn open_further(settings: &Arc<Settings>) -> Result<Arc<Self>, LinkError> {
+        let started = match &settings.carrier {
+            Carrier::Http(client, bounds, _) => {
+                Started::over_events(client, *bounds, settings).await?
+            }
+            Carrier::Duplex(source) => Started::further(source, settings).await?,
+        };
+        Self::greet(settings, started).await
+    }
+
+    async fn open_http(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, LinkError> {
+        let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
+        let first = Self::first(settings);
+        let take = &mut |message: Message| (message.id() == Some("1")).then_some(message);
+        let reply = wire.request(first, None, take).await;
+        let declared = handshake::read(&reply?)?;
+        wire.set_version(declared.revision.as_str());
+        let connection = Self::new(settings, Wire::Http(Arc::new(wire)), declared);
+        connection.wire.send(INITIALIZED).await?;
+        Ok(connection)
+    }
+
+    /// Streamable HTTP, or where that is refused the transport before it; what was found is tried
+    /// first the next time. Spec: SPEC U-05.
+    async fn open_either(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+        older: &Older,
+    ) -> Result<Arc<Self>, LinkError> {
+        let open_older = async || {
+            let opened = Started::over_events(client, bounds, settings).await?;
+            Self::greet(settings, opened).await
+        };
+        if older.is_spoken() {
+            match open_older().await {
+                // It may have learnt something newer.
+                Err(LinkError::Status(_) | LinkError::Invalid(_)) => older.note(false),
+                other => return other,
+            }
+        }
+        let refused = match Self::open_http(settings, client, bounds).await {
+            Err(error @ LinkError::Status(400 | 404 | 405)) => error,
+            other => return other.map_err(handshake::refused),
+        };
+        match open_older().await {
+            Ok(connection) => {
+                tracing::info!(upstream = %settings.name, "upstream speaks HTTP+SSE of 2024-11-05");
+                older.note(true);
+                Ok(connection)
+            }
+            Err(error @ LinkError::Invalid(_)) => Err(error),
+            Err(_) => Err(handshake::refused(refused)),
+        }
+    }
+
+    /// Shakes hands on a connection that is open, unless it was done already.
+    async fn greet(settings: &Arc<Settings>, started: Started) -> Result<Arc<Self>, LinkError> {
+        let Started {
+            child,
+            mut lines,
+            greeted,
+            answer,
+        } = started;
+        if !greeted {
+            child.send(Self::first(settings)).await?;
+        }
+        let declared = loop {
+            if let Some(answer) = &answer {
+                break handshake::read(answer)?;
+            }
+            let line = lines.next().await.ok_or_else(|| child.lost())?;
+            let message = Message::parse(line, settings.message_depth);
+            match message {
+                Ok(message) if message.id() == Some("1") && message.method().is_none() => {
+                    break handshake::read(&message)?;
+                }
+                _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
+            }
+        };
+        let connection = Self::new(settings, Wire::Duplex(child), declared);
+        connection.wire.send(INITIALIZED).await?;
+        settings.tasks.spawn_service(read_lines(
+            Arc::downgrade(&connection),
+            settings.message_depth,
+            lines,
+        ));
+        Ok(connection)
+    }
+
+    fn first(settings: &Settings) -> Bytes {
+        let capabilities = settings.capabilities.raw();
+        // A modern revision is never negotiated by a handshake (SPEC L-01).
+        let offer = settings.offer.min(Revision::LATEST_LEGACY);
+        handshake::request(1, offer, capabilities, &settings.client_info)
+    }
+}
+
+/// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
+/// takes its child with it.
+async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
+    while let Some(line) = lines.next().await {
+        let Some(connection) = connection.upgrade() else {
+            return;
+        };
+        match Message::parse(line, depth) {
+            Ok(message) => drop(connection.on_message(message, None)),
+            Err(error) => {
+                connection.suspect(&format!("a line is no JSON-RPC message: {error}"));
+            }
+        }
+    }
+    if let Some(connection) = connection.upgrade() {
+        connection.fail_all();
+    }
+}

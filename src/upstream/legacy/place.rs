@@ -1,0 +1,155 @@
+//! Where a call runs: on the first connection of its link, or, when its client may be asked and nothing
+//! but being alone says so, on one whose turn it has. Spec: DESIGN §6; BRIDGING §1.3.
+
+use std::sync::Arc;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::connection::Connection;
+use super::further::Further;
+use super::turn::{self, TurnGuard};
+use super::{LegacyLink, Settings};
+use crate::call::Call;
+use crate::protocol::Message;
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::carrier::Unattributed;
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
+
+/// Where a call runs. What kept its turn for it is given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) connection: Arc<Connection>,
+    turn: Option<(TurnGuard, Arc<Further>)>,
+}
+
+impl Place {
+    /// Among others, as the client of the call cannot be asked by mistake.
+    pub(super) fn beside(connection: Arc<Connection>) -> Self {
+        Self {
+            connection,
+            turn: None,
+        }
+    }
+
+    pub(super) fn with_turn(
+        (connection, turn): (Arc<Connection>, TurnGuard),
+        further: &Arc<Further>,
+    ) -> Self {
+        Self {
+            connection,
+            turn: Some((turn, Arc::clone(further))),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some((turn, further)) = self.turn.take() {
+            drop(turn);
+            further.tidy();
+        }
+    }
+}
+
+impl LegacyLink {
+    /// Where a call runs: on the first connection, or where it is its turn if it needs one.
+    pub(super) async fn place(&self, request: &Message, call: &Call) -> Result<Place, LinkError> {
+        let first = self.connection().await?;
+        if !first.is_pipe() || !needs_turn(&self.settings, request, call) {
+            return Ok(Place::beside(first));
+        }
+        let turn = match first.turn.take() {
+            Some(turn) => (first, turn),
+            None => self.turn(call).await?,
+        };
+        Ok(Place::with_turn(turn, &self.further))
+    }
+
+    /// Waits for the turn of a connection, and opens another one meanwhile if the caps allow it.
+    async fn turn(&self, call: &Call) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
+        let limit = Instant::now() + self.settings.upstream.ask_wait;
+        loop {
+            let mut all = vec![self.connection().await?];
+            all.extend(self.further.all());
+            let free = all.iter().find_map(|connection| {
+                let turn = connection.turn.take()?;
+                Some((Arc::clone(connection), turn))
+            });
+            let taken = match free {
+                Some(free) => free,
+                None => self.wait_for_turn(call, &all, limit).await?,
+            };
+            if !taken.0.is_closed() {
+                return Ok(taken);
+            }
+        }
+    }
+
+    async fn wait_for_turn(
+        &self,
+        call: &Call,
+        all: &[Arc<Connection>],
+        limit: Instant,
+    ) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
+        let level = lock(&self.remembered).level.clone();
+        let mut opening = Box::pin(Arc::clone(&self.further).open(level));
+        let (mut no_other, mut no_turn) = (false, false);
+        loop {
+            tokio::select! {
+                biased;
+                taken = turn::next(all), if !no_turn => match taken {
+                    Some(taken) => {
+                        // What was begun for this call is there for the next one.
+                        if !no_other {
+                            let opening = async move { drop(opening.await) };
+                            self.settings.tasks.spawn_service(opening);
+                        }
+                        return Ok(taken);
+                    }
+                    None => no_turn = true,
+                },
+                opened = &mut opening, if !no_other => match opened {
+                    Ok(opened) => return Ok(opened),
+                    Err(error) => {
+                        tracing::debug!(upstream = %self.settings.name, %error, "no further connection");
+                        no_other = true;
+                    }
+                },
+                () = sleep_until(limit), if no_other => no_turn = true,
+                () = call.cancel.cancelled() => return Err(LinkError::Cancelled),
+            }
+            if no_other && no_turn {
+                LABELED.calls_ask_refused.add(&self.settings.name, 1);
+                tracing::warn!(
+                    upstream = %self.settings.name, principal = ?call.principal.owner(),
+                    "a call was refused: another one may be asked, and no further connection may be opened"
+                );
+                return Err(LinkError::AwaitsAnswer);
+            }
+        }
+    }
+}
+
+/// Methods during which an upstream may ask. Spec: BRIDGING §1.2, §2.2.
+const ASKING: [&str; 4] = [
+    "tools/call",
+    "prompts/get",
+    "resources/read",
+    "tasks/result",
+];
+
+/// Whether the upstream may ask the client of a call while it runs.
+pub(super) fn may_be_asked(request: &Message, call: &Call) -> bool {
+    request.method().is_some_and(|m| ASKING.contains(&m)) && call.link.capabilities().allow_some()
+}
+
+/// Whether a call needs the turn of its connection: its client may be asked, and nothing else says
+/// that it is the one. What concerns a task goes where the task is, which is the first connection.
+pub(super) fn needs_turn(settings: &Settings, request: &Message, call: &Call) -> bool {
+    settings.unattributed == Unattributed::Call
+        && settings.capabilities.allow_some()
+        && may_be_asked(request, call)
+        && request.method() != Some("tasks/result")
+        && request.param("task").is_none()
+}

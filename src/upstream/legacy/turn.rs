@@ -1,0 +1,94 @@
+//! The turn of a connection: one call at a time whose client the upstream may ask, so that a question
+//! that names no call can only be that one's. Spec: BRIDGING §1.3; DESIGN §6.
+
+use std::sync::Arc;
+
+use futures_util::future::select_all;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::connection::Connection;
+
+/// Who may be asked on a connection.
+#[derive(Debug)]
+pub(super) struct Turn {
+    place: Arc<Semaphore>,
+    /// Open questions of the call whose turn it is.
+    questions: watch::Sender<usize>,
+}
+
+/// A call's turn; the next one's when it is dropped.
+#[derive(Debug)]
+pub(super) struct TurnGuard {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The call is parked until this is dropped: it waits for its client.
+#[derive(Debug)]
+pub(super) struct Parked<'a>(&'a Turn);
+
+impl Turn {
+    pub(super) fn new() -> Self {
+        Self {
+            place: Arc::new(Semaphore::new(1)),
+            questions: watch::Sender::new(0),
+        }
+    }
+
+    /// The turn, if it is nobody's.
+    pub(super) fn take(&self) -> Option<TurnGuard> {
+        let permit = Arc::clone(&self.place).try_acquire_owned().ok()?;
+        Some(TurnGuard { _permit: permit })
+    }
+
+    /// Notes a question to the client of the call whose turn it is.
+    pub(super) fn park(&self) -> Parked<'_> {
+        self.questions.send_modify(|open| *open += 1);
+        Parked(self)
+    }
+
+    fn is_parked(&self) -> bool {
+        *self.questions.borrow() > 0
+    }
+
+    async fn wait(&self) -> Option<TurnGuard> {
+        let permit = Arc::clone(&self.place).acquire_owned().await.ok()?;
+        Some(TurnGuard { _permit: permit })
+    }
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.questions.send_modify(|open| *open -= 1);
+    }
+}
+
+/// Waits for the turn of any of these, first come, first served at each; `None` as soon as all of
+/// them wait for their clients, which may take as long as people do.
+///
+/// # Cancel safety
+/// A turn that was just given goes on to the next who waits.
+pub(super) async fn next(all: &[Arc<Connection>]) -> Option<(Arc<Connection>, TurnGuard)> {
+    let turns = all.iter().map(|connection| {
+        Box::pin(async move {
+            let guard = connection.turn.wait().await;
+            guard.map(|guard| (Arc::clone(connection), guard))
+        })
+    });
+    tokio::select! {
+        biased;
+        (taken, _, _) = select_all(turns) => taken,
+        () = all_parked(all) => None,
+    }
+}
+
+async fn all_parked(all: &[Arc<Connection>]) {
+    loop {
+        for connection in all {
+            let mut questions = connection.turn.questions.subscribe();
+            drop(questions.wait_for(|open| *open > 0).await);
+        }
+        if all.iter().all(|connection| connection.turn.is_parked()) {
+            return;
+        }
+    }
+}

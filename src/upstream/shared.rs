@@ -1,0 +1,292 @@
+//! A link that several sessions share: each has a place at it, hears what belongs to no call, and
+//! follows resources without ending what another one follows. Spec: DESIGN §6; BRIDGING §1.3.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use dashmap::DashMap;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::time::Instant;
+
+use super::era::EraLink;
+use super::lock;
+use crate::call::{Asked, Call, Declared, Intake, Notice, OwnerKey, Question, Reply, UpstreamLink};
+use crate::fault::Fault;
+use crate::lifecycle::Tasks;
+use crate::protocol::{Message, Revision};
+
+/// Whose link, with what declared: who agrees in all of it shares it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct PoolKey {
+    pub(super) upstream: Arc<str>,
+    /// Absent where everybody shares it.
+    pub(super) owner: Option<OwnerKey>,
+    pub(super) capabilities: u64,
+    pub(super) offer: Revision,
+}
+
+/// All links that are shared.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SharedLinks(Arc<DashMap<PoolKey, Arc<Pooled>>>);
+
+impl SharedLinks {
+    /// A place for `intake` at the link of `key`, which `make` makes when there is none: with the
+    /// intake that passes on to everybody. The link ends when it had no place for `idle`.
+    pub(super) fn place(
+        &self,
+        key: PoolKey,
+        intake: Arc<dyn Intake>,
+        (idle, tasks): (Duration, &Tasks),
+        make: impl FnOnce(Arc<dyn Intake>) -> Arc<EraLink>,
+    ) -> Arc<dyn UpstreamLink> {
+        let pooled = Arc::clone(&self.0.entry(key.clone()).or_insert_with(|| {
+            let members = Arc::new(Members::default());
+            Arc::new(Pooled {
+                link: make(Arc::clone(&members) as _),
+                members,
+            })
+        }));
+        let number = pooled.members.join(intake);
+        Arc::new(Place {
+            pooled,
+            number,
+            key,
+            links: self.clone(),
+            idle,
+            tasks: tasks.clone(),
+            listening: AtomicBool::new(false),
+        })
+    }
+
+    /// Ends all of them, until `by` at the latest.
+    pub(super) async fn close(&self, by: Instant) {
+        let pools: Vec<_> = self
+            .0
+            .iter()
+            .map(|entry| Arc::clone(entry.value()))
+            .collect();
+        self.0.clear();
+        let links = join_all(pools.iter().map(|pooled| pooled.link.close()));
+        drop(tokio::time::timeout_at(by, links).await);
+    }
+
+    /// Ends a link, unless somebody has a place at it or it is another one by now.
+    async fn close_unused(&self, key: &PoolKey, pooled: &Arc<Pooled>) {
+        let unused = |pooled: &Arc<Pooled>| lock(&pooled.members.intakes).is_empty();
+        let removed = self.0.remove_if(key, |_, current| {
+            Arc::ptr_eq(current, pooled) && unused(current)
+        });
+        if removed.is_some() {
+            pooled.link.close().await;
+        }
+    }
+}
+
+/// A link with several sessions at it.
+#[derive(Debug)]
+struct Pooled {
+    link: Arc<EraLink>,
+    members: Arc<Members>,
+}
+
+/// Passes what belongs to no call to every session at the link.
+#[derive(Debug, Default)]
+struct Members {
+    next: AtomicU64,
+    intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
+    listening: AtomicU64,
+    /// Who follows which URI.
+    followers: Mutex<HashMap<String, HashSet<u64>>>,
+}
+
+impl Members {
+    fn all(&self) -> Vec<Arc<dyn Intake>> {
+        lock(&self.intakes).values().map(Arc::clone).collect()
+    }
+
+    fn join(&self, intake: Arc<dyn Intake>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(&self.intakes).insert(number, intake);
+        number
+    }
+
+    /// Notes a subscription; `false` when the member had it before.
+    fn follow(&self, uri: &str, member: u64) -> bool {
+        let mut followers = lock(&self.followers);
+        followers.entry(uri.to_owned()).or_default().insert(member)
+    }
+
+    fn follows(&self, uri: &str, member: u64) -> bool {
+        let followers = lock(&self.followers);
+        followers
+            .get(uri)
+            .is_some_and(|members| members.contains(&member))
+    }
+
+    /// Ends a subscription; `true` when nobody has it any more.
+    fn unfollow(&self, uri: &str, member: u64) -> bool {
+        let mut followers = lock(&self.followers);
+        let Some(members) = followers.get_mut(uri) else {
+            return true;
+        };
+        members.remove(&member);
+        let is_last = members.is_empty();
+        if is_last {
+            followers.remove(uri);
+        }
+        is_last
+    }
+
+    /// Forgets a member; what it alone has followed.
+    fn leave(&self, member: u64) -> Vec<String> {
+        lock(&self.intakes).remove(&member);
+        let mut left = Vec::new();
+        lock(&self.followers).retain(|uri, members| {
+            if members.remove(&member) && members.is_empty() {
+                left.push(uri.clone());
+            }
+            !members.is_empty()
+        });
+        left
+    }
+}
+
+impl Intake for Members {
+    fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>) {
+        for member in self.all() {
+            member.opened(upstream, declared);
+        }
+    }
+
+    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str]) {
+        for member in self.all() {
+            member.heard(upstream, lists);
+        }
+    }
+
+    fn notice(&self, upstream: &Arc<str>, notice: Notice) {
+        for member in self.all() {
+            member.notice(upstream, notice.clone());
+        }
+    }
+
+    fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
+        let refusal = "the question names no call, and several sessions share the upstream";
+        Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))
+    }
+}
+
+/// One session's place at a shared link.
+#[derive(Debug)]
+struct Place {
+    pooled: Arc<Pooled>,
+    number: u64,
+    key: PoolKey,
+    links: SharedLinks,
+    idle: Duration,
+    tasks: Tasks,
+    listening: AtomicBool,
+}
+
+impl Place {
+    async fn subscribe(
+        &self,
+        uri: Cow<'_, str>,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, Fault> {
+        let (link, members) = (&self.pooled.link, &self.pooled.members);
+        let uri = &*uri;
+        let is_new = members.follow(uri, self.number);
+        let reply = link.call(request, call).await;
+        let is_refused = reply.as_ref().map_or(true, |reply| reply.error().is_some());
+        if is_refused && is_new {
+            members.unfollow(uri, self.number);
+        } else if !is_refused
+            && !members.follows(uri, self.number)
+            && members.unfollow(uri, self.number)
+        {
+            // The session has ended meanwhile, and nobody else wants it.
+            link.unsubscribe(uri).await;
+        }
+        reply
+    }
+}
+
+impl UpstreamLink for Place {
+    fn upstream(&self) -> &Arc<str> {
+        self.pooled.link.upstream()
+    }
+
+    fn call<'a>(
+        &'a self,
+        request: &'a Message,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Reply, Fault>> {
+        match (request.method(), request.param_str("uri")) {
+            (Some("resources/subscribe"), Some(uri)) => {
+                Box::pin(self.subscribe(uri, request, call))
+            }
+            // The upstream hears of the first who follows and of the last who no longer does.
+            (Some("resources/unsubscribe"), Some(uri))
+                if !self.pooled.members.unfollow(&uri, self.number) =>
+            {
+                let done = Reply::Result(Bytes::from_static(b"{}"));
+                Box::pin(std::future::ready(Ok(done)))
+            }
+            _ => self.pooled.link.call(request, call),
+        }
+    }
+
+    fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        self.pooled.link.notify(message)
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+        self.pooled.link.open()
+    }
+
+    fn declared(&self) -> Option<Arc<Declared>> {
+        self.pooled.link.declared()
+    }
+
+    fn listen(&self, wanted: bool) {
+        let members = &self.pooled.members;
+        match (self.listening.swap(wanted, Ordering::Relaxed), wanted) {
+            (false, true) => members.listening.fetch_add(1, Ordering::Relaxed),
+            (true, false) => members.listening.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.pooled
+            .link
+            .listen(members.listening.load(Ordering::Relaxed) > 0);
+    }
+
+    fn hearing(&self) -> Option<u64> {
+        self.pooled.link.hearing()
+    }
+
+    /// Leaves the link; it ends when nobody has come back for a while.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.listen(false);
+            let (pooled, members) = (&self.pooled, &self.pooled.members);
+            for uri in members.leave(self.number) {
+                pooled.link.unsubscribe(&uri).await;
+            }
+            if !lock(&members.intakes).is_empty() {
+                return;
+            }
+            let (links, key) = (self.links.clone(), self.key.clone());
+            let (pooled, idle) = (Arc::clone(&self.pooled), self.idle);
+            self.tasks.spawn_service(async move {
+                tokio::time::sleep(idle).await;
+                links.close_unused(&key, &pooled).await;
+            });
+        })
+    }
+}

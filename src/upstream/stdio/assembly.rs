@@ -1,0 +1,137 @@
+//! What one child is made of: the command that becomes it, and the parts around its process.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use tokio::net::unix::pipe;
+
+use super::child::{Birth, ChildState, StdioConnection, StopReason};
+use super::environment;
+use super::exec_child::Plan;
+use super::framing::Lines;
+use super::homes::Home;
+use super::launcher::Launched;
+use super::outbox::Outbox;
+use super::pool::Slot;
+use super::process::{Group, Keeper, Ladder};
+use super::runtime::StdioRuntime;
+use super::starts::StartPermit;
+use super::stderr::{Drain, Log};
+use crate::call::OwnerKey;
+use crate::config::StdioCarrier;
+use crate::telemetry::metrics::{GAUGES, Open};
+
+impl StdioRuntime {
+    /// The helper that will become the child.
+    pub(super) fn command(&self, carrier: &StdioCarrier, home: &Home) -> io::Result<Command> {
+        let environment = environment::variables(&self.host.environment, carrier, home);
+        let program = environment::find_program(&carrier.command, &environment)?;
+        let plan = Plan {
+            parent: rustix::process::getpid().as_raw_pid(),
+            cwd: carrier
+                .cwd
+                .clone()
+                .unwrap_or_else(|| home.path().to_owned()),
+            rlimits: carrier
+                .rlimits
+                .iter()
+                .map(|(name, value)| (name.clone(), *value))
+                .collect(),
+            command: std::iter::once(program)
+                .chain(carrier.args.iter().map(Into::into))
+                .collect(),
+        };
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one place that starts children"
+        )]
+        let mut command = Command::new(&self.host.exe);
+        command
+            .arg0("drawbridge")
+            .args(plan.encode())
+            .env_clear()
+            .envs(environment);
+        command.process_group(0);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        Ok(command)
+    }
+
+    /// Puts together what a child that was started is used and watched by.
+    pub(super) fn connect(
+        &self,
+        launched: Launched,
+        owner: OwnerKey,
+        upstream: Arc<str>,
+        carrier: &StdioCarrier,
+        slot: Slot,
+        permit: StartPermit,
+    ) -> io::Result<(StdioConnection, Lines)> {
+        let pid = launched.child.id();
+        let group = Group::new(launched.child, Arc::clone(&self.guardian))?;
+        let outbox = pipe::Sender::from_owned_fd(launched.stdin)?;
+        let outbox = Arc::new(Outbox::new(outbox, self.max_message));
+        let stdout = pipe::Receiver::from_owned_fd(launched.stdout)?;
+        let stderr = Drain::new(pipe::Receiver::from_owned_fd(launched.stderr)?, pid);
+        let log = Log::new(&carrier.env);
+        let backoff = Arc::clone(&self.backoff);
+        let state = Arc::new(ChildState::new(Birth {
+            upstream,
+            owner,
+            pid,
+            log,
+            backoff,
+            slots: Arc::clone(&self.slots),
+            start_permit: permit,
+        }));
+        slot.settle(Arc::clone(&state));
+        if self.ended.is_cancelled() {
+            state.stop(StopReason::ShutDown);
+        }
+        let ladder = Ladder {
+            eof: carrier.stop_eof,
+            term: carrier.stop_term,
+            hurry: self.hurry.clone(),
+        };
+        let keeper = Keeper {
+            state: Arc::clone(&state),
+            outbox: Arc::clone(&outbox),
+            stderr,
+            group,
+            ladder,
+            idle: self.settings.idle,
+            home: launched.home,
+        };
+        let reaped = Arc::clone(&state);
+        self.keepers.spawn(async move {
+            let end = EndOfChild {
+                slot: Some(slot),
+                state: reaped,
+                _running: GAUGES.children_running.enter(),
+            };
+            keeper.run().await;
+            drop(end);
+        });
+        let lines = Lines::new(stdout, Arc::clone(&state), self.max_message);
+        Ok((StdioConnection::new(state, outbox), lines))
+    }
+}
+
+/// Frees the place and tells everybody, also when the keeper is dropped unfinished.
+struct EndOfChild {
+    slot: Option<Slot>,
+    state: Arc<ChildState>,
+    _running: Open,
+}
+
+impl Drop for EndOfChild {
+    fn drop(&mut self) {
+        self.state.ended(None);
+        self.slot = None;
+        self.state.reaped().cancel();
+    }
+}

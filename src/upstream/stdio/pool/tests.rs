@@ -1,0 +1,133 @@
+//! Who gets a place, and who gives one up.
+
+use futures_util::FutureExt as _;
+
+use super::*;
+use crate::call::Principal;
+use crate::upstream::stdio::backoff::Backoff;
+use crate::upstream::stdio::child::Birth;
+use crate::upstream::stdio::starts::Starts;
+use crate::upstream::stdio::stderr::Log;
+
+fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {
+    ChildSlots::new(&Stdio {
+        max_children: total,
+        max_children_per_principal: per_owner,
+        idle: std::time::Duration::MAX,
+        spawn_wait: std::time::Duration::MAX,
+    })
+}
+
+fn wish(who: &str, upstream: &str) -> Wish {
+    let owner = Principal::new("i", who, "", Vec::new(), None).owner();
+    Wish {
+        owner,
+        upstream: upstream.into(),
+        max_of_upstream: 3,
+        patience: Patience::SpawnWait,
+    }
+}
+
+/// A child that has spoken, in its place.
+fn child(slots: &Arc<ChildSlots>, slot: &Slot, wish: &Wish) -> Arc<ChildState> {
+    let starts = Starts::new(1);
+    let permit = starts.permit(&wish.upstream).now_or_never().flatten();
+    let child = Arc::new(ChildState::new(Birth {
+        upstream: Arc::clone(&wish.upstream),
+        owner: wish.owner,
+        pid: 0,
+        log: Log::new(&std::collections::BTreeMap::new()),
+        backoff: Arc::new(Backoff::default()),
+        slots: Arc::clone(slots),
+        start_permit: permit.unwrap(),
+    }));
+    slot.settle(Arc::clone(&child));
+    child.spoke();
+    child
+}
+
+fn at_once(slots: &Arc<ChildSlots>, wish: Wish) -> Slot {
+    match slots.take(wish) {
+        Place::Taken(slot) => slot,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn later(slots: &Arc<ChildSlots>, wish: Wish) -> oneshot::Receiver<Slot> {
+    match slots.take(wish) {
+        Place::Later(later) => later,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_place_goes_to_whoever_gave_a_child_for_it() {
+    let slots = slots(2, 2);
+    let alice = wish("alice", "up");
+    let first = at_once(&slots, alice.clone());
+    let idle = child(&slots, &first, &alice);
+    let _second = at_once(&slots, wish("bob", "up"));
+    let mut carol = later(&slots, wish("carol", "up"));
+    let mut mine = later(&slots, alice);
+    assert!(idle.closed().is_cancelled(), "alice's own child makes room");
+    drop(first);
+    assert!(carol.try_recv().is_err(), "though carol came first");
+    assert!(mine.try_recv().is_ok());
+}
+
+#[test]
+fn each_waiter_costs_one_child_at_most() {
+    let slots = slots(9, 2);
+    let alice = wish("alice", "up");
+    let places = [0, 1].map(|_| at_once(&slots, alice.clone()));
+    let children = [0, 1].map(|at: usize| child(&slots, &places[at], &alice));
+    let closed = || {
+        children
+            .iter()
+            .filter(|child| child.closed().is_cancelled())
+            .count()
+    };
+    let _one = later(&slots, alice.clone());
+    assert_eq!(closed(), 1);
+    let _two = later(&slots, alice.clone());
+    assert_eq!(closed(), 2);
+    let _three = later(&slots, alice);
+    assert_eq!(slots.counts(), (2, 3));
+}
+
+#[test]
+fn a_child_that_is_ending_anyway_saves_another() {
+    let slots = slots(9, 2);
+    let alice = wish("alice", "up");
+    let places = [0, 1].map(|_| at_once(&slots, alice.clone()));
+    let children = [0, 1].map(|at: usize| child(&slots, &places[at], &alice));
+    children[1].stop(StopReason::Dropped);
+    let _one = later(&slots, alice);
+    assert!(!children[0].closed().is_cancelled());
+}
+
+#[test]
+fn waiting_has_a_bound_and_leaves_nothing() {
+    let slots = slots(1, 1);
+    let place = at_once(&slots, wish("alice", "up"));
+    let waiting: Vec<_> = (0..4).map(|_| later(&slots, wish("bob", "up"))).collect();
+    assert!(matches!(slots.take(wish("bob", "up")), Place::Refused));
+    drop(waiting);
+    drop(place);
+    assert_eq!(slots.counts(), (0, 0));
+    assert_eq!(slots.entries(), 0);
+}
+
+#[test]
+fn a_grant_that_nobody_takes_goes_on_to_the_next() {
+    let slots = slots(1, 1);
+    let place = at_once(&slots, wish("alice", "up"));
+    let (gone, mut next) = (
+        later(&slots, wish("bob", "a")),
+        later(&slots, wish("carol", "b")),
+    );
+    drop(place);
+    assert!(next.try_recv().is_err(), "first come, first served");
+    drop(gone);
+    assert!(next.try_recv().is_ok());
+}
