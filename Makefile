@@ -54,7 +54,7 @@ reference: ## Writes config/gateway.reference.toml anew
 	cargo run --quiet --locked -- check --reference > config/gateway.reference.toml.new
 	mv config/gateway.reference.toml.new config/gateway.reference.toml
 
-MATRIX := cargo test --locked --features stubs --test it -- --include-ignored --exact matrix
+MATRIX := DRAWBRIDGE_CELLS= DRAWBRIDGE_FEATURES= cargo test --locked --features stubs --test it -- --include-ignored --exact matrix
 
 .PHONY: compatibility
 compatibility: preconditions ## Tries every pairing of clients and upstreams; writes docs/compatibility.md

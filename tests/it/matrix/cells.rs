@@ -151,11 +151,10 @@ impl Cell {
         cells
     }
 
-    /// Only legacy sessions live on one connection.
+    /// HTTP+SSE is of the legacy era alone.
     fn is_possible(self) -> bool {
         let front = self.front == Front::Streamable || !self.client.is_modern();
-        let connection = matches!(self.back, Back::Events | Back::Socket);
-        front && !(connection && self.upstream.is_modern())
+        front && !(self.back == Back::Events && self.upstream.is_modern())
     }
 
     /// A selection of [`Self::all`] in which every possible pair of values of two axes occurs.

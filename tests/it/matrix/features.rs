@@ -94,7 +94,7 @@ features! {
     NoMethod "a method that does not exist",
     Crash "the upstream dies during a call",
     Unauthorized "the upstream answers 401",
-    Forgotten "the upstream loses its session, next call",
+    Forgotten "the upstream loses its session or connection, next call",
     Slow "the upstream is silent longer than `idle_timeout`",
     StolenSession "another user sends the session id",
     StolenEvent "another user sends an event id",

@@ -86,7 +86,8 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
             matches!(back, Back::Json | Back::Sse).then_some((Outcome::ToolError, NO_401))
         }
         Feature::Forgotten => {
-            (back == Back::Stdio || !upstream.is_modern()).then_some((Outcome::Works, ""))
+            let has_none = upstream.is_modern() && matches!(back, Back::Json | Back::Sse);
+            (!has_none).then_some((Outcome::Works, ""))
         }
         Feature::Slow => Some((Outcome::ToolError, TIMEOUT)),
         Feature::StolenSession => {

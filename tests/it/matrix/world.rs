@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use futures_util::future::join_all;
 use tempfile::TempDir;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::cells::{Back, Cell, Shape, TWIN};
 use crate::harness::upstream::HttpStub;
@@ -18,7 +19,7 @@ pub(super) struct World {
     _stubs: Vec<HttpStub>,
     ledger: TempDir,
     /// Held by who changes what all callers of an upstream see.
-    pub(super) changing: tokio::sync::Mutex<()>,
+    changing: BTreeMap<String, Mutex<()>>,
 }
 
 impl World {
@@ -67,14 +68,23 @@ impl World {
             let upstreams = [name.as_str(), TWIN];
             setup = setup.toml(&format!("[endpoints.m-{name}]\nupstreams = {upstreams:?}"));
         }
+        let modern = upstreams
+            .into_iter()
+            .filter(|(_, c)| c.upstream.is_modern());
+        let modern = modern.map(|(name, _)| name);
         let mut stubs: Vec<_> = started.into_iter().map(|(_, stub)| stub).collect();
         stubs.push(twin);
         Self {
             gw: setup.start().await,
             _stubs: stubs,
             ledger,
-            changing: tokio::sync::Mutex::default(),
+            changing: modern.map(|name| (name, Mutex::default())).collect(),
         }
+    }
+
+    /// Waits until nobody else changes what this one sees: a modern upstream changes for everybody.
+    pub(super) async fn alone(&self, cell: Cell) -> Option<MutexGuard<'_, ()>> {
+        Some(self.changing.get(&cell.upstream_name())?.lock().await)
     }
 
     /// Waits until the lasting call `key` says something about itself.

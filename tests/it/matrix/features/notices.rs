@@ -1,15 +1,10 @@
 //! What comes without being a reply.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use super::{Outcome, Place};
 use crate::harness::session::text_of;
 use crate::matrix::cells::{Back, R1, Shape};
-
-/// When a change is made again that nobody heard of.
-const AGAIN: Duration = Duration::from_secs(5);
 
 fn quiet(question: &Value) -> crate::matrix::client::Answer {
     panic!("asked {question}")
@@ -77,39 +72,22 @@ pub(super) async fn logs(place: &Place) -> Outcome {
 }
 
 pub(super) async fn list_changed(place: &Place) -> Outcome {
-    // A modern upstream changes for everybody.
-    let _alone = if place.cell.upstream.is_modern() {
-        Some(place.world.changing.lock().await)
-    } else {
-        None
-    };
     let client = place.other("lists").await;
-    // The upstream is there before anything changes.
-    let echoed = client.call(&place.cell.name("echo"), json!({})).await;
-    echoed.expect("a result");
+    // What a client has never seen cannot have changed for it.
+    client.pages("tools/list").await;
     let mut ear = client.listen(&[]).await;
     let params = json!({"name": place.cell.name("change_tools"), "arguments": {}});
-    let change = async || {
-        let talk = client.talk("tools/call", params.clone(), quiet).await;
-        let is_added = text_of(&talk.reply.expect("a result")) == "added";
-        (is_added, talk.notices)
-    };
+    let talk = client.talk("tools/call", params, quiet).await;
+    let is_added = text_of(&talk.reply.expect("a result")) == "added";
+    let mut heard = talk.notices;
     let shown = format!("\"{}\"", place.cell.name("extra"));
-    let (mut is_added, mut heard) = change().await;
-    // The first notice may be of somebody's change before; the list is right after the last.
+    // A notice may be of something else; the list is right after the last.
     loop {
-        let notice = ear.hears("notifications/tools/list_changed", &heard);
-        if tokio::time::timeout(AGAIN, notice).await.is_ok() {
-            let pages = client.pages("tools/list").await;
-            if json!(pages).to_string().contains(&shown) == is_added {
-                break;
-            }
-            heard.clear();
-        } else {
-            // The gateway listens to a modern upstream soon after it was first called, and a
-            // legacy client has no acknowledgement to wait for.
-            assert!(place.cell.upstream.is_modern() && !client.revision.is_modern());
-            (is_added, heard) = change().await;
+        ear.hears("notifications/tools/list_changed", &heard).await;
+        heard.clear();
+        let pages = client.pages("tools/list").await;
+        if json!(pages).to_string().contains(&shown) == is_added {
+            break;
         }
     }
     client.end().await;
