@@ -153,8 +153,8 @@ impl Cell {
 
     /// HTTP+SSE is of the legacy era alone.
     fn is_possible(self) -> bool {
-        let front = self.front == Front::Streamable || !self.client.is_modern();
-        front && !(self.back == Back::Events && self.upstream.is_modern())
+        let front = self.front != Front::Events || !self.client.is_modern();
+        front && (self.back != Back::Events || !self.upstream.is_modern())
     }
 
     /// A selection of [`Self::all`] in which every possible pair of values of two axes occurs.

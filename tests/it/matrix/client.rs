@@ -28,6 +28,7 @@ pub(super) struct Client {
     wire: Wire,
     next: AtomicI64,
     wants_logs: AtomicBool,
+    takes_tasks: AtomicBool,
 }
 
 enum Wire {
@@ -80,6 +81,8 @@ impl Running {
 pub(super) enum Ear<'a> {
     Stream(EventStream),
     Line(&'a Line),
+    /// A subscription.
+    Call(Running),
 }
 
 impl Ear<'_> {
@@ -90,6 +93,12 @@ impl Ear<'_> {
         }
         match self {
             Self::Stream(stream) => stream.until(method).await,
+            Self::Call(running) => loop {
+                let message = running.next().await.expect("a notice");
+                if message["method"] == method {
+                    return message;
+                }
+            },
             Self::Line(line) => loop {
                 let mut general = line.general.lock().await;
                 let message = within("a notice", general.recv()).await.expect("a notice");
@@ -120,12 +129,14 @@ impl Client {
     pub(super) async fn open(actor: Actor, base: &str, cell: Cell) -> Self {
         let (path, revision) = (cell.path(), cell.client);
         let capabilities = capabilities(revision);
-        let wire = if revision.is_modern() {
-            Wire::Modern
-        } else if cell.front != Front::Streamable {
+        let wire = if cell.front != Front::Streamable {
             let line = Line::open(&actor, base, cell, &capabilities).await;
-            assert_eq!(line.hello["protocolVersion"], revision.wire());
+            if let Some(hello) = &line.hello {
+                assert_eq!(hello["protocolVersion"], revision.wire());
+            }
             Wire::Line(Box::new(line))
+        } else if revision.is_modern() {
+            Wire::Modern
         } else {
             let session = actor.open_as(&path, revision.wire(), capabilities).await;
             assert_eq!(session.revision, revision.wire());
@@ -138,6 +149,7 @@ impl Client {
             wire,
             next: AtomicI64::new(100),
             wants_logs: AtomicBool::new(false),
+            takes_tasks: AtomicBool::new(false),
         }
     }
 
@@ -159,10 +171,13 @@ impl Client {
 
     /// A message of this client, whole.
     fn message(&self, id: Option<i64>, method: &str, mut params: Value) -> Value {
-        if let Wire::Modern = self.wire {
+        if self.revision.is_modern() {
             let mut meta = params["_meta"].take();
             meta[PROTOCOL_VERSION] = R5.wire().into();
             meta[CAPABILITIES] = capabilities(R5);
+            if self.takes_tasks.load(Ordering::Relaxed) {
+                meta[CAPABILITIES]["extensions"] = json!({"io.modelcontextprotocol/tasks": {}});
+            }
             if self.wants_logs.load(Ordering::Relaxed) {
                 meta[LOG_LEVEL] = "debug".into();
             }
@@ -189,7 +204,7 @@ impl Client {
                     ("mcp-method".to_owned(), text(&message["method"])),
                 ];
                 let params = &message["params"];
-                let name = ["name", "uri"]
+                let name = ["name", "uri", "taskId"]
                     .into_iter()
                     .find(|key| params[key].is_string());
                 headers.extend(name.map(|key| ("mcp-name".to_owned(), text(&params[key]))));
@@ -375,6 +390,11 @@ impl Client {
         }
     }
 
+    /// From now on a call may become a task.
+    pub(super) fn take_tasks(&self) {
+        self.takes_tasks.store(true, Ordering::Relaxed);
+    }
+
     /// Opens the stream for changes of lists and of these resources.
     pub(super) async fn listen(&self, uris: &[String]) -> Ear<'_> {
         if !self.revision.is_modern() {
@@ -386,10 +406,9 @@ impl Client {
         }
         match &self.wire {
             Wire::Session(session) => return Ear::Stream(session.listen().await),
-            Wire::Line(line) => return Ear::Line(line),
-            Wire::Modern => {}
+            Wire::Line(line) if !self.revision.is_modern() => return Ear::Line(line),
+            Wire::Line(_) | Wire::Modern => {}
         }
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
         let mut wanted = json!({
             "toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true,
         });
@@ -397,12 +416,11 @@ impl Client {
             wanted["resourceSubscriptions"] = json!(uris);
         }
         let params = json!({ "notifications": &wanted });
-        let message = self.message(Some(id), "subscriptions/listen", params);
-        let mut events = self.post(&message).await.events();
-        let acknowledged = events.message().await.expect("an acknowledgement");
+        let mut running = self.start("subscriptions/listen", params).await;
+        let acknowledged = running.next().await.expect("an acknowledgement");
         let honoured = &acknowledged["params"]["notifications"];
         assert_eq!(*honoured, wanted, "{acknowledged}");
-        Ear::Stream(events)
+        Ear::Call(running)
     }
 
     /// Says goodbye, where the revision has a word for it.

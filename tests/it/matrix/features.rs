@@ -101,6 +101,7 @@ features! {
     StolenUrl "another user posts to the message URL",
     StolenCursor "another user sends a cursor",
     StolenState "another user sends a request state",
+    StolenTask "another user sends a task id",
 }
 
 /// Where a feature is tried.
@@ -174,5 +175,6 @@ pub(super) async fn observe(feature: Feature, place: Place) -> Outcome {
         Feature::StolenUrl => handles::url(&place).await,
         Feature::StolenCursor => handles::cursor(&place).await,
         Feature::StolenState => handles::state(&place).await,
+        Feature::StolenTask => handles::task(&place).await,
     }
 }

@@ -12,12 +12,16 @@ use crate::harness::connection::EventSession;
 use crate::harness::http::initialize;
 use crate::harness::socket::Socket;
 
+/// Names the request that asked for a change to be told.
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 /// Messages of one exchange that nobody has read yet.
 const UNREAD: usize = 1000;
 
-/// An initialized session on one connection. Dropping it breaks the connection.
+/// One connection, of a legacy client with an initialized session. Dropping it breaks the
+/// connection.
 pub(super) struct Line {
-    pub(super) hello: Value,
+    /// The answer to `initialize`, where there is one.
+    pub(super) hello: Option<Value>,
     sending: Sending,
     calls: Calls,
     /// What came while no call ran.
@@ -43,7 +47,7 @@ impl Drop for Line {
 }
 
 impl Line {
-    /// Connects and initializes.
+    /// Connects, and initializes where the revision has that.
     pub(super) async fn open(actor: &Actor, base: &str, cell: Cell, capabilities: &Value) -> Self {
         let calls = Calls::default();
         let (sender, general) = mpsc::channel(UNREAD);
@@ -55,8 +59,12 @@ impl Line {
         let revision = cell.client.wire();
         let (hello, sending, reading) = if cell.front == Front::Socket {
             let mut socket = Socket::connect(base, &path, actor.token()).await;
-            socket.tell(&initialize(1, revision, capabilities)).await;
-            let hello = socket.reply(1).await.1;
+            let hello = if cell.client.is_modern() {
+                None
+            } else {
+                socket.tell(&initialize(1, revision, capabilities)).await;
+                Some(socket.reply(1).await.1.expect("initialize succeeds"))
+            };
             let (sender, mut outgoing) = mpsc::channel::<Value>(UNREAD);
             let reading = tokio::spawn(async move {
                 loop {
@@ -86,19 +94,19 @@ impl Line {
                 }
             });
             (
-                Ok(hello),
+                Some(hello),
                 Sending::Post(Box::new(actor.clone()), post_to),
                 reading,
             )
         };
         let line = Self {
-            hello: hello.expect("initialize succeeds"),
+            hello,
             sending,
             calls,
             general: tokio::sync::Mutex::new(general),
             reading,
         };
-        if cell.front == Front::Socket {
+        if cell.front == Front::Socket && !cell.client.is_modern() {
             let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
             line.send(initialized).await;
         }
@@ -139,15 +147,22 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// Replies go to their call, and what names none to the newest call that runs.
+    /// Replies go to their call, changes to their subscription, and what names neither to the newest
+    /// call that runs.
     fn take(&self, message: Value) {
         let mut calls = self.calls.lock().unwrap();
         calls.retain(|(_, call)| !call.is_closed());
         let is_reply = message.get("method").is_none();
-        let place = if is_reply {
-            calls.iter().position(|(id, _)| message["id"] == *id)
+        let subscription = &message["params"]["_meta"][SUBSCRIPTION];
+        let named = if is_reply {
+            &message["id"]
         } else {
+            subscription
+        };
+        let place = if named.is_null() {
             calls.len().checked_sub(1)
+        } else {
+            calls.iter().position(|(id, _)| named == id)
         };
         let sent = match place {
             Some(place) if is_reply => calls.remove(place).1.try_send(message),

@@ -71,10 +71,10 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
         Feature::SamplingRefused if modern => None,
         Feature::SamplingRefused if upstream.is_modern() => Some((Outcome::ToolError, NO_ERROR)),
         Feature::SamplingRefused => works,
-        Feature::CancelNotice if modern => Some((Outcome::RunsOn, CLOSE_CANCELS)),
+        Feature::CancelNotice if modern && streamable => Some((Outcome::RunsOn, CLOSE_CANCELS)),
         Feature::CancelNotice => Some((Outcome::Cancelled, "")),
-        Feature::CancelClose if !streamable => Some((Outcome::Cancelled, SESSION_OVER)),
         Feature::CancelClose if modern => Some((Outcome::Cancelled, "")),
+        Feature::CancelClose if !streamable => Some((Outcome::Cancelled, SESSION_OVER)),
         Feature::CancelClose => Some((Outcome::RunsOn, MAY_COME_BACK)),
         Feature::CancelEnd => (streamable && !modern).then_some((Outcome::Cancelled, "")),
         Feature::NoResource if modern => Some((Outcome::Error(-32602), NOT_FOUND)),
@@ -105,6 +105,9 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
         Feature::StolenState => {
             (modern && upstream >= R3).then_some((Outcome::Error(-32602), AS_UNKNOWN))
         }
+        // Tasks of the extension, of whose upstreams a merged endpoint shows whatever they are.
+        Feature::StolenTask => (modern && upstream.is_modern() && shape == Shape::Merged)
+            .then_some((Outcome::Error(-32602), AS_UNKNOWN)),
     }
 }
 

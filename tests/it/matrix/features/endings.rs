@@ -39,7 +39,7 @@ pub(super) async fn cancel_notice(place: &Place) -> Outcome {
     let mut running = linger(place, client, &key).await;
     let params = json!({"requestId": running.id, "reason": "enough"});
     assert_eq!(client.notify("notifications/cancelled", params).await, 202);
-    if client.revision.is_modern() {
+    if client.revision.is_modern() && place.cell.front == Front::Streamable {
         place.world.let_go(&key);
         while let Some(message) = running.next().await {
             if message.get("method").is_none() {
