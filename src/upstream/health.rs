@@ -19,6 +19,8 @@ const SLOW: Duration = Duration::from_secs(1);
 /// For how long nobody waits for an upstream that hangs: at first, and at most.
 const COOL_FIRST: Duration = Duration::from_secs(1);
 const COOL_LONGEST: Duration = Duration::from_secs(15);
+/// How often the log repeats that an upstream still fails.
+const REPEAT: Duration = Duration::from_mins(1);
 
 /// How an upstream does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +69,8 @@ struct Standing {
     pause: Duration,
     /// Until when it is stuck.
     stuck_until: Option<Instant>,
+    /// When the log last said why it fails.
+    said: Option<Instant>,
 }
 
 impl Health {
@@ -82,6 +86,7 @@ impl Health {
                 failures: 0,
                 pause: COOL_FIRST,
                 stuck_until: None,
+                said: None,
             }),
             recovered: Notify::new(),
         }
@@ -131,18 +136,20 @@ impl Health {
 
     fn enter(&self, standing: &mut Standing, state: State, error: Option<&LinkError>) {
         let before = std::mem::replace(&mut standing.state, state);
-        if before == state {
-            return;
+        if before != state {
+            self.state.store(state as u8, Ordering::Relaxed);
+            LEVELS.upstream_state.set(&self.upstream, state as i64);
         }
-        self.state.store(state as u8, Ordering::Relaxed);
-        LEVELS.upstream_state.set(&self.upstream, state as i64);
-        let (state, before) = (state.as_str(), before.as_str());
+        let (name, upstream) = (state.as_str(), &self.upstream);
         match error {
-            Some(error) => {
-                tracing::warn!(upstream = %self.upstream, state, before, error = %error, "upstream has a new state");
+            None if before == state => {}
+            None => tracing::info!(upstream = %upstream, state = name, "upstream has a new state"),
+            // A loop of attempts does not fill the log.
+            Some(_) if before == state && standing.said.is_some_and(|at| at.elapsed() < REPEAT) => {
             }
-            None => {
-                tracing::info!(upstream = %self.upstream, state, before, "upstream has a new state");
+            Some(error) => {
+                standing.said = Some(Instant::now());
+                tracing::warn!(upstream = %upstream, state = name, error = %error, "upstream fails");
             }
         }
     }

@@ -95,7 +95,7 @@ impl LegacyLink {
         }
         let connection = self.fresh().await.inspect_err(|error| {
             LABELED.upstream_failed.add(&self.settings.name, 1);
-            tracing::warn!(upstream = %self.settings.name, error = %error, "upstream not opened");
+            tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
         })?;
         self.install(&connection).await?;
         Ok(connection)

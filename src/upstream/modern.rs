@@ -135,7 +135,7 @@ impl ModernLink {
         let declared = tokio::time::timeout(limit, self.discover()).await;
         let declared = declared.unwrap_or(Err(LinkError::Timeout)).inspect_err(|error| {
             LABELED.upstream_failed.add(&self.settings.name, 1);
-            tracing::warn!(upstream = %self.settings.name, error = %error, "upstream not opened");
+            tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
         })?;
         *asked = true;
         drop(asked);

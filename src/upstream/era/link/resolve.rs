@@ -97,10 +97,13 @@ impl EraLink {
         LABELED.upstream_probed.add(&self.settings.name, 1);
         let found = probe::probe(&self.settings).await.inspect_err(|error| {
             LABELED.upstream_failed.add(&self.settings.name, 1);
-            tracing::warn!(
-                upstream = %self.settings.name, error = %error,
-                "what the upstream speaks cannot be found out; `era` can say it"
-            );
+            // It is there, and refuses in a way that may be a legacy server's.
+            if let LinkError::Status(_) | LinkError::Invalid(_) = error {
+                tracing::warn!(
+                    upstream = %self.settings.name, error = %error,
+                    "what the upstream speaks cannot be found out; `era` can say it"
+                );
+            }
         })?;
         match &found {
             Found::Modern(declared, _) => {
