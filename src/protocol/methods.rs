@@ -52,11 +52,19 @@ pub enum ListKind {
     Resources,
     /// `resources/templates/list`
     Templates,
+    /// `skills/list`, of the skills extension (SPEC N-04).
+    Skills,
 }
 
 impl ListKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Tools, Self::Prompts, Self::Resources, Self::Templates];
+    pub const ALL: [Self; 5] = [
+        Self::Tools,
+        Self::Prompts,
+        Self::Resources,
+        Self::Templates,
+        Self::Skills,
+    ];
 
     /// The method that asks for it.
     #[must_use]
@@ -66,6 +74,7 @@ impl ListKind {
             Self::Prompts => "prompts/list",
             Self::Resources => "resources/list",
             Self::Templates => "resources/templates/list",
+            Self::Skills => "skills/list",
         }
     }
 
@@ -77,6 +86,7 @@ impl ListKind {
             Self::Prompts => "prompts",
             Self::Resources => "resources",
             Self::Templates => "resourceTemplates",
+            Self::Skills => "skills",
         }
     }
 
@@ -85,18 +95,20 @@ impl ListKind {
     pub fn item_key(self) -> &'static str {
         match self {
             Self::Tools | Self::Prompts => "name",
-            Self::Resources => "uri",
+            Self::Resources | Self::Skills => "uri",
             Self::Templates => "uriTemplate",
         }
     }
 
-    /// The capability that a server declares for it; also the middle of its change notice.
+    /// The capability that a server declares for it; also the middle of its change notice. Skills
+    /// are declared as an extension, and have no such notice.
     #[must_use]
     pub fn capability(self) -> &'static str {
         match self {
             Self::Tools => "tools",
             Self::Prompts => "prompts",
             Self::Resources | Self::Templates => "resources",
+            Self::Skills => "skills",
         }
     }
 }
@@ -120,6 +132,10 @@ pub enum Needs {
     Logging,
     /// `tasks`
     Tasks,
+    /// The extension `io.modelcontextprotocol/skills`.
+    Skills,
+    /// The same, with its setting `directoryRead`.
+    DirectoryRead,
 }
 
 /// What is known of a method.
@@ -146,6 +162,12 @@ impl Method {
     #[must_use]
     pub fn is_in(&self, revision: Revision) -> bool {
         self.since <= revision && revision <= self.until
+    }
+
+    /// Whether its result may hold a `nextCursor`, which its parameters bring back as `cursor`.
+    #[must_use]
+    pub fn is_paged(&self) -> bool {
+        self.list.is_some() || matches!(self.name, "resources/directory/read" | "tasks/list")
     }
 
     /// Whether it expects no answer.
@@ -206,7 +228,7 @@ pub fn lookup(name: &str) -> Option<&'static Method> {
 use Direction::{Both, ToClient, ToServer};
 use Revision::{V2024_11_05, V2025_06_18, V2025_11_25, V2026_07_28};
 
-/// Every method of the five revisions.
+/// Every method of the five revisions, and of the extensions that we understand.
 pub const TABLE: &[Method] = &[
     Method::new("tools/call", ToServer)
         .target(Target::Tool)
@@ -268,6 +290,15 @@ pub const TABLE: &[Method] = &[
         .target(Target::Task)
         .needs(Needs::Tasks)
         .since(V2026_07_28),
+    Method::new("skills/list", ToServer)
+        .list(ListKind::Skills)
+        .needs(Needs::Skills),
+    Method::new("skills/get", ToServer)
+        .target(Target::Resource)
+        .needs(Needs::Skills),
+    Method::new("resources/directory/read", ToServer)
+        .target(Target::Resource)
+        .needs(Needs::DirectoryRead),
     Method::new("sampling/createMessage", ToClient).legacy(),
     Method::new("elicitation/create", ToClient)
         .since(V2025_06_18)

@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::project::{Asked, Hints, Origin, Projection, Scope, Turned};
 use super::route::Target;
 use super::view::View;
-use super::{Failure, Relay, cursor_context, mapping, merge, project};
+use super::{Failure, Relay, cursor_context, foreign, mapping, merge, project};
 use crate::call::{Call, Declared, Reply};
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{Message, json};
+use crate::protocol::methods::{self, Method};
+use crate::protocol::{Message, json, meta};
 use crate::seal::Purpose;
 use crate::telemetry::metrics::LABELED;
 
@@ -36,10 +37,7 @@ impl Source {
         view: &View,
         ttl: Duration,
     ) -> Self {
-        let is_list = call
-            .message
-            .method()
-            .is_some_and(|method| method.ends_with("/list"));
+        let is_list = known(call).is_some_and(|known| known.list.is_some());
         let from = declared.as_ref().map(|declared| declared.revision);
         Self {
             projection: Projection::of(from, call.revision),
@@ -60,6 +58,7 @@ impl Source {
             is_merged: self.is_merged,
             hints: self.hints,
             wraps: self.wraps,
+            extended: false,
         }
     }
 }
@@ -72,6 +71,7 @@ pub(super) fn merged_origin(call: &Call, hints: Hints) -> Origin<'_> {
         is_merged: true,
         hints,
         wraps: false,
+        extended: false,
     }
 }
 
@@ -91,18 +91,29 @@ impl Relay {
         }
         let method = call.message.method().unwrap_or_default();
         let message = match &target.view {
-            View::Pure if method.ends_with("/list") => self.pure_list(call, target, message)?,
             View::Pure => message,
             View::Merged(prefix) => mapping::result(prefix, method, message)?,
         };
+        let message = if known(call).is_some_and(Method::is_paged) {
+            self.page_of(call, target, message)?
+        } else {
+            message
+        };
         let message = self.show_task(call, target, message)?;
-        let shown = source.projection.result(message, &source.origin(call));
+        let shared = |declared| foreign::is_shared(call.link.capabilities(), declared);
+        let extended =
+            project::is_of_unknown_kind(&message) && source.declared.as_deref().is_some_and(shared);
+        let origin = Origin {
+            extended,
+            ..source.origin(call)
+        };
+        let shown = source.projection.result(message, &origin);
         let message = shown.map_err(|why| unusable(&target.upstream, why))?;
         Ok(Reply::Relayed(message))
     }
 
-    /// A list of a pure endpoint: as it came, but for its cursor and what the endpoint hides.
-    fn pure_list(&self, call: &Call, target: &Target, message: Message) -> Result<Message, Fault> {
+    /// A page of one upstream: as it is, but for its cursor and what the endpoint hides.
+    fn page_of(&self, call: &Call, target: &Target, message: Message) -> Result<Message, Fault> {
         let cursor = message
             .result_member("nextCursor")
             .filter(|text| *text != "null");
@@ -121,7 +132,7 @@ impl Relay {
         }
         let mut edit = message.edit();
         let sealed = cursor.map(|cursor| {
-            let context = cursor_context(call);
+            let context = cursor_context(call, &target.upstream);
             json::quote(
                 &self
                     .parts
@@ -150,13 +161,20 @@ pub(super) fn tool_failure(call: &Call, source: &Source, text: &str) -> Reply {
     Reply::Result(result.into())
 }
 
+/// What is known of the method of a call.
+fn known(call: &Call) -> Option<&'static Method> {
+    methods::lookup(call.message.method()?)
+}
+
 /// An upstream's error as the client may see it.
 fn error(call: &Call, target: &Target, source: &Source, message: Message, code: i64) -> Reply {
+    // What a modern client declared, also where we pass on less of it.
+    let declared = call.message.meta(meta::CLIENT_CAPABILITIES);
     let asked = Asked {
         method: call.message.method().unwrap_or_default(),
         name: target.name.as_deref(),
         upstream: &target.upstream,
-        declared: call.link.capabilities().raw(),
+        declared: declared.map_or_else(|| &**call.link.capabilities().raw(), str::as_bytes),
     };
     let turned = match project::error(source.projection, message, code, &asked) {
         Turned::Relayed(message) => match (&target.view, &target.name, &target.shown) {

@@ -36,7 +36,10 @@ impl Relay {
         }
     }
 
-    async fn known(&self, session: &Arc<Session>) -> Vec<(Arc<str>, Option<Arc<Declared>>)> {
+    pub(super) async fn known(
+        &self,
+        session: &Arc<Session>,
+    ) -> Vec<(Arc<str>, Option<Arc<Declared>>)> {
         let wait = self.parts.settings.mcp.connect_wait;
         let all = session
             .endpoint

@@ -1,37 +1,51 @@
-//! What a client can really be asked through us. Spec: BRIDGING §1.2, §3.8, §6.
+//! What a client can really be asked through us. Spec: BRIDGING §1.2, §3.8, §5.1, §6; SPEC N-01.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::merge;
 use crate::call::ClientCapabilities;
-use crate::protocol::{Era, Revision, json};
+use crate::protocol::{Era, Revision, extensions, json};
 
 /// Of what a client of `revision` declares, what that revision can express and we carry: upstreams
-/// are told of nothing else, so that they do without it instead of asking in vain.
-pub(super) fn capabilities(declared: &str, revision: Revision) -> ClientCapabilities {
+/// are told of nothing else, so that they do without it instead of asking in vain. Through a merged
+/// endpoint only what we understand is carried.
+pub(super) fn capabilities(
+    declared: &str,
+    revision: Revision,
+    is_pure: bool,
+) -> ClientCapabilities {
     let Ok(members) = json::members(declared) else {
         return ClientCapabilities::none();
     };
     let kept: Vec<String> = members
         .iter()
         .filter_map(|(name, value)| {
-            let value = carried(name, value, revision)?;
+            let value = carried(name, value, revision, is_pure)?;
             Some(format!("{}:{value}", json::quote(name)))
         })
         .collect();
     ClientCapabilities::read(Bytes::from(format!("{{{}}}", kept.join(","))))
 }
 
-fn carried<'a>(name: &str, value: &'a str, revision: Revision) -> Option<Cow<'a, str>> {
+fn carried<'a>(
+    name: &str,
+    value: &'a str,
+    revision: Revision,
+    is_pure: bool,
+) -> Option<Cow<'a, str>> {
     match name {
         // Tasks of the experimental design are not carried, those of the extension only for modern
         // clients.
         "tasks" => None,
-        "extensions" if revision.era() == Era::Legacy => {
-            Some(merge::capabilities::without_tasks(value).into())
+        "extensions" => {
+            let carries = |id: &str| {
+                (revision.era() == Era::Modern || id != extensions::TASKS)
+                    && (is_pure || extensions::UNDERSTOOD.contains(&id))
+            };
+            Some(extensions::filtered(value, carries).into())
         }
+        "experimental" if !is_pure => None,
         "elicitation" if !revision.has_elicitation() => None,
         // Forms have no name yet, and visits do not exist.
         "elicitation" if !revision.has_url_elicitation() => {
@@ -81,17 +95,44 @@ mod tests {
         let declared =
             r#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}},"tasks":{}}"#;
         assert_eq!(
-            capabilities(declared, revision).raw().as_ref(),
+            capabilities(declared, revision, true).raw().as_ref(),
             told.as_bytes()
         );
+    }
+
+    // SPEC N-01, K-15.
+    #[rstest]
+    #[case(
+        Revision::V2026_07_28,
+        true,
+        r#"{"experimental":{"e":{}},"extensions":{"v/x":{},"io.modelcontextprotocol/tasks":{}}}"#
+    )]
+    #[case(
+        Revision::V2025_11_25,
+        true,
+        r#"{"experimental":{"e":{}},"extensions":{"v/x":{}}}"#
+    )]
+    #[case(
+        Revision::V2026_07_28,
+        false,
+        r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#
+    )]
+    fn a_merged_endpoint_carries_only_what_we_understand(
+        #[case] revision: Revision,
+        #[case] is_pure: bool,
+        #[case] told: &str,
+    ) {
+        let declared = r#"{"experimental":{"e":{}},"extensions":{"v/x":{},"io.modelcontextprotocol/tasks":{}}}"#;
+        let carried = capabilities(declared, revision, is_pure);
+        assert_eq!(carried.raw().as_ref(), told.as_bytes());
     }
 
     #[test]
     fn a_client_that_only_visits_cannot_be_asked_where_visits_do_not_exist() {
         let declared = r#"{"elicitation":{"url":{}}}"#;
-        let old = capabilities(declared, Revision::V2025_06_18);
+        let old = capabilities(declared, Revision::V2025_06_18, true);
         assert!(!old.allow_some());
-        let new = capabilities(declared, Revision::V2025_11_25);
+        let new = capabilities(declared, Revision::V2025_11_25, true);
         assert!(new.allows("elicitation/create", true));
     }
 }

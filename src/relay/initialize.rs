@@ -50,11 +50,12 @@ impl Relay {
             .param("clientInfo")
             .filter(|info| info.starts_with('{'));
         let client_info = client_info.unwrap_or(r#"{"name":"unknown","version":"0"}"#);
+        let is_pure = self.is_pure(&endpoint);
         let new = NewSession {
             principal,
             endpoint,
             revision,
-            capabilities: effective::capabilities(capabilities, revision),
+            capabilities: effective::capabilities(capabilities, revision, is_pure),
             client_info: Bytes::copy_from_slice(client_info.as_bytes()),
             delivery,
         };

@@ -111,8 +111,10 @@ impl Intake for SessionIntake {
         if !wanted {
             return;
         }
-        let projection = projection(&session, upstream);
-        if let Some(notice) = self.view.notice(projection, notice) {
+        let declared = session.link(upstream).and_then(|link| link.declared());
+        let projection = projection(&session, declared.as_deref());
+        let (client, declared) = (&session.capabilities, declared.as_deref());
+        if let Some(notice) = self.view.notice(projection, notice, client, declared) {
             session.tell(notice);
         }
     }
@@ -123,7 +125,8 @@ impl Intake for SessionIntake {
             let Some(session) = self.session.upgrade() else {
                 return Asked::CannotAsk("the session has ended".to_owned());
             };
-            let projection = projection(&session, &upstream);
+            let declared = session.link(&upstream).and_then(|link| link.declared());
+            let projection = projection(&session, declared.as_deref());
             let question = match self.view.question(projection, question) {
                 Ok(question) => question,
                 Err(why) => return Asked::CannotAsk(why),
@@ -133,9 +136,8 @@ impl Intake for SessionIntake {
     }
 }
 
-/// From what the session's link to an upstream speaks now to what its client speaks.
-fn projection(session: &Session, upstream: &Arc<str>) -> Projection {
-    let declared = session.link(upstream).and_then(|link| link.declared());
+/// From what an upstream speaks now to what the session's client speaks.
+fn projection(session: &Session, declared: Option<&Declared>) -> Projection {
     Projection::of(declared.map(|declared| declared.revision), session.revision)
 }
 

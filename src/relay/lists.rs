@@ -21,7 +21,7 @@ use crate::call::{Call, Reply};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
-use crate::protocol::{Message, Revision, json};
+use crate::protocol::{Message, Revision, extensions, json};
 use crate::session::Session;
 use crate::store::lists::{Digest, Form, Held, Made, digest_of};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
@@ -124,6 +124,7 @@ impl Relay {
         if call.message.param("cursor").is_some() {
             return Err(invalid("unknown cursor, list again from the start").into());
         }
+        self.check_anybody_provides(session, kind.method()).await?;
         let parts = self.collect(call, session, kind, Asks::Client).await;
         let form = Form {
             endpoint: Arc::clone(&call.endpoint.name),
@@ -355,6 +356,8 @@ impl Relay {
 
 fn declares(capabilities: &[u8], kind: ListKind) -> bool {
     let text = std::str::from_utf8(capabilities).unwrap_or("{}");
-    json::members(text)
-        .is_ok_and(|members| members.iter().any(|(name, _)| name == kind.capability()))
+    match kind {
+        ListKind::Skills => extensions::declares(text, extensions::SKILLS),
+        _ => json::member(text, kind.capability()).is_some(),
+    }
 }

@@ -9,6 +9,7 @@ mod bring_back;
 mod catalog;
 mod discover;
 mod effective;
+mod foreign;
 mod initialize;
 mod intake;
 mod kept;
@@ -22,6 +23,7 @@ mod nobody;
 mod notify;
 mod param_headers;
 mod project;
+mod provided;
 mod recheck;
 pub mod rewrite;
 mod route;
@@ -348,7 +350,7 @@ impl Relay {
             .then(|| Disturbs::new(session, &target.upstream));
         let revision = link.declared().map(|declared| declared.revision);
         let projection = Projection::of(revision, call.revision);
-        match target.view.link(call, projection) {
+        match target.view.link(call, projection, link.declared()) {
             None => link.call(request, call).await,
             Some(shown) => {
                 link.call(
@@ -393,9 +395,11 @@ fn audited_outcome(reply: &Result<Reply, Fault>) -> audit::Outcome {
     }
 }
 
-/// What binds a cursor to who got it, where and for what (SPEC C-40, A-30).
-fn cursor_context(call: &Call) -> Vec<u8> {
+/// What binds a cursor of an upstream to who got it, where and for what (SPEC C-40, A-30).
+fn cursor_context(call: &Call, upstream: &str) -> Vec<u8> {
     let mut context = endpoint_context(&call.endpoint);
+    context.extend_from_slice(upstream.as_bytes());
+    context.push(0);
     context.extend_from_slice(call.principal.binding().bytes());
     context.extend_from_slice(call.message.method().unwrap_or_default().as_bytes());
     context

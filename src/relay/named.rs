@@ -31,21 +31,26 @@ impl Relay {
             "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
                 ListKind::Resources
             }
+            "skills/get" => ListKind::Skills,
+            "resources/directory/read" => ListKind::Resources,
             "completion/complete" => return self.completion(call, session).await,
             _ => return Err(unknown_method(method)),
         };
-        let param = if kind == ListKind::Resources {
-            "uri"
-        } else {
-            "name"
+        let param = match kind {
+            ListKind::Tools | ListKind::Prompts => "name",
+            ListKind::Resources | ListKind::Templates | ListKind::Skills => "uri",
         };
         let given = message
             .param_str(param)
             .ok_or_else(|| invalid(format!("params.{param} must be a string")))?;
         let (upstream, original) = self.owner(call, session, kind, &given).await?;
-        let edited = message.edit().param(param, json::quote(&original)).finish();
+        self.check_provided(session, method, &upstream).await?;
+        let mut edit = message.edit().param(param, json::quote(&original));
+        if let Some(cursor) = self.cursor(call, &upstream)? {
+            edit = edit.param("cursor", cursor);
+        }
         Ok(Target {
-            request: Some(self.reparse(edited)?),
+            request: Some(self.reparse(edit.finish())?),
             page: None,
             view: self.view(&call.endpoint, &upstream),
             shown: Some(given.into_owned()),
@@ -86,7 +91,9 @@ impl Relay {
     ) -> Result<Owner, Fault> {
         let resolved = match kind {
             ListKind::Tools | ListKind::Prompts => self.prefixes.resolve_name(given),
-            ListKind::Resources | ListKind::Templates => self.prefixes.resolve_uri(given),
+            ListKind::Resources | ListKind::Templates | ListKind::Skills => {
+                self.prefixes.resolve_uri(given)
+            }
         };
         match resolved {
             Resolved::Exact { upstream, original }
@@ -106,7 +113,14 @@ impl Relay {
         kind: ListKind,
         given: &str,
     ) -> Result<Owner, Fault> {
-        let index = self.index(call, session, kind).await;
+        let mut index = self.index(call, session, kind).await;
+        // Skills need not be listed as resources, and texts name them as their own server does.
+        if kind == ListKind::Resources && index.find(given) == Found::Nobody {
+            let skills = self.index(call, session, ListKind::Skills).await;
+            if skills.find(given) != Found::Nobody {
+                index = skills;
+            }
+        }
         match index.find(given) {
             Found::One { upstream, original } => Ok((Arc::clone(upstream), original.to_owned())),
             Found::Several(candidates) => Err(invalid(format!(
@@ -129,6 +143,7 @@ fn nobody(kind: ListKind, given: &str) -> Fault {
             "there is no such resource here",
         )
         .with_data(format!("{{\"uri\":{}}}", json::quote(&given))),
+        ListKind::Skills => invalid(format!("there is no skill {given:?} here")),
         ListKind::Tools => invalid(format!("unknown tool {given:?}")),
         ListKind::Prompts => invalid(format!("unknown prompt {given:?}")),
     }

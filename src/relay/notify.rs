@@ -29,15 +29,7 @@ impl Relay {
                 }
             }
             Some("notifications/progress") | None => {}
-            Some(_) => {
-                let links = session.links();
-                join_all(
-                    links
-                        .iter()
-                        .map(|link| link.notify(message.bytes().clone())),
-                )
-                .await;
-            }
+            Some(_) => self.pass_on(session, message).await,
         }
     }
 

@@ -10,7 +10,7 @@ mod walk;
 use std::borrow::Cow;
 
 use crate::protocol::json::{self, JsonError, MAX_DEPTH, Scanner, Stop};
-use crate::protocol::methods::lookup;
+use crate::protocol::methods::{ListKind, lookup};
 
 use super::naming::{Prefix, clean};
 
@@ -36,6 +36,12 @@ pub fn result<'t>(
         ("tasks/get", _) => walk.in_member(scanner, "result", Walk::call_result),
         ("prompts/get", _) => walk.in_member(scanner, "messages", Walk::messages),
         ("resources/read", _) => walk.in_member(scanner, "contents", Walk::contents),
+        ("skills/get", _) => walk.in_member(scanner, "skill", |walk, s| {
+            walk.item(s, ListKind::Skills).map(drop)
+        }),
+        ("resources/directory/read", _) => walk.in_member(scanner, "resources", |walk, s| {
+            walk.items(s, ListKind::Resources)
+        }),
         (_, Some(kind)) => walk.in_member(scanner, kind.member(), |walk, s| walk.items(s, kind)),
         _ => Ok(scanner.value().map(drop)?),
     })

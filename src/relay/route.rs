@@ -110,17 +110,20 @@ impl Relay {
         let upstream = upstream.ok_or_else(|| invalid("this endpoint shows no upstream"))?;
         let named = match message.method() {
             Some("tools/call" | "prompts/get") => "name",
-            Some("resources/read" | "resources/subscribe" | "resources/unsubscribe") => "uri",
+            Some(
+                "resources/read"
+                | "resources/subscribe"
+                | "resources/unsubscribe"
+                | "skills/get"
+                | "resources/directory/read",
+            ) => "uri",
             _ => "",
         };
         let name = message.param_str(named).map(std::borrow::Cow::into_owned);
         if name.is_none() && !named.is_empty() {
             return Err(invalid(format!("params.{named} must be a string")));
         }
-        let cursor = match message.param("cursor") {
-            None => None,
-            Some(cursor) => Some(self.open_cursor(call, cursor)?),
-        };
+        let cursor = self.cursor(call, &upstream)?;
         let request = match &cursor {
             None => None,
             Some(cursor) => {
@@ -143,16 +146,21 @@ impl Relay {
         })
     }
 
-    /// The upstream's cursor inside ours, as JSON text. Spec: SPEC C-40.
-    fn open_cursor(&self, call: &Call, given: &str) -> Result<String, Fault> {
-        json::string(given)
-            .and_then(|text| {
-                self.parts
-                    .sealer
-                    .open(Purpose::Cursor, &cursor_context(call), &text)
-            })
+    /// The upstream's cursor inside ours, as JSON text, where the method pages. Spec: SPEC C-40.
+    pub(super) fn cursor(&self, call: &Call, upstream: &str) -> Result<Option<String>, Fault> {
+        let known = methods::lookup(call.message.method().unwrap_or_default());
+        if !known.is_some_and(methods::Method::is_paged) {
+            return Ok(None);
+        }
+        let Some(given) = call.message.param("cursor") else {
+            return Ok(None);
+        };
+        let context = cursor_context(call, upstream);
+        let opened = json::string(given)
+            .and_then(|text| self.parts.sealer.open(Purpose::Cursor, &context, &text))
             .and_then(|plain| String::from_utf8(plain).ok())
-            .ok_or_else(|| invalid("unknown cursor, list again from the start"))
+            .ok_or_else(|| invalid("unknown cursor, list again from the start"))?;
+        Ok(Some(opened))
     }
 
     pub(super) fn reparse(&self, bytes: Bytes) -> Result<Message, Fault> {

@@ -57,7 +57,7 @@ impl Relay {
             }
             let declared = link.declared();
             let projection = Projection::of(declared.as_ref().map(|d| d.revision), call.revision);
-            let shown = target.view.link(call, projection);
+            let shown = target.view.link(call, projection, declared.clone());
             let shown = shown.unwrap_or_else(|| Arc::clone(&call.link));
             match shown.ask(round(&visits)).await {
                 Asked::Answered(answers) if answers.iter().all(|(_, a)| is_accepted(a)) => {}

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::mapping;
 use super::naming::Prefix;
 use super::project::Projection;
+use super::{foreign, mapping};
 use crate::call::{
-    Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Question, Round,
+    Asked, Call, ClientCapabilities, Declared, DownstreamLink, Level, Notice, NoticeKind, Question,
+    Round,
 };
 
 /// How an upstream's names and URIs look on an endpoint (BRIDGING §4).
@@ -22,8 +23,21 @@ pub(super) enum View {
 }
 
 impl View {
-    /// A notification on its way to the client; nothing when it cannot be shown.
-    pub(super) fn notice(&self, projection: Projection, notice: Notice) -> Option<Notice> {
+    /// A notification on its way to a client that declares `client`, from an upstream that
+    /// declared `declared`; nothing when it cannot be shown.
+    pub(super) fn notice(
+        &self,
+        projection: Projection,
+        notice: Notice,
+        client: &ClientCapabilities,
+        declared: Option<&Declared>,
+    ) -> Option<Notice> {
+        let shared = || declared.is_some_and(|declared| foreign::is_shared(client, declared));
+        if notice.kind == NoticeKind::Other
+            && !foreign::may_notify(self, projection, &notice, shared)
+        {
+            return None;
+        }
         let notice = projection.notice(notice)?;
         match self {
             Self::Pure => Some(notice),
@@ -49,11 +63,13 @@ impl View {
         })
     }
 
-    /// The call's link as this upstream may use it; nothing when it is the link itself.
+    /// The call's link as this upstream, which declared `declared`, may use it; nothing when it is
+    /// the link itself.
     pub(super) fn link(
         &self,
         call: &Call,
         projection: Projection,
+        declared: Option<Arc<Declared>>,
     ) -> Option<Arc<dyn DownstreamLink>> {
         if matches!(self, Self::Pure) && projection.is_identity() {
             return None;
@@ -62,6 +78,7 @@ impl View {
             inner: Arc::clone(&call.link),
             view: self.clone(),
             projection,
+            declared,
         }))
     }
 }
@@ -72,6 +89,7 @@ struct ShownLink {
     inner: Arc<dyn DownstreamLink>,
     view: View,
     projection: Projection,
+    declared: Option<Arc<Declared>>,
 }
 
 impl DownstreamLink for ShownLink {
@@ -91,7 +109,8 @@ impl DownstreamLink for ShownLink {
         {
             return;
         }
-        if let Some(notice) = self.view.notice(self.projection, notice) {
+        let (client, declared) = (self.inner.capabilities(), self.declared.as_deref());
+        if let Some(notice) = self.view.notice(self.projection, notice, client, declared) {
             self.inner.notify(notice);
         }
     }

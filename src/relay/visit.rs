@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::initialize::refused;
 use super::route::{Route, unknown_method};
-use super::{Failure, Relay, effective};
+use super::{Failure, Relay, effective, foreign};
 use crate::call::{Call, ClientCapabilities, Declared, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
@@ -33,7 +33,7 @@ impl Relay {
             principal: Arc::clone(principal),
             endpoint: Arc::clone(endpoint),
             revision: Revision::V2026_07_28,
-            capabilities: effective::capabilities(capabilities, Revision::V2026_07_28),
+            capabilities: self.effective(capabilities, endpoint),
             client_info: OWN_INFO,
         };
         self.parts.sessions.visit(new).map_err(refused)
@@ -46,10 +46,10 @@ impl Relay {
         Some(settings.ask_timeout)
     }
 
-    /// What a client that declares `declared` can be asked through us.
+    /// What a modern client that declares `declared` can be asked through an endpoint.
     #[must_use]
-    pub fn effective(&self, declared: &str) -> ClientCapabilities {
-        effective::capabilities(declared, Revision::V2026_07_28)
+    pub fn effective(&self, declared: &str, endpoint: &Endpoint) -> ClientCapabilities {
+        effective::capabilities(declared, Revision::V2026_07_28, self.is_pure(endpoint))
     }
 
     /// Decides about a request as [`Relay::handle`] does, without sending it: for one that goes on
@@ -96,38 +96,48 @@ impl Relay {
         }
     }
 
-    /// A modern client is told of no method whose capability its endpoint does not advertise. What
-    /// cannot be found out is for the upstream itself to say.
+    /// A modern client is told of no method whose capability its pure endpoint does not advertise,
+    /// and of none that no revision knows unless an extension in common may define it. What cannot
+    /// be found out is for the upstream itself to say. Spec: SPEC N-01; BRIDGING §2.2.
     pub(super) async fn check_advertised(
         &self,
         session: &Arc<Session>,
         method: &str,
     ) -> Result<(), Fault> {
-        let capability = match methods::lookup(method).map(|known| known.needs) {
-            Some(Needs::Tools) => "tools",
-            Some(Needs::Prompts) => "prompts",
-            Some(Needs::Resources | Needs::Subscribe) => "resources",
-            Some(Needs::Completions) => "completions",
-            Some(Needs::Tasks) => "tasks",
-            _ => return Ok(()),
-        };
+        let needs = methods::lookup(method).map(|known| known.needs);
+        if matches!(needs, Some(Needs::Nothing | Needs::Logging)) {
+            return Ok(());
+        }
         let Some(upstream) = session.endpoint.upstreams.first() else {
             return Ok(());
         };
         let declared = self.learn(session, upstream, None).await?;
-        let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-        let has = match capability {
-            "tasks" => {
-                declared.revision.era() == Era::Modern
-                    && extensions::declares(text, extensions::TASKS)
-            }
-            name => json::members(text)
-                .is_ok_and(|members| members.iter().any(|(known, _)| known == name)),
+        let has = match needs {
+            Some(needs) => provides(&declared, needs),
+            None => foreign::is_shared(&session.capabilities, &declared),
         };
         if has {
             Ok(())
         } else {
             Err(unknown_method(method))
         }
+    }
+}
+
+/// Whether an upstream declared what a method needs, for a client of the modern era.
+pub(super) fn provides(declared: &Declared, needs: Needs) -> bool {
+    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    let has = |name| json::member(text, name).is_some();
+    match needs {
+        Needs::Nothing | Needs::Logging => true,
+        Needs::Tools => has("tools"),
+        Needs::Prompts => has("prompts"),
+        Needs::Resources | Needs::Subscribe => has("resources"),
+        Needs::Completions => has("completions"),
+        Needs::Tasks => {
+            declared.revision.era() == Era::Modern && extensions::declares(text, extensions::TASKS)
+        }
+        Needs::Skills => extensions::declares(text, extensions::SKILLS),
+        Needs::DirectoryRead => extensions::reads_directories(text),
     }
 }

@@ -156,6 +156,8 @@ table! {
             "Requests refused for their token.";
         policy_denied = POLICY_DENIED "{call}" by attribute::REASON,
             "Calls refused by a rule.";
+        notices_unknown = NOTICES_UNKNOWN "{notice}" by attribute::REASON,
+            "Notifications that no revision knows, dropped because no extension that both sides declare covers them.";
         upstream_opened = UPSTREAM_OPENED "{session}" by attribute::UPSTREAM,
             "Sessions opened with an upstream.";
         upstream_failed = UPSTREAM_FAILED "{session}" by attribute::UPSTREAM,

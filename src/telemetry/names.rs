@@ -41,6 +41,9 @@ pub mod metric {
     pub const NOTICES_COALESCED: &str = "drawbridge.notices.coalesced";
     /// Notifications dropped because the client did not keep up.
     pub const NOTICES_DROPPED: &str = "drawbridge.notices.dropped";
+    /// Notifications that no revision knows, dropped because no extension that both sides declare
+    /// covers them.
+    pub const NOTICES_UNKNOWN: &str = "drawbridge.notices.unknown";
     /// Calls that outlived the exchange they were asked on.
     pub const CALLS_DETACHED: &str = "drawbridge.calls.detached";
     /// Calls ended with their exchange because too many were detached.
@@ -227,7 +230,7 @@ pub mod method {
     }
 
     /// The most frequent first.
-    const KNOWN: [&str; 32] = [
+    const KNOWN: [&str; 35] = [
         "tools/call",
         "tools/list",
         "initialize",
@@ -249,6 +252,9 @@ pub mod method {
         "tasks/list",
         "tasks/cancel",
         "tasks/update",
+        "skills/list",
+        "skills/get",
+        "resources/directory/read",
         "elicitation/create",
         "sampling/createMessage",
         "roots/list",

@@ -31,8 +31,8 @@ use super::carrier::{Carrier, Settings, Started};
 use super::error::LinkError;
 use super::http::wire::HttpWire;
 use super::lock;
-use crate::call::{Call, Declared, Reply};
-use crate::protocol::{Message, json};
+use crate::call::{Call, ClientCapabilities, Declared, Reply};
+use crate::protocol::{Message, extensions, json};
 use crate::telemetry::metrics::LABELED;
 
 /// A link of the modern era.
@@ -227,6 +227,15 @@ impl ModernLink {
         if let Wire::Pipe(pipe) = &self.wire {
             pipe.close().await;
         }
+    }
+
+    /// Whether it declares an extension that we do not understand, and the client does too.
+    fn shares_extension(&self, client: &ClientCapabilities) -> bool {
+        let Some(declared) = self.declared() else {
+            return false;
+        };
+        let text = |bytes| std::str::from_utf8(bytes).unwrap_or("{}");
+        extensions::share_foreign(text(client.raw()), text(&declared.capabilities))
     }
 
     fn next_id(&self) -> u64 {

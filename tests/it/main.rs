@@ -23,6 +23,7 @@ mod clients;
 mod conformance;
 mod discovery;
 mod drain;
+mod extensions;
 mod harness;
 mod health;
 mod http_upstream;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::errands;
+use crate::extension;
 use crate::options::Options;
 use crate::tools;
 
@@ -69,6 +70,7 @@ impl Catalog {
         if options.tasks {
             tools.extend(errands::legacy_tools());
         }
+        tools.extend(extension::tools(options));
         let entries = [tools, prompts(), resources(), templates()]
             .map(|entries| entries.iter().map(Value::to_string).collect::<Vec<_>>());
         let lists = [List::Tools, List::Prompts, List::Resources, List::Templates];

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 
 use crate::catalog::{List, resource_text};
 use crate::errands;
+use crate::extension;
+use crate::options::Options;
 use crate::outlet::Outlet;
 use crate::rpc::{CallParams, Message, Outcome, text_result};
 use crate::session::Session;
@@ -106,7 +108,8 @@ pub(crate) fn receive(
                 }
                 page(world, session, list, cursor.as_deref())
             }
-            None => unknown(world, method),
+            None => extension::answer(&world.options, method, &value(message.params))
+                .unwrap_or_else(|| unknown(world, method)),
         },
     };
     outcome
@@ -240,14 +243,7 @@ fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {
         revision.clone_into(&mut inner.revision);
         inner.client = params.clone();
     });
-    let changes = !world.options.no_listchanged;
-    let mut capabilities = json!({
-        "tools": {"listChanged": changes},
-        "prompts": {"listChanged": changes},
-        "resources": {"listChanged": changes, "subscribe": true},
-        "logging": {},
-        "completions": {},
-    });
+    let mut capabilities = capabilities(&world.options);
     if world.options.tasks
         && let Some(capabilities) = capabilities.as_object_mut()
     {
@@ -263,6 +259,23 @@ fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {
         })
         .to_string(),
     )
+}
+
+/// What is declared, in either era.
+pub(crate) fn capabilities(options: &Options) -> Value {
+    let changes = !options.no_listchanged;
+    let mut all = json!({
+        "tools": {"listChanged": changes},
+        "prompts": {"listChanged": changes},
+        "resources": {"listChanged": changes, "subscribe": true},
+        "logging": {},
+        "completions": {},
+    });
+    let extensions = extension::declared(options);
+    if let (Some(all), true) = (all.as_object_mut(), extensions.is_object()) {
+        all.insert("extensions".to_owned(), extensions);
+    }
+    all
 }
 
 fn setting(session: &Session, method: &str, params: &Value) -> Outcome {
@@ -315,9 +328,11 @@ pub(crate) fn read(params: &Value) -> Outcome {
         .get("uri")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    match resource_text(uri) {
-        Some(text) => Outcome::Result(
-            json!({"contents": [{"uri": uri, "mimeType": "text/plain", "text": text}]}).to_string(),
+    let text = resource_text(uri).map(|text| ("text/plain", text));
+    let file = extension::file(uri).map(|(kind, text)| (kind, text.to_owned()));
+    match text.or(file) {
+        Some((kind, text)) => Outcome::Result(
+            json!({"contents": [{"uri": uri, "mimeType": kind, "text": text}]}).to_string(),
         ),
         None => Outcome::Error(-32002, format!("resource not found: {uri}")),
     }

@@ -23,6 +23,7 @@ pub(crate) use quick::echo;
 
 use crate::catalog::List;
 use crate::errands::EXTENSION;
+use crate::extension;
 use crate::methods;
 use crate::options::{Era, Options};
 use crate::outlet::Outlet;
@@ -216,7 +217,8 @@ async fn answer(
         "subscriptions/listen" => return listen::serve(world, &id, params, outlet).await,
         method => match List::of(method) {
             Some(list) => self::list(world, list, params),
-            None => Outcome::Error(-32601, format!("Method not found: {method}")),
+            None => extension::answer(&world.options, method, params)
+                .unwrap_or_else(|| Outcome::Error(-32601, format!("Method not found: {method}"))),
         },
     };
     Some(match outcome {
@@ -292,16 +294,9 @@ fn discover(world: &World) -> Value {
         Era::Dual => json!([REVISION, "2025-11-25", "2025-06-18"]),
         _ => json!([REVISION]),
     };
-    let changes = !world.options.no_listchanged;
     json!({
         "supportedVersions": versions,
-        "capabilities": {
-            "tools": {"listChanged": changes},
-            "prompts": {"listChanged": changes},
-            "resources": {"listChanged": changes, "subscribe": true},
-            "logging": {},
-            "completions": {},
-        },
+        "capabilities": methods::capabilities(&world.options),
         "instructions": "Call the tools to make this server misbehave.",
         "ttlMs": 60_000,
         "cacheScope": "public",

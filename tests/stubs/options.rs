@@ -75,6 +75,9 @@ pub(crate) struct Options {
     /// Neither note nor acknowledge a `subscriptions/listen` before `admit_listens` is called.
     #[arg(long, global = true)]
     pub(crate) hold_listens: bool,
+    /// Declare these extensions, and show them.
+    #[arg(long, global = true, value_name = "JSON")]
+    pub(crate) extensions: Option<String>,
     /// Go on after SIGTERM.
     #[arg(long, global = true)]
     pub(crate) ignore_sigterm: bool,

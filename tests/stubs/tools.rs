@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::errands;
+use crate::extension;
 use crate::outlet::Outlet;
 use crate::rpc::Outcome;
 use crate::session::Session;
@@ -218,7 +219,7 @@ impl Call {
         Duration::from_millis(self.number(name).unwrap_or_default())
     }
 
-    fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.arguments.get(name)?.as_str()
     }
 }
@@ -248,6 +249,7 @@ async fn dispatch(call: &Call) -> Outcome {
         "tasks/result" => errands::result(call).await,
         "never" | "answer_twice" | "foreign_id" | "garbage" | "split_lines" | "long_line"
         | "stall" | "forget_session" | "break_stream" => fault::run(call).await,
+        "dashboard" | "vendor_notice" | "vendor_result" => extension::run(call),
         name => Outcome::Error(-32602, format!("Unknown tool: {name}")),
     }
 }

@@ -13,6 +13,7 @@
 mod catalog;
 mod duplex;
 mod errands;
+mod extension;
 mod http;
 mod methods;
 mod modern;

@@ -148,11 +148,12 @@ impl ModernLink {
                     },
                 })
             }
+            // Of an extension that client and upstream share.
+            NoticeKind::Other => Some(notice),
             // They belong to subscriptions, or to nothing that this revision knows.
             NoticeKind::ListChanged { .. }
             | NoticeKind::ResourceUpdated { .. }
-            | NoticeKind::ElicitationComplete
-            | NoticeKind::Other => None,
+            | NoticeKind::ElicitationComplete => None,
         }
     }
 

@@ -61,7 +61,10 @@ impl Front {
         match message.kind() {
             Kind::Request => {}
             // None is defined for this way, and whose call would one cancel? Spec: SPEC M-22.
-            Kind::Notification => return reply::empty(StatusCode::ACCEPTED),
+            Kind::Notification => {
+                self.relay.modern_notification(&message);
+                return reply::empty(StatusCode::ACCEPTED);
+            }
             Kind::Response => {
                 record.outcome(error_type::BAD_REQUEST);
                 return Refusal::not_a_request().response(message.id());
@@ -143,7 +146,8 @@ impl Front {
         let id = asked.id();
         let session = Arc::clone(&link.desk.session);
         let wants = Wants::new(
-            self.relay.effective(&asked.envelope.capabilities),
+            self.relay
+                .effective(&asked.envelope.capabilities, &asked.endpoint),
             &asked.envelope,
         );
         let call = Call {

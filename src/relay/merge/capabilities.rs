@@ -1,19 +1,21 @@
 //! What a merged server can do.
 
-use crate::protocol::{Era, Revision, extensions, json};
+use crate::protocol::extensions::{self, UNDERSTOOD};
+use crate::protocol::{Era, Revision, json};
 
-/// Extensions that pass through a gateway; the declaration of the first upstream stands for all.
-/// Spec: BRIDGING §5.1, SPEC L-09, N-01.
-const EXTENSIONS: [&str; 2] = ["io.modelcontextprotocol/ui", extensions::TASKS];
+/// Skills whose directories can be read.
+const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;
 
 /// Capabilities of several upstreams as those of one, for `initialize`: JSON text of an object.
 ///
 /// Tools, prompts and resources are always there and always announce changes, because legacy
-/// capabilities cannot change later and upstreams can (DESIGN §4). What is no object counts as `{}`.
+/// capabilities cannot change later and upstreams can (DESIGN §4). Of the extensions those are there
+/// that we understand, under the settings of the first upstream; directories of skills can be read
+/// where any upstream lets them. What is no object counts as `{}`. Spec: BRIDGING §5.1, SPEC N-01.
 #[must_use]
 pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revision) -> String {
     let (mut subscribe, mut completions, mut logging) = (false, false, false);
-    let mut extensions: [Option<&str>; EXTENSIONS.len()] = [None; EXTENSIONS.len()];
+    let mut declared: [Option<&str>; UNDERSTOOD.len()] = [None; UNDERSTOOD.len()];
     for (name, value) in upstreams.into_iter().flat_map(objects) {
         match &*name {
             "completions" => completions = true,
@@ -23,13 +25,16 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
             }
             "extensions" => {
                 for (name, settings) in objects(value) {
-                    let known = EXTENSIONS
-                        .iter()
-                        .zip(&mut extensions)
-                        .find(|(n, _)| **n == name);
-                    if let Some((_, place)) = known {
-                        place.get_or_insert(settings);
+                    let mut known = UNDERSTOOD.iter().zip(&mut declared);
+                    let Some((id, place)) = known.find(|(id, _)| **id == name) else {
+                        continue;
+                    };
+                    let reads = *id == extensions::SKILLS
+                        && json::member(settings, "directoryRead") == Some("true");
+                    if reads {
+                        *place = Some(READS_DIRECTORIES);
                     }
+                    place.get_or_insert(settings);
                 }
             }
             _ => {}
@@ -49,17 +54,13 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
     if logging {
         out.push_str(r#","logging":{}"#);
     }
-    let declared = EXTENSIONS
-        .iter()
-        .zip(extensions)
-        .filter_map(|(name, s)| Some((name, s?)));
-    for (index, (name, settings)) in declared.enumerate() {
-        out.push_str(if index == 0 { ",\"extensions\":{" } else { "," });
-        out.push_str(&json::quote(name));
-        out.push(':');
-        out.push_str(settings);
-    }
-    if extensions.iter().any(Option::is_some) {
+    let declared = UNDERSTOOD.iter().zip(declared);
+    let declared: Vec<String> = declared
+        .filter_map(|(id, settings)| Some(format!("{}:{}", json::quote(id), settings?)))
+        .collect();
+    if !declared.is_empty() {
+        out.push_str(",\"extensions\":{");
+        out.push_str(&declared.join(","));
         out.push('}');
     }
     out.push('}');
@@ -68,7 +69,8 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
 
 /// The capabilities of an upstream of revision `from` without what `revision` does not know: JSON
 /// text of an object, the rest as it came. Tasks are carried where both are modern, as the
-/// extension that they are there. Spec: SPEC L-02, K-15; BRIDGING §3.8.
+/// extension that they are there; they mean nothing in the legacy era. Spec: SPEC L-02, K-15, M-52;
+/// BRIDGING §3.8.
 #[must_use]
 pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
     let carries_tasks = from.era() == Era::Modern && revision.era() == Era::Modern;
@@ -79,26 +81,14 @@ pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> Stri
     });
     let members: Vec<String> = kept
         .map(|(name, value)| match &*name {
-            "extensions" if !carries_tasks => format!("\"extensions\":{}", without_tasks(value)),
+            "extensions" if !carries_tasks => {
+                let kept = extensions::filtered(value, |id| id != extensions::TASKS);
+                format!("\"extensions\":{kept}")
+            }
             name => format!("{}:{value}", json::quote(name)),
         })
         .collect();
     format!("{{{}}}", members.join(","))
-}
-
-/// The extensions of a client or a server but tasks, which mean nothing in the legacy era (SPEC
-/// K-15, M-52).
-#[must_use]
-pub fn without_tasks(declared: &str) -> String {
-    let Ok(members) = json::members(declared) else {
-        return declared.to_owned();
-    };
-    let kept: Vec<String> = members
-        .iter()
-        .filter(|(name, _)| name != extensions::TASKS)
-        .map(|(name, value)| format!("{}:{value}", json::quote(name)))
-        .collect();
-    format!("{{{}}}", kept.join(","))
 }
 
 /// Members of an object; none of anything else.
@@ -157,6 +147,21 @@ mod tests {
             text.ends_with(r#","extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["a"]}}}"#)
         );
         serde_json::from_str::<serde_json::Value>(&text).unwrap();
+    }
+
+    // SPEC N-04.
+    #[test]
+    fn directories_can_be_read_where_any_upstream_lets_them() {
+        let skills = |settings: &str| {
+            format!(r#"{{"extensions":{{"io.modelcontextprotocol/skills":{settings}}}}}"#)
+        };
+        let (plain, reads) = (skills("{}"), skills(r#"{"directoryRead":true}"#));
+        for upstreams in [[&plain, &reads], [&reads, &plain]] {
+            let text = merged(upstreams.map(String::as_str), MODERN);
+            let end = r#"{"io.modelcontextprotocol/skills":{"directoryRead":true}}}"#;
+            assert!(text.ends_with(end), "{text}");
+        }
+        assert!(merged([plain.as_str()], MODERN).ends_with("skills\":{}}}"));
     }
 
     #[test]

@@ -166,7 +166,11 @@ impl ListMerger {
     fn is_first(&mut self, prefix: &Prefix, original: &str) -> bool {
         // A URL that clients fetch themselves is shown bare: the first upstream owns it.
         let owner = match self.kind {
-            ListKind::Resources | ListKind::Templates if prefix.uri(original) == original => "",
+            ListKind::Resources | ListKind::Templates | ListKind::Skills
+                if prefix.uri(original) == original =>
+            {
+                ""
+            }
             _ => prefix.upstream(),
         };
         if !self.names.insert(self.hasher.hash_one((owner, original))) {

@@ -81,7 +81,7 @@ impl Index {
         };
         let shown = match kind {
             ListKind::Tools | ListKind::Prompts => prefix.name(original).into(),
-            ListKind::Resources | ListKind::Templates => prefix.uri(original),
+            ListKind::Resources | ListKind::Templates | ListKind::Skills => prefix.uri(original),
         };
         // The first owner keeps what it was listed under.
         self.shown

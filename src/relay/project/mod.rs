@@ -15,7 +15,7 @@ mod tool;
 
 pub(super) use error::{Asked, Turned, covers, from_upstream as error};
 pub(super) use request::request;
-pub(super) use result::{Hints, Origin, Scope, Unusable, tool_error, wraps};
+pub(super) use result::{Hints, Origin, Scope, Unusable, is_of_unknown_kind, tool_error, wraps};
 
 use std::borrow::Cow;
 
@@ -50,6 +50,11 @@ impl Projection {
     /// Whether nothing is ever changed on the way, but for what a modern result must have.
     pub(super) fn is_identity(self) -> bool {
         self.from == self.to
+    }
+
+    /// Whether both sides are of the legacy era.
+    pub(super) fn is_legacy(self) -> bool {
+        self.from.era() == Era::Legacy && self.to.era() == Era::Legacy
     }
 
     /// Whether a legacy upstream answers a modern client.

@@ -116,6 +116,8 @@ pub(in crate::relay) struct Origin<'a> {
     pub(in crate::relay) hints: Hints,
     /// Whether the called tool's output schema is shown wrapped.
     pub(in crate::relay) wraps: bool,
+    /// Whether both sides declare an extension that may define further kinds of results.
+    pub(in crate::relay) extended: bool,
 }
 
 /// Why a result cannot be shown.
@@ -172,6 +174,7 @@ impl Projection {
         if self.from.era() == Era::Modern
             && let Some(kind) = kind
             && !KINDS.contains(&kind)
+            && !(origin.extended && self.to.era() == Era::Modern)
         {
             return Err(Unusable::Kind(kind.chars().take(40).collect()));
         }
@@ -326,6 +329,12 @@ impl Projection {
         }
         (out, timed)
     }
+}
+
+/// Whether a result is of a kind that the core and the extensions which we understand do not have.
+pub(in crate::relay) fn is_of_unknown_kind(message: &Message) -> bool {
+    let kind = message.result_member("resultType");
+    kind.is_some_and(|kind| !KINDS.contains(&kind))
 }
 
 const COMPLETE: &str = "\"complete\"";

@@ -25,6 +25,7 @@ fn origin(method: &str) -> Origin<'_> {
             scope: Scope::Private,
         },
         wraps: false,
+        extended: false,
     }
 }
 

@@ -50,6 +50,21 @@ fn mapped(method: &str, text: &str) -> String {
     r#"{"contents":[{"uri":"a:1","text":"a:1"},{"blob":"","uri":"http://h"}]}"#,
     r#"{"contents":[{"uri":"up+a:1","text":"a:1"},{"blob":"","uri":"http://h"}]}"#
 )]
+#[case(
+    "skills/list",
+    r#"{"skills":[{"frontmatter":{"name":"s","uri":"skill://s/f"},"resources":[{"digest":"sha256:0","uri":"skill://a/s/SKILL.md","size":1},{"uri":"github://o/s/x"}],"uri":"skill://a/s/SKILL.md"},{"uri":"github://o/s/SKILL.md","resources":"dynamic"}]}"#,
+    r#"{"skills":[{"frontmatter":{"name":"s","uri":"skill://s/f"},"resources":[{"digest":"sha256:0","uri":"skill://up/a/s/SKILL.md","size":1},{"uri":"up+github://o/s/x"}],"uri":"skill://up/a/s/SKILL.md"},{"uri":"up+github://o/s/SKILL.md","resources":"dynamic"}]}"#
+)]
+#[case(
+    "skills/get",
+    r#"{"skill":{"uri":"skill://s/SKILL.md","resources":[{"uri":"skill://s/SKILL.md"}]},"ttlMs":1}"#,
+    r#"{"skill":{"uri":"skill://up/s/SKILL.md","resources":[{"uri":"skill://up/s/SKILL.md"}]},"ttlMs":1}"#
+)]
+#[case(
+    "resources/directory/read",
+    r#"{"resources":[{"uri":"skill://s/d","name":"d","mimeType":"inode/directory"}]}"#,
+    r#"{"resources":[{"uri":"skill://up/s/d","name":"d","mimeType":"inode/directory"}]}"#
+)]
 fn occurrences_are_mapped_and_nothing_else(
     #[case] method: &str,
     #[case] before: &str,

@@ -198,7 +198,7 @@ impl<'t> Walk<'t> {
         uri.map_or(Ok(()), |raw| self.uri(raw))
     }
 
-    /// What `resources/read` gives.
+    /// What `resources/read` gives, or the files of a skill.
     pub(super) fn contents(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
         array(scanner, |scanner| self.in_string(scanner, "uri", Self::uri))
     }
@@ -208,7 +208,8 @@ impl<'t> Walk<'t> {
         array(scanner, |scanner| self.item(scanner, kind).map(drop))
     }
 
-    /// One item of a list; what names it, if anything does.
+    /// One item of a list; what names it, if anything does. Of a skill only URIs change: its
+    /// frontmatter and digests are what hosts verify (SPEC N-05).
     pub(in crate::relay) fn item(
         &mut self,
         scanner: &mut Scanner<'t>,
@@ -218,6 +219,8 @@ impl<'t> Walk<'t> {
         object(scanner, |scanner, name| {
             if name == kind.item_key() {
                 key = scanner.string_value()?;
+            } else if name == "resources" && kind == ListKind::Skills {
+                self.contents(scanner)?;
             } else if name == "_meta" {
                 self.meta(scanner)?;
             } else if name == "title" || name == "name" {
@@ -231,7 +234,9 @@ impl<'t> Walk<'t> {
         match (key, kind) {
             (None, _) => {}
             (Some(raw), ListKind::Tools | ListKind::Prompts) => self.name(raw)?,
-            (Some(raw), ListKind::Resources | ListKind::Templates) => self.uri(raw)?,
+            (Some(raw), ListKind::Resources | ListKind::Templates | ListKind::Skills) => {
+                self.uri(raw)?;
+            }
         }
         Ok(key)
     }

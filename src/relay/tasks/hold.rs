@@ -121,9 +121,11 @@ impl Relay {
         let upstream = &target.upstream;
         let declared = link.declared();
         let revision = declared.as_ref().map(|declared| declared.revision);
-        let shown = target
-            .view
-            .link(call, Projection::of(revision, call.revision));
+        let shown = target.view.link(
+            call,
+            Projection::of(revision, call.revision),
+            link.declared(),
+        );
         let shown = Call {
             link: shown.unwrap_or_else(|| Arc::clone(&call.link)),
             resumption: None,

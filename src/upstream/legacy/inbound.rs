@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::related::{self, Related};
 use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
-use crate::protocol::{Kind, Message, RequestId, json};
+use crate::protocol::{Era, Kind, Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::activity::Activity;
 use crate::upstream::carrier::Unattributed;
@@ -64,6 +64,10 @@ impl Connection {
         let own = match &kind {
             // A log message belongs to its call; on a pipe that carries all, to the newest one.
             NoticeKind::Log => origin.cloned().or_else(|| self.newest()),
+            // A modern client has no stream but those of its calls.
+            NoticeKind::Other if self.settings.client == Era::Modern => {
+                origin.cloned().or_else(|| self.newest())
+            }
             NoticeKind::Other => origin.cloned(),
             _ => None,
         };

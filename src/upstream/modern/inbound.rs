@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::call::{Level, Notice, NoticeKind};
-use crate::protocol::{Message, json, meta};
+use crate::protocol::{Message, json, meta, methods};
 use crate::telemetry::metrics::LABELED;
 
 impl ModernLink {
@@ -47,17 +47,26 @@ impl ModernLink {
                         sink.take(method, kind, message);
                     }
                 }
-                (None, NoticeKind::Other) => {
-                    if let Some(For::Call { link, .. }) = flight.map(|flight| &flight.whose) {
-                        link.notify(Notice {
-                            kind: NoticeKind::Other,
-                            bytes: message.bytes().clone(),
-                        });
-                    }
-                }
+                (None, NoticeKind::Other) => self.on_unknown(method, message, flight),
                 (None, _) => self.suspect("it announced a change to nobody who had asked"),
             },
         }
+    }
+
+    /// Passed where an extension that both sides declare may define it. Spec: SPEC N-01.
+    fn on_unknown(&self, method: &str, message: &Message, flight: Option<&Arc<Flight>>) {
+        if let Some(For::Call { link, .. }) = flight.map(|flight| &flight.whose)
+            && methods::lookup(method).is_none()
+            && self.shares_extension(link.capabilities())
+        {
+            return link.notify(Notice {
+                kind: NoticeKind::Other,
+                bytes: message.bytes().clone(),
+            });
+        }
+        LABELED.notices_unknown.add("upstream", 1);
+        let method: String = method.chars().take(64).collect();
+        tracing::debug!(upstream = %self.settings.name, %method, "dropped a notification");
     }
 
     /// The listen that a notice belongs to. Spec: SPEC M-72, D-11.

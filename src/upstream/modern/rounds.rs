@@ -51,7 +51,8 @@ impl ModernLink {
         let mut visits = Visits::default();
         for _ in 0..=MAX_ROUNDS {
             let reply = self.send(trip, &inputs).await?;
-            match kind(&reply, trip)? {
+            let extended = || self.shares_extension(trip.call.link.capabilities());
+            match kind(&reply, trip, extended)? {
                 Kind::Complete => return self.completed(trip, reply),
                 Kind::InputRequired => {}
             }
@@ -162,7 +163,11 @@ impl ModernLink {
 }
 
 /// What a reply is. Spec: SPEC M-40: absent means complete, unknown is invalid.
-fn kind(reply: &Message, trip: &Trip<'_>) -> Result<Kind, LinkError> {
+fn kind(
+    reply: &Message,
+    trip: &Trip<'_>,
+    extended: impl FnOnce() -> bool,
+) -> Result<Kind, LinkError> {
     match reply.result_member("resultType") {
         None | Some("\"complete\"") => Ok(Kind::Complete),
         Some("\"input_required\"") => Ok(Kind::InputRequired),
@@ -170,6 +175,8 @@ fn kind(reply: &Message, trip: &Trip<'_>) -> Result<Kind, LinkError> {
         Some("\"task\"") if matches!(trip.method(), "tools/call" | "tasks/get") => {
             Ok(Kind::Complete)
         }
+        // An extension may have more (MCP 2026-07-28, basic, "ResultType").
+        Some(_) if extended() => Ok(Kind::Complete),
         Some(other) => {
             let other: String = other.chars().take(64).collect();
             Err(LinkError::Invalid(format!("unknown resultType {other}")))
