@@ -27,6 +27,8 @@ pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 pub const RESERVED: &str = "io.modelcontextprotocol/";
 /// Ours: the gateway that a modern request came through, an `Implementation`.
 pub const GATEWAY: &str = "dev.drawbridge/gateway";
+/// Ours: the upstream that a result of a merged endpoint comes from, an `Implementation`.
+pub const UPSTREAM: &str = "dev.drawbridge/upstream";
 /// 2025-11-25: the task that a message belongs to.
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 /// Modern: the subscription that a notice belongs to.

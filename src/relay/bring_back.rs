@@ -50,12 +50,13 @@ impl Source {
 
     /// What a client learns of where a result comes from.
     pub(super) fn origin<'a>(&'a self, call: &'a Call) -> Origin<'a> {
-        let declared = self.declared.as_ref().filter(|_| !self.is_merged);
+        let declared = self.declared.as_ref();
         let own = declared.and_then(|declared| std::str::from_utf8(&declared.server_info).ok());
         Origin {
             method: call.message.method().unwrap_or_default(),
-            server: own.unwrap_or(merge::OURSELVES),
+            server: own.filter(|_| !self.is_merged).unwrap_or(merge::OURSELVES),
             is_merged: self.is_merged,
+            upstream: own,
             hints: self.hints,
             wraps: self.wraps,
             extended: false,
@@ -69,6 +70,7 @@ pub(super) fn merged_origin(call: &Call, hints: Hints) -> Origin<'_> {
         method: call.message.method().unwrap_or_default(),
         server: merge::OURSELVES,
         is_merged: true,
+        upstream: None,
         hints,
         wraps: false,
         extended: false,

@@ -6,6 +6,7 @@
 
 mod content;
 mod error;
+mod hints;
 mod object;
 mod question;
 mod request;
@@ -14,8 +15,9 @@ mod schema;
 mod tool;
 
 pub(super) use error::{Asked, Turned, covers, from_upstream as error};
+pub(super) use hints::{Hints, Scope};
 pub(super) use request::request;
-pub(super) use result::{Hints, Origin, Scope, Unusable, is_of_unknown_kind, tool_error, wraps};
+pub(super) use result::{Origin, Unusable, is_of_unknown_kind, tool_error, wraps};
 
 use std::borrow::Cow;
 

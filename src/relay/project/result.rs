@@ -1,8 +1,8 @@
 //! Results toward the client. Spec: BRIDGING §3.9; SPEC M-40, M-41, M-80, C-92.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
+use super::hints::Hints;
 use super::object::{Fate, object, push_member};
 use super::{Projection, content, schema};
 use crate::protocol::json::member;
@@ -14,6 +14,8 @@ use crate::protocol::{Era, Message, meta};
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 /// What only modern results have in their `_meta`.
 const RESERVED: [&str; 2] = [SERVER_INFO, meta::SUBSCRIPTION_ID];
+/// Bytes of an upstream's description of itself that are shown in every result.
+const MAX_UPSTREAM: usize = 4096;
 /// Answers that say how long they may be kept, besides lists (SPEC M-80).
 const CACHEABLE: [&str; 4] = [
     "resources/read",
@@ -21,87 +23,6 @@ const CACHEABLE: [&str; 4] = [
     "skills/list",
     "skills/get",
 ];
-
-/// Who may share an answer that is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::relay) enum Scope {
-    /// Everybody.
-    Public,
-    /// One authorization context.
-    Private,
-}
-
-/// How long an answer may be kept, and by whom. Spec: SPEC M-80.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::relay) struct Hints {
-    /// Milliseconds.
-    pub(in crate::relay) ttl_ms: u64,
-    pub(in crate::relay) scope: Scope,
-}
-
-impl Scope {
-    /// The JSON text.
-    pub(in crate::relay) fn as_json(self) -> &'static str {
-        match self {
-            Self::Public => "\"public\"",
-            Self::Private => "\"private\"",
-        }
-    }
-}
-
-impl Hints {
-    /// Nothing.
-    pub(in crate::relay) const NONE: Self = Self {
-        ttl_ms: 0,
-        scope: Scope::Private,
-    };
-
-    /// For one authorization context, for `ttl`.
-    pub(in crate::relay) fn private(ttl: Duration) -> Self {
-        Self {
-            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(0),
-            scope: Scope::Private,
-        }
-    }
-
-    /// What takes nothing from any other.
-    pub(in crate::relay) const ANY: Self = Self {
-        ttl_ms: 24 * 60 * 60 * 1000,
-        scope: Scope::Public,
-    };
-
-    /// What holds for two parts together (SPEC M-83).
-    #[must_use]
-    pub(in crate::relay) fn and(self, other: Self) -> Self {
-        let public = self.scope == Scope::Public && other.scope == Scope::Public;
-        Self {
-            ttl_ms: self.ttl_ms.min(other.ttl_ms),
-            scope: if public {
-                Scope::Public
-            } else {
-                Scope::Private
-            },
-        }
-    }
-
-    /// What a result says; nothing where it promises nothing. A TTL that is negative or no
-    /// integer promises nothing either (SPEC M-85).
-    pub(in crate::relay) fn read(message: &Message) -> Self {
-        let ttl = message.result_member("ttlMs");
-        let public = message.result_member("cacheScope") == Some("\"public\"");
-        Self {
-            ttl_ms: ttl
-                .and_then(|ttl| ttl.parse().ok())
-                .unwrap_or(0)
-                .min(Self::ANY.ttl_ms),
-            scope: if public {
-                Scope::Public
-            } else {
-                Scope::Private
-            },
-        }
-    }
-}
 
 /// Where a result comes from, as far as a client learns of it.
 #[derive(Debug, Clone, Copy)]
@@ -112,6 +33,8 @@ pub(in crate::relay) struct Origin<'a> {
     pub(in crate::relay) server: &'a str,
     /// Whether it stands in place of what the upstream says of itself.
     pub(in crate::relay) is_merged: bool,
+    /// JSON text of what the upstream said of itself when it was asked.
+    pub(in crate::relay) upstream: Option<&'a str>,
     /// What is promised where the upstream promised nothing.
     pub(in crate::relay) hints: Hints,
     /// Whether the called tool's output schema is shown wrapped.
@@ -216,7 +139,8 @@ impl Projection {
         Ok(())
     }
 
-    /// `_meta` of a modern result, where it changes.
+    /// `_meta` of a modern result, where it changes. A merged endpoint speaks in its own name, and
+    /// tells of the upstream under a key of ours (BRIDGING §3.9).
     fn named(self, meta: Option<&str>, origin: &Origin<'_>) -> Result<Option<String>, JsonError> {
         let members = match meta.filter(|meta| meta.starts_with('{')) {
             Some(meta) => json::members(meta)?,
@@ -224,18 +148,24 @@ impl Projection {
         };
         let own = members
             .iter()
-            .any(|(name, info)| name == SERVER_INFO && info.starts_with('{'));
-        if own && !origin.is_merged && !self.is_up() {
+            .find(|(name, info)| name == SERVER_INFO && info.starts_with('{') && !self.is_up())
+            .map(|(_, info)| *info);
+        if own.is_some() && !origin.is_merged {
             return Ok(None);
         }
         let mut out = String::new();
         for (name, value) in &members {
             // A task of 2025-11-25 means nothing here (SPEC K-15).
-            if name != SERVER_INFO && !(self.is_up() && name == meta::RELATED_TASK) {
+            let ours = name == SERVER_INFO || origin.is_merged && name == meta::UPSTREAM;
+            if !(ours || self.is_up() && name == meta::RELATED_TASK) {
                 push_member(&mut out, name, value);
             }
         }
         push_member(&mut out, SERVER_INFO, origin.server);
+        let upstream = own.or(origin.upstream).filter(|_| origin.is_merged);
+        if let Some(upstream) = upstream.filter(|info| is_told(info)) {
+            push_member(&mut out, meta::UPSTREAM, upstream);
+        }
         out.push('}');
         Ok(Some(out))
     }
@@ -361,6 +291,11 @@ fn undress<'m>(message: &'m Message, changes: &mut Changes<'m>) -> Result<(), Js
         kept @ Cow::Owned(_) => changes.push(("_meta", Some(kept))),
     }
     Ok(())
+}
+
+/// Whether a description says something, and not too much.
+fn is_told(info: &str) -> bool {
+    info != "{}" && info.len() <= MAX_UPSTREAM
 }
 
 fn is_cacheable(method: &str) -> bool {

@@ -20,6 +20,7 @@ fn origin(method: &str) -> Origin<'_> {
         method,
         server: r#"{"name":"s","version":"1"}"#,
         is_merged: false,
+        upstream: None,
         hints: Hints {
             ttl_ms: 0,
             scope: Scope::Private,
@@ -126,17 +127,41 @@ fn a_modern_upstream_without_a_lifetime_promises_nothing(#[case] result: Value) 
     );
 }
 
-#[test]
-fn on_a_merged_endpoint_the_gateway_is_the_server() {
-    let came = json!({"resultType": "complete",
-        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "theirs"}}});
+// BRIDGING §3.9.
+#[rstest]
+#[case::says_so_itself(R5, json!({"io.modelcontextprotocol/serverInfo": {"name": "own"}}), "own")]
+#[case::said_so_before(R5, json!({}), "declared")]
+#[case::of_the_legacy_era(R4, json!({"io.modelcontextprotocol/serverInfo": {"name": "x"}}), "declared")]
+#[case::uses_our_key(R5, json!({"dev.drawbridge/upstream": {"name": "x"}}), "declared")]
+fn on_a_merged_endpoint_the_gateway_is_the_server_and_names_the_upstream(
+    #[case] from: Revision,
+    #[case] meta: Value,
+    #[case] upstream: &str,
+) {
+    let came = json!({"resultType": "complete", "_meta": meta});
     let merged = Origin {
         is_merged: true,
+        upstream: Some(r#"{"name":"declared"}"#),
         ..origin("tools/call")
     };
-    let shown = shown_as(R5, R5, &merged, &came);
-    let name = shown.pointer("/_meta/io.modelcontextprotocol~1serverInfo/name");
-    assert_eq!(name, Some(&json!("s")));
+    let shown = shown_as(from, R5, &merged, &came);
+    let name = |key: &str| shown["_meta"][key]["name"].as_str();
+    assert_eq!(name("io.modelcontextprotocol/serverInfo"), Some("s"));
+    assert_eq!(name("dev.drawbridge/upstream"), Some(upstream));
+}
+
+#[test]
+fn an_upstream_that_says_nothing_or_too_much_of_itself_is_not_described() {
+    let long = json!({"name": "n".repeat(5000)}).to_string();
+    for upstream in [None, Some("{}"), Some(long.as_str())] {
+        let merged = Origin {
+            is_merged: true,
+            upstream,
+            ..origin("tools/call")
+        };
+        let shown = shown_as(R4, R5, &merged, &json!({}));
+        assert!(shown["_meta"].get("dev.drawbridge/upstream").is_none());
+    }
 }
 
 // SPEC M-40.

@@ -1,0 +1,86 @@
+//! How long an answer may be kept, and by whom. Spec: SPEC M-80, M-83, M-85; BRIDGING §5.5.
+
+use std::time::Duration;
+
+use crate::protocol::Message;
+
+/// Who may share an answer that is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::relay) enum Scope {
+    /// Everybody.
+    Public,
+    /// One authorization context.
+    Private,
+}
+
+/// How long an answer may be kept, and by whom. Spec: SPEC M-80.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::relay) struct Hints {
+    /// Milliseconds.
+    pub(in crate::relay) ttl_ms: u64,
+    pub(in crate::relay) scope: Scope,
+}
+
+impl Scope {
+    /// The JSON text.
+    pub(in crate::relay) fn as_json(self) -> &'static str {
+        match self {
+            Self::Public => "\"public\"",
+            Self::Private => "\"private\"",
+        }
+    }
+}
+
+impl Hints {
+    /// Nothing.
+    pub(in crate::relay) const NONE: Self = Self {
+        ttl_ms: 0,
+        scope: Scope::Private,
+    };
+
+    /// For one authorization context, for `ttl`.
+    pub(in crate::relay) fn private(ttl: Duration) -> Self {
+        Self {
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(0),
+            scope: Scope::Private,
+        }
+    }
+
+    /// What takes nothing from any other.
+    pub(in crate::relay) const ANY: Self = Self {
+        ttl_ms: 24 * 60 * 60 * 1000,
+        scope: Scope::Public,
+    };
+
+    /// What holds for two parts together (SPEC M-83).
+    #[must_use]
+    pub(in crate::relay) fn and(self, other: Self) -> Self {
+        let public = self.scope == Scope::Public && other.scope == Scope::Public;
+        Self {
+            ttl_ms: self.ttl_ms.min(other.ttl_ms),
+            scope: if public {
+                Scope::Public
+            } else {
+                Scope::Private
+            },
+        }
+    }
+
+    /// What a result says; nothing where it promises nothing. A TTL that is negative or no
+    /// integer promises nothing either (SPEC M-85).
+    pub(in crate::relay) fn read(message: &Message) -> Self {
+        let ttl = message.result_member("ttlMs");
+        let public = message.result_member("cacheScope") == Some("\"public\"");
+        Self {
+            ttl_ms: ttl
+                .and_then(|ttl| ttl.parse().ok())
+                .unwrap_or(0)
+                .min(Self::ANY.ttl_ms),
+            scope: if public {
+                Scope::Public
+            } else {
+                Scope::Private
+            },
+        }
+    }
+}
