@@ -10,6 +10,7 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 
 use super::Relay;
+use super::flight::Flying;
 use super::param_headers::warn_of_invalid;
 use super::project::{Hints, Scope};
 use crate::call::{Declared, UpstreamLink};
@@ -34,15 +35,27 @@ pub(super) struct Catalog {
     others: Cache<Other, Held>,
     /// When an upstream last said that its `what` changed, to whom.
     changes: Cache<(Key, &'static str), Instant>,
+    /// Pages that are being asked for.
+    pub(super) flights: Flying,
     fresh: Duration,
 }
 
 /// A page that others may see who have this key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Other {
+pub(super) struct Other {
     key: Key,
     kind: ListKind,
     cursor: Option<Box<str>>,
+}
+
+impl Other {
+    fn new(key: Key, place: Place<'_>) -> Self {
+        Self {
+            key,
+            kind: place.kind,
+            cursor: place.cursor.map(Into::into),
+        }
+    }
 }
 
 /// A page that is being asked for.
@@ -74,6 +87,7 @@ impl Catalog {
                 .max_capacity(OTHERS)
                 .time_to_live(LONGEST)
                 .build(),
+            flights: Flying::default(),
             fresh: settings.fresh,
         }
     }
@@ -86,11 +100,7 @@ impl Catalog {
     /// A page of another session that is still fresh.
     pub(super) fn other(&self, key: Key, place: Place<'_>) -> Option<Held> {
         let changed = self.changes.get(&(key.clone(), place.kind.capability()));
-        let other = self.others.get(&Other {
-            key,
-            kind: place.kind,
-            cursor: place.cursor.map(Into::into),
-        })?;
+        let other = self.others.get(&Other::new(key, place))?;
         let calm = changed.is_none_or(|changed| other.asked > changed);
         (calm && other.asked.elapsed() < other.fresh).then_some(other)
     }
@@ -111,17 +121,7 @@ impl Relay {
     /// upstream that all share, while its own lifetime lasts on a modern one, and else as the
     /// first list of this session.
     fn adopted(&self, session: &Arc<Session>, place: Place<'_>) -> Option<Held> {
-        let known = session.shelf();
-        let shared = self.is_shared(place.upstream);
-        let may = |held: &Held| {
-            if held.outlives_calls || shared {
-                let by_calls = !held.outlives_calls;
-                let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
-                disturbed.is_none_or(|at| held.asked > at)
-            } else {
-                known.is_untouched(place.upstream, place.kind) || place.cursor.is_some()
-            }
-        };
+        let may = |held: &Held| self.may_adopt(session, place, held);
         let private = self.catalog_key(session, place.upstream);
         let public = Key {
             owner: None,
@@ -130,22 +130,64 @@ impl Relay {
         let found = [private, public]
             .into_iter()
             .find_map(|key| self.catalog.other(key, place).filter(&may))?;
+        Some(self.adopt(session, place, found))
+    }
+
+    /// Whether a page that another session was given may answer this one.
+    pub(super) fn may_adopt(&self, session: &Session, place: Place<'_>, held: &Held) -> bool {
+        let known = session.shelf();
+        if held.outlives_calls || self.is_shared(place.upstream) {
+            let by_calls = !held.outlives_calls;
+            let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
+            disturbed.is_none_or(|at| held.asked > at)
+        } else {
+            known.is_untouched(place.upstream, place.kind) || place.cursor.is_some()
+        }
+    }
+
+    /// Makes a page of another session one that this session was given.
+    pub(super) fn adopt(&self, session: &Arc<Session>, place: Place<'_>, found: Held) -> Held {
         let held = Held {
             stretch: None,
             is_own: false,
             ..found
         };
-        known.hold(place.upstream, place.kind, place.cursor, held.clone());
+        let cursor = place.cursor;
+        session
+            .shelf()
+            .hold(place.upstream, place.kind, cursor, held.clone());
         self.recheck_where_due(session, place, &held);
-        // It is to hear of changes, as if it had listed for itself.
-        if let Ok(link) = self.link(session, place.upstream)
+        self.open_later(session, place.upstream);
+        held
+    }
+
+    /// Opens an upstream for a session that is answered by others: it is to hear of changes, as if
+    /// it had listed for itself.
+    pub(super) fn open_later(&self, session: &Arc<Session>, upstream: &Arc<str>) {
+        if let Ok(link) = self.link(session, upstream)
             && link.declared().is_none()
         {
             self.parts.tasks.spawn_service(async move {
                 drop(link.open().await);
             });
         }
-        Some(held)
+    }
+
+    /// What tells a page that is asked for from others, where one who asks may ask for this session
+    /// too: what may be adopted of a kept page may be of one on its way. An operator who lets no
+    /// list of a legacy upstream be kept has each asked for.
+    pub(super) fn flight_key(&self, session: &Session, place: Place<'_>) -> Option<Other> {
+        let known = self
+            .knowledge
+            .get(&self.knowledge_key(session, place.upstream));
+        let modern = known.is_some_and(|known| known.revision.era() == Era::Modern);
+        let lists = session.shelf();
+        let may = modern
+            || !self.catalog.fresh.is_zero()
+                && (self.is_shared(place.upstream)
+                    || place.cursor.is_some()
+                    || lists.is_untouched(place.upstream, place.kind));
+        may.then(|| Other::new(self.catalog_key(session, place.upstream), place))
     }
 
     /// Makes ready to ask for a page: the connection is open, and the clock runs.
@@ -211,11 +253,7 @@ impl Relay {
             if modern && hints.scope == Scope::Public {
                 key.owner = None;
             }
-            let other = Other {
-                key,
-                kind: place.kind,
-                cursor: cursor.map(Into::into),
-            };
+            let other = Other::new(key, place);
             self.catalog.others.insert(other, held.clone());
         }
         Some(held)

@@ -8,8 +8,10 @@ use bytes::Bytes;
 
 use super::Relay;
 use super::catalog::Place;
+use super::flight::{Boarded, Leading};
 use super::route::Target;
 use crate::call::{Call, Reply};
+use crate::fault::Fault;
 use crate::protocol::{Era, Message, json};
 use crate::session::Session;
 use crate::store::lists::{Form, Held, Made};
@@ -18,33 +20,76 @@ use crate::telemetry::metrics::COUNTERS;
 /// Nesting of what was within bounds when it came.
 const ANY_DEPTH: usize = usize::MAX;
 
+/// How a list request of a pure endpoint goes on.
+pub(super) enum Listing {
+    /// This is its reply.
+    Known(Reply),
+    /// The upstream is asked, and those who wait are told.
+    Ask(Option<Leading>),
+}
+
 impl Relay {
-    /// The reply to a list request of a pure endpoint, where a kept page may answer it.
-    pub(super) fn kept_reply(
+    /// The reply to a list request of a pure endpoint, where a page may answer it that is kept or
+    /// on its way. Requests of other kinds go on.
+    ///
+    /// # Errors
+    /// The call was cancelled meanwhile.
+    pub(super) async fn listing(
         &self,
         call: &Call,
         session: &Arc<Session>,
         target: &Target,
+    ) -> Result<Listing, Fault> {
+        let Some(place) = target.place() else {
+            return Ok(Listing::Ask(None));
+        };
+        if let Some(held) = self.held(session, place)
+            && let Some(reply) = self.reply_of(call, target, &held, None)
+        {
+            COUNTERS.lists_hits.add(1);
+            return Ok(Listing::Known(reply));
+        }
+        Ok(match self.board(call, session, place).await? {
+            Boarded::Page(held, page) => match self.reply_of(call, target, &held, Some(page)) {
+                Some(reply) => Listing::Known(reply),
+                None => Listing::Ask(None),
+            },
+            Boarded::Ask(lead) => Listing::Ask(lead),
+        })
+    }
+
+    /// The reply that a page makes, which is at hand or kept.
+    fn reply_of(
+        &self,
+        call: &Call,
+        target: &Target,
+        held: &Held,
+        page: Option<Message>,
     ) -> Option<Reply> {
-        let held = self.held(session, target.place()?)?;
         let form = Form {
             endpoint: Arc::clone(&call.endpoint.name),
             from: Some(held.declared.revision),
             to: call.revision,
         };
-        let made = match self.catalog.lists.made(held.digest, form.clone()) {
-            Some(made) => made,
-            None => self.make(call, target, &held, form)?,
-        };
-        COUNTERS.lists_hits.add(1);
-        Some(Reply::Result(made.result(lifetime(&held))))
+        let kept = self.catalog.lists.made(held.digest, form.clone());
+        let made = kept.or_else(|| {
+            let page = page.or_else(|| Some(self.page(held)?.message.clone()))?;
+            self.make(call, target, held, page, form)
+        })?;
+        Some(Reply::Result(made.result(lifetime(held))))
     }
 
     /// The result for this kind of client, kept unless it holds a cursor, which is one caller's.
-    fn make(&self, call: &Call, target: &Target, held: &Held, form: Form) -> Option<Made> {
-        let page = self.page(held)?;
+    fn make(
+        &self,
+        call: &Call,
+        target: &Target,
+        held: &Held,
+        page: Message,
+        form: Form,
+    ) -> Option<Made> {
         let source = self.source(call, Some(Arc::clone(&held.declared)), &target.view);
-        let reply = Reply::Relayed(page.message.clone());
+        let reply = Reply::Relayed(page);
         // What cannot be shown is asked for again, and fails there.
         let Reply::Relayed(message) = self.bring_back(call, target, &source, reply).ok()? else {
             return None;

@@ -9,6 +9,7 @@ mod bring_back;
 mod catalog;
 mod discover;
 mod effective;
+mod flight;
 mod foreign;
 mod initialize;
 mod intake;
@@ -21,12 +22,14 @@ mod named;
 pub mod naming;
 mod nobody;
 mod notify;
+mod pages;
 mod param_headers;
 mod project;
 mod provided;
 mod recheck;
 pub mod rewrite;
 mod route;
+mod send;
 mod tasks;
 mod tools;
 mod url_required;
@@ -48,8 +51,8 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::lifecycle::Tasks;
 use crate::policy::{Denial, Permit, Policy};
+use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
-use crate::protocol::{Message, Revision};
 use crate::seal::Sealer;
 use crate::session::{Session, Sessions};
 use crate::store::events::SessionKey;
@@ -59,11 +62,11 @@ use crate::upstream::Upstreams;
 use crate::upstream::knowledge::Knowledge;
 
 use self::bring_back::Source;
-use self::catalog::{Catalog, Place};
+use self::catalog::Catalog;
+use self::kept::Listing;
 pub use self::listen::Filter;
 use self::naming::{Index, Prefixes};
 use self::param_headers::ToolHeaders;
-use self::project::Projection;
 use self::route::{Route, Target};
 use self::view::View;
 
@@ -181,10 +184,13 @@ impl Relay {
             self.check_param_headers(call, session, target).await?;
         }
         let audited = self.parts.audit.begin(record(call, target, None));
-        if let Some(kept) = self.kept_reply(call, session, target) {
-            audited.end(audit::Outcome::Ok);
-            return Ok(kept);
-        }
+        let lead = match self.listing(call, session, target).await? {
+            Listing::Known(reply) => {
+                audited.end(audit::Outcome::Ok);
+                return Ok(reply);
+            }
+            Listing::Ask(lead) => lead,
+        };
         let link = self.link(session, &target.upstream)?;
         call.link.routed(&target.upstream);
         self.raise_level(call, session, &*link).await;
@@ -194,32 +200,18 @@ impl Relay {
                     .await
             }
             Some(place) => {
-                self.ask_for_page(&permit, &*link, call, session, target, place)
-                    .await
+                let page = self.ask_for_page(&permit, &*link, call, session, target, place);
+                let (reply, held) = page.await;
+                if let Some(lead) = lead {
+                    lead.land(held);
+                }
+                reply
             }
         };
         audited.end(audited_outcome(&reply));
         let mut source = self.source(call, link.declared(), &target.view);
         source.wraps = self.wraps(call, session, target);
         self.bring_back(call, target, &source, reply?)
-    }
-
-    /// Asks an upstream for a page of a list, and keeps it.
-    async fn ask_for_page(
-        &self,
-        permit: &Permit,
-        link: &dyn UpstreamLink,
-        call: &Call,
-        session: &Arc<Session>,
-        target: &Target,
-        place: Place<'_>,
-    ) -> Result<Reply, Fault> {
-        let fetch = self.begin_fetch(link, place.kind).await?;
-        let reply = self.send(permit, link, call, session, target).await?;
-        if let Reply::Relayed(message) = &reply {
-            self.keep(session, link, place, fetch, message);
-        }
-        Ok(reply)
     }
 
     fn source(&self, call: &Call, declared: Option<Arc<Declared>>, view: &View) -> Source {
@@ -303,82 +295,6 @@ impl Relay {
         })?;
         link.listen(session.is_listened_to());
         Ok(link)
-    }
-
-    /// Sends the request as its upstream may see it.
-    async fn send(
-        &self,
-        permit: &Permit,
-        link: &dyn UpstreamLink,
-        call: &Call,
-        session: &Session,
-        target: &Target,
-    ) -> Result<Reply, Fault> {
-        let request = self.request_for(link, call, target)?;
-        self.transmit(permit, link, call, session, target, &request)
-            .await
-    }
-
-    /// The request in the words of its upstream's revision.
-    fn request_for(
-        &self,
-        link: &dyn UpstreamLink,
-        call: &Call,
-        target: &Target,
-    ) -> Result<Message, Fault> {
-        let revision = link.declared().map(|declared| declared.revision);
-        let request = target.request.as_ref().unwrap_or(&call.message);
-        match project::request(call.revision, revision, request) {
-            Some(bytes) => self.reparse(bytes),
-            None => Ok(request.clone()),
-        }
-    }
-
-    /// Sends a request that is in its upstream's words; what comes back beside the reply reaches
-    /// the client in its own.
-    async fn transmit(
-        &self,
-        _permit: &Permit,
-        link: &dyn UpstreamLink,
-        call: &Call,
-        session: &Session,
-        target: &Target,
-        request: &Message,
-    ) -> Result<Reply, Fault> {
-        // What the upstream lists may change with any call, from its beginning to its end.
-        let _disturbs = (request.method() == Some("tools/call"))
-            .then(|| Disturbs::new(session, &target.upstream));
-        let revision = link.declared().map(|declared| declared.revision);
-        let projection = Projection::of(revision, call.revision);
-        match target.view.link(call, projection, link.declared()) {
-            None => link.call(request, call).await,
-            Some(shown) => {
-                link.call(
-                    request,
-                    &Call {
-                        link: shown,
-                        ..call.clone()
-                    },
-                )
-                .await
-            }
-        }
-    }
-}
-
-/// A running `tools/call`, after which an unannounced list is not believed.
-struct Disturbs<'a>(&'a Session, &'a Arc<str>);
-
-impl<'a> Disturbs<'a> {
-    fn new(session: &'a Session, upstream: &'a Arc<str>) -> Self {
-        session.shelf().called(upstream);
-        Self(session, upstream)
-    }
-}
-
-impl Drop for Disturbs<'_> {
-    fn drop(&mut self) {
-        self.0.shelf().called(self.1);
     }
 }
 

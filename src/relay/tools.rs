@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::catalog::Place;
-use super::lists::MAX_PAGES;
+use super::pages::MAX_PAGES;
 use super::{Relay, project};
 use crate::call::Call;
 use crate::protocol::methods::ListKind;

@@ -1,4 +1,5 @@
 //! Where things are kept, behind traits: each with one contract that every backend must pass.
 
 pub mod events;
+pub mod flights;
 pub mod lists;

@@ -98,6 +98,8 @@ table! {
             "Lists answered from what is kept.";
         lists_misses = LISTS_MISSES "{list}"
             "Lists that had to be asked for.";
+        lists_joined = LISTS_JOINED "{list}"
+            "Lists answered by a request for the same list that was under way.";
         lists_evicted = LISTS_EVICTED "{entry}"
             "Kept lists dropped for size.";
         children_spawned = CHILDREN_SPAWNED "{process}"

@@ -76,6 +76,8 @@ pub mod metric {
     pub const LISTS_HITS: &str = "drawbridge.list_cache.hits";
     /// Lists that had to be asked for.
     pub const LISTS_MISSES: &str = "drawbridge.list_cache.misses";
+    /// Lists answered by a request for the same list that was under way.
+    pub const LISTS_JOINED: &str = "drawbridge.list_cache.joined";
     /// Kept lists dropped for size.
     pub const LISTS_EVICTED: &str = "drawbridge.list_cache.evicted";
     /// Size of the kept lists.

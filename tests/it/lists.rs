@@ -1,11 +1,13 @@
 //! Lists that are answered again without asking. Spec: SPEC M-82, M-85; DESIGN §5.
 
+use futures_util::future::join_all;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::harness::http::Actor;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
+use crate::modern::Modern;
 
 /// Freshness that no test outlives: only events end a list.
 const LONG: &str = "[lists]\nfresh = \"1h\"\n";
@@ -173,5 +175,65 @@ async fn a_merged_list_is_made_of_kept_ones() {
     assert_eq!(world.asked().await, 1);
     gw.stop().await;
     other.stop().await;
+    world.stop().await;
+}
+
+/// What several sessions list at the same time, on one path.
+async fn at_once(users: &[Session]) {
+    let lists = join_all(users.iter().map(Session::tools)).await;
+    assert!(lists.iter().all(|list| !list.is_empty()));
+}
+
+// DESIGN §5: whose lists may answer whom is the same for those on their way.
+#[rstest]
+#[case("session", &["alice", "alice", "alice"], 1)]
+#[case("session", &["alice", "bob", "bob"], 2)]
+#[case("shared", &["alice", "bob", "carol"], 1)]
+#[tokio::test]
+async fn who_lists_at_the_same_time_lets_one_ask(
+    #[case] isolation: &str,
+    #[case] who: &[&str],
+    #[case] asked: u64,
+    #[values("/mcp", "/mcp/stub")] path: &str,
+) {
+    let keys = format!("isolation = \"{isolation}\"");
+    let stub = HttpStub::start(&["--list-delay", "700"]).await;
+    let setup = Setup::secured().http("stub", &stub, &keys);
+    let gw = setup
+        .stub("other", &["--tools", "1"])
+        .toml(LONG)
+        .start()
+        .await;
+    let world = World { gw, stub };
+    let mut users = Vec::new();
+    for name in who {
+        users.push(world.gw.principal(name).open(path).await);
+    }
+    at_once(&users).await;
+    assert_eq!(world.asked().await, asked);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn who_gives_up_asking_leaves_it_to_those_who_wait() {
+    let args = ["--list-delay", "700"];
+    let world = World::start(LONG, "isolation = \"shared\"", &args).await;
+    let modern = |name| Modern::new(world.gw.principal(name), "/mcp/stub");
+    let first = modern("alice");
+    let asking = tokio::spawn(async move { first.send("tools/list", json!({})).await });
+    eventually("the upstream is asked", async || {
+        (world.asked().await == 1).then_some(())
+    })
+    .await;
+    let waiting = ["bob", "carol"].map(|name| {
+        let user = modern(name);
+        tokio::spawn(async move { user.send("tools/list", json!({})).await })
+    });
+    asking.abort();
+    for reply in waiting {
+        let listed = reply.await.unwrap().unwrap();
+        assert!(!listed["tools"].as_array().unwrap().is_empty());
+    }
+    assert_eq!(world.asked().await, 2);
     world.stop().await;
 }

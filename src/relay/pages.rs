@@ -1,0 +1,184 @@
+//! One upstream's list, page by page: kept ones where they may answer, others asked for.
+//! Spec: BRIDGING §5.4; DESIGN §5.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::Relay;
+use super::absent::not_ready;
+use super::catalog::Place;
+use super::flight::Boarded;
+use super::kept::lifetime;
+use super::project::{Hints, Projection};
+use crate::call::{Call, Reply};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::methods::ListKind;
+use crate::protocol::{Message, Revision, extensions, json};
+use crate::session::Session;
+use crate::store::lists::{Digest, Held};
+use crate::telemetry::metrics::{COUNTERS, LABELED};
+
+/// Pages of one upstream's list that are read.
+pub(super) const MAX_PAGES: usize = 100;
+
+/// One upstream's whole list.
+pub(super) struct Part {
+    pub(super) upstream: Arc<str>,
+    /// What the upstream speaks, once it listed anything.
+    pub(super) from: Option<Revision>,
+    pub(super) pages: Vec<(Digest, Message)>,
+    /// What holds for all of them.
+    pub(super) hints: Hints,
+    /// Whether it was late or failed.
+    pub(super) is_missing: bool,
+}
+
+impl Part {
+    /// Of an upstream that lists nothing, which takes nothing from what holds for the others.
+    pub(super) fn empty(upstream: &Arc<str>) -> Self {
+        Self {
+            upstream: Arc::clone(upstream),
+            from: None,
+            pages: Vec::new(),
+            hints: Hints::ANY,
+            is_missing: false,
+        }
+    }
+
+    /// JSON texts of the pages' arrays, in the client's revision. What cannot be read is passed
+    /// over, and counted.
+    pub(super) fn items(&self, call: &Call, kind: ListKind) -> Vec<Cow<'_, str>> {
+        let projection = Projection::of(self.from, call.revision);
+        let mut pages = Vec::with_capacity(self.pages.len());
+        for (_, message) in &self.pages {
+            let items = message.result_member(kind.member()).unwrap_or("[]");
+            match projection.items(kind, items) {
+                Ok(items) => pages.push(items),
+                Err(_) => LABELED.upstream_garbage.add(&self.upstream, 1),
+            }
+        }
+        pages
+    }
+}
+
+impl Relay {
+    /// One upstream's list, from kept pages where they may answer.
+    pub(super) async fn list_one(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        kind: ListKind,
+    ) -> Result<Part, Fault> {
+        let mut part = Part::empty(upstream);
+        let mut cursor: Option<String> = None;
+        while part.pages.len() < MAX_PAGES {
+            let place = Place {
+                upstream,
+                kind,
+                cursor: cursor.as_deref(),
+            };
+            let Some((held, message)) = self.page_at(call, session, place).await? else {
+                break;
+            };
+            part.from = Some(held.declared.revision);
+            part.hints = part.hints.and(self.promise(&held, &message));
+            let next = message.result_member("nextCursor");
+            let next = next.filter(|next| *next != "null").map(str::to_owned);
+            part.pages.push((held.digest, message));
+            // A cursor that stands still would go round for ever.
+            if next.is_none() || next == cursor {
+                break;
+            }
+            cursor = next;
+        }
+        Ok(part)
+    }
+
+    /// One page, kept or asked for; nothing where the upstream has no such lists.
+    async fn page_at(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        place: Place<'_>,
+    ) -> Result<Option<(Held, Message)>, Fault> {
+        if let Some(kept) = self.kept_page(session, place) {
+            COUNTERS.lists_hits.add(1);
+            return Ok(Some(kept));
+        }
+        if self.is_in_vain(session, place.upstream) {
+            return Err(not_ready(place.upstream));
+        }
+        let declared = self.learn(session, place.upstream, None).await?;
+        if !declares(&declared.capabilities, place.kind) {
+            return Ok(None);
+        }
+        let lead = match self.board(call, session, place).await? {
+            Boarded::Page(held, message) => return Ok(Some((held, message))),
+            Boarded::Ask(lead) => lead,
+        };
+        let asked = self.ask_at(call, session, place).await;
+        if let Some(lead) = lead {
+            lead.land(asked.as_ref().ok().cloned().flatten());
+        }
+        asked
+    }
+
+    /// One page, asked for and kept; nothing where the answer is no page that was relayed.
+    async fn ask_at(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        place: Place<'_>,
+    ) -> Result<Option<(Held, Message)>, Fault> {
+        let link = self.link(session, place.upstream)?;
+        let request = self.list_request(place.kind, place.cursor)?;
+        let fetch = self.begin_fetch(&*link, place.kind).await?;
+        let Reply::Relayed(message) = link.call(&request, call).await? else {
+            return Ok(None);
+        };
+        match self.keep(session, &*link, place, fetch, &message) {
+            Some(held) => Ok(Some((held, message))),
+            None => Err(Fault::upstream(
+                FaultKind::UpstreamInvalid,
+                format!(
+                    "upstream \"{}\" did not list its {}",
+                    place.upstream,
+                    place.kind.member()
+                ),
+            )),
+        }
+    }
+
+    /// What a page promises a client: a modern upstream's own promise, as far as it still holds.
+    fn promise(&self, held: &Held, message: &Message) -> Hints {
+        if !held.outlives_calls {
+            return Hints::private(self.parts.settings.lists.ttl);
+        }
+        Hints {
+            scope: Hints::read(message).scope,
+            ..Hints::private(lifetime(held))
+        }
+    }
+
+    pub(super) fn list_request(
+        &self,
+        kind: ListKind,
+        cursor: Option<&str>,
+    ) -> Result<Message, Fault> {
+        let params = match cursor {
+            Some(cursor) => format!(r#","params":{{"cursor":{cursor}}}"#),
+            None => String::new(),
+        };
+        let method = kind.method();
+        self.reparse(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}"{params}}}"#).into())
+    }
+}
+
+fn declares(capabilities: &[u8], kind: ListKind) -> bool {
+    let text = std::str::from_utf8(capabilities).unwrap_or("{}");
+    match kind {
+        ListKind::Skills => extensions::declares(text, extensions::SKILLS),
+        _ => json::member(text, kind.capability()).is_some(),
+    }
+}

@@ -1,0 +1,116 @@
+//! The last step of the spine: a request leaves for its upstream, as that may see it.
+
+use std::sync::Arc;
+
+use super::Relay;
+use super::catalog::Place;
+use super::project::{self, Projection};
+use super::route::Target;
+use crate::call::{Call, Reply, UpstreamLink};
+use crate::fault::Fault;
+use crate::policy::Permit;
+use crate::protocol::Message;
+use crate::session::Session;
+use crate::store::lists::Held;
+
+impl Relay {
+    /// Asks an upstream for a page of a list, and keeps it; the reply, and the page if it is one.
+    pub(super) async fn ask_for_page(
+        &self,
+        permit: &Permit,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+        place: Place<'_>,
+    ) -> (Result<Reply, Fault>, Option<(Held, Message)>) {
+        let fetch = match self.begin_fetch(link, place.kind).await {
+            Ok(fetch) => fetch,
+            Err(fault) => return (Err(fault), None),
+        };
+        let reply = self.send(permit, link, call, session, target).await;
+        let page = match &reply {
+            Ok(Reply::Relayed(message)) => self
+                .keep(session, link, place, fetch, message)
+                .map(|held| (held, message.clone())),
+            _ => None,
+        };
+        (reply, page)
+    }
+
+    /// Sends the request as its upstream may see it.
+    pub(super) async fn send(
+        &self,
+        permit: &Permit,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        session: &Session,
+        target: &Target,
+    ) -> Result<Reply, Fault> {
+        let request = self.request_for(link, call, target)?;
+        self.transmit(permit, link, call, session, target, &request)
+            .await
+    }
+
+    /// The request in the words of its upstream's revision.
+    pub(super) fn request_for(
+        &self,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        target: &Target,
+    ) -> Result<Message, Fault> {
+        let revision = link.declared().map(|declared| declared.revision);
+        let request = target.request.as_ref().unwrap_or(&call.message);
+        match project::request(call.revision, revision, request) {
+            Some(bytes) => self.reparse(bytes),
+            None => Ok(request.clone()),
+        }
+    }
+
+    /// Sends a request that is in its upstream's words; what comes back beside the reply reaches
+    /// the client in its own.
+    pub(super) async fn transmit(
+        &self,
+        _permit: &Permit,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        session: &Session,
+        target: &Target,
+        request: &Message,
+    ) -> Result<Reply, Fault> {
+        // What the upstream lists may change with any call, from its beginning to its end.
+        let _disturbs = (request.method() == Some("tools/call"))
+            .then(|| Disturbs::new(session, &target.upstream));
+        let revision = link.declared().map(|declared| declared.revision);
+        let projection = Projection::of(revision, call.revision);
+        match target.view.link(call, projection, link.declared()) {
+            None => link.call(request, call).await,
+            Some(shown) => {
+                link.call(
+                    request,
+                    &Call {
+                        link: shown,
+                        ..call.clone()
+                    },
+                )
+                .await
+            }
+        }
+    }
+}
+
+/// A running `tools/call`, after which an unannounced list is not believed.
+struct Disturbs<'a>(&'a Session, &'a Arc<str>);
+
+impl<'a> Disturbs<'a> {
+    fn new(session: &'a Session, upstream: &'a Arc<str>) -> Self {
+        session.shelf().called(upstream);
+        Self(session, upstream)
+    }
+}
+
+impl Drop for Disturbs<'_> {
+    fn drop(&mut self) {
+        self.0.shelf().called(self.1);
+    }
+}
