@@ -179,12 +179,13 @@ fn error(call: &Call, target: &Target, source: &Source, message: Message, code: 
         declared: declared.map_or_else(|| &**call.link.capabilities().raw(), str::as_bytes),
     };
     let turned = match project::error(source.projection, message, code, &asked) {
-        Turned::Relayed(message) => match (&target.view, &target.name, &target.shown) {
-            (View::Merged(_), Some(sent), Some(shown)) => {
-                Turned::Relayed(mapping::error(message, sent, shown))
+        Turned::Relayed(message) => Turned::Relayed(match &target.view {
+            View::Merged(prefix) => {
+                let asked = target.name.as_deref().zip(target.shown.as_deref());
+                mapping::error(prefix, message, asked)
             }
-            _ => Turned::Relayed(message),
-        },
+            View::Pure => message,
+        }),
         other => other,
     };
     let origin = source.origin(call);

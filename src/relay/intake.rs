@@ -94,7 +94,7 @@ impl Intake for SessionIntake {
         if notice.kind == NoticeKind::ElicitationComplete
             && let Some(id) = elicitation_id(&notice)
         {
-            session.completions().add(id);
+            session.completions().add(upstream, &id);
         }
         let wanted = match &notice.kind {
             // No call's message: a modern client has no stream for it (SPEC C-20). Before a legacy

@@ -20,7 +20,7 @@ const ANY_DEPTH: usize = usize::MAX;
 pub(super) fn notice(prefix: &Prefix, notice: Notice) -> Option<Notice> {
     let mapped = matches!(
         notice.kind,
-        NoticeKind::ResourceUpdated { .. } | NoticeKind::Log
+        NoticeKind::ResourceUpdated { .. } | NoticeKind::Log | NoticeKind::ElicitationComplete
     );
     if !mapped {
         return Some(notice);
@@ -82,11 +82,11 @@ pub(super) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<
     Message::parse(bytes, ANY_DEPTH).map_err(Fault::internal)
 }
 
-/// An error about what the client calls `shown` and the upstream `sent`.
-pub(super) fn error(message: Message, sent: &str, shown: &str) -> Message {
+/// An error, about what the upstream knows as the first of `asked` and the client as the second.
+pub(super) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str)>) -> Message {
     let mapped = message
         .error()
-        .and_then(|text| rewrite::error(text, sent, shown).ok());
+        .and_then(|text| rewrite::error(text, prefix, asked).ok());
     let Some(Cow::Owned(mapped)) = mapped else {
         return message;
     };

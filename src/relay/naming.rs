@@ -108,6 +108,12 @@ impl Prefix {
         self.segment.clone() + &clean(original, usize::MAX)
     }
 
+    /// The id of an elicitation as clients see it: an upstream can only name its own (BRIDGING §4.1).
+    #[must_use]
+    pub fn elicitation(&self, original: &str) -> String {
+        self.segment.clone() + original
+    }
+
     /// Whether prefix and name can be shown as they are, and could not be mistaken for shortened.
     fn is_plain(&self, original: &str) -> bool {
         let room = MAX_NAME.saturating_sub(self.name.len());

@@ -412,7 +412,7 @@ async fn visited(capabilities: &'static str, answer: Option<&'static str>) -> (u
         revision: Revision::V2026_07_28,
         ..f.call(Arc::clone(&client) as _, CancellationToken::new())
     };
-    f.session.completions().add("e1".to_owned());
+    f.session.completions().add("up", "e1");
     let handled = f.relay.handle(&call, &f.session);
     let reply = match answer {
         None => handled.await,

@@ -62,11 +62,7 @@ pub fn question<'t>(
         "sampling/createMessage" => walk.sampling(scanner),
         "elicitation/create" => {
             let title = format!("[{}] ", clean(title, MAX_TITLE));
-            walk.in_string(scanner, "message", |walk, raw| {
-                walk.splices
-                    .insert(raw.start + 1, json_inner(&title).into());
-                Ok(())
-            })
+            walk.elicitation(scanner, &json_inner(&title))
         }
         _ => Ok(scanner.value().map(drop)?),
     })
@@ -84,37 +80,29 @@ pub fn notice<'t>(
     rewrite(params, prefix, |walk, scanner| match method {
         "notifications/resources/updated" => walk.in_string(scanner, "uri", Walk::uri),
         "notifications/message" => walk.in_string(scanner, "logger", Walk::logger),
+        "notifications/elicitation/complete" => {
+            walk.in_string(scanner, "elicitationId", Walk::elicitation_id)
+        }
         _ => Ok(scanner.value().map(drop)?),
     })
 }
 
-/// An error object, towards the client that asked for `shown`: the upstream knows it as `sent`, and
-/// `data.uri` is mapped back where it is just that.
+/// An error object, towards the client. Of what it asked for, which the upstream knows as the first
+/// of `asked` and it as the second, `data.uri` is mapped back where it is just that; elicitations
+/// that come first (-32042) get their ids mapped.
 ///
 /// # Errors
 /// When an object that we rewrite repeats a member, or the text is no JSON.
-pub fn error<'t>(error: &'t str, sent: &str, shown: &str) -> Result<Cow<'t, str>, JsonError> {
-    let mut splices = Splices::default();
-    over(error, |scanner| {
-        walk::object(scanner, |scanner, name| {
-            if name != "data" {
-                return Ok(false);
-            }
-            walk::object(scanner, |scanner, name| {
-                if name != "uri" {
-                    return Ok(false);
-                }
-                if let Some(raw) = scanner.string_value()?
-                    && raw.decode()? == sent
-                {
-                    splices.replace(raw.span(), json::quote(shown).into());
-                }
-                Ok(true)
-            })?;
-            Ok(true)
+pub fn error<'t>(
+    error: &'t str,
+    prefix: &'t Prefix,
+    asked: Option<(&str, &str)>,
+) -> Result<Cow<'t, str>, JsonError> {
+    rewrite(error, prefix, |walk, scanner| {
+        walk.in_member(scanner, "data", |walk, scanner| {
+            walk.error_data(scanner, asked)
         })
-    })?;
-    Ok(splices.apply(error))
+    })
 }
 
 /// What a completion is about.

@@ -70,7 +70,8 @@ impl Relay {
             }
             let ids: Vec<String> = visits.into_iter().filter_map(|visit| visit.id).collect();
             // Whether they are over or not: the upstream knows best.
-            drop(tokio::time::timeout(HOLD, session.completions().all(&ids)).await);
+            let over = session.completions().all(&target.upstream, &ids);
+            drop(tokio::time::timeout(HOLD, over).await);
             reply = self
                 .send_or_hold(permit, link, call, session, target)
                 .await?;

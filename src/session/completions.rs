@@ -10,7 +10,8 @@ use super::lock;
 /// Ids of visits that are remembered, the newest.
 const REMEMBERED: usize = 64;
 
-/// Elicitation ids, as the upstreams spell them.
+/// Elicitation ids, as the upstreams spell them, under their names: none can end what another asked
+/// for.
 #[derive(Debug, Default)]
 pub struct Completions {
     ids: Mutex<VecDeque<String>>,
@@ -18,23 +19,24 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// A visit is over.
-    pub fn add(&self, id: String) {
+    /// A visit that an upstream asked for is over.
+    pub fn add(&self, upstream: &str, id: &str) {
         {
             let mut ids = lock(&self.ids);
             if ids.len() >= REMEMBERED {
                 ids.pop_front();
             }
-            ids.push_back(id);
+            ids.push_back(key(upstream, id));
         }
         self.added.notify_waiters();
     }
 
-    /// Waits until all of these visits are over.
+    /// Waits until all of these visits are over, which one upstream asked for.
     ///
     /// # Cancel safety
     /// Nothing is taken: what is over stays so.
-    pub async fn all(&self, wanted: &[String]) {
+    pub async fn all(&self, upstream: &str, wanted: &[String]) {
+        let wanted: Vec<String> = wanted.iter().map(|id| key(upstream, id)).collect();
         loop {
             let added = self.added.notified();
             tokio::pin!(added);
@@ -52,26 +54,44 @@ impl Completions {
     }
 }
 
+/// Names of upstreams hold no slash.
+fn key(upstream: &str, id: &str) -> String {
+    format!("{upstream}/{id}")
+}
+
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     #[tokio::test]
     async fn visits_are_waited_for_whether_they_end_before_or_after() {
         let completions = Completions::default();
-        completions.add("a".to_owned());
+        completions.add("up", "a");
         let wanted = ["a".to_owned(), "b".to_owned()];
-        let both = completions.all(&wanted);
-        let ((), ()) = tokio::join!(both, async { completions.add("b".to_owned()) });
+        let both = completions.all("up", &wanted);
+        let ((), ()) = tokio::join!(both, async { completions.add("up", "b") });
     }
 
     #[tokio::test]
     async fn only_the_newest_are_remembered() {
         let completions = Completions::default();
         for number in 0..=REMEMBERED {
-            completions.add(number.to_string());
+            completions.add("up", &number.to_string());
         }
         assert_eq!(lock(&completions.ids).len(), REMEMBERED);
-        assert!(!lock(&completions.ids).contains(&"0".to_owned()));
+        assert!(!lock(&completions.ids).contains(&key("up", "0")));
+    }
+
+    #[tokio::test]
+    async fn an_upstream_ends_only_its_own() {
+        let completions = Completions::default();
+        completions.add("other", "a");
+        let wanted = ["a".to_owned()];
+        let mut own = Box::pin(completions.all("up", &wanted));
+        assert!(own.as_mut().now_or_never().is_none());
+        completions.add("up", "a");
+        own.await;
     }
 }

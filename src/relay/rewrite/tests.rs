@@ -175,14 +175,16 @@ fn notices_are_mapped() {
 #[test]
 fn an_error_names_what_the_client_asked_for() {
     let text = r#"{"code":-32002,"message":"no a:b","data":{"uri":"a:b"}}"#;
-    let shown = error(text, "a:b", "up+a:b").unwrap();
+    let up = up();
+    let error = |text, sent, shown| error(text, &up, Some((sent, shown))).unwrap();
+    let shown = error(text, "a:b", "up+a:b");
     assert_eq!(
         shown,
         r#"{"code":-32002,"message":"no a:b","data":{"uri":"up+a:b"}}"#
     );
-    assert_eq!(error(text, "a:c", "up+a:c").unwrap(), text);
+    assert_eq!(error(text, "a:c", "up+a:c"), text);
     let odd = r#"{"code":1,"data":["a:b"]}"#;
-    assert_eq!(error(odd, "a:b", "up+a:b").unwrap(), odd);
+    assert_eq!(error(odd, "a:b", "up+a:b"), odd);
 }
 
 #[test]
@@ -238,4 +240,25 @@ proptest! {
     ) {
         drop(result(&method, &text, &up()));
     }
+}
+
+// BRIDGING §4.1: an upstream can neither ask nor end under another's id.
+#[test]
+fn an_elicitation_is_known_by_its_upstream_too() {
+    let asked = r#"{"mode":"url","elicitationId":"e\u00e9","message":"m"}"#;
+    assert_eq!(
+        question("elicitation/create", asked, &up(), "Up").unwrap(),
+        r#"{"mode":"url","elicitationId":"up/eé","message":"[Up] m"}"#
+    );
+    let over = r#"{"elicitationId":"e"}"#;
+    assert_eq!(
+        notice("notifications/elicitation/complete", over, &up()).unwrap(),
+        r#"{"elicitationId":"up/e"}"#
+    );
+    let first =
+        r#"{"code":-32042,"data":{"elicitations":[{"url":"https://h","elicitationId":"e"}]}}"#;
+    assert_eq!(
+        error(first, &up(), None).unwrap(),
+        r#"{"code":-32042,"data":{"elicitations":[{"url":"https://h","elicitationId":"up/e"}]}}"#
+    );
 }

@@ -143,6 +143,58 @@ impl<'t> Walk<'t> {
         })
     }
 
+    /// `elicitation/create` parameters; `title`, the inside of a JSON string, says who asks.
+    pub(super) fn elicitation(
+        &mut self,
+        scanner: &mut Scanner<'t>,
+        title: &str,
+    ) -> Result<(), Stop> {
+        object(scanner, |scanner, name| {
+            let concerned = matches!(name, "message" | "elicitationId");
+            if concerned && let Some(raw) = scanner.string_value()? {
+                if name == "message" {
+                    self.splices.insert(raw.start + 1, title.to_owned().into());
+                } else {
+                    self.elicitation_id(raw)?;
+                }
+            }
+            Ok(concerned)
+        })
+    }
+
+    /// Maps the id of an elicitation.
+    pub(super) fn elicitation_id(&mut self, raw: RawString<'t>) -> Result<(), Stop> {
+        let shown = self.prefix.elicitation(&raw.decode()?);
+        self.requote(raw, &shown);
+        Ok(())
+    }
+
+    /// `data` of an error about what the upstream knows as the first of `asked`, and the client as
+    /// the second.
+    pub(super) fn error_data(
+        &mut self,
+        scanner: &mut Scanner<'t>,
+        asked: Option<(&str, &str)>,
+    ) -> Result<(), Stop> {
+        object(scanner, |scanner, name| {
+            match name {
+                "uri" => {
+                    let raw = scanner.string_value()?;
+                    if let (Some(raw), Some((sent, shown))) = (raw, asked)
+                        && raw.decode()? == sent
+                    {
+                        self.requote(raw, shown);
+                    }
+                }
+                "elicitations" => array(scanner, |scanner| {
+                    self.in_string(scanner, "elicitationId", Self::elicitation_id)
+                })?,
+                _ => return Ok(false),
+            }
+            Ok(true)
+        })
+    }
+
     /// `sampling/createMessage` parameters: nobody else's context is shared on a merged endpoint.
     pub(super) fn sampling(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
         object(scanner, |scanner, name| {
