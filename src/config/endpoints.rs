@@ -31,6 +31,13 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
              without it.",
         )
         .wait("3s");
+    let instructions = s
+        .key(
+            "instructions",
+            "Text for models that comes before what upstreams say of themselves, on merged \
+             endpoints.",
+        )
+        .optional("Ask before you delete anything.");
     let required_scopes = scopes(s);
     let audiences = audiences(s);
     move |all| {
@@ -46,6 +53,7 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
             upstreams,
             prefix,
             connect_wait,
+            instructions,
             required_scopes,
             audiences,
         }

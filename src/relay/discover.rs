@@ -20,7 +20,12 @@ impl Relay {
             let declared = known.first().and_then(|(_, declared)| declared.as_deref());
             return merge::discover_pure(session.revision, declared);
         }
-        merge::discover_merged(session.revision, &known)
+        merge::discover_merged(session.revision, &known, self.operator())
+    }
+
+    /// What the operator has to say on merged endpoints.
+    pub(super) fn operator(&self) -> Option<&str> {
+        self.parts.settings.mcp.instructions.as_deref()
     }
 
     /// JSON text of `serverInfo` in results that we write for a modern client.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::session::text_of;
 use crate::harness::{Gateway, Session, Setup, peers};
+use crate::modern::Modern;
 
 async fn gateway() -> Gateway {
     let script = peers::script("servers/names.py");
@@ -294,5 +295,27 @@ async fn instructions_of_all_are_told_with_their_names() {
             "{instructions}"
         );
     }
+    gw.stop().await;
+}
+
+// BRIDGING §5.3.
+#[tokio::test]
+async fn the_operators_own_words_come_first() {
+    let gw = Setup::open()
+        .stub("a", &[])
+        .stub("b", &[])
+        .toml("[mcp]\ninstructions = \"Ours.\"")
+        .start()
+        .await;
+    let legacy = gw.anonymous().open("/mcp").await;
+    let modern = Modern::new(gw.anonymous(), "/mcp");
+    let found = modern.send("server/discover", json!({})).await.unwrap();
+    for said in [&legacy.hello, &found] {
+        let instructions = said["instructions"].as_str().unwrap();
+        assert!(instructions.starts_with("Ours.\n\n"), "{instructions}");
+    }
+    let direct = gw.anonymous().open("/mcp/a").await;
+    let own = direct.hello["instructions"].as_str().unwrap();
+    assert!(!own.contains("Ours."), "{own}");
     gw.stop().await;
 }

@@ -34,6 +34,7 @@ pub(in crate::relay) fn pure(revision: Revision, declared: Option<&Declared>) ->
 pub(in crate::relay) fn merged(
     revision: Revision,
     upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
+    operator: Option<&str>,
 ) -> Bytes {
     let known = upstreams
         .iter()
@@ -46,7 +47,7 @@ pub(in crate::relay) fn merged(
     let whole = upstreams.iter().all(|(_, declared)| declared.is_some());
     result(
         &capabilities,
-        instructions(upstreams).as_deref(),
+        instructions(upstreams, operator).as_deref(),
         OURSELVES,
         if whole { WHOLE_MS } else { PARTIAL_MS },
     )
@@ -126,10 +127,11 @@ mod tests {
             (Arc::from("a"), Some(declared(r#"{"logging":{}}"#))),
             (Arc::from("b"), None),
         ];
-        let said = read(&merged(MODERN, &upstreams));
+        let said = read(&merged(MODERN, &upstreams, Some("Ours.")));
         assert_eq!(said["ttlMs"], PARTIAL_MS);
         assert_eq!(said["capabilities"]["logging"], json!({}));
         assert_eq!(said["capabilities"]["tools"], json!({"listChanged": true}));
-        assert!(said["instructions"].as_str().unwrap().contains("a__"));
+        let instructions = said["instructions"].as_str().unwrap();
+        assert!(instructions.starts_with("Ours.") && instructions.contains("a__"));
     }
 }

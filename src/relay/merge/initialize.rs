@@ -35,6 +35,7 @@ pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
 pub(in crate::relay) fn merged(
     revision: Revision,
     upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
+    operator: Option<&str>,
 ) -> Bytes {
     let known = upstreams.iter().filter_map(|(_, d)| d.as_deref());
     let all = known.map(|declared| {
@@ -46,12 +47,15 @@ pub(in crate::relay) fn merged(
         revision,
         &capabilities,
         OURSELVES,
-        instructions(upstreams).as_deref(),
+        instructions(upstreams, operator).as_deref(),
     )
 }
 
-/// What the upstreams that are known say about their use.
-pub(super) fn instructions(upstreams: &[(Arc<str>, Option<Arc<Declared>>)]) -> Option<String> {
+/// What the operator and the upstreams that are known say about their use.
+pub(super) fn instructions(
+    upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
+    operator: Option<&str>,
+) -> Option<String> {
     let known = upstreams
         .iter()
         .filter_map(|(name, d)| Some((name, d.as_deref()?)));
@@ -61,7 +65,7 @@ pub(super) fn instructions(upstreams: &[(Arc<str>, Option<Arc<Declared>>)]) -> O
             Some((Prefix::new(Arc::clone(name)), title(declared), text))
         })
         .collect();
-    let mut instructions = Instructions::default();
+    let mut instructions = Instructions::new(operator);
     for (prefix, title, text) in &speakers {
         instructions.push(Part {
             prefix,
@@ -153,7 +157,7 @@ mod tests {
             (Arc::from("c"), None),
         ];
         let read: Value =
-            serde_json::from_slice(&merged(Revision::V2025_06_18, &upstreams)).unwrap();
+            serde_json::from_slice(&merged(Revision::V2025_06_18, &upstreams, None)).unwrap();
         assert_eq!(read["protocolVersion"], "2025-06-18");
         assert_eq!(read["serverInfo"]["name"], "drawbridge");
         assert_eq!(read["capabilities"]["logging"], json!({}));
@@ -165,7 +169,8 @@ mod tests {
 
     #[test]
     fn without_any_upstream_the_answer_still_stands() {
-        let read: Value = serde_json::from_slice(&merged(Revision::V2025_11_25, &[])).unwrap();
+        let read: Value =
+            serde_json::from_slice(&merged(Revision::V2025_11_25, &[], None)).unwrap();
         assert_eq!(read.get("instructions"), None);
         assert_eq!(
             read["capabilities"]["resources"],
