@@ -61,8 +61,16 @@ impl Part {
     }
 }
 
+/// A list that could not be read.
+struct Broken {
+    fault: Fault,
+    /// Whether the upstream no longer knew where it went on.
+    in_the_middle: bool,
+}
+
 impl Relay {
-    /// One upstream's list, from kept pages where they may answer.
+    /// One upstream's list, from kept pages where they may answer. Where a cursor is no longer good
+    /// the list is read once more, from its beginning and from the upstream (BRIDGING §5.4).
     pub(super) async fn list_one(
         &self,
         call: &Call,
@@ -70,6 +78,25 @@ impl Relay {
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> Result<Part, Fault> {
+        let listed = self.walk(call, session, upstream, kind).await;
+        if !listed.as_ref().is_err_and(|broken| broken.in_the_middle) {
+            return listed.map_err(|broken| broken.fault);
+        }
+        session.shelf().changed(upstream, kind.capability());
+        let key = self.catalog_key(session, upstream);
+        self.catalog.changed(&key, kind.capability());
+        let again = self.walk(call, session, upstream, kind).await;
+        again.map_err(|broken| broken.fault)
+    }
+
+    /// All pages, one after another.
+    async fn walk(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        kind: ListKind,
+    ) -> Result<Part, Broken> {
         let mut part = Part::empty(upstream);
         let mut cursor: Option<String> = None;
         while part.pages.len() < MAX_PAGES {
@@ -78,7 +105,12 @@ impl Relay {
                 kind,
                 cursor: cursor.as_deref(),
             };
-            let Some((held, message)) = self.page_at(call, session, place).await? else {
+            let page = self.page_at(call, session, place).await;
+            let page = page.map_err(|fault| Broken {
+                in_the_middle: cursor.is_some() && fault.kind == FaultKind::UpstreamInvalid,
+                fault,
+            });
+            let Some((held, message)) = page? else {
                 break;
             };
             part.from = Some(held.declared.revision);

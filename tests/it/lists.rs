@@ -237,3 +237,34 @@ async fn who_gives_up_asking_leaves_it_to_those_who_wait() {
     assert_eq!(world.asked().await, 2);
     world.stop().await;
 }
+
+// BRIDGING §5.4.
+#[rstest]
+#[case("1", 7, 5)]
+#[case("9", 0, 4)]
+#[tokio::test]
+async fn a_list_whose_cursor_is_no_longer_good_is_read_once_more(
+    #[case] stale: &str,
+    #[case] shown: usize,
+    #[case] asked: u64,
+) {
+    let args = [
+        "--list-page-size",
+        "3",
+        "--tools",
+        "7",
+        "--stale-cursors",
+        stale,
+    ];
+    let stub = HttpStub::start(&args).await;
+    let setup = Setup::secured().http("stub", &stub, "").toml(LONG);
+    let gw = setup.stub("other", &["--tools", "1"]).start().await;
+    let world = World { gw, stub };
+    let user = world.gw.principal("alice").open("/mcp").await;
+    let tools = user.tools().await;
+    let own = tools.iter().filter(|tool| tool.starts_with("stub__"));
+    assert_eq!(own.count(), shown, "{tools:?}");
+    assert!(tools.contains(&"other__echo".to_owned()));
+    assert_eq!(world.asked().await, asked);
+    world.stop().await;
+}

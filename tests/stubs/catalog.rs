@@ -1,5 +1,6 @@
 //! The lists: tools, prompts, resources, templates; rendered once, paged on request.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -61,6 +62,8 @@ pub(crate) struct Catalog {
     whole: [String; 4],
     page_size: Option<usize>,
     empty_cursor: bool,
+    /// Cursors still to be refused.
+    stale: AtomicU64,
     pub(crate) delay: Duration,
 }
 
@@ -83,6 +86,7 @@ impl Catalog {
             whole,
             page_size: options.list_page_size,
             empty_cursor: options.empty_cursor,
+            stale: AtomicU64::new(options.stale_cursors),
             delay: Duration::from_millis(options.list_delay),
         }
     }
@@ -91,6 +95,11 @@ impl Catalog {
     pub(crate) fn page(&self, list: List, cursor: Option<&str>, changed: bool) -> Option<String> {
         if !changed && cursor.is_none() && self.page_size.is_none() {
             return self.whole.get(list as usize).cloned();
+        }
+        let left = |stale: u64| stale.checked_sub(1);
+        let ordering = Ordering::Relaxed;
+        if cursor.is_some() && self.stale.fetch_update(ordering, ordering, left).is_ok() {
+            return None;
         }
         let mut entries = self.entries.get(list as usize)?.clone();
         entries.extend(

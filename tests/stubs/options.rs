@@ -66,6 +66,9 @@ pub(crate) struct Options {
     /// The second page's cursor is the empty string.
     #[arg(long, global = true)]
     pub(crate) empty_cursor: bool,
+    /// Refuse so many cursors before one is good.
+    #[arg(long, global = true, value_name = "N", default_value_t = 0)]
+    pub(crate) stale_cursors: u64,
     /// Milliseconds before any list is answered.
     #[arg(long, global = true, value_name = "MS", default_value_t = 0)]
     pub(crate) list_delay: u64,
