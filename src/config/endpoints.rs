@@ -31,6 +31,12 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
              without it.",
         )
         .wait("3s");
+    let title = s
+        .key(
+            "title",
+            "What clients show as the name of merged endpoints.",
+        )
+        .text("Drawbridge");
     let instructions = s
         .key(
             "instructions",
@@ -53,6 +59,7 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
             upstreams,
             prefix,
             connect_wait,
+            title,
             instructions,
             required_scopes,
             audiences,

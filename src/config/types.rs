@@ -201,6 +201,8 @@ pub struct Merged {
     pub prefix: Prefix,
     /// How long a first initialize or list waits for one upstream.
     pub connect_wait: Duration,
+    /// What clients show as the name of merged endpoints.
+    pub title: String,
     /// What the operator has to say before the upstreams do.
     pub instructions: Option<String>,
     /// Scopes needed; empty means `auth.required_scopes`.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::project::{Asked, Hints, Origin, Projection, Scope, Turned};
 use super::route::Target;
 use super::view::View;
-use super::{Failure, Relay, cursor_context, foreign, mapping, merge, project};
+use super::{Failure, Relay, cursor_context, foreign, mapping, project};
 use crate::call::{Call, Declared, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, Method};
@@ -21,6 +21,8 @@ use crate::telemetry::metrics::LABELED;
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) projection: Projection,
+    /// JSON text of our own `Implementation`.
+    ourselves: Arc<str>,
     declared: Option<Arc<Declared>>,
     is_merged: bool,
     /// What is promised where the upstream promises nothing.
@@ -36,11 +38,13 @@ impl Source {
         call: &Call,
         view: &View,
         ttl: Duration,
+        ourselves: Arc<str>,
     ) -> Self {
         let is_list = known(call).is_some_and(|known| known.list.is_some());
         let from = declared.as_ref().map(|declared| declared.revision);
         Self {
             projection: Projection::of(from, call.revision),
+            ourselves,
             declared,
             is_merged: matches!(view, View::Merged(_)),
             hints: Hints::private(if is_list { ttl } else { Duration::ZERO }),
@@ -54,7 +58,7 @@ impl Source {
         let own = declared.and_then(|declared| std::str::from_utf8(&declared.server_info).ok());
         Origin {
             method: call.message.method().unwrap_or_default(),
-            server: own.filter(|_| !self.is_merged).unwrap_or(merge::OURSELVES),
+            server: own.filter(|_| !self.is_merged).unwrap_or(&self.ourselves),
             is_merged: self.is_merged,
             upstream: own,
             hints: self.hints,
@@ -65,10 +69,10 @@ impl Source {
 }
 
 /// The origin of a merged result that we wrote.
-pub(super) fn merged_origin(call: &Call, hints: Hints) -> Origin<'_> {
+pub(super) fn merged_origin<'a>(call: &'a Call, hints: Hints, ourselves: &'a str) -> Origin<'a> {
     Origin {
         method: call.message.method().unwrap_or_default(),
-        server: merge::OURSELVES,
+        server: ourselves,
         is_merged: true,
         upstream: None,
         hints,

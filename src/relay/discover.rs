@@ -18,14 +18,9 @@ impl Relay {
         let known = self.known(session).await;
         if self.is_pure(&session.endpoint) {
             let declared = known.first().and_then(|(_, declared)| declared.as_deref());
-            return merge::discover_pure(session.revision, declared);
+            return merge::discover_pure(session.revision, declared, &self.ourselves);
         }
-        merge::discover_merged(session.revision, &known, self.operator())
-    }
-
-    /// What the operator has to say on merged endpoints.
-    pub(super) fn operator(&self) -> Option<&str> {
-        self.parts.settings.mcp.instructions.as_deref()
+        merge::discover_merged(session.revision, &known, &self.ourselves)
     }
 
     /// JSON text of `serverInfo` in results that we write for a modern client.
@@ -37,7 +32,7 @@ impl Relay {
         });
         match known {
             Some(known) if self.is_pure(&session.endpoint) => known.server_info.clone(),
-            _ => Bytes::from_static(merge::OURSELVES.as_bytes()),
+            _ => Bytes::copy_from_slice(self.ourselves.info.as_bytes()),
         }
     }
 

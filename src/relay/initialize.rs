@@ -87,7 +87,7 @@ impl Relay {
             (Arc::clone(upstream), declared.ok())
         });
         let declared = join_all(all).await;
-        Ok(merge::merged(session.revision, &declared, self.operator()))
+        Ok(merge::merged(session.revision, &declared, &self.ourselves))
     }
 
     /// What an upstream declares to this session: known lately, or asked now on the session's own

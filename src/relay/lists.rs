@@ -117,7 +117,7 @@ impl Relay {
             );
         }
         let projection = Projection::new(call.revision, call.revision);
-        let origin = merged_origin(call, parts.hints);
+        let origin = merged_origin(call, parts.hints, &self.ourselves.info);
         let (text, ends_in_ttl) = projection.authored_open(list.result, &origin);
         Made {
             text: text.into(),

@@ -7,8 +7,10 @@ mod discover;
 mod initialize;
 mod instructions;
 mod list;
+mod ourselves;
 
 pub(super) use discover::{merged as discover_merged, pure as discover_pure};
-pub(super) use initialize::{OURSELVES, merged, pure};
+pub(super) use initialize::{merged, pure};
 pub use instructions::{Instructions, Part};
 pub use list::{ListMerger, Merged};
+pub(super) use ourselves::Ourselves;

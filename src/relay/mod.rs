@@ -65,6 +65,7 @@ use self::bring_back::Source;
 use self::catalog::Catalog;
 use self::kept::Listing;
 pub use self::listen::Filter;
+use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
 use self::param_headers::ToolHeaders;
 use self::route::{Route, Target};
@@ -76,6 +77,7 @@ pub struct Relay {
     /// Itself, for what goes on in the background.
     own: Weak<Self>,
     parts: Parts,
+    ourselves: Ourselves,
     knowledge: Knowledge,
     /// The marks of all upstreams.
     prefixes: Prefixes,
@@ -141,6 +143,7 @@ impl Relay {
             own: Weak::clone(own),
             rechecks: Semaphore::new(recheck::AT_ONCE),
             catalog: Catalog::new(&parts.settings.lists),
+            ourselves: Ourselves::new(&parts.settings.mcp),
             parts,
             knowledge: Knowledge::default(),
             prefixes,
@@ -215,7 +218,14 @@ impl Relay {
     }
 
     fn source(&self, call: &Call, declared: Option<Arc<Declared>>, view: &View) -> Source {
-        Source::new(declared, call, view, self.parts.settings.lists.ttl)
+        let ourselves = Arc::clone(&self.ourselves.info);
+        Source::new(
+            declared,
+            call,
+            view,
+            self.parts.settings.lists.ttl,
+            ourselves,
+        )
     }
 
     /// Whether a tool's structured content is to be wrapped as its schema was (SPEC C-92).

@@ -298,19 +298,24 @@ async fn instructions_of_all_are_told_with_their_names() {
     gw.stop().await;
 }
 
-// BRIDGING §5.3.
+// BRIDGING §5.2, §5.3.
 #[tokio::test]
-async fn the_operators_own_words_come_first() {
+async fn the_operators_own_name_and_words_come_first() {
     let gw = Setup::open()
         .stub("a", &[])
         .stub("b", &[])
-        .toml("[mcp]\ninstructions = \"Ours.\"")
+        .toml("[mcp]\ntitle = \"All of Ours\"\ninstructions = \"Ours.\"")
         .start()
         .await;
     let legacy = gw.anonymous().open("/mcp").await;
     let modern = Modern::new(gw.anonymous(), "/mcp");
     let found = modern.send("server/discover", json!({})).await.unwrap();
-    for said in [&legacy.hello, &found] {
+    let info = [
+        &legacy.hello["serverInfo"],
+        &found["_meta"]["io.modelcontextprotocol/serverInfo"],
+    ];
+    for (said, info) in [&legacy.hello, &found].into_iter().zip(info) {
+        assert_eq!(info["title"], "All of Ours");
         let instructions = said["instructions"].as_str().unwrap();
         assert!(instructions.starts_with("Ours.\n\n"), "{instructions}");
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::capabilities;
-use super::initialize::{OURSELVES, instructions, text};
+use super::initialize::{instructions, text};
+use super::{Ourselves, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
 
@@ -15,9 +15,13 @@ const WHOLE_MS: u32 = 60_000;
 const PARTIAL_MS: u32 = 1_000;
 
 /// On an endpoint that shows one upstream unchanged. An upstream that is not known can do nothing.
-pub(in crate::relay) fn pure(revision: Revision, declared: Option<&Declared>) -> Bytes {
+pub(in crate::relay) fn pure(
+    revision: Revision,
+    declared: Option<&Declared>,
+    ourselves: &Ourselves,
+) -> Bytes {
     let Some(declared) = declared else {
-        return result("{}", None, OURSELVES, PARTIAL_MS);
+        return result("{}", None, &ourselves.info, PARTIAL_MS);
     };
     let capabilities =
         capabilities::projected(text(&declared.capabilities), declared.revision, revision);
@@ -34,7 +38,7 @@ pub(in crate::relay) fn pure(revision: Revision, declared: Option<&Declared>) ->
 pub(in crate::relay) fn merged(
     revision: Revision,
     upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
-    operator: Option<&str>,
+    ourselves: &Ourselves,
 ) -> Bytes {
     let known = upstreams
         .iter()
@@ -47,8 +51,8 @@ pub(in crate::relay) fn merged(
     let whole = upstreams.iter().all(|(_, declared)| declared.is_some());
     result(
         &capabilities,
-        instructions(upstreams, operator).as_deref(),
-        OURSELVES,
+        instructions(upstreams, ourselves).as_deref(),
+        &ourselves.info,
         if whole { WHOLE_MS } else { PARTIAL_MS },
     )
 }
@@ -100,7 +104,7 @@ mod tests {
     #[test]
     fn a_pure_endpoint_speaks_for_its_upstream() {
         let known = declared(r#"{"tools":{},"tasks":{}}"#);
-        let said = read(&pure(MODERN, Some(&known)));
+        let said = read(&pure(MODERN, Some(&known), &Ourselves::sample(None)));
         assert_eq!(said["resultType"], "complete");
         assert_eq!(said["capabilities"], json!({"tools": {}}));
         assert_eq!(said["instructions"], "Use x.");
@@ -115,7 +119,7 @@ mod tests {
     // SPEC M-51.
     #[test]
     fn nobody_there_is_an_answer_for_a_moment() {
-        let said = read(&pure(MODERN, None));
+        let said = read(&pure(MODERN, None, &Ourselves::sample(None)));
         assert_eq!(said["capabilities"], json!({}));
         assert_eq!(said["ttlMs"], PARTIAL_MS);
         assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "drawbridge");
@@ -127,7 +131,11 @@ mod tests {
             (Arc::from("a"), Some(declared(r#"{"logging":{}}"#))),
             (Arc::from("b"), None),
         ];
-        let said = read(&merged(MODERN, &upstreams, Some("Ours.")));
+        let said = read(&merged(
+            MODERN,
+            &upstreams,
+            &Ourselves::sample(Some("Ours.")),
+        ));
         assert_eq!(said["ttlMs"], PARTIAL_MS);
         assert_eq!(said["capabilities"]["logging"], json!({}));
         assert_eq!(said["capabilities"]["tools"], json!({"listChanged": true}));

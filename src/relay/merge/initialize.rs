@@ -5,17 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Instructions, Part, capabilities};
+use super::{Instructions, Ourselves, Part, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json};
 use crate::relay::naming::Prefix;
-
-/// JSON text of our own `Implementation`, as clients see it.
-pub(in crate::relay) const OURSELVES: &str = concat!(
-    r#"{"name":"drawbridge","title":"Drawbridge","version":""#,
-    env!("CARGO_PKG_VERSION"),
-    r#""}"#
-);
 
 /// On an endpoint that shows one upstream unchanged: what it declared, as far as the revision goes.
 pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
@@ -35,7 +28,7 @@ pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
 pub(in crate::relay) fn merged(
     revision: Revision,
     upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
-    operator: Option<&str>,
+    ourselves: &Ourselves,
 ) -> Bytes {
     let known = upstreams.iter().filter_map(|(_, d)| d.as_deref());
     let all = known.map(|declared| {
@@ -46,15 +39,15 @@ pub(in crate::relay) fn merged(
     result(
         revision,
         &capabilities,
-        OURSELVES,
-        instructions(upstreams, operator).as_deref(),
+        &ourselves.info,
+        instructions(upstreams, ourselves).as_deref(),
     )
 }
 
 /// What the operator and the upstreams that are known say about their use.
 pub(super) fn instructions(
     upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
-    operator: Option<&str>,
+    ourselves: &Ourselves,
 ) -> Option<String> {
     let known = upstreams
         .iter()
@@ -65,7 +58,7 @@ pub(super) fn instructions(
             Some((Prefix::new(Arc::clone(name)), title(declared), text))
         })
         .collect();
-    let mut instructions = Instructions::new(operator);
+    let mut instructions = Instructions::new(ourselves.instructions.as_deref());
     for (prefix, title, text) in &speakers {
         instructions.push(Part {
             prefix,
@@ -156,8 +149,12 @@ mod tests {
             (Arc::from("b"), Some(Arc::new(b))),
             (Arc::from("c"), None),
         ];
-        let read: Value =
-            serde_json::from_slice(&merged(Revision::V2025_06_18, &upstreams, None)).unwrap();
+        let read: Value = serde_json::from_slice(&merged(
+            Revision::V2025_06_18,
+            &upstreams,
+            &Ourselves::sample(None),
+        ))
+        .unwrap();
         assert_eq!(read["protocolVersion"], "2025-06-18");
         assert_eq!(read["serverInfo"]["name"], "drawbridge");
         assert_eq!(read["capabilities"]["logging"], json!({}));
@@ -169,8 +166,12 @@ mod tests {
 
     #[test]
     fn without_any_upstream_the_answer_still_stands() {
-        let read: Value =
-            serde_json::from_slice(&merged(Revision::V2025_11_25, &[], None)).unwrap();
+        let read: Value = serde_json::from_slice(&merged(
+            Revision::V2025_11_25,
+            &[],
+            &Ourselves::sample(None),
+        ))
+        .unwrap();
         assert_eq!(read.get("instructions"), None);
         assert_eq!(
             read["capabilities"]["resources"],

@@ -1,0 +1,41 @@
+//! How the gateway presents itself where it is the server. Spec: BRIDGING §5.2, §5.3.
+
+use std::sync::Arc;
+
+use crate::config;
+use crate::protocol::json;
+use crate::relay::naming::clean;
+
+/// Characters of the title.
+const MAX_TITLE: usize = 80;
+
+/// What clients of merged endpoints are told of the gateway.
+#[derive(Debug)]
+pub(in crate::relay) struct Ourselves {
+    /// JSON text of its `Implementation`.
+    pub(in crate::relay) info: Arc<str>,
+    /// What the operator has to say before the upstreams do.
+    pub(in crate::relay) instructions: Option<String>,
+}
+
+impl Ourselves {
+    /// As the operator wants it.
+    pub(in crate::relay) fn new(settings: &config::Merged) -> Self {
+        let title = json::quote(&clean(&settings.title, MAX_TITLE));
+        let version = env!("CARGO_PKG_VERSION");
+        let info = format!(r#"{{"name":"drawbridge","title":{title},"version":"{version}"}}"#);
+        Self {
+            info: info.into(),
+            instructions: settings.instructions.clone(),
+        }
+    }
+
+    /// For tests of what is told along with it.
+    #[cfg(test)]
+    pub(super) fn sample(instructions: Option<&str>) -> Self {
+        Self {
+            info: r#"{"name":"drawbridge"}"#.into(),
+            instructions: instructions.map(str::to_owned),
+        }
+    }
+}
