@@ -169,6 +169,9 @@ impl Front {
             .map_or_else(AccessRecord::default, |line| line.record().clone());
         // No notification but the cancellation means anything. Spec: SPEC M-22.
         if message.kind() != Kind::Request {
+            if message.kind() == Kind::Notification {
+                self.relay.modern_notification(&message);
+            }
             return;
         }
         if self.tasks.draining().is_cancelled() {
