@@ -5,6 +5,7 @@
 //! end. Knows nothing of HTTP and nothing of upstreams beyond their link trait.
 //! Spec: SPEC §1a, §1b; DESIGN §5.
 
+mod calls;
 mod completions;
 mod id;
 mod link;
@@ -13,6 +14,7 @@ mod registry;
 mod shelf;
 mod stream;
 mod subscriptions;
+mod upstreams;
 mod visit;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,6 +26,7 @@ use tokio::sync::Notify;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+pub use calls::{NoRoom, StreamPermit};
 pub use completions::Completions;
 pub use id::{EventId, SessionId, SessionIds};
 pub use link::{CallLink, Outlet};
@@ -37,11 +40,7 @@ pub use visit::{Listener, Listening, Visit, VisitCall};
 use crate::call::{ClientCapabilities, Level, Notice, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::protocol::{RequestId, Revision};
-use crate::store::events::{EventStore, SessionKey, StreamKey};
-use crate::telemetry::metrics::{GAUGES, Open};
-
-/// Finished streams a session remembers at most, for resumption.
-const FINISHED_STREAMS: usize = 1024;
+use crate::store::events::{EventStore, SessionKey};
 
 /// One session.
 #[derive(Debug)]
@@ -97,35 +96,6 @@ pub enum Delivery {
         /// What is negotiated when the client offers a revision that we do not know.
         fallback: Revision,
     },
-}
-
-/// Why a call cannot start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoRoom {
-    /// The id is that of a running call.
-    #[error("a request with this id is still running")]
-    IdInUse,
-    /// The session's or the principal's cap on running calls is reached.
-    #[error("too many calls are running")]
-    TooManyCalls,
-    /// The session's cap on open streams is reached.
-    #[error("too many streams are open")]
-    TooManyStreams,
-}
-
-/// A place among a session's open streams; free again when dropped.
-#[derive(Debug)]
-pub struct StreamPermit {
-    session: Arc<Session>,
-    _open: Open,
-}
-
-impl Drop for StreamPermit {
-    fn drop(&mut self) {
-        self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
-        self.session.touch();
-        self.session.changed.notify_waiters();
-    }
 }
 
 impl Session {
@@ -257,122 +227,10 @@ impl Session {
         &self.standalone
     }
 
-    /// A stream by its number, while it can be resumed.
-    #[must_use]
-    pub fn stream(&self, number: u32) -> Option<Arc<EventStream>> {
-        if number == self.standalone.number() {
-            return Some(Arc::clone(&self.standalone));
-        }
-        lock(&self.streams).get(&number).map(Arc::clone)
-    }
-
-    /// Counts an open stream in.
-    ///
-    /// # Errors
-    /// [`NoRoom::TooManyStreams`] at `max`.
-    pub fn open_stream(self: &Arc<Self>, max: usize) -> Result<StreamPermit, NoRoom> {
-        let before = self.open_streams.fetch_add(1, Ordering::Relaxed);
-        let permit = StreamPermit {
-            session: Arc::clone(self),
-            _open: GAUGES.streams_open.enter(),
-        };
-        if before >= max {
-            return Err(NoRoom::TooManyStreams);
-        }
-        self.changed.notify_waiters();
-        Ok(permit)
-    }
-
     /// The open questions of this session.
     #[must_use]
     pub fn questions(&self) -> &Questions {
         &self.questions
-    }
-
-    /// Begins a call under the client's request id, whose messages go to `outlet`.
-    ///
-    /// # Errors
-    /// [`NoRoom`] when the id is in use or a cap is reached.
-    pub fn begin_call(
-        self: &Arc<Self>,
-        id: RequestId,
-        outlet: Arc<Outlet>,
-        per_session: usize,
-        per_principal: usize,
-    ) -> Result<Arc<CallLink>, NoRoom> {
-        let link = CallLink::new(Arc::clone(self), id.clone(), outlet);
-        let mut calls = lock(&self.calls);
-        if calls.contains_key(&id) {
-            return Err(NoRoom::IdInUse);
-        }
-        if calls.len() >= per_session || self.owner_calls.load(Ordering::Relaxed) >= per_principal {
-            return Err(NoRoom::TooManyCalls);
-        }
-        self.owner_calls.fetch_add(1, Ordering::Relaxed);
-        calls.insert(id, Arc::clone(&link));
-        Ok(link)
-    }
-
-    /// The running call with this id.
-    #[must_use]
-    pub fn running(&self, id: &RequestId) -> Option<Arc<CallLink>> {
-        lock(&self.calls).get(id).map(Arc::clone)
-    }
-
-    /// The call that most recently got a stream or began, among those somebody still waits for.
-    #[must_use]
-    pub fn newest_call(&self) -> Option<Arc<CallLink>> {
-        lock(&self.calls)
-            .values()
-            .filter(|link| link.is_awaited())
-            .max_by_key(|link| link.order())
-            .map(Arc::clone)
-    }
-
-    fn end_call(&self, id: &RequestId) {
-        if lock(&self.calls).remove(id).is_some() {
-            self.owner_calls.fetch_sub(1, Ordering::Relaxed);
-        }
-        self.touch();
-    }
-
-    /// A new stream for a call's messages.
-    fn new_stream(&self) -> Arc<EventStream> {
-        let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
-        let key = StreamKey {
-            session: self.key,
-            stream: number,
-        };
-        let stream = EventStream::awaited(key, Arc::clone(&self.events));
-        let mut streams = lock(&self.streams);
-        while let Some((oldest, entry)) = streams.first_key_value() {
-            let forgotten = streams.len() >= FINISHED_STREAMS || !entry.is_kept();
-            if !(entry.is_finished() && forgotten) {
-                break;
-            }
-            let oldest = *oldest;
-            streams.remove(&oldest);
-        }
-        streams.insert(number, Arc::clone(&stream));
-        drop(streams);
-        if self.closed.is_cancelled() {
-            stream.close();
-        }
-        // An id to resume from before there is any message. Spec: SPEC T-26.
-        if self.revision >= Revision::V2025_11_25 {
-            stream.prime();
-        }
-        stream
-    }
-
-    /// Notes that somebody waits for an upstream to come back; `false` when somebody does already.
-    pub fn begin_waiting_for(&self, upstream: &Arc<str>) -> bool {
-        lock(&self.waiting).insert(Arc::clone(upstream))
-    }
-
-    /// The upstream is back.
-    pub fn end_waiting_for(&self, upstream: &str) {
-        lock(&self.waiting).remove(upstream);
     }
 
     /// Notes that somebody watches the GET stream; `false` when somebody does already.
@@ -383,33 +241,6 @@ impl Session {
     /// Nobody watches the GET stream any more.
     pub fn end_watching(&self) {
         self.watched.store(false, Ordering::Release);
-    }
-
-    /// The upstream link of this session, if it has one.
-    #[must_use]
-    pub fn link(&self, upstream: &str) -> Option<Arc<dyn UpstreamLink>> {
-        lock(&self.links).get(upstream).map(Arc::clone)
-    }
-
-    /// The upstream link of this session, made by `make` when there is none; nothing after its end.
-    pub fn link_or(
-        &self,
-        upstream: &Arc<str>,
-        make: impl FnOnce() -> Arc<dyn UpstreamLink>,
-    ) -> Option<Arc<dyn UpstreamLink>> {
-        let mut links = lock(&self.links);
-        if self.closed.is_cancelled() {
-            return None;
-        }
-        Some(Arc::clone(
-            links.entry(Arc::clone(upstream)).or_insert_with(make),
-        ))
-    }
-
-    /// Every upstream link of this session.
-    #[must_use]
-    pub fn links(&self) -> Vec<Arc<dyn UpstreamLink>> {
-        lock(&self.links).values().map(Arc::clone).collect()
     }
 
     /// Ends the session: nothing more is read or written. The caller closes the returned links.

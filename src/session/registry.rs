@@ -1,8 +1,9 @@
-//! Every live session of this replica: opening within caps, binding, expiry.
+//! Every live session of this replica: opening within caps, binding, and its end.
 //!
 //! The concurrent map stays private here and only clones leave it, so that no guard is ever held
 //! across an await (DEPENDENCIES, "Things that bite" 6).
 
+mod ending;
 mod known;
 
 use std::collections::HashMap;
@@ -12,21 +13,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;
-use futures_util::future::join_all;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::known::KnownIds;
 use super::visit::{Visit, VisitKey};
 use super::{Delivery, Session, SessionId, SessionIds, lock};
-use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
+use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
 use crate::lifecycle::Tasks;
 use crate::protocol::Revision;
 use crate::session::EventStream;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
-use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
@@ -335,87 +335,6 @@ impl Sessions {
         self.live
             .get(&handle.key)
             .map(|session| Arc::clone(&session))
-    }
-
-    /// Ends a session; its upstream links are closed in the background.
-    pub fn close(&self, session: &Arc<Session>) {
-        for link in self.remove(session).into_iter().flatten() {
-            self.tasks.spawn(async move { link.close().await });
-        }
-    }
-
-    /// Takes a session out; its links, or nothing when it was out already.
-    fn remove(&self, session: &Arc<Session>) -> Option<Vec<Arc<dyn UpstreamLink>>> {
-        self.live.remove(&session.key())?;
-        self.known.forget(session);
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        GAUGES.sessions_open.add(-1);
-        if session.visit.is_some() {
-            self.visits
-                .remove_if(&VisitKey::from(&**session), |_, visit| {
-                    Arc::ptr_eq(visit, session)
-                });
-        } else {
-            server_session_ended(session.revision.as_str(), session.age());
-        }
-        let owner_key = session.owner();
-        let owner = self.owners.get(&owner_key).map(|owner| Arc::clone(&owner));
-        if let Some(owner) = owner {
-            lock(&owner.sessions).remove(&session.key());
-        }
-        self.owners.remove_if(&owner_key, |_, owner| {
-            lock(&owner.sessions).is_empty() && owner.calls.load(Ordering::Relaxed) == 0
-        });
-        Some(session.end())
-    }
-
-    /// Ends every session, for a shutdown, and waits up to `grace` for its upstream links.
-    pub async fn close_all(&self, grace: Duration) {
-        let all: Vec<_> = self
-            .live
-            .iter()
-            .map(|entry| Arc::clone(entry.value()))
-            .collect();
-        let links: Vec<_> = all
-            .iter()
-            .filter_map(|session| self.remove(session))
-            .flatten()
-            .collect();
-        let closing = join_all(links.iter().map(|link| link.close()));
-        drop(tokio::time::timeout(grace, closing).await);
-    }
-
-    /// Ends idle and over-age sessions and sweeps the event log, for ever.
-    pub async fn reap(self: Arc<Self>) {
-        let period =
-            (self.settings.idle / 20).clamp(Duration::from_millis(100), Duration::from_secs(15));
-        let mut tick = tokio::time::interval(period);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tick.tick().await;
-            self.reap_once();
-        }
-    }
-
-    fn reap_once(&self) {
-        let expired: Vec<_> = self
-            .live
-            .iter()
-            .filter(|entry| self.is_expired(entry.value()))
-            .map(|entry| Arc::clone(entry.value()))
-            .collect();
-        for session in expired {
-            COUNTERS.sessions_expired.add(1);
-            self.close(&session);
-        }
-        self.owners.retain(|_, owner| {
-            !lock(&owner.sessions).is_empty() || owner.calls.load(Ordering::Relaxed) > 0
-        });
-        self.events.sweep();
-    }
-
-    fn is_expired(&self, session: &Session) -> bool {
-        session.outlived(self.settings.idle, self.settings.absolute)
     }
 }
 

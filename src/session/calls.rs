@@ -1,0 +1,147 @@
+//! The running calls of a session, and the streams that their messages go to.
+//! Spec: SPEC T-25, T-26; DESIGN §5.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{CallLink, EventStream, Outlet, Session, lock};
+use crate::protocol::{RequestId, Revision};
+use crate::store::events::StreamKey;
+use crate::telemetry::metrics::{GAUGES, Open};
+
+/// Finished streams a session remembers at most, for resumption.
+const FINISHED_STREAMS: usize = 1024;
+
+/// Why a call cannot start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoRoom {
+    /// The id is that of a running call.
+    #[error("a request with this id is still running")]
+    IdInUse,
+    /// The session's or the principal's cap on running calls is reached.
+    #[error("too many calls are running")]
+    TooManyCalls,
+    /// The session's cap on open streams is reached.
+    #[error("too many streams are open")]
+    TooManyStreams,
+}
+
+/// A place among a session's open streams; free again when dropped.
+#[derive(Debug)]
+pub struct StreamPermit {
+    session: Arc<Session>,
+    _open: Open,
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
+        self.session.touch();
+        self.session.changed.notify_waiters();
+    }
+}
+
+impl Session {
+    /// A stream by its number, while it can be resumed.
+    #[must_use]
+    pub fn stream(&self, number: u32) -> Option<Arc<EventStream>> {
+        if number == self.standalone.number() {
+            return Some(Arc::clone(&self.standalone));
+        }
+        lock(&self.streams).get(&number).map(Arc::clone)
+    }
+
+    /// Counts an open stream in.
+    ///
+    /// # Errors
+    /// [`NoRoom::TooManyStreams`] at `max`.
+    pub fn open_stream(self: &Arc<Self>, max: usize) -> Result<StreamPermit, NoRoom> {
+        let before = self.open_streams.fetch_add(1, Ordering::Relaxed);
+        let permit = StreamPermit {
+            session: Arc::clone(self),
+            _open: GAUGES.streams_open.enter(),
+        };
+        if before >= max {
+            return Err(NoRoom::TooManyStreams);
+        }
+        self.changed.notify_waiters();
+        Ok(permit)
+    }
+
+    /// Begins a call under the client's request id, whose messages go to `outlet`.
+    ///
+    /// # Errors
+    /// [`NoRoom`] when the id is in use or a cap is reached.
+    pub fn begin_call(
+        self: &Arc<Self>,
+        id: RequestId,
+        outlet: Arc<Outlet>,
+        per_session: usize,
+        per_principal: usize,
+    ) -> Result<Arc<CallLink>, NoRoom> {
+        let link = CallLink::new(Arc::clone(self), id.clone(), outlet);
+        let mut calls = lock(&self.calls);
+        if calls.contains_key(&id) {
+            return Err(NoRoom::IdInUse);
+        }
+        if calls.len() >= per_session || self.owner_calls.load(Ordering::Relaxed) >= per_principal {
+            return Err(NoRoom::TooManyCalls);
+        }
+        self.owner_calls.fetch_add(1, Ordering::Relaxed);
+        calls.insert(id, Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// The running call with this id.
+    #[must_use]
+    pub fn running(&self, id: &RequestId) -> Option<Arc<CallLink>> {
+        lock(&self.calls).get(id).map(Arc::clone)
+    }
+
+    /// The call that most recently got a stream or began, among those somebody still waits for.
+    #[must_use]
+    pub fn newest_call(&self) -> Option<Arc<CallLink>> {
+        lock(&self.calls)
+            .values()
+            .filter(|link| link.is_awaited())
+            .max_by_key(|link| link.order())
+            .map(Arc::clone)
+    }
+
+    /// The call has its reply, or will have none.
+    pub(super) fn end_call(&self, id: &RequestId) {
+        if lock(&self.calls).remove(id).is_some() {
+            self.owner_calls.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.touch();
+    }
+
+    /// A new stream for a call's messages.
+    pub(super) fn new_stream(&self) -> Arc<EventStream> {
+        let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
+        let key = StreamKey {
+            session: self.key,
+            stream: number,
+        };
+        let stream = EventStream::awaited(key, Arc::clone(&self.events));
+        let mut streams = lock(&self.streams);
+        while let Some((oldest, entry)) = streams.first_key_value() {
+            let forgotten = streams.len() >= FINISHED_STREAMS || !entry.is_kept();
+            if !(entry.is_finished() && forgotten) {
+                break;
+            }
+            let oldest = *oldest;
+            streams.remove(&oldest);
+        }
+        streams.insert(number, Arc::clone(&stream));
+        drop(streams);
+        if self.closed.is_cancelled() {
+            stream.close();
+        }
+        // An id to resume from before there is any message. Spec: SPEC T-26.
+        if self.revision >= Revision::V2025_11_25 {
+            stream.prime();
+        }
+        stream
+    }
+}

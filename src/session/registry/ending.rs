@@ -1,0 +1,97 @@
+//! The end of sessions: wanted, by age, for others of the same principal, or with the gateway.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::MissedTickBehavior;
+
+use super::Sessions;
+use crate::call::UpstreamLink;
+use crate::session::visit::VisitKey;
+use crate::session::{Session, lock};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
+
+impl Sessions {
+    /// Ends a session; its upstream links are closed in the background.
+    pub fn close(&self, session: &Arc<Session>) {
+        for link in self.remove(session).into_iter().flatten() {
+            self.tasks.spawn(async move { link.close().await });
+        }
+    }
+
+    /// Takes a session out; its links, or nothing when it was out already.
+    fn remove(&self, session: &Arc<Session>) -> Option<Vec<Arc<dyn UpstreamLink>>> {
+        self.live.remove(&session.key())?;
+        self.known.forget(session);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        GAUGES.sessions_open.add(-1);
+        if session.visit.is_some() {
+            self.visits
+                .remove_if(&VisitKey::from(&**session), |_, visit| {
+                    Arc::ptr_eq(visit, session)
+                });
+        } else {
+            server_session_ended(session.revision.as_str(), session.age());
+        }
+        let owner_key = session.owner();
+        let owner = self.owners.get(&owner_key).map(|owner| Arc::clone(&owner));
+        if let Some(owner) = owner {
+            lock(&owner.sessions).remove(&session.key());
+        }
+        self.owners.remove_if(&owner_key, |_, owner| {
+            lock(&owner.sessions).is_empty() && owner.calls.load(Ordering::Relaxed) == 0
+        });
+        Some(session.end())
+    }
+
+    /// Ends every session, for a shutdown, and waits up to `grace` for its upstream links.
+    pub async fn close_all(&self, grace: Duration) {
+        let all: Vec<_> = self
+            .live
+            .iter()
+            .map(|entry| Arc::clone(entry.value()))
+            .collect();
+        let links: Vec<_> = all
+            .iter()
+            .filter_map(|session| self.remove(session))
+            .flatten()
+            .collect();
+        let closing = join_all(links.iter().map(|link| link.close()));
+        drop(tokio::time::timeout(grace, closing).await);
+    }
+
+    /// Ends idle and over-age sessions and sweeps the event log, for ever.
+    pub async fn reap(self: Arc<Self>) {
+        let period =
+            (self.settings.idle / 20).clamp(Duration::from_millis(100), Duration::from_secs(15));
+        let mut tick = tokio::time::interval(period);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            self.reap_once();
+        }
+    }
+
+    pub(super) fn reap_once(&self) {
+        let expired: Vec<_> = self
+            .live
+            .iter()
+            .filter(|entry| self.is_expired(entry.value()))
+            .map(|entry| Arc::clone(entry.value()))
+            .collect();
+        for session in expired {
+            COUNTERS.sessions_expired.add(1);
+            self.close(&session);
+        }
+        self.owners.retain(|_, owner| {
+            !lock(&owner.sessions).is_empty() || owner.calls.load(Ordering::Relaxed) > 0
+        });
+        self.events.sweep();
+    }
+
+    pub(super) fn is_expired(&self, session: &Session) -> bool {
+        session.outlived(self.settings.idle, self.settings.absolute)
+    }
+}

@@ -1,0 +1,45 @@
+//! The upstreams of a session: its links to them, and which it waits for.
+
+use std::sync::Arc;
+
+use super::{Session, lock};
+use crate::call::UpstreamLink;
+
+impl Session {
+    /// Notes that somebody waits for an upstream to come back; `false` when somebody does already.
+    pub fn begin_waiting_for(&self, upstream: &Arc<str>) -> bool {
+        lock(&self.waiting).insert(Arc::clone(upstream))
+    }
+
+    /// The upstream is back.
+    pub fn end_waiting_for(&self, upstream: &str) {
+        lock(&self.waiting).remove(upstream);
+    }
+
+    /// The upstream link of this session, if it has one.
+    #[must_use]
+    pub fn link(&self, upstream: &str) -> Option<Arc<dyn UpstreamLink>> {
+        lock(&self.links).get(upstream).map(Arc::clone)
+    }
+
+    /// The upstream link of this session, made by `make` when there is none; nothing after its end.
+    pub fn link_or(
+        &self,
+        upstream: &Arc<str>,
+        make: impl FnOnce() -> Arc<dyn UpstreamLink>,
+    ) -> Option<Arc<dyn UpstreamLink>> {
+        let mut links = lock(&self.links);
+        if self.closed.is_cancelled() {
+            return None;
+        }
+        Some(Arc::clone(
+            links.entry(Arc::clone(upstream)).or_insert_with(make),
+        ))
+    }
+
+    /// Every upstream link of this session.
+    #[must_use]
+    pub fn links(&self) -> Vec<Arc<dyn UpstreamLink>> {
+        lock(&self.links).values().map(Arc::clone).collect()
+    }
+}
