@@ -55,9 +55,8 @@ impl Relay {
         if is_declared(call) {
             return Ok(reply);
         }
-        let declaring = declaring(call);
         let reply = if runs_tasks && would_help(&reply, call) {
-            self.send(permit, &**link, &declaring, session, target)
+            self.send(permit, &**link, &declaring(call), session, target)
                 .await?
         } else {
             reply
@@ -65,6 +64,7 @@ impl Relay {
         match State::begun(&reply, Design::Extension) {
             Some(_) if !runs_tasks => Err(unasked(&target.upstream)),
             Some(state) => {
+                let declaring = declaring(call);
                 let held = self.hold(link, &declaring, target, &state, Design::Extension);
                 Box::pin(held).await
             }
