@@ -16,7 +16,7 @@ use crate::upstream::carrier::Unattributed;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
-/// Where a call runs. What kept its turn for it is given back when this is dropped.
+/// The connection a call runs on. Dropping it gives the turn back, if the call had one.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) connection: Arc<Connection>,
@@ -24,7 +24,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Among others, as the client of the call cannot be asked by mistake.
+    /// Without a turn, beside whatever else runs there.
     pub(super) fn beside(connection: Arc<Connection>) -> Self {
         Self {
             connection,
@@ -32,6 +32,7 @@ impl Place {
         }
     }
 
+    /// Alone among the calls of the connection whose clients may be asked.
     pub(super) fn with_turn(
         (connection, turn): (Arc<Connection>, TurnGuard),
         further: &Arc<Further>,
@@ -53,7 +54,13 @@ impl Drop for Place {
 }
 
 impl LegacyLink {
-    /// Where a call runs: on the first connection, or where it is its turn if it needs one.
+    /// Finds a connection for a call: the first one, or one whose turn it gets if it needs one.
+    ///
+    /// # Errors
+    /// [`LinkError::AwaitsAnswer`] when it gets no turn within `ask_wait`.
+    ///
+    /// # Cancel safety
+    /// A turn that was just given goes on to the next who waits.
     pub(super) async fn place(&self, request: &Message, call: &Call) -> Result<Place, LinkError> {
         let first = self.connection().await?;
         if !first.is_pipe() || !needs_turn(&self.settings, request, call) {
@@ -86,6 +93,8 @@ impl LegacyLink {
         }
     }
 
+    /// Waits for the turn of any of `all` until `limit`, or for a further connection as long as its
+    /// opening takes.
     async fn wait_for_turn(
         &self,
         call: &Call,
