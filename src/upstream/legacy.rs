@@ -11,12 +11,13 @@ mod inbound;
 mod opening;
 mod place;
 mod related;
+mod subscribe;
 mod turn;
 mod wire;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -32,10 +33,13 @@ use super::error::LinkError;
 use super::lock;
 use connection::Connection;
 use further::Further;
+use subscribe::Asking;
 
 /// A link of the legacy era.
 #[derive(Debug)]
 pub struct LegacyLink {
+    /// Itself, for what goes on when its caller has gone.
+    own: Weak<Self>,
     settings: Arc<Settings>,
     /// A child that was started to find out what it speaks, for the first connection.
     started: Mutex<Option<Started>>,
@@ -43,6 +47,8 @@ pub struct LegacyLink {
     opening: tokio::sync::Mutex<()>,
     further: Arc<Further>,
     remembered: Mutex<Remembered>,
+    /// Subscriptions that are asked for now.
+    asking: Asking,
     listening: AtomicBool,
     /// Whoever had this link is gone: nothing is opened any more.
     ended: AtomicBool,
@@ -57,13 +63,15 @@ struct Remembered {
 
 impl LegacyLink {
     pub(super) fn new(settings: Arc<Settings>, started: Option<Started>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
             further: Further::new(Arc::clone(&settings)),
             settings,
             started: Mutex::new(started),
             current: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             remembered: Mutex::default(),
+            asking: Asking::default(),
             listening: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         })
@@ -220,6 +228,13 @@ impl LegacyLink {
         request: &Message,
         call: &Call,
     ) -> Result<Reply, LinkError> {
+        match (request.method(), request.param_str("uri")) {
+            (Some("resources/subscribe"), Some(uri)) => self.subscribe(&uri, request, call).await,
+            _ => self.call_through(request, call).await,
+        }
+    }
+
+    async fn call_through(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
         let place = self.place(request, call).await?;
         let reply = match place.connection.call(request, call).await {
             // The upstream refused the session before it looked at the call: nothing has run.

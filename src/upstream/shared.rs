@@ -201,19 +201,37 @@ impl Place {
     ) -> Result<Reply, Fault> {
         let (link, members) = (&self.pooled.link, &self.pooled.members);
         let uri = &*uri;
-        let is_new = members.follow(uri, self.number);
+        let mut joining = Joining {
+            members,
+            uri,
+            member: self.number,
+            undone: members.follow(uri, self.number),
+        };
         let reply = link.call(request, call).await;
         let is_refused = reply.as_ref().map_or(true, |reply| reply.error().is_some());
-        if is_refused && is_new {
-            members.unfollow(uri, self.number);
-        } else if !is_refused
-            && !members.follows(uri, self.number)
-            && members.unfollow(uri, self.number)
-        {
+        joining.undone &= is_refused;
+        drop(joining);
+        if !is_refused && !members.follows(uri, self.number) && members.unfollow(uri, self.number) {
             // The session has ended meanwhile, and nobody else wants it.
             link.unsubscribe(uri).await;
         }
         reply
+    }
+}
+
+/// A member that asks to follow a resource; when dropped, it does not follow it where `undone`.
+struct Joining<'a> {
+    members: &'a Members,
+    uri: &'a str,
+    member: u64,
+    undone: bool,
+}
+
+impl Drop for Joining<'_> {
+    fn drop(&mut self) {
+        if self.undone {
+            self.members.unfollow(self.uri, self.member);
+        }
     }
 }
 

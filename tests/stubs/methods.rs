@@ -35,7 +35,16 @@ pub(crate) enum Handled {
 #[derive(Debug)]
 pub(crate) struct Later {
     call: Box<Call>,
-    list: Option<(List, Option<String>)>,
+    work: Work,
+}
+
+/// What takes time.
+#[derive(Debug)]
+enum Work {
+    Tool,
+    List(List, Option<String>),
+    /// `resources/subscribe` with these parameters.
+    Subscribe(Value),
 }
 
 impl Later {
@@ -51,15 +60,19 @@ impl Later {
 
     /// Does the work and finishes `outlet`.
     pub(crate) async fn run(self, outlet: Outlet) {
-        let Self { mut call, list } = self;
+        let Self { mut call, work } = self;
         call.outlet = outlet.clone();
-        let outcome = match list {
-            Some((list, cursor)) => {
+        let outcome = match work {
+            Work::Subscribe(params) => {
+                call.world.modern.admitted().await;
+                setting(&call.session, "resources/subscribe", &params)
+            }
+            Work::List(list, cursor) => {
                 let own = call.session.with(|inner| inner.list_delay);
                 tokio::time::sleep(own.max(call.world.catalog.delay)).await;
                 page(&call.world, &call.session, list, cursor.as_deref())
             }
-            None => tools::run(&call).await,
+            Work::Tool => tools::run(&call).await,
         };
         call.session.finish(&call.id);
         outlet.finish(outcome.reply(&call.id));
@@ -90,6 +103,11 @@ pub(crate) fn receive(
                 Err(outcome) => outcome,
             }
         }
+        "resources/subscribe" if world.options.hold_listens => {
+            let call = Box::new(Call::new(world, session, id.get(), headers));
+            let work = Work::Subscribe(value(message.params));
+            return Handled::Later(Later { call, work });
+        }
         "ping" | "resources/unsubscribe" | "resources/subscribe" | "logging/setLevel" => {
             setting(session, method, &value(message.params))
         }
@@ -103,8 +121,8 @@ pub(crate) fn receive(
                 let own = session.with(|inner| inner.list_delay);
                 if !own.is_zero() || !world.catalog.delay.is_zero() {
                     let call = Box::new(Call::new(world, session, id.get(), headers));
-                    let list = Some((list, cursor));
-                    return Handled::Later(Later { call, list });
+                    let work = Work::List(list, cursor);
+                    return Handled::Later(Later { call, work });
                 }
                 page(world, session, list, cursor.as_deref())
             }
@@ -163,7 +181,7 @@ fn task(
             call.cancelled = session.begin(id);
             Ok(Later {
                 call: Box::new(call),
-                list: None,
+                work: Work::Tool,
             })
         }
         _ => Err(errands::legacy(&call)),
@@ -201,7 +219,7 @@ fn call(
     call.cancelled = session.begin(id);
     Ok(Later {
         call: Box::new(call),
-        list: None,
+        work: Work::Tool,
     })
 }
 

@@ -80,6 +80,16 @@ impl Modern {
         self.session.cancel(key)
     }
 
+    /// Waits until those are let in who listen or subscribe.
+    pub(crate) async fn admitted(&self) {
+        self.listens.admitted().await;
+    }
+
+    /// Lets them in.
+    pub(crate) fn admit(&self) {
+        self.listens.admit();
+    }
+
     /// Cancels what runs on the connection `scope`.
     pub(crate) fn cancel_all(&self, scope: &str) {
         self.session.cancel_all(scope);
@@ -357,10 +367,6 @@ async fn call(
         "end_listens" => {
             world.modern.listens.end();
             return Outcome::text("ended");
-        }
-        "admit_listens" => {
-            world.modern.listens.admit();
-            return Outcome::text("admitted");
         }
         "odd_result" => return Outcome::Result(json!({"resultType": "zzz"}).to_string()),
         "server_request" => {

@@ -75,7 +75,8 @@ pub(crate) struct Options {
     /// Declare no `listChanged`.
     #[arg(long, global = true)]
     pub(crate) no_listchanged: bool,
-    /// Neither note nor acknowledge a `subscriptions/listen` before `admit_listens` is called.
+    /// Neither note nor acknowledge a `subscriptions/listen` or `resources/subscribe` before
+    /// `admit_listens` is called.
     #[arg(long, global = true)]
     pub(crate) hold_listens: bool,
     /// Declare these extensions, and show them.

@@ -164,6 +164,11 @@ const TOOLS: &[Tool] = &[
         &[],
     ),
     (
+        "admit_listens",
+        "Lets in who listens or subscribes, where that is held",
+        &[],
+    ),
+    (
         "break_stream",
         "Sends a notice, breaks (or with retry_ms closes) the stream, then answers",
         &["retry_ms", "ms"],
@@ -247,6 +252,10 @@ async fn dispatch(call: &Call) -> Outcome {
         "linger" => linger::run(call).await,
         "chore" => Outcome::text("chore done"),
         "tasks/result" => errands::result(call).await,
+        "admit_listens" => {
+            call.world.modern.admit();
+            Outcome::text("admitted")
+        }
         "never" | "answer_twice" | "foreign_id" | "garbage" | "split_lines" | "long_line"
         | "stall" | "forget_session" | "break_stream" => fault::run(call).await,
         "dashboard" | "vendor_notice" | "vendor_result" => extension::run(call),

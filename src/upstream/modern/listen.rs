@@ -37,6 +37,21 @@ const REOPEN_GRACEFUL: Duration = Duration::from_secs(1);
 /// URIs of one filter at most.
 const MAX_URIS: usize = 1024;
 
+/// A URI that is to join the filter; when dropped, it leaves it again where `undone`.
+struct Wish<'a> {
+    link: &'a Arc<ModernLink>,
+    uri: &'a str,
+    undone: bool,
+}
+
+impl Drop for Wish<'_> {
+    fn drop(&mut self) {
+        if self.undone {
+            self.link.unsubscribe(self.uri);
+        }
+    }
+}
+
 /// An acknowledged stream. Dropping it closes it.
 struct Stream {
     filter: Filter,
@@ -72,6 +87,9 @@ impl ModernLink {
     }
 
     /// `resources/subscribe`: the URI joins the filter; `{}` only if the upstream honours it.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the URI leaves the filter again.
     pub(super) async fn subscribe(self: &Arc<Self>, request: &Message) -> Result<Reply, LinkError> {
         let Some(uri) = request.param_str("uri") else {
             return Ok(invalid("params.uri must be a string"));
@@ -86,10 +104,10 @@ impl ModernLink {
             is_new = wanted.uris.insert(uri.clone().into_owned());
         });
         // What was wanted before is not dropped because it is refused to one more.
-        let give_up = || {
-            if is_new {
-                self.unsubscribe(&uri);
-            }
+        let mut wish = Wish {
+            link: self,
+            uri: &uri,
+            undone: is_new,
         };
         self.keep_listening();
         let limit = self.settings.upstream.connect_timeout;
@@ -97,15 +115,12 @@ impl ModernLink {
         let outcome = match outcome.await {
             Ok(Ok(settled)) => settled.clone(),
             Ok(Err(_)) => return Err(LinkError::Cancelled),
-            Err(_) => {
-                give_up();
-                return Err(LinkError::Timeout);
-            }
+            Err(_) => return Err(LinkError::Timeout),
         };
         if outcome.honoured.uris.contains(&*uri) {
+            wish.undone = false;
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
-        give_up();
         Ok(match &outcome.failed {
             Some(why) => invalid(&format!("the upstream refuses the subscription: {why}")),
             None => invalid("the upstream does not announce updates of this resource"),

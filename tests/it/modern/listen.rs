@@ -1,6 +1,7 @@
 //! `subscriptions/listen`. Spec: SPEC M-70 to M-77.
 
 use http::StatusCode;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::Modern;
@@ -161,4 +162,41 @@ async fn a_drain_ends_a_subscription_with_its_result() {
     assert_eq!(result["result"]["resultType"], "complete");
     assert_eq!(result["result"]["_meta"][ID], "x");
     assert_eq!(gw.exit().await, Some(0));
+}
+
+// Spec: BRIDGING §3.4: only what somebody counts is followed.
+#[rstest]
+#[tokio::test]
+async fn a_subscription_that_comes_too_late_is_ended(
+    #[values("stdio", "http")] carrier: &str,
+    #[values("session", "principal")] isolation: &str,
+) {
+    let keys = format!("isolation = {isolation:?}");
+    let args = ["--hold-listens"];
+    let setup = Setup::secured().toml("[mcp]\nconnect_wait = \"300ms\"");
+    let (setup, _stub) = if carrier == "stdio" {
+        (setup.stub_with("stub", &args, &keys), None)
+    } else {
+        let stub = HttpStub::start(&args).await;
+        (setup.http("stub", &stub, &keys), Some(stub))
+    };
+    let gw = setup.start().await;
+    let user = Modern::new(gw.principal("alice"), "/mcp/stub");
+    user.call("echo", json!({})).await.unwrap();
+    let wanted = json!({"resourceSubscriptions": ["stub://static/1"]});
+    let (honoured, _events) = listen(&user, &json!(1), wanted.clone()).await;
+    assert_eq!(honoured.get("resourceSubscriptions"), None, "{honoured}");
+    let counts = stats(&user).await["counts"].clone();
+    assert_eq!(counts["resources/subscribe"], 1, "{counts}");
+    assert_eq!(counts.get("resources/unsubscribe"), None, "{counts}");
+    user.call("admit_listens", json!({})).await.unwrap();
+    eventually("nobody follows it", async || {
+        let counts = &stats(&user).await["counts"];
+        (counts["resources/unsubscribe"] == 1).then_some(())
+    })
+    .await;
+    // Whoever asks in time has it.
+    let (honoured, _events) = listen(&user, &json!(2), wanted.clone()).await;
+    assert_eq!(honoured, wanted);
+    gw.stop().await;
 }

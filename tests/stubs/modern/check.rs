@@ -107,7 +107,6 @@ pub(super) fn tools(shifted: bool) -> Vec<Value> {
         tool("shifting", json!({ "shift": shift })),
         tool("shift", json!({})),
         tool("end_listens", json!({})),
-        tool("admit_listens", json!({})),
         tool("odd_result", json!({})),
         tool("server_request", json!({})),
         tool("break_off", json!({})),

@@ -53,8 +53,13 @@ impl Listens {
     }
 
     /// Lets in those that wait.
-    pub(crate) fn admit(&self) {
+    pub(super) fn admit(&self) {
         self.1.cancel();
+    }
+
+    /// Waits to be let in.
+    pub(super) async fn admitted(&self) {
+        self.1.cancelled().await;
     }
 
     /// Ends all of them properly.
@@ -83,7 +88,7 @@ pub(super) async fn serve(
 ) -> Option<String> {
     let listens = &world.modern.listens;
     if world.options.hold_listens {
-        listens.1.cancelled().await;
+        listens.admitted().await;
     }
     let id_value: Value = serde_json::from_str(id).unwrap_or_default();
     let mut filter = params["notifications"].clone();
