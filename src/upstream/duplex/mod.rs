@@ -16,7 +16,9 @@ use super::error::LinkError;
 use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
 use super::http::wire::{Bounds, retry_after};
-use super::stdio::{BusyGuard, HoldGuard, Lines, Patience, StdioConnection, StdioRuntime};
+use super::stdio::{
+    BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime,
+};
 use crate::lifecycle::Tasks;
 
 /// How such connections are made.
@@ -100,13 +102,29 @@ impl Duplex {
     /// Sends one message.
     ///
     /// # Errors
-    /// [`LinkError`] when the upstream did not take it.
+    /// [`LinkError::SessionGone`] when it did not leave, as the connection is over: the upstream
+    /// cannot have seen it. Any other [`LinkError`] when the upstream did not take it.
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
         match self {
-            Self::Child(child) => child.send(message).await.map_err(|_| self.lost()),
+            Self::Child(child) => child.send(message).await.map_err(|error| match error {
+                SendError::Gone => LinkError::SessionGone,
+                SendError::TooLong => self.lost(),
+            }),
             Self::Events(posts) => posts.send(message).await,
             Self::Socket(writer) => writer.send(message).await,
         }
+    }
+
+    /// The same before there is a session that could be gone: whoever does not take the first
+    /// messages is lost.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the upstream did not take it.
+    pub(crate) async fn send_first(&self, message: Bytes) -> Result<(), LinkError> {
+        self.send(message).await.map_err(|error| match error {
+            LinkError::SessionGone => self.lost(),
+            other => other,
+        })
     }
 
     /// Sends one message without waiting; tells whether it will be sent. For destructors.

@@ -111,7 +111,7 @@ impl Connection {
             answer,
         } = started;
         if !greeted {
-            child.send(Self::first(settings)).await?;
+            child.send_first(Self::first(settings)).await?;
         }
         let declared = loop {
             if let Some(answer) = &answer {
@@ -126,8 +126,8 @@ impl Connection {
                 _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
             }
         };
+        child.send_first(INITIALIZED).await?;
         let connection = Self::new(settings, Wire::Duplex(child), declared);
-        connection.wire.send(INITIALIZED).await?;
         settings.tasks.spawn_service(read_lines(
             Arc::downgrade(&connection),
             settings.message_depth,

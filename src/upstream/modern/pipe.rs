@@ -2,7 +2,7 @@
 //! Spec: SPEC D-06, D-10, D-11, D-12.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
@@ -34,6 +34,8 @@ pub(super) struct Pipe {
 struct Open {
     child: Duplex,
     serial: u64,
+    /// Whether it has answered anything.
+    answered: AtomicBool,
     _counted: UpstreamSession,
 }
 
@@ -140,6 +142,7 @@ impl ModernLink {
         let open = Arc::new(Open {
             child: started.child,
             serial,
+            answered: AtomicBool::new(false),
             _counted: UpstreamSession::begin(&self.settings.name),
         });
         let previous = lock(&pipe.current).replace(Arc::clone(&open));
@@ -200,12 +203,13 @@ impl ModernLink {
         };
         if let Err(error) = open.child.send(bytes).await {
             return Err(match error {
-                LinkError::SessionGone => error,
+                LinkError::SessionGone if open.answered.load(Ordering::Relaxed) => error,
                 _ => lost(),
             });
         }
         let reply = waiting.await;
         aloft.done = true;
+        open.answered.fetch_or(reply.is_ok(), Ordering::Relaxed);
         reply.map_err(|_| {
             LABELED.upstream_lost.add(&self.settings.name, 1);
             lost()
