@@ -4,6 +4,7 @@
 
 mod calls;
 mod connection;
+mod ears;
 mod further;
 pub(super) mod handshake;
 mod in_flight;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use tokio_util::sync::CancellationToken;
 
 use super::body::UpstreamBody;
 use super::client::{HttpClient, MessageHeaders};
@@ -46,6 +47,8 @@ pub struct HttpWire {
     version: OnceLock<HeaderValue>,
     /// The stretch of hearing while the GET stream is open; 0 while it is not.
     hearing: AtomicU64,
+    /// Cancelled once the upstream has answered a GET, whatever it said.
+    answered: CancellationToken,
 }
 
 /// A number for a stretch of time in which no notice can be missed.
@@ -84,12 +87,21 @@ impl HttpWire {
             session: OnceLock::new(),
             version: OnceLock::new(),
             hearing: AtomicU64::new(0),
+            answered: CancellationToken::new(),
         }
     }
 
     /// See [`crate::call::UpstreamLink::hearing`]: a GET stream is open.
     pub(crate) fn hearing(&self) -> Option<u64> {
         Some(self.hearing.load(Ordering::Acquire)).filter(|stretch| *stretch != 0)
+    }
+
+    /// Ready once the GET stream is open, or was refused, for the first time.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(crate) async fn answered(&self) {
+        self.answered.cancelled().await;
     }
 
     /// Whether the upstream gave us a session id.
@@ -376,7 +388,9 @@ impl HttpWire {
                 last_event: place.last_event.clone(),
                 ..self.headers(None)
             };
-            match self.client.listen(headers).await {
+            let answer = self.client.listen(headers).await;
+            self.answered.cancel();
+            match answer {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                     pause = RESUME_DELAY;
                     let mut body = response.into_body();

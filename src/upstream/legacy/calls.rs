@@ -68,6 +68,7 @@ impl Connection {
         request: &Message,
         call: &Call,
     ) -> Result<Reply, LinkError> {
+        self.hear_questions(call).await;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let progress = request.meta("progressToken").map(Arc::from);
         let own = id.to_string();

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Settings;
 use super::calls::Pending;
+use super::ears::Ears;
 use super::inbound::OPEN_QUESTIONS;
 use super::turn::Turn;
 use super::wire::Wire;
@@ -36,8 +37,8 @@ pub(super) struct Connection {
     /// Places for answers on their way that needed nobody to be asked.
     pub(super) answers: Arc<Semaphore>,
     forgotten: AtomicBool,
-    closed: CancellationToken,
-    listener: Mutex<Option<CancellationToken>>,
+    pub(super) closed: CancellationToken,
+    pub(super) ears: Ears,
     /// The stretch of hearing of a pipe, which lasts as long as the connection.
     stretch: u64,
     /// Keeps a child from being stopped for being idle.
@@ -59,7 +60,7 @@ impl Connection {
             answers: Arc::new(Semaphore::new(OPEN_QUESTIONS)),
             forgotten: AtomicBool::new(false),
             closed: CancellationToken::new(),
-            listener: Mutex::default(),
+            ears: Ears::default(),
             stretch: next_stretch(),
             held: Mutex::default(),
             _counted: UpstreamSession::begin(&settings.name),
@@ -118,35 +119,6 @@ impl Connection {
         }
     }
 
-    /// Opens or closes the GET stream of an HTTP session.
-    pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
-        let Wire::Http(http) = &self.wire else { return };
-        let mut listener = lock(&self.listener);
-        match (&*listener, wanted && !self.is_closed() && self.can_push()) {
-            (None, true) => {
-                let stop = self.closed.child_token();
-                *listener = Some(stop.clone());
-                let (http, this) = (Arc::clone(http), Arc::downgrade(self));
-                self.settings.tasks.spawn_service(async move {
-                    let listen = http.listen(move |message| {
-                        if let Some(this) = this.upgrade() {
-                            this.on_message(message, None);
-                        }
-                    });
-                    tokio::select! {
-                        () = listen => {}
-                        () = stop.cancelled() => {}
-                    }
-                });
-            }
-            (Some(stop), false) => {
-                stop.cancel();
-                *listener = None;
-            }
-            _ => {}
-        }
-    }
-
     /// Keeps a child alive, or lets it end, while nobody calls it.
     pub(super) fn hold(&self, wanted: bool) {
         let Wire::Duplex(duplex) = &self.wire else {
@@ -158,15 +130,6 @@ impl Connection {
         } else if held.is_none() {
             *held = duplex.hold();
         }
-    }
-
-    /// Whether anything can come over a GET stream (DESIGN §6).
-    fn can_push(&self) -> bool {
-        let text = String::from_utf8_lossy(&self.declared.capabilities);
-        self.settings.capabilities.raw().as_ref() != b"{}"
-            || ["\"listChanged\"", "\"subscribe\"", "\"logging\""]
-                .iter()
-                .any(|word| text.contains(word))
     }
 
     /// Ends the connection politely.

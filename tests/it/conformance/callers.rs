@@ -103,6 +103,11 @@ async fn a_legacy_caller_reaches_a_legacy_upstream_as_the_suite_wants_it() {
 }
 
 #[tokio::test]
+async fn a_modern_caller_reaches_a_legacy_upstream_as_the_suite_wants_it() {
+    assert_every_scenario_passes(LEGACY, "modern").await;
+}
+
+#[tokio::test]
 async fn a_legacy_caller_reaches_a_modern_upstream_as_the_suite_wants_it() {
     assert_every_scenario_passes(MODERN, "legacy").await;
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::within;
+use super::{Actor, within};
 
 /// The path of the stub, which cargo builds with `--features stubs`.
 pub(crate) fn stub_program() -> String {
@@ -56,6 +56,13 @@ impl HttpStub {
     /// The port it listens on.
     pub(crate) fn port(&self) -> u16 {
         self.url.parse::<url::Url>().unwrap().port().unwrap()
+    }
+
+    /// Everything that it has received so far.
+    pub(crate) async fn stats(&self) -> Value {
+        let base = self.url.strip_suffix("/mcp").unwrap();
+        let text = Actor::new(base, None).try_get_any("/stats").await;
+        serde_json::from_str(&text).unwrap()
     }
 
     /// Ends it and waits until its port is free.

@@ -93,6 +93,21 @@ async fn every_kind_of_question_is_answered_by_a_retry() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §2.3: a server that does not relate its question to a call asks on its GET stream.
+#[tokio::test]
+async fn a_question_outside_the_call_reaches_a_client_that_listens_to_nothing() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = user(&gw);
+    let arguments = json!({"via": "get"});
+    let asked = ask(&user, "ask_form", &arguments).await;
+    let answers = json!({questions(&asked)[0].0: accept("x")});
+    let params = retry("ask_form", &arguments, &asked, &answers);
+    let done = user.send("tools/call", params).await.unwrap();
+    assert!(text_of(&done).contains("accept"), "{done}");
+    gw.stop().await;
+}
+
 // Spec: SPEC M-65.
 #[tokio::test]
 async fn what_is_not_answered_is_asked_again() {
@@ -283,11 +298,16 @@ async fn five_hundred_calls_that_nobody_answers_are_released() {
     let calls = (0..500).map(|number| ask(&users[number % 10], "ask_form", &none));
     let asked = futures_util::future::join_all(calls).await;
     assert_eq!(asked.len(), 500);
+    assert_eq!(stub.stats().await["running"], 500);
     eventually("all calls are released", async || {
         let parked = gw.metric("drawbridge_calls_parked", "").await;
         let running = gw.metric("drawbridge_calls_running", "").await;
         (parked + running < 0.5).then_some(())
     })
     .await;
+    // Each question had its refusal, and each call came to its end.
+    let stats = stub.stats().await;
+    assert_eq!(stats["running"], 0, "{stats}");
+    assert_eq!(stats["counts"]["answers"], 500, "{stats}");
     gw.stop().await;
 }

@@ -8,10 +8,8 @@ mod era;
 mod notices;
 mod rounds;
 
-use serde_json::Value;
-
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Actor, Gateway, Session, Setup};
+use crate::harness::{Gateway, Session, Setup};
 
 /// A gateway before one modern stub, and the stub where it is reached over HTTP.
 pub(super) async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpStub>) {
@@ -27,10 +25,7 @@ pub(super) async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpSt
 
 /// How often the stub has seen what it counts under `name`.
 pub(super) async fn count(stub: &HttpStub, name: &str) -> u64 {
-    let base = stub.url.strip_suffix("/mcp").unwrap();
-    let text = Actor::new(base, None).try_get_any("/stats").await;
-    let stats: Value = serde_json::from_str(&text).unwrap();
-    stats["counts"][name].as_u64().unwrap_or(0)
+    stub.stats().await["counts"][name].as_u64().unwrap_or(0)
 }
 
 /// A session with everything a client can offer.

@@ -1,0 +1,92 @@
+//! The GET stream of an HTTP session: for whom it is open, and that it is when a question may come
+//! on it. Spec: BRIDGING §2.3, §3.4; DESIGN §6 (GET streams).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Connection;
+use super::wire::Wire;
+use crate::call::Call;
+use crate::protocol::Era;
+use crate::upstream::lock;
+
+/// How long a call waits for the stream to be open; then it goes on without.
+const OPENING: Duration = Duration::from_millis(500);
+
+/// The GET stream of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Ears {
+    /// What closes it, while it is wanted.
+    listener: Mutex<Option<CancellationToken>>,
+    /// Whether it is open for a client that opens no stream of its own.
+    is_asked: AtomicBool,
+}
+
+impl Connection {
+    /// Opens or closes the GET stream; it stays open for who may be asked on it.
+    pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
+        let Wire::Http(http) = &self.wire else { return };
+        let wanted = wanted || self.ears.is_asked.load(Ordering::Relaxed);
+        let mut listener = lock(&self.ears.listener);
+        match (&*listener, wanted && !self.is_closed() && self.can_push()) {
+            (None, true) => {
+                let stop = self.closed.child_token();
+                *listener = Some(stop.clone());
+                let (http, this) = (Arc::clone(http), Arc::downgrade(self));
+                self.settings.tasks.spawn_service(async move {
+                    let listen = http.listen(move |message| {
+                        if let Some(this) = this.upgrade() {
+                            this.on_message(message, None);
+                        }
+                    });
+                    tokio::select! {
+                        () = listen => {}
+                        () = stop.cancelled() => {}
+                    }
+                });
+            }
+            (Some(stop), false) => {
+                stop.cancel();
+                *listener = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Opens the stream before a call in which a modern client may be asked something. Such a client
+    /// opens no stream of its own, and a server that does not relate its question to the call asks
+    /// it here: with nobody listening, it would never be heard.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn hear_questions(self: &Arc<Self>, call: &Call) {
+        let Wire::Http(http) = &self.wire else { return };
+        let may_ask = matches!(
+            call.message.method(),
+            Some("tools/call" | "prompts/get" | "resources/read")
+        );
+        let can_answer = self.settings.capabilities.raw().as_ref() != b"{}";
+        if call.revision.era() == Era::Legacy || !may_ask || !can_answer {
+            return;
+        }
+        if !self.ears.is_asked.swap(true, Ordering::Relaxed) {
+            self.listen(true);
+        }
+        let opening = tokio::time::timeout(OPENING, http.answered());
+        if opening.await.is_err() {
+            tracing::debug!(upstream = %self.settings.name, "the stream outside calls is not open");
+        }
+    }
+
+    /// Whether anything can come over a GET stream (DESIGN §6).
+    fn can_push(&self) -> bool {
+        let text = String::from_utf8_lossy(&self.declared().capabilities);
+        self.settings.capabilities.raw().as_ref() != b"{}"
+            || ["\"listChanged\"", "\"subscribe\"", "\"logging\""]
+                .iter()
+                .any(|word| text.contains(word))
+    }
+}
