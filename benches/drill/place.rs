@@ -17,6 +17,8 @@ use crate::keys::{ISSUER, Issuer, SCOPE};
 
 /// How long a process may take to be ready.
 const START: Duration = Duration::from_secs(15);
+/// How long nginx may take to end.
+const STOP: Duration = Duration::from_secs(2);
 
 /// A directory of the run, removed at its end unless the run failed.
 #[derive(Debug)]
@@ -159,7 +161,7 @@ impl Stub {
 /// nginx as a plain reverse proxy with one worker.
 #[derive(Debug)]
 pub(crate) struct Nginx {
-    _master: Running,
+    master: Running,
     pub(crate) worker: u32,
     /// In the order of its upstreams.
     urls: Vec<String>,
@@ -214,7 +216,7 @@ impl Nginx {
             std::thread::sleep(Duration::from_millis(2));
         };
         Ok(Self {
-            _master: master,
+            master,
             worker,
             urls,
             sink: format!("http://{sink}"),
@@ -225,6 +227,15 @@ impl Nginx {
     pub(crate) fn url(&self, number: usize) -> anyhow::Result<&str> {
         let url = self.urls.get(number).context("no such upstream of nginx")?;
         Ok(url)
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        // A master that is killed leaves its worker behind; one that is asked to end does not.
+        if self.master.signal(Signal::TERM).is_ok() {
+            self.master.wait(STOP).map(drop).unwrap_or_default();
+        }
     }
 }
 
