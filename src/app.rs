@@ -26,6 +26,7 @@ use crate::store::events::{Bounds, EventStore, MemoryEvents};
 use crate::telemetry::{self, setup::MetricsPage};
 use crate::upstream::Upstreams;
 use crate::upstream::stdio::Host;
+use crate::workers::{Crew, Workers};
 
 /// Probes and scrapers that are connected at once.
 const ADMIN_CONNECTIONS: usize = 64;
@@ -40,20 +41,19 @@ const LINKS_GRACE: Duration = Duration::from_secs(2);
 pub fn run(config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
     // Huge pages keep several times the memory that is used, for nothing that can be measured.
     rustix::thread::disable_transparent_huge_pages(true).context("huge pages")?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("the runtime cannot be started")?;
+    let crew = Crew::start(config.server.threads).context("the threads cannot be started")?;
     let telemetry = telemetry::setup::init(&config.telemetry).context("telemetry")?;
-    let served = runtime.block_on(serve(config, telemetry.metrics_page(), out));
-    // Exporters block while they are flushed: outside the runtime.
-    drop(runtime);
+    let workers = crew.workers().clone();
+    let served = crew.block_on(serve(config, workers, telemetry.metrics_page(), out));
+    // Exporters block while they are flushed: outside the runtimes.
+    drop(crew);
     drop(telemetry);
     served
 }
 
 async fn serve(
     mut config: Config,
+    workers: Workers,
     metrics: MetricsPage,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
@@ -85,8 +85,9 @@ async fn serve(
     tasks.spawn_service(admin.run(
         admin::router(readiness.clone(), Some(metrics)),
         Tasks::new(),
+        Workers::only_this(),
     ));
-    tasks.spawn_service(listener.run(front.service(), tasks.clone()));
+    tasks.spawn_service(listener.run(front.service(), tasks.clone(), workers));
     readiness.started();
     let Drained { clean, by } = signals.drain(&tasks, config.server.drain).await;
     // Children that are closed with their sessions are on their ladder already.

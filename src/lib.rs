@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`wake`]: shapes, bytes, time |
+//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`wake`] [`workers`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`]: failures, handles, address rules, views |
@@ -40,3 +40,4 @@ pub mod store;
 pub mod telemetry;
 pub mod upstream;
 pub mod wake;
+pub mod workers;

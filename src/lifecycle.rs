@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,14 @@ impl Tasks {
     {
         #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
         drop(tokio::spawn(self.tracker.track_future(work)));
+    }
+
+    /// The same on another runtime than the present one.
+    pub fn spawn_on<F>(&self, runtime: &Handle, work: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        drop(runtime.spawn(self.tracker.track_future(work)));
     }
 
     /// Runs `work` in the background; it is dropped at the hard stop and no drain waits for it.

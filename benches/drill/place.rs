@@ -268,9 +268,10 @@ pub(crate) fn configure(
 ) -> anyhow::Result<(PathBuf, SocketAddr, SocketAddr)> {
     let (addr, admin) = (free_addr()?, free_addr()?);
     let text = format!(
-        "[server]\nlisten = \"{addr}\"\n\n[admin]\nlisten = \"{admin}\"\n\n\
+        "[server]\nlisten = \"{addr}\"\nthreads = {}\n\n[admin]\nlisten = \"{admin}\"\n\n\
          [auth]\nmode = \"oauth\"\nrequired_scopes = [\"{SCOPE}\"]\n\
          [[auth.issuers]]\nissuer = \"{ISSUER}\"\njwks_file = \"{}\"\n\n{}\n{}\n",
+        plan.threads,
         place.dir.join("keys.json").display(),
         plan.upstreams,
         plan.tables,
@@ -287,7 +288,6 @@ pub(crate) fn serve(plan: &GatewayPlan<'_>, config: &Path) -> Command {
         .arg("serve")
         .arg("--config")
         .arg(config)
-        .env("TOKIO_WORKER_THREADS", plan.threads.to_string())
         .stdout(Stdio::null());
     command
 }

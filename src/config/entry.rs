@@ -155,23 +155,26 @@ impl Entry<'_> {
     /// A whole number from 1 up.
     pub(super) fn count(self, default: usize) -> usize {
         self.document("count", Shown::Default(default.to_string()));
-        let Some(value) = self.value else {
-            return default;
-        };
+        self.counted().unwrap_or(default)
+    }
+
+    /// A whole number from 1 up that may be missing.
+    pub(super) fn optional_count(self, example: usize) -> Option<usize> {
+        self.document("count, no default", Shown::Unset(example.to_string()));
+        self.counted()
+    }
+
+    fn counted(&self) -> Option<usize> {
+        let value = self.value?;
         match value.get_ref().as_integer().map(number) {
-            Some(Some(number)) if number > 0 => number,
-            Some(_) => {
-                self.error("must be a whole number from 1 up", None);
-                default
-            }
-            None => {
-                self.error(
-                    format!("expected a whole number, found {}", found(value)),
-                    None,
-                );
-                default
-            }
+            Some(Some(number)) if number > 0 => return Some(number),
+            Some(_) => self.error("must be a whole number from 1 up", None),
+            None => self.error(
+                format!("expected a whole number, found {}", found(value)),
+                None,
+            ),
         }
+        None
     }
 
     /// `true` or `false`.

@@ -34,6 +34,13 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
                 "Host headers we answer to, besides that of public_url.",
             )
             .list(&[], units::host),
+        threads: s
+            .key(
+                "threads",
+                "Threads that serve; a connection stays on its thread. Default: one per core.",
+            )
+            .optional_count(4)
+            .unwrap_or_else(cores),
         trusted_proxies: s
             .key(
                 "trusted_proxies",
@@ -195,6 +202,10 @@ fn without_trailing_slash(mut url: Url) -> Url {
     let path = url.path().trim_end_matches('/').to_owned();
     url.set_path(&path);
     url
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn loopback() -> Url {

@@ -58,6 +58,8 @@ pub struct Server {
     pub allowed_origins: Vec<String>,
     /// Hosts allowed besides that of `public_url`.
     pub allowed_hosts: Vec<String>,
+    /// Threads that serve connections.
+    pub threads: usize,
     /// CIDR blocks whose `X-Forwarded-*` we believe.
     pub trusted_proxies: Vec<String>,
     /// Certificate and key, both PEM files.

@@ -26,6 +26,7 @@ use super::peer::{BlockError, TrustedProxies};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::telemetry::metrics::COUNTERS;
+use crate::workers::Workers;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -106,12 +107,12 @@ impl Listener {
         self.address
     }
 
-    /// Serves `service` until the drain begins; connections end by themselves then (the running
-    /// exchange is finished), at the latest when everything stops.
+    /// Serves `service` until the drain begins, each connection on one of `workers`; connections end
+    /// by themselves then (the running exchange is finished), at the latest when everything stops.
     ///
     /// # Cancel safety
     /// Dropping the future closes the socket; connections go on.
-    pub async fn run<S: Answer>(self, service: S, tasks: Tasks) {
+    pub async fn run<S: Answer>(self, service: S, tasks: Tasks, workers: Workers) {
         let places = Arc::new(Semaphore::new(self.max_connections));
         let overload = Overload::default();
         loop {
@@ -129,20 +130,24 @@ impl Listener {
             };
             // Replies are written whole; waiting for more would only delay them.
             drop(stream.set_nodelay(true));
-            let Some(place) = Place::take(&places) else {
+            let (Some(place), Some(seat)) = (Place::take(&places), workers.place()) else {
                 COUNTERS.connections_refused.add(1);
                 overload.refuse(stream, self.settings.tls.is_some(), &tasks);
                 continue;
             };
-            let work = serve(
-                stream,
-                peer,
-                Arc::clone(&self.settings),
-                service.clone(),
-                place,
-                tasks.clone(),
-            );
-            tasks.spawn(work);
+            // Its events are to come to its worker: they are asked for there anew.
+            let Ok(stream) = stream.into_std() else {
+                continue;
+            };
+            let (settings, service) = (Arc::clone(&self.settings), service.clone());
+            let (runtime, own) = (seat.runtime().clone(), tasks.clone());
+            tasks.spawn_on(&runtime, async move {
+                match TcpStream::from_std(stream) {
+                    Ok(stream) => serve(stream, peer, settings, service, place, own).await,
+                    Err(error) => tracing::error!(%error, "a connection cannot be watched"),
+                }
+                drop(seat);
+            });
         }
     }
 }
@@ -156,9 +161,21 @@ async fn serve<S: Answer>(
     tasks: Tasks,
 ) {
     let exchange = connection::Exchange::new(service, peer.ip(), Arc::clone(&settings), place);
-    let Some(tls) = &settings.tls else {
-        return settings.protocols.http1(stream, exchange, &tasks).await;
-    };
+    match &settings.tls {
+        None => settings.protocols.http1(stream, exchange, &tasks).await,
+        // Larger, and what is plain need not have room for it.
+        Some(tls) => Box::pin(serve_tls(stream, tls, peer, &settings, exchange, &tasks)).await,
+    }
+}
+
+async fn serve_tls<S: Answer>(
+    stream: TcpStream,
+    tls: &TlsAcceptor,
+    peer: SocketAddr,
+    settings: &Settings,
+    exchange: connection::Exchange<S>,
+    tasks: &Tasks,
+) {
     let handshake = tokio::time::timeout(settings.handshake_timeout, tls.accept(stream));
     let stream = tokio::select! {
         biased;
@@ -170,9 +187,9 @@ async fn serve<S: Answer>(
         },
     };
     if tls::chose_http2(&stream) {
-        settings.protocols.http2(stream, exchange, &tasks).await;
+        settings.protocols.http2(stream, exchange, tasks).await;
     } else {
-        settings.protocols.http1(stream, exchange, &tasks).await;
+        settings.protocols.http1(stream, exchange, tasks).await;
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) fn server(listen: &str, public_url: &str) -> config::Server {
         public_url: Url::parse(public_url).unwrap(),
         allowed_origins: Vec::new(),
         allowed_hosts: Vec::new(),
+        threads: 1,
         trusted_proxies: Vec::new(),
         tls: None,
         header_timeout: Duration::from_secs(10),

@@ -39,7 +39,7 @@ pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
         .route("/slow", get(slow));
     let address = listener.local_addr();
     let tasks = Tasks::new();
-    tasks.spawn(listener.run(service, tasks.clone()));
+    tasks.spawn(listener.run(service, tasks.clone(), Workers::only_this()));
     Running {
         address,
         tasks,

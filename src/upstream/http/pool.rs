@@ -25,10 +25,11 @@ use tokio::time::Instant;
 use tower::Service;
 
 use crate::wake::quietly;
+use crate::workers;
 
 /// Idle connections are closed after this.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
-/// Idle connections kept per upstream; more are closed when they become idle.
+/// Idle connections kept per upstream and worker; more are closed when they become idle.
 pub(super) const SIZE: usize = 512;
 
 /// Why an exchange over a pooled connection failed.
@@ -42,6 +43,9 @@ pub(super) enum PoolError {
     Http(#[from] hyper::Error),
 }
 
+/// Workers that keep connections apart; more share.
+const SHELVES: usize = 64;
+
 /// The connections of one upstream. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
@@ -53,7 +57,8 @@ pub(super) struct Pool {
 
 #[derive(Debug)]
 struct Shared {
-    kept: Mutex<Kept>,
+    /// One for each worker: the events of a connection come to the one that opened it.
+    shelves: [Mutex<Kept>; SHELVES],
     size: usize,
 }
 
@@ -77,14 +82,16 @@ struct Line {
     sender: http1::SendRequest<Full<Bytes>>,
     driver: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
     ended: bool,
+    /// The worker that opened it.
+    home: usize,
 }
 
 impl Pool {
-    /// Connections to `origin`, of which `size` idle ones are kept.
+    /// Connections to `origin`, of which each worker keeps `size` idle ones.
     pub(super) fn new(connector: HttpConnector, origin: Uri, size: usize) -> Self {
-        let kept = Mutex::default();
+        let shelves = std::array::from_fn(|_| Mutex::default());
         Self {
-            shared: Arc::new(Shared { kept, size }),
+            shared: Arc::new(Shared { shelves, size }),
             connector,
             origin,
         }
@@ -129,6 +136,7 @@ impl Pool {
             sender,
             driver,
             ended: false,
+            home: workers::current(),
         }))
     }
 
@@ -173,14 +181,18 @@ impl Line {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The shelf of a worker.
+    fn lock(&self, worker: usize) -> MutexGuard<'_, Kept> {
+        #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
+        let kept = &self.shelves[worker % SHELVES];
+        kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The connection that was used last and is still open.
+    /// The connection of this worker that was used last and is still open.
     fn take(&self) -> Option<Box<Line>> {
+        let own = workers::current();
         loop {
-            let Idle { mut line, since } = self.lock().idle.pop_back()?;
+            let Idle { mut line, since } = self.lock(own).idle.pop_back()?;
             if since.elapsed() < IDLE && line.is_free() {
                 return Some(line);
             }
@@ -188,8 +200,8 @@ impl Shared {
     }
 
     fn put(self: &Arc<Self>, line: Box<Line>) {
-        let since = Instant::now();
-        let mut kept = self.lock();
+        let (since, home) = (Instant::now(), line.home);
+        let mut kept = self.lock(home);
         if kept.idle.len() >= self.size {
             return;
         }
@@ -198,13 +210,13 @@ impl Shared {
         drop(kept);
         if sweep {
             // Not a task of the gateway's: nothing has to wait for it, and it ends with the pool.
-            TokioExecutor::new().execute(sweep_until_empty(Arc::downgrade(self)));
+            TokioExecutor::new().execute(sweep_until_empty(Arc::downgrade(self), home));
         }
     }
 
     /// Closes what has been idle for too long; whether anything is left.
-    fn sweep(&self) -> bool {
-        let mut kept = self.lock();
+    fn sweep(&self, worker: usize) -> bool {
+        let mut kept = self.lock(worker);
         let old = kept
             .idle
             .iter()
@@ -222,10 +234,10 @@ impl Shared {
     }
 }
 
-async fn sweep_until_empty(shared: std::sync::Weak<Shared>) {
+async fn sweep_until_empty(shared: std::sync::Weak<Shared>, worker: usize) {
     loop {
         tokio::time::sleep(IDLE / 4).await;
-        if !shared.upgrade().is_some_and(|shared| shared.sweep()) {
+        if !shared.upgrade().is_some_and(|shared| shared.sweep(worker)) {
             return;
         }
     }

@@ -35,7 +35,7 @@ impl Upstream {
     }
 
     fn idle(&self) -> usize {
-        self.pool.shared.lock().idle.len()
+        self.pool.shared.lock(0).idle.len()
     }
 }
 
