@@ -65,7 +65,8 @@ impl Relay {
     }
 
     /// A legacy upstream logs by the level of its session: it is told the most verbose one that any
-    /// call of the visit wanted, and each call gets what it asked for. Spec: BRIDGING §3.5.
+    /// call of the visit wanted, before the call, and each call gets what it asked for. One that
+    /// could not be told is told by the next call. Spec: BRIDGING §3.5.
     pub(super) async fn raise_level(
         &self,
         call: &Call,
@@ -76,7 +77,11 @@ impl Relay {
             return;
         };
         let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
-        let Some(declared) = link.declared().filter(|declared| legacy(declared)) else {
+        let declared = match link.declared() {
+            Some(declared) => Some(declared),
+            None => link.open().await.ok(),
+        };
+        let Some(declared) = declared.filter(|declared| legacy(declared)) else {
             return;
         };
         let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
@@ -89,10 +94,13 @@ impl Relay {
             r#"{{"jsonrpc":"2.0","id":0,"method":"logging/setLevel","params":{{"level":"{}"}}}}"#,
             level.as_str()
         );
-        if let Ok(request) = self.reparse(request.into())
-            && let Err(fault) = link.call(&request, call).await
-        {
-            tracing::debug!(upstream = %link.upstream(), error = %fault, "level not set");
+        let Ok(request) = self.reparse(request.into()) else {
+            return;
+        };
+        let reply = link.call(&request, call).await;
+        if !reply.is_ok_and(|reply| reply.error().is_none()) {
+            tracing::debug!(upstream = %link.upstream(), "level not set");
+            visit.forget_level(link.upstream(), level);
         }
     }
 

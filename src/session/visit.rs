@@ -103,6 +103,14 @@ impl Visit {
         }
     }
 
+    /// The upstream could not be told of `level`.
+    pub fn forget_level(&self, upstream: &Arc<str>, level: Level) {
+        let mut levels = lock(&self.levels);
+        if levels.get(upstream) == Some(&level) {
+            levels.remove(upstream);
+        }
+    }
+
     /// The resources that subscriptions follow, with how many do; locked while an upstream is told.
     pub async fn followed(&self) -> tokio::sync::MutexGuard<'_, HashMap<String, usize>> {
         self.followed.lock().await

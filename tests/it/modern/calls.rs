@@ -76,6 +76,39 @@ async fn log_messages_come_only_to_those_who_asked() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.5: what others found out of the upstream opens no session with it.
+#[tokio::test]
+async fn the_first_call_of_a_caller_is_logged_at_the_level_that_it_wants() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::secured().http("stub", &stub, "").start().await;
+    for (told, who) in [(1, "alice"), (2, "bob")] {
+        let level = json!({"io.modelcontextprotocol/logLevel": "info"});
+        let user = Modern::new(gw.principal(who), "/mcp/stub").meta(level);
+        let stats = user.call("stats", json!({})).await.unwrap();
+        let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
+        assert_eq!(stats["counts"]["logging/setLevel"], told, "{stats}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC M-42: over a pipe nothing says whose a message is.
+#[tokio::test]
+async fn a_call_beside_another_one_gets_none_of_its_messages() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = user(&gw).meta(json!({"io.modelcontextprotocol/logLevel": "debug"}));
+    let call = |n: u32| json!({"name": "notices", "arguments": {"n": n, "gap_ms": 10}});
+    let mut long = user.start("tools/call", call(100)).await;
+    let own = long.next().await.unwrap();
+    assert!(own.to_string().contains("1 of 100"), "{own}");
+    let (before, reply) = user.start("tools/call", call(50)).await.finish().await;
+    assert_eq!(text_of(&reply.unwrap()), "50 sent");
+    let foreign = before
+        .iter()
+        .find(|message| message.to_string().contains("of 100"));
+    assert_eq!(foreign, None);
+    gw.stop().await;
+}
+
 // Spec: SPEC M-43.
 #[tokio::test]
 async fn a_client_that_goes_takes_its_call_with_it() {
