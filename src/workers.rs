@@ -1,6 +1,6 @@
 //! The threads that serve: each runs a runtime of its own, and what begins on one stays there. A
 //! connection, its calls and the upstream connections that these use never meet another thread's
-//! queue (`docs/adr/0008`).
+//! queue (`docs/adr/0010`).
 
 use std::cell::Cell;
 use std::io;
