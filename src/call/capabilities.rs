@@ -1,11 +1,9 @@
 //! What a client can be asked.
 
-use std::borrow::Cow;
-
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 
-use crate::protocol::json;
+use crate::protocol::extensions;
 
 /// Effective client capabilities: the JSON text that is declared upstream, and what it says.
 #[derive(Clone)]
@@ -62,19 +60,7 @@ impl ClientCapabilities {
     #[must_use]
     pub fn with_extension(&self, id: &str) -> Self {
         let text = std::str::from_utf8(&self.raw).unwrap_or("{}");
-        let declared = format!("{}:{{}}", json::quote(id));
-        let (mut members, mut extensions) = (Vec::new(), vec![declared]);
-        for (name, value) in json::members(text).unwrap_or_default() {
-            if name == "extensions" {
-                let others = json::members(value).unwrap_or_default();
-                let others = others.iter().filter(|(name, _)| name != id);
-                extensions.extend(others.map(member));
-            } else {
-                members.push(member(&(name, value)));
-            }
-        }
-        members.push(format!("\"extensions\":{{{}}}", extensions.join(",")));
-        Self::read(format!("{{{}}}", members.join(",")).into())
+        Self::read(extensions::with(text, id).into())
     }
 
     /// JSON text of the object.
@@ -112,10 +98,6 @@ impl std::fmt::Debug for ClientCapabilities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.raw))
     }
-}
-
-fn member((name, value): &(Cow<'_, str>, &str)) -> String {
-    format!("{}:{value}", json::quote(name))
 }
 
 fn short_digest(bytes: &[u8]) -> u64 {

@@ -64,6 +64,24 @@ pub fn filtered(extensions: &str, keeps: impl Fn(&str) -> bool) -> String {
     format!("{{{}}}", kept.join(","))
 }
 
+/// The same capabilities with the extension `id`, which has no settings.
+#[must_use]
+pub fn with(capabilities: &str, id: &str) -> String {
+    let declared = format!("{}:{{}}", json::quote(id));
+    let (mut members, mut extensions) = (Vec::new(), vec![declared]);
+    for (name, value) in json::members(capabilities).unwrap_or_default() {
+        if name == "extensions" {
+            let others = json::members(value).unwrap_or_default();
+            let others = others.iter().filter(|(name, _)| name != id);
+            extensions.extend(others.map(|(name, value)| format!("{}:{value}", json::quote(name))));
+        } else {
+            members.push(format!("{}:{value}", json::quote(&name)));
+        }
+    }
+    members.push(format!("\"extensions\":{{{}}}", extensions.join(",")));
+    format!("{{{}}}", members.join(","))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -69,6 +69,7 @@ use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
 use self::param_headers::ToolHeaders;
 use self::route::{Route, Target};
+use self::tasks::{Bridged, Desks};
 use self::view::View;
 
 /// The spine and what it needs.
@@ -89,6 +90,8 @@ pub struct Relay {
     partial_indexes: Cache<(SessionKey, ListKind), Arc<Index>>,
     /// What headers the tools of visits have.
     tool_headers: Cache<param_headers::Key, Arc<ToolHeaders>>,
+    /// Tasks that ask while their clients poll.
+    desks: Arc<Desks>,
     /// Places for lists that are looked at again.
     rechecks: Semaphore,
 }
@@ -144,6 +147,7 @@ impl Relay {
             rechecks: Semaphore::new(recheck::AT_ONCE),
             catalog: Catalog::new(&parts.settings.lists),
             ourselves: Ourselves::new(&parts.settings.mcp),
+            desks: Desks::new(parts.settings.limits.parked_total),
             parts,
             knowledge: Knowledge::default(),
             prefixes,
@@ -169,7 +173,10 @@ impl Relay {
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
         match self.route(call, session).await? {
             Route::Here(reply) => Ok(reply),
-            Route::One(target) => self.one(call, session, &target).await,
+            Route::One(target) => {
+                let home = target.home.as_ref().unwrap_or(session);
+                self.one(call, home, &target).await
+            }
             Route::List(list) => self.list(call, session, list).await,
             Route::Everywhere => self.tell_all(call, session).await,
         }
@@ -198,6 +205,16 @@ impl Relay {
         call.link.routed(&target.upstream);
         self.raise_level(call, session, &*link).await;
         let reply = match target.place() {
+            None if target.home.is_some() => {
+                let bridged = Bridged {
+                    relay: self,
+                    link: &link,
+                    call,
+                    session,
+                    target,
+                };
+                bridged.answer().await
+            }
             None => {
                 self.send_with_visits(&permit, &link, call, session, target)
                     .await

@@ -55,6 +55,7 @@ impl Relay {
             view: self.view(&call.endpoint, &upstream),
             shown: Some(given.into_owned()),
             name: Some(original),
+            home: None,
             upstream,
         })
     }
@@ -78,6 +79,7 @@ impl Relay {
             view: self.view(&call.endpoint, &upstream),
             shown: Some(given.clone().into_owned()),
             name: Some(original),
+            home: None,
             upstream,
         })
     }

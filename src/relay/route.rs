@@ -44,6 +44,8 @@ pub(super) struct Target {
     /// The request, where it differs from the client's.
     pub(super) request: Option<Message>,
     pub(super) view: View,
+    /// The visit that a task of 2025-11-25 lives in, where the request is about one.
+    pub(super) home: Option<Arc<Session>>,
 }
 
 impl Relay {
@@ -143,6 +145,7 @@ impl Relay {
             page,
             request,
             view: View::Pure,
+            home: None,
         })
     }
 

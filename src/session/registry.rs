@@ -161,6 +161,14 @@ impl Sessions {
         Ok(visit)
     }
 
+    /// The live visit with this key, which only handles of ours name; its client is there.
+    #[must_use]
+    pub fn live_visit(&self, key: SessionKey) -> Option<Arc<Session>> {
+        let found = self.live.get(&key).map(|session| Arc::clone(&session));
+        let visit = found.filter(|session| session.visit().is_some() && !self.is_expired(session));
+        visit.inspect(|visit| visit.touch())
+    }
+
     fn open_as(&self, new: NewSession, visit: Option<Visit>) -> Result<Arc<Session>, Refused> {
         let owner_key = new.principal.owner();
         let owner = Arc::clone(&self.owners.entry(owner_key).or_default());

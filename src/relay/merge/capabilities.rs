@@ -2,6 +2,7 @@
 
 use crate::protocol::extensions::{self, UNDERSTOOD};
 use crate::protocol::{Era, Revision, json};
+use crate::relay::tasks::takes_tasks;
 
 /// Skills whose directories can be read.
 const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;
@@ -68,12 +69,14 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
 }
 
 /// The capabilities of an upstream of revision `from` without what `revision` does not know: JSON
-/// text of an object, the rest as it came. Tasks are carried where both are modern, as the
-/// extension that they are there; they mean nothing in the legacy era. Spec: SPEC L-02, K-15, M-52;
-/// BRIDGING §3.8.
+/// text of an object, the rest as it came. Tasks are carried to modern clients, as the extension that
+/// they are there; they mean nothing in the legacy era. Spec: SPEC L-02, K-15, M-52; BRIDGING §3.8.
 #[must_use]
 pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
-    let carries_tasks = from.era() == Era::Modern && revision.era() == Era::Modern;
+    let modern = revision.era() == Era::Modern;
+    let carries_tasks = modern && from.era() == Era::Modern;
+    // Those of 2025-11-25 are shown as the extension's.
+    let shows_tasks = modern && from.era() == Era::Legacy && takes_tasks(capabilities);
     let kept = objects(capabilities).filter(|(name, _)| match &**name {
         "completions" => revision.has_completions_capability(),
         "tasks" => false,
@@ -88,7 +91,11 @@ pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> Stri
             name => format!("{}:{value}", json::quote(name)),
         })
         .collect();
-    format!("{{{}}}", members.join(","))
+    let shown = format!("{{{}}}", members.join(","));
+    if !shows_tasks {
+        return shown;
+    }
+    extensions::with(&shown, extensions::TASKS)
 }
 
 /// Members of an object; none of anything else.

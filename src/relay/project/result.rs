@@ -218,6 +218,16 @@ impl Projection {
         Ok(())
     }
 
+    /// The answer that begins a task: its members, JSON text of an object, for a modern client.
+    pub(in crate::relay) fn begun(self, mut task: String, origin: &Origin<'_>) -> String {
+        task.pop();
+        let tail = format!(
+            r#","resultType":"task","_meta":{{"{SERVER_INFO}":{}}}}}"#,
+            origin.server
+        );
+        task + &tail
+    }
+
     /// A result that we wrote, JSON text of an object, in the client's revision.
     pub(in crate::relay) fn authored(self, result: String, origin: &Origin<'_>) -> String {
         let (mut out, is_open) = self.authored_open(result, origin);

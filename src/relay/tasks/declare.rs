@@ -24,7 +24,7 @@ pub(super) fn is_declared(call: &Call) -> bool {
 }
 
 /// Whether a legacy upstream, by its capabilities, takes calls as tasks. Spec: SPEC K-01.
-pub(super) fn takes_tasks(capabilities: &str) -> bool {
+pub(in crate::relay) fn takes_tasks(capabilities: &str) -> bool {
     let path = ["tasks", "requests", "tools", "call"];
     let found = path
         .into_iter()

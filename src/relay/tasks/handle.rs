@@ -11,7 +11,12 @@ use crate::protocol::{Era, Message, json};
 use crate::relay::route::{Target, invalid};
 use crate::relay::{Relay, endpoint_context};
 use crate::seal::Purpose;
+use crate::session::Session;
+use crate::store::events::SessionKey;
 use crate::telemetry::metrics::LABELED;
+
+/// The upstream that runs a task, how it calls it, and the visit that it lives in, if it does.
+type Owned = (Arc<str>, String, Option<Arc<Session>>);
 
 /// Whether a request of `method` is about one task.
 pub(in crate::relay) fn is_task(method: &str) -> bool {
@@ -30,7 +35,7 @@ impl Relay {
             .message
             .param_str("taskId")
             .ok_or_else(|| invalid("params.taskId must be a string"))?;
-        let (upstream, task) = self
+        let (upstream, task, home) = self
             .open_task(call, &given)
             .ok_or_else(|| invalid("there is no such task here"))?;
         let edited = call.message.edit().param("taskId", json::quote(&task));
@@ -40,6 +45,7 @@ impl Relay {
             view: self.view(&call.endpoint, &upstream),
             shown: Some(given.into_owned()),
             name: Some(task),
+            home,
             upstream,
         })
     }
@@ -73,15 +79,29 @@ impl Relay {
                 .filter(|_| target.name.as_deref() == Some(&*task));
             let handle = match known {
                 Some(handle) if !creates => handle.clone(),
-                _ => self.seal_task(call, &target.upstream, &task)?,
+                _ => self.seal_task(call, &target.upstream, &task, None)?,
             };
             edit = edit.result_member("taskId", json::quote(&handle));
         }
         self.reparse(edit.finish())
     }
 
-    fn seal_task(&self, call: &Call, upstream: &Arc<str>, task: &str) -> Result<String, Fault> {
-        let plain = format!("{upstream}\0{task}");
+    /// What a client calls a task of `upstream`; `home` is the visit whose upstream session has it,
+    /// where it lives in one.
+    ///
+    /// # Errors
+    /// When the upstream's id is too long to be carried.
+    pub(super) fn seal_task(
+        &self,
+        call: &Call,
+        upstream: &Arc<str>,
+        task: &str,
+        home: Option<SessionKey>,
+    ) -> Result<String, Fault> {
+        let home = home.map_or_else(String::new, |key| {
+            format!("{:032x}", u128::from_be_bytes(key))
+        });
+        let plain = format!("{upstream}\0{home}\0{task}");
         let sealer = &self.parts.sealer;
         let handle = sealer.seal(Purpose::Task, &task_context(call), plain.as_bytes());
         if handle.len() <= Purpose::Task.max_len() {
@@ -95,14 +115,23 @@ impl Relay {
     }
 
     /// Whose a task is, and how its upstream calls it; `None` for what this client was not given.
-    fn open_task(&self, call: &Call, given: &str) -> Option<(Arc<str>, String)> {
+    fn open_task(&self, call: &Call, given: &str) -> Option<Owned> {
         let sealer = &self.parts.sealer;
         let plain = sealer.open(Purpose::Task, &task_context(call), given)?;
         let plain = String::from_utf8(plain).ok()?;
-        let (name, task) = plain.split_once('\0')?;
+        let (name, rest) = plain.split_once('\0')?;
+        let (home, task) = rest.split_once('\0')?;
         let mut shown = call.endpoint.upstreams.iter();
         let upstream = shown.find(|upstream| &***upstream == name)?;
-        Some((Arc::clone(upstream), task.to_owned()))
+        let home = match home {
+            "" => None,
+            // With its session a task is gone.
+            home => {
+                let key = u128::from_str_radix(home, 16).ok()?.to_be_bytes();
+                Some(self.parts.sessions.live_visit(key)?)
+            }
+        };
+        Some((Arc::clone(upstream), task.to_owned(), home))
     }
 }
 

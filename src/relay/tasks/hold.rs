@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::declare::{declaring, is_declared, takes_tasks, would_help};
+use super::bridge::Bridged;
+use super::declare::{self, declaring, is_declared, would_help};
 use super::pace::Pace;
 use super::state::{Design, State};
 use super::wait::{Ended, Wait};
@@ -39,7 +40,8 @@ impl Relay {
         }
         let settings = self.parts.upstreams.settings(&target.upstream);
         let runs_tasks = settings.is_some_and(|settings| settings.run_tasks);
-        if runs_tasks && self.runs_only_as_task(call, session, target).await {
+        let takes_tasks = is_declared(call);
+        if (runs_tasks || takes_tasks) && self.runs_only_as_task(call, session, target).await {
             let request = self.request_for(&**link, call, target)?;
             let request = self.as_task(&request, target)?;
             let reply = self
@@ -48,11 +50,21 @@ impl Relay {
             let Some(state) = State::begun(&reply, Design::Legacy) else {
                 return Ok(reply);
             };
+            if takes_tasks {
+                let bridged = Bridged {
+                    relay: self,
+                    link,
+                    call,
+                    session,
+                    target,
+                };
+                return bridged.begun(&state);
+            }
             let held = self.hold(link, call, target, &state, Design::Legacy);
             return Box::pin(held).await;
         }
         let reply = self.send(permit, &**link, call, session, target).await?;
-        if is_declared(call) {
+        if takes_tasks {
             return Ok(reply);
         }
         let reply = if runs_tasks && would_help(&reply, call) {
@@ -84,7 +96,7 @@ impl Relay {
             return false;
         };
         let capabilities = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-        if declared.revision.era() == Era::Modern || !takes_tasks(capabilities) {
+        if declared.revision.era() == Era::Modern || !declare::takes_tasks(capabilities) {
             return false;
         }
         let Some(name) = target.name.as_deref() else {

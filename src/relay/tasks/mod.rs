@@ -1,17 +1,23 @@
 //! Calls that go on after their first answer. Two designs know them: tasks of 2025-11-25, which the
 //! caller asks for (*legacy* ones), and those of the extension, which the server begins.
 //!
-//! `handle` are the ids that clients see, `hold` runs a task for a client that knows none. Between a
-//! client and an upstream of different designs nothing else is carried.
+//! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `bridge`
+//! shows legacy tasks as those of the extension. Clients are told of no others.
 //! Spec: SPEC §11; BRIDGING §3.8.
 
+mod bridge;
 mod declare;
+mod desk;
 mod handle;
 mod hold;
 mod inputs;
 mod pace;
+mod shape;
 mod state;
 mod wait;
 mod watched;
 
+pub(super) use bridge::Bridged;
+pub(super) use declare::takes_tasks;
+pub(super) use desk::Desks;
 pub(super) use handle::{is_of_tasks, is_task};

@@ -161,7 +161,7 @@ impl Wait<'_> {
 }
 
 /// The result without the mark of a task that its reader knows nothing of (SPEC K-03).
-fn unmarked(reply: Reply) -> Reply {
+pub(super) fn unmarked(reply: Reply) -> Reply {
     let Reply::Relayed(message) = &reply else {
         return reply;
     };

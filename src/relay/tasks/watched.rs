@@ -54,7 +54,8 @@ impl Watched {
     }
 }
 
-fn request(method: &str, id: &str, more: &str) -> Result<Message, Fault> {
+/// A request about the task `id`; `more` as in [`Watched::send`].
+pub(super) fn request(method: &str, id: &str, more: &str) -> Result<Message, Fault> {
     let text = format!(
         r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"taskId":{}{more}}}}}"#,
         json::quote(id)

@@ -1,3 +1,4 @@
 //! Tasks of upstreams, in both designs. Spec: SPEC §11; BRIDGING §3.8.
 
+mod bridged;
 mod held;

@@ -1,0 +1,202 @@
+//! Tasks of the extension towards a client, tasks of 2025-11-25 towards the upstream.
+//! Spec: BRIDGING §3.8; SPEC K-11 to K-14.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use super::desk::{Desk, Key};
+use super::shape::{Shown, task};
+use super::state::{State, Status};
+use super::wait::unmarked;
+use super::watched::request;
+use crate::call::{Answer, Call, Question, Reply, UpstreamLink};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Message, json};
+use crate::relay::bring_back::Source;
+use crate::relay::project::Projection;
+use crate::relay::route::{Target, invalid};
+use crate::relay::view::View;
+use crate::relay::{Relay, mapping};
+use crate::session::Session;
+
+/// A request about a legacy task, on its way.
+pub(in crate::relay) struct Bridged<'a> {
+    pub(in crate::relay) relay: &'a Relay,
+    pub(in crate::relay) link: &'a Arc<dyn UpstreamLink>,
+    pub(in crate::relay) call: &'a Call,
+    pub(in crate::relay) session: &'a Arc<Session>,
+    pub(in crate::relay) target: &'a Target,
+}
+
+impl Bridged<'_> {
+    /// Answers `tasks/get`, `tasks/update` or `tasks/cancel`. An error of the upstream is the
+    /// upstream's own.
+    ///
+    /// # Errors
+    /// A [`Fault`] when the upstream gives no answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the task as it is.
+    pub(in crate::relay) async fn answer(&self) -> Result<Reply, Fault> {
+        match self.call.message.method() {
+            Some("tasks/update") => self.update().await,
+            Some("tasks/cancel") => self.cancel().await,
+            _ => self.get().await,
+        }
+    }
+
+    /// The reply that begins a task, for its client.
+    pub(super) fn begun(&self, state: &State<'_>) -> Result<Reply, Fault> {
+        let upstream = &self.target.upstream;
+        let home = Some(self.session.key());
+        let handle = self.relay.seal_task(self.call, upstream, &state.id, home)?;
+        let text = task(state, &handle, &Shown::Bare);
+        let source = self.source();
+        let text = source.projection.begun(text, &source.origin(self.call));
+        Ok(Reply::Result(text.into()))
+    }
+
+    async fn get(&self) -> Result<Reply, Fault> {
+        let reply = self.send("tasks/get").await?;
+        if reply.error().is_some() {
+            return Ok(reply);
+        }
+        let state = reply.result().and_then(State::read);
+        let state = state.ok_or_else(|| self.unusable())?;
+        match state.status {
+            Status::Working | Status::Cancelled => self.show(&state, &Shown::Bare),
+            Status::InputRequired => {
+                let questions = self.questions().await;
+                if questions.is_empty() {
+                    return self.show(&state, &Shown::Bare);
+                }
+                self.show(&state, &Shown::Asks(&questions))
+            }
+            Status::Completed | Status::Failed => {
+                let came = unmarked(self.send("tasks/result").await?);
+                self.show(&state, &Shown::Came(&came))
+            }
+        }
+    }
+
+    /// What the task asks now; it does so along with the request for its result.
+    async fn questions(&self) -> Vec<(String, Question)> {
+        let key = self.key();
+        let desks = &self.relay.desks;
+        if let Some(seat) = desks.open(&key, &self.session.capabilities) {
+            let desk = Arc::clone(&seat.desk);
+            let shown = self.asking(&desk);
+            let Ok(request) = request("tasks/result", &key.2, "") else {
+                return Vec::new();
+            };
+            let link = Arc::clone(self.link);
+            self.relay.parts.tasks.spawn_service(async move {
+                // Its result is asked for again when the task is over.
+                drop(link.call(&request, &shown).await);
+                drop(seat);
+            });
+            return desk.first_questions().await;
+        }
+        let desk = desks.find(&key);
+        desk.map(|desk| desk.questions()).unwrap_or_default()
+    }
+
+    /// The call as one whose questions lie on `desk`.
+    fn asking(&self, desk: &Arc<Desk>) -> Call {
+        let call = Call {
+            link: Arc::clone(desk) as _,
+            cancel: CancellationToken::new(),
+            ..self.call.clone()
+        };
+        let declared = self.link.declared();
+        let revision = declared.as_ref().map(|declared| declared.revision);
+        let projection = Projection::of(revision, call.revision);
+        match self.target.view.link(&call, projection, declared) {
+            Some(link) => Call { link, ..call },
+            None => call,
+        }
+    }
+
+    async fn update(&self) -> Result<Reply, Fault> {
+        let responses = self.call.message.param("inputResponses");
+        let responses = responses
+            .and_then(|text| json::members(text).ok())
+            .ok_or_else(|| invalid("params.inputResponses must be an object"))?;
+        let Some(desk) = self.relay.desks.find(&self.key()) else {
+            // Nothing is asked; whether there is such a task the upstream knows.
+            let reply = self.send("tasks/get").await?;
+            return Ok(if reply.error().is_some() {
+                reply
+            } else {
+                self.acknowledged()
+            });
+        };
+        for (key, text) in responses {
+            let answer = Bytes::copy_from_slice(text.as_bytes());
+            desk.answer(&key, Answer::Result(answer));
+        }
+        Ok(self.acknowledged())
+    }
+
+    async fn cancel(&self) -> Result<Reply, Fault> {
+        let reply = self.send("tasks/cancel").await?;
+        if reply.error().is_none() {
+            return Ok(self.acknowledged());
+        }
+        // One that is over is refused there and acknowledged here; an unknown one is neither.
+        let known = self.send("tasks/get").await?;
+        Ok(if known.error().is_some() {
+            reply
+        } else {
+            self.acknowledged()
+        })
+    }
+
+    async fn send(&self, method: &str) -> Result<Reply, Fault> {
+        let id = self.target.name.as_deref().unwrap_or_default();
+        let request = request(method, id, "")?;
+        self.link.call(&request, self.call).await
+    }
+
+    /// A task as its client may see it.
+    fn show(&self, state: &State<'_>, shown: &Shown<'_>) -> Result<Reply, Fault> {
+        let handle = self.target.shown.as_deref().unwrap_or_default();
+        let mut text = task(state, handle, shown);
+        if let View::Merged(prefix) = &self.target.view {
+            let message = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{text}}}"#);
+            let message = Message::parse(message.into(), json::MAX_DEPTH);
+            let message = message.map_err(|error| self.unusable().caused_by(error))?;
+            let mapped = mapping::result(prefix, "tasks/get", message)?;
+            mapped.result().unwrap_or("{}").clone_into(&mut text);
+        }
+        Ok(self.authored(text))
+    }
+
+    fn acknowledged(&self) -> Reply {
+        self.authored("{}".to_owned())
+    }
+
+    fn authored(&self, text: String) -> Reply {
+        let source = self.source();
+        let text = source.projection.authored(text, &source.origin(self.call));
+        Reply::Result(text.into())
+    }
+
+    fn source(&self) -> Source {
+        let declared = self.link.declared();
+        self.relay.source(self.call, declared, &self.target.view)
+    }
+
+    fn key(&self) -> Key {
+        let task = self.target.name.clone().unwrap_or_default();
+        (self.session.key(), Arc::clone(&self.target.upstream), task)
+    }
+
+    fn unusable(&self) -> Fault {
+        let upstream = &self.target.upstream;
+        let text = format!("upstream \"{upstream}\" does not say how a task stands");
+        Fault::upstream(FaultKind::UpstreamInvalid, text)
+    }
+}

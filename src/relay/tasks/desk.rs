@@ -1,0 +1,238 @@
+//! What tasks of 2025-11-25 ask while their client only polls: each question lies here until
+//! `tasks/update` brings its answer. Spec: BRIDGING §3.8; SPEC K-14.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{Notify, oneshot};
+
+use crate::call::{Answer, Asked, ClientCapabilities, DownstreamLink, Notice, Question, Round};
+use crate::store::events::SessionKey;
+use crate::telemetry::metrics::COUNTERS;
+
+/// How long a task that says it asks is given to do so.
+const FIRST_QUESTION: Duration = Duration::from_secs(1);
+
+/// Numbers questions over all tasks: a key is never used again.
+static NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// Whose task of which upstream.
+pub(super) type Key = (SessionKey, Arc<str>, String);
+
+/// The tasks that ask, bounded.
+#[derive(Debug)]
+pub(in crate::relay) struct Desks {
+    max: usize,
+    open: Mutex<HashMap<Key, Arc<Desk>>>,
+}
+
+/// What one task asks.
+#[derive(Debug)]
+pub(super) struct Desk {
+    capabilities: ClientCapabilities,
+    questions: Mutex<BTreeMap<String, Open>>,
+    asked: Notify,
+}
+
+#[derive(Debug)]
+struct Open {
+    question: Question,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// A task's place among those that ask; given up when dropped.
+pub(super) struct Seat {
+    desks: Arc<Desks>,
+    key: Key,
+    pub(super) desk: Arc<Desk>,
+}
+
+impl Desks {
+    /// None; `max` is how many tasks may ask at once.
+    pub(in crate::relay) fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            open: Mutex::default(),
+        })
+    }
+
+    pub(super) fn find(&self, key: &Key) -> Option<Arc<Desk>> {
+        lock(&self.open).get(key).map(Arc::clone)
+    }
+
+    /// A place for a task that asks; nothing when it has one, or there is none left.
+    pub(super) fn open(
+        self: &Arc<Self>,
+        key: &Key,
+        capabilities: &ClientCapabilities,
+    ) -> Option<Seat> {
+        let mut open = lock(&self.open);
+        if open.contains_key(key) {
+            return None;
+        }
+        if open.len() >= self.max {
+            COUNTERS.calls_park_refused.add(1);
+            return None;
+        }
+        let desk = Arc::new(Desk {
+            capabilities: capabilities.clone(),
+            questions: Mutex::default(),
+            asked: Notify::new(),
+        });
+        open.insert(key.clone(), Arc::clone(&desk));
+        Some(Seat {
+            desks: Arc::clone(self),
+            key: key.clone(),
+            desk,
+        })
+    }
+}
+
+impl Desk {
+    /// What is not answered yet.
+    pub(super) fn questions(&self) -> Vec<(String, Question)> {
+        let questions = lock(&self.questions);
+        let open = questions.iter();
+        open.map(|(key, open)| (key.clone(), open.question.clone()))
+            .collect()
+    }
+
+    /// The same, once there is something, or after a while.
+    pub(super) async fn first_questions(&self) -> Vec<(String, Question)> {
+        let asked = self.asked.notified();
+        let questions = self.questions();
+        if questions.is_empty() {
+            drop(tokio::time::timeout(FIRST_QUESTION, asked).await);
+            return self.questions();
+        }
+        questions
+    }
+
+    /// Takes an answer; one to no open question is left (SPEC K-14).
+    pub(super) fn answer(&self, key: &str, answer: Answer) {
+        let open = lock(&self.questions).remove(key);
+        if let Some(open) = open {
+            // Whoever asked may have gone just now.
+            drop(open.answer.send(answer));
+        }
+    }
+}
+
+/// Takes questions back when nobody waits for their answers any more.
+struct Withdraw<'a> {
+    desk: &'a Desk,
+    keys: Vec<String>,
+}
+
+impl Drop for Withdraw<'_> {
+    fn drop(&mut self) {
+        let mut questions = lock(&self.desk.questions);
+        for key in &self.keys {
+            questions.remove(key);
+        }
+    }
+}
+
+impl DownstreamLink for Desk {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
+    }
+
+    /// Spec: SPEC K-16.
+    fn notify(&self, _notice: Notice) {}
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        Box::pin(async move {
+            COUNTERS.questions_asked.add(round.entries.len() as u64);
+            let mut withdraw = Withdraw {
+                desk: self,
+                keys: Vec::new(),
+            };
+            let mut waiting = Vec::with_capacity(round.entries.len());
+            for (key, question) in round.entries {
+                let (answer, receiver) = oneshot::channel();
+                let own = format!("t{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+                withdraw.keys.push(own.clone());
+                lock(&self.questions).insert(own, Open { question, answer });
+                waiting.push((key, receiver));
+            }
+            self.asked.notify_waiters();
+            let mut answers = Vec::with_capacity(waiting.len());
+            for (key, receiver) in waiting {
+                let Ok(answer) = receiver.await else {
+                    return Asked::CannotAsk("nobody answers".to_owned());
+                };
+                answers.push((key, answer));
+            }
+            Asked::Answered(answers)
+        })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        lock(&self.desks.open).remove(&self.key);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn key(task: &str) -> Key {
+        ([0; 16], "up".into(), task.to_owned())
+    }
+
+    fn round() -> Round {
+        let question = Question {
+            method: "roots/list".to_owned(),
+            params: None,
+        };
+        Round {
+            entries: vec![(String::new(), question)],
+            carry: None,
+        }
+    }
+
+    // SPEC K-14.
+    #[tokio::test]
+    async fn a_question_lies_there_until_its_own_answer_comes() {
+        let desks = Desks::new(1);
+        let seat = desks.open(&key("a"), &ClientCapabilities::none()).unwrap();
+        assert!(desks.open(&key("a"), &ClientCapabilities::none()).is_none());
+        assert!(desks.open(&key("b"), &ClientCapabilities::none()).is_none());
+        let answers = async {
+            let asked = seat.desk.first_questions().await;
+            let answer = Answer::Result(Bytes::from_static(b"{}"));
+            seat.desk.answer("unknown", answer.clone());
+            assert_eq!(seat.desk.questions().len(), 1);
+            seat.desk.answer(&asked[0].0, answer);
+        };
+        let (asked, ()) = tokio::join!(seat.desk.ask(round()), answers);
+        assert!(matches!(asked, Asked::Answered(answers) if answers.len() == 1));
+        assert!(seat.desk.questions().is_empty());
+        drop(seat);
+        assert!(desks.find(&key("a")).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_question_that_nobody_waits_for_is_taken_back() {
+        let desks = Desks::new(1);
+        let seat = desks.open(&key("a"), &ClientCapabilities::none()).unwrap();
+        {
+            let mut asking = seat.desk.ask(round());
+            assert!(futures_util::poll!(&mut asking).is_pending());
+            assert_eq!(seat.desk.questions().len(), 1);
+        }
+        assert!(seat.desk.questions().is_empty());
+    }
+}

@@ -1,0 +1,206 @@
+//! Tasks of 2025-11-25 as clients with the extension see them. Spec: BRIDGING §3.8; SPEC K-10 to
+//! K-14, K-18.
+
+use serde_json::{Value, json};
+
+use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Setup, eventually};
+use crate::modern::Modern;
+
+const EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+struct World {
+    gw: Gateway,
+    _remote: HttpStub,
+}
+
+/// Where a task is begun, and by which name.
+const PLACES: [(&str, &str); 3] = [
+    ("/mcp/child", "errand"),
+    ("/mcp/remote", "errand"),
+    ("/mcp", "remote__errand"),
+];
+
+impl World {
+    async fn start() -> Self {
+        let remote = HttpStub::start(&["--tasks"]).await;
+        let gw = Setup::secured()
+            .stub("child", &["--tasks"])
+            .http("remote", &remote, "")
+            .start()
+            .await;
+        Self {
+            gw,
+            _remote: remote,
+        }
+    }
+
+    fn user(&self, name: &str, path: &str) -> Modern {
+        let capabilities = json!({"elicitation": {}, "extensions": {EXTENSION: {}}});
+        Modern::with(self.gw.principal(name), path, capabilities)
+    }
+}
+
+/// Begins a task; what its client is told.
+async fn begin(user: &Modern, tool: &str, arguments: Value) -> Value {
+    let begun = user.call(tool, arguments).await.unwrap();
+    assert_eq!(begun["resultType"], "task", "{begun}");
+    begun
+}
+
+async fn get(user: &Modern, task: &Value) -> Value {
+    let asked = json!({"taskId": task["taskId"]});
+    let state = user.send("tasks/get", asked).await.unwrap();
+    assert_eq!(state["resultType"], "complete");
+    assert_eq!(state["taskId"], task["taskId"]);
+    state
+}
+
+/// Polls until the task has this status.
+async fn until(user: &Modern, task: &Value, status: &str) -> Value {
+    eventually(status, async || {
+        let state = get(user, task).await;
+        (state["status"] == status).then_some(state)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_task_is_begun_polled_and_done() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path);
+        let told = alice.send("server/discover", json!({})).await.unwrap();
+        assert!(
+            told["capabilities"]["extensions"][EXTENSION].is_object(),
+            "{told}"
+        );
+        let task = begin(&alice, tool, json!({"looks": 2})).await;
+        assert_eq!(task["status"], "working");
+        assert_eq!(
+            (&task["ttlMs"], &task["pollIntervalMs"]),
+            (&json!(60_000), &json!(50))
+        );
+        let handle = task["taskId"].as_str().unwrap();
+        assert!(
+            !handle.contains("errand") && handle.len() <= 200,
+            "{handle}"
+        );
+        assert_eq!(get(&alice, &task).await["status"], "working");
+        let done = until(&alice, &task, "completed").await;
+        assert_eq!(text_of(&done["result"]), "errand done");
+        assert!(!done.to_string().contains("related-task"), "{done}");
+        // What may run as a task, and need not, does not.
+        let chore = tool.replace("errand", "chore");
+        let plain = alice.call(&chore, json!({})).await.unwrap();
+        assert_eq!(text_of(&plain), "chore done");
+    }
+    world.gw.stop().await;
+}
+
+// Spec: SPEC K-18, A-30, K-12.
+#[tokio::test]
+async fn a_task_is_known_to_the_user_who_began_it_alone() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path);
+        let task = begin(&alice, tool, json!({"ask": 1})).await;
+        let about = json!({"taskId": task["taskId"], "inputResponses": {}});
+        for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
+            let bob = world.user("bob", path);
+            let refused = bob.send(method, about.clone()).await.unwrap_err();
+            assert_eq!(refused["code"], -32602);
+            let raw = json!({"taskId": "errand-1", "inputResponses": {}});
+            let refused = alice.send(method, raw).await.unwrap_err();
+            assert_eq!(refused["code"], -32602);
+            let silent = Modern::new(world.gw.principal("alice"), path);
+            let refused = silent.send(method, about.clone()).await.unwrap_err();
+            assert_eq!(refused["code"], -32021);
+        }
+        // Another endpoint is another place.
+        let elsewhere = if path == "/mcp" {
+            "/mcp/remote"
+        } else {
+            "/mcp"
+        };
+        let refused = world
+            .user("alice", elsewhere)
+            .send("tasks/get", about)
+            .await;
+        assert_eq!(refused.unwrap_err()["code"], -32602);
+        assert_eq!(get(&alice, &task).await["status"], "input_required");
+    }
+    world.gw.stop().await;
+}
+
+// Spec: SPEC K-13.
+#[tokio::test]
+async fn a_tools_error_is_a_result_and_an_error_of_the_protocol_a_failure() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path);
+        let task = begin(&alice, tool, json!({"fail": 1})).await;
+        let done = until(&alice, &task, "completed").await;
+        assert_eq!(done["result"]["isError"], true);
+        let task = begin(&alice, tool, json!({"code": -32603})).await;
+        let failed = until(&alice, &task, "failed").await;
+        assert_eq!(failed["error"]["message"], "the errand failed");
+    }
+    world.gw.stop().await;
+}
+
+// Spec: SPEC K-14.
+#[tokio::test]
+async fn what_a_task_asks_is_answered_by_an_update() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path);
+        let task = begin(&alice, tool, json!({"ask": 1})).await;
+        let asks = until(&alice, &task, "input_required").await;
+        let again = get(&alice, &task).await;
+        assert_eq!(asks["inputRequests"], again["inputRequests"]);
+        let questions = asks["inputRequests"].as_object().unwrap();
+        let (key, question) = questions.iter().next().unwrap();
+        assert_eq!(question["method"], "elicitation/create");
+        assert!(
+            question["params"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("Whose errand?")
+        );
+        assert!(!asks.to_string().contains("related-task"), "{asks}");
+        let update = |answers: Value| {
+            let about = json!({"taskId": task["taskId"], "inputResponses": answers});
+            alice.send("tasks/update", about)
+        };
+        let accept = json!({"action": "accept", "content": {"name": "ada"}});
+        update(json!({"unknown": accept})).await.unwrap();
+        assert_eq!(get(&alice, &task).await["status"], "input_required");
+        let acknowledged = update(json!({key: accept})).await.unwrap();
+        assert_eq!(acknowledged["resultType"], "complete");
+        let done = until(&alice, &task, "completed").await;
+        assert!(text_of(&done["result"]).contains("ada"), "{done}");
+        // Too late is no error.
+        update(json!({key: accept})).await.unwrap();
+    }
+    world.gw.stop().await;
+}
+
+// Spec: SPEC K-12.
+#[tokio::test]
+async fn a_cancellation_is_acknowledged_also_when_the_task_is_over() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path);
+        let task = begin(&alice, tool, json!({"ms": 600_000})).await;
+        let about = json!({"taskId": task["taskId"]});
+        for _ in 0..2 {
+            let done = alice.send("tasks/cancel", about.clone()).await.unwrap();
+            assert_eq!(done["resultType"], "complete");
+            assert_eq!(done.get("status"), None);
+        }
+        assert_eq!(get(&alice, &task).await["status"], "cancelled");
+    }
+    world.gw.stop().await;
+}
