@@ -46,8 +46,8 @@ fn carried<'a>(
             Some(extensions::filtered(value, carries).into())
         }
         "experimental" if !is_pure => None,
-        "elicitation" if !revision.has_elicitation() => None,
-        // Forms have no name yet, and visits do not exist.
+        // Forms have no name yet, and visits do not exist. Clients that declare it in a revision
+        // before it do answer.
         "elicitation" if !revision.has_url_elicitation() => {
             let only_visits =
                 json::member(value, "url").is_some() && json::member(value, "form").is_none();
@@ -75,7 +75,10 @@ mod tests {
 
     // Spec: SPEC C-70, C-80, K-15: what each revision knows.
     #[rstest]
-    #[case(Revision::V2025_03_26, r#"{"roots":{},"sampling":{}}"#)]
+    #[case(
+        Revision::V2025_03_26,
+        r#"{"roots":{},"sampling":{},"elicitation":{}}"#
+    )]
     #[case(
         Revision::V2025_06_18,
         r#"{"roots":{},"sampling":{},"elicitation":{}}"#

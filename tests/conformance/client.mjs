@@ -1,7 +1,7 @@
 // A conformance "client" that is the gateway with somebody calling through it: what the suite
 // judges is how we treat upstreams. Started by `conformance client --command`, which appends the
 // URL of its server. DRAWBRIDGE is the gateway's binary, DRAWBRIDGE_CALLER the era of whoever
-// calls: `legacy` or `modern`.
+// calls: `legacy` or `modern`, DRAWBRIDGE_ERA the `era` of the upstream.
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -25,6 +25,7 @@ listen = "127.0.0.1:0"
 mode = "none"
 [upstreams.suite]
 url = "${upstream}"
+era = "${process.env.DRAWBRIDGE_ERA}"
 `,
 );
 

@@ -32,7 +32,7 @@ async fn tour(program: &str, script: &str, generation: Option<&str>) {
     let jobs = peers::serve(jobs.to_str().unwrap(), &[], &[]).await;
     let gw = Setup::secured()
         .url("rounds", &fixture.first_line, "")
-        .url("jobs", &jobs.first_line, "")
+        .url("jobs", &jobs.first_line, "era = \"modern\"")
         .start()
         .await;
     let user = gw.principal("user");

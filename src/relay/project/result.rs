@@ -219,7 +219,7 @@ impl Projection {
     }
 
     /// The answer that begins a task: its members, JSON text of an object, for a modern client.
-    pub(in crate::relay) fn begun(self, mut task: String, origin: &Origin<'_>) -> String {
+    pub(in crate::relay) fn begun(mut task: String, origin: &Origin<'_>) -> String {
         task.pop();
         let tail = format!(
             r#","resultType":"task","_meta":{{"{SERVER_INFO}":{}}}}}"#,

@@ -54,7 +54,7 @@ impl Bridged<'_> {
         let handle = self.relay.seal_task(self.call, upstream, &state.id, home)?;
         let text = task(state, &handle, &Shown::Bare);
         let source = self.source();
-        let text = source.projection.begun(text, &source.origin(self.call));
+        let text = Projection::begun(text, &source.origin(self.call));
         Ok(Reply::Result(text.into()))
     }
 
