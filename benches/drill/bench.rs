@@ -316,7 +316,7 @@ pub(crate) fn upstreams(url: &str, stub: &Path) -> anyhow::Result<String> {
 /// Room for everything; limits and rates are checked all the same.
 fn tables(sink: Option<&str>) -> String {
     let sink = sink.map_or_else(String::new, |sink| {
-        format!("\n[telemetry]\notlp_endpoint = \"{sink}\"\n")
+        format!("\n[telemetry]\notlp_endpoint = \"{sink}\"\notlp_every_request = false\n")
     });
     format!("[limits]\nrate = \"1000000/s\"\n\n[sessions]\nmax_per_principal = 10000\n{sink}")
 }

@@ -350,7 +350,8 @@ const INTRODUCTION: &str = "# Benchmarks
 Written by `make bench`; do not edit. The same load goes straight to a small stub upstream, through
 nginx (Debian's, one worker, plain reverse proxy, no access log, kept-alive upstream connections) and
 through the gateway with one and with two worker threads, in alternating rounds of one run.
-The gateway verifies a JWT per request, decides by policy, counts metrics, exports sampled traces and writes its access log.
+The gateway verifies a JWT per request, decides by policy, counts metrics, exports sampled traces and writes
+its access and audit log to standard output.
 Figures are microseconds of CPU time of the process itself (`/proc/<pid>/task/*/schedstat`) per verified reply:
 every reply's id and content is checked. Compare ratios, not absolute times: they travel between machines.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must

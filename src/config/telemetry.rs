@@ -12,6 +12,13 @@ pub(super) fn read(s: &mut Section<'_>) -> Telemetry {
                 "Collector for traces, metrics and logs, OTLP over HTTP; off when missing.",
             )
             .url("http://collector:4318"),
+        otlp_every_request: s
+            .key(
+                "otlp_every_request",
+                "Whether the collector gets access and audit lines of requests that went well, too, or \
+                 of failures only. Each costs about 10 µs; standard output has them all.",
+            )
+            .flag(true),
         sample_ratio: s
             .key(
                 "sample_ratio",

@@ -352,6 +352,8 @@ pub struct SealKey {
 pub struct Telemetry {
     /// OTLP over HTTP; off when absent.
     pub otlp_endpoint: Option<Url>,
+    /// Whether lines of requests that went well are exported, too.
+    pub otlp_every_request: bool,
     /// Share of root traces that are recorded, 0 to 1.
     pub sample_ratio: f64,
     /// Shape of log lines.

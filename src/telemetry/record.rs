@@ -104,6 +104,8 @@ pub(super) struct Log {
     pub(super) writer: Writer,
     /// Where they are exported to, if they are.
     pub(super) exporter: Option<SdkLogger>,
+    /// Whether those below the level `WARN` are, too.
+    pub(super) exports_all: bool,
 }
 
 /// Says where records go. Only the first of a process counts.
@@ -139,7 +141,9 @@ pub fn write(target: &'static str, level: Level, record: &dyn Record) {
             log.writer.put(line.as_bytes());
         }
     });
-    if let Some(exporter) = &log.exporter {
+    if let Some(exporter) = &log.exporter
+        && (log.exports_all || level == Level::WARN)
+    {
         export::record(exporter, target, level, record);
     }
 }

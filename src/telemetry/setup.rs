@@ -140,6 +140,7 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
         format: settings.log_format,
         writer: writer.clone(),
         exporter: logger.as_ref().map(|provider| provider.logger(SCOPE)),
+        exports_all: settings.otlp_every_request,
     });
     let export = logger
         .as_ref()

@@ -128,6 +128,28 @@ async fn access_lines_and_audit_lines_of_every_outcome_reach_a_collector_as_log_
 }
 
 #[tokio::test]
+async fn lines_of_failures_alone_are_exported_where_not_every_request_is() {
+    let (collector, url) = Collector::start().await;
+    let setup = Setup::secured().toml(&format!(
+        "[telemetry]\notlp_endpoint = {url:?}\notlp_every_request = false"
+    ));
+    let gw = setup.stub("stub", &[]).start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    alice.text("echo", json!({})).await;
+    let lost = alice.call("crash", json!({})).await;
+    assert_eq!(lost.expect("a tool error")["isError"], true);
+    gw.stop().await;
+    // Stopping flushes.
+    let failed = eventually("the audit line of the failure", async || {
+        let records = collector.records("audit");
+        (!records.is_empty()).then_some(records)
+    })
+    .await;
+    assert_eq!(failed.len(), 1, "{failed:#?}");
+    assert_eq!(failed[0]["outcome"], "failed", "{failed:#?}");
+}
+
+#[tokio::test]
 async fn traces_metrics_and_logs_reach_a_collector() {
     let (collector, url) = Collector::start().await;
     let telemetry = format!(

@@ -12,6 +12,7 @@ use crate::telemetry::trace::{CallSpan, Outcome, TraceContext};
 fn settings(otlp_endpoint: Option<Url>) -> config::Telemetry {
     config::Telemetry {
         otlp_endpoint,
+        otlp_every_request: true,
         sample_ratio: 1.0,
         log_format: LogFormat::Json,
         service_name: "drawbridge-test".to_owned(),
