@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`wake`] [`workers`]: shapes, bytes, time |
+//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`wake`] [`workers`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`]: failures, handles, address rules, views |
@@ -30,6 +30,7 @@ pub mod egress;
 pub mod endpoint;
 pub mod fault;
 pub mod lifecycle;
+pub mod lock;
 pub mod policy;
 pub mod protocol;
 pub mod relay;

@@ -19,7 +19,7 @@ mod visit;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -39,6 +39,7 @@ pub use visit::{Listener, Listening, Visit, VisitCall};
 
 use crate::call::{ClientCapabilities, Level, Notice, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
+use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{EventStore, SessionKey};
 
@@ -265,8 +266,4 @@ impl Session {
     pub fn owner(&self) -> OwnerKey {
         self.principal.owner()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

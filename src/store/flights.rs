@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
+
+use crate::lock::lock;
 
 type Running<K, V> = Mutex<HashMap<K, watch::Receiver<Option<V>>>>;
 
@@ -86,10 +88,6 @@ impl<V: Clone> Join<V> {
         let told = self.0.wait_for(Option::is_some).await.ok()?;
         told.clone()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

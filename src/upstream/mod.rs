@@ -16,9 +16,9 @@ pub mod stdio;
 
 pub use isolation::{Seat, SetupError, Upstreams};
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use bytes::Bytes;
+
+use crate::lock::lock;
 
 /// JSON text of our own `Implementation`, declared where no single client stands behind a link.
 pub const OWN_INFO: Bytes = Bytes::from_static(
@@ -29,8 +29,3 @@ pub const OWN_INFO: Bytes = Bytes::from_static(
     )
     .as_bytes(),
 );
-
-/// What a mutex holds, whatever happened to its last holder.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

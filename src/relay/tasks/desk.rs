@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 
 use crate::call::{Answer, Asked, ClientCapabilities, DownstreamLink, Notice, Question, Round};
+use crate::lock::lock;
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -176,10 +177,6 @@ impl Drop for Seat {
     fn drop(&mut self) {
         lock(&self.desks.open).remove(&self.key);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

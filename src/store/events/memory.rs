@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::{Event, EventStore, Replay, SessionKey, StreamKey};
+use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// Up to here tables are not worth shrinking.
@@ -273,10 +274,6 @@ impl EventStore for MemoryEvents {
             self.bytes.load(Ordering::Relaxed),
         )
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The kinds of instruments that are plain atomics.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use crate::lock::lock;
 
 /// A number that only grows.
 #[derive(Debug)]
@@ -92,9 +94,9 @@ impl Drop for Open {
     }
 }
 
-/// Counts per value of one label, for things that are rare: each count takes a lock.
+/// Numbers told apart by one label, for things that are rare: each change takes a lock.
 #[derive(Debug)]
-pub struct Labeled {
+pub struct ByLabel<N> {
     /// As exported, in OpenTelemetry spelling.
     pub name: &'static str,
     /// UCUM unit.
@@ -103,11 +105,17 @@ pub struct Labeled {
     pub help: &'static str,
     /// Name of the label.
     pub label: &'static str,
-    values: Mutex<BTreeMap<String, u64>>,
+    values: Mutex<BTreeMap<String, N>>,
 }
 
-impl Labeled {
-    /// Values told apart; what comes on top is counted as [`Self::OTHER`].
+/// Counts per value of one label.
+pub type Labeled = ByLabel<u64>;
+
+/// Numbers per value of one label that go up and down.
+pub type Level = ByLabel<i64>;
+
+impl<N: Copy> ByLabel<N> {
+    /// Values told apart; what comes on top is one, [`Self::OTHER`].
     pub const MAX_VALUES: usize = 100;
     /// Stands for all values beyond the bound.
     pub const OTHER: &'static str = "_OTHER";
@@ -127,74 +135,41 @@ impl Labeled {
         }
     }
 
-    /// Counts `n` more for `value`.
-    pub fn add(&self, value: &str, n: u64) {
-        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = values.get_mut(value) {
-            *count += n;
-            return;
+    /// All numbers as they are.
+    pub fn get(&self) -> Vec<(String, N)> {
+        let values = lock(&self.values);
+        values
+            .iter()
+            .map(|(value, n)| (value.clone(), *n))
+            .collect()
+    }
+
+    /// Changes the number of `value` from what it is, or from `zero`.
+    fn change(&self, value: &str, zero: N, change: impl FnOnce(&mut N)) {
+        let mut values = lock(&self.values);
+        if let Some(number) = values.get_mut(value) {
+            return change(number);
         }
         let value = if values.len() < Self::MAX_VALUES {
             value
         } else {
             Self::OTHER
         };
-        *values.entry(value.to_owned()).or_default() += n;
-    }
-
-    /// All counts so far.
-    pub fn get(&self) -> Vec<(String, u64)> {
-        let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        values
-            .iter()
-            .map(|(value, count)| (value.clone(), *count))
-            .collect()
+        change(values.entry(value.to_owned()).or_insert(zero));
     }
 }
 
-/// A number per value of one label that goes up and down, for things that are rare.
-#[derive(Debug)]
-pub struct Level {
-    /// As exported, in OpenTelemetry spelling.
-    pub name: &'static str,
-    /// UCUM unit.
-    pub unit: &'static str,
-    /// One sentence for operators.
-    pub help: &'static str,
-    /// Name of the label.
-    pub label: &'static str,
-    values: Mutex<BTreeMap<String, i64>>,
+impl Labeled {
+    /// Counts `n` more for `value`.
+    pub fn add(&self, value: &str, n: u64) {
+        self.change(value, 0, |count| *count += n);
+    }
 }
 
 impl Level {
-    pub(super) const fn new(
-        name: &'static str,
-        unit: &'static str,
-        help: &'static str,
-        label: &'static str,
-    ) -> Self {
-        Self {
-            name,
-            unit,
-            help,
-            label,
-            values: Mutex::new(BTreeMap::new()),
-        }
-    }
-
-    /// Sets the number of `value`, a name from the configuration: their number is its bound.
+    /// Sets the number of `value`.
     pub fn set(&self, value: &str, n: i64) {
-        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        values.insert(value.to_owned(), n);
-    }
-
-    /// All numbers as they are.
-    pub fn get(&self) -> Vec<(String, i64)> {
-        let values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
-        values
-            .iter()
-            .map(|(value, n)| (value.clone(), *n))
-            .collect()
+        self.change(value, 0, |number| *number = n);
     }
 }
 
