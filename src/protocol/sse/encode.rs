@@ -36,7 +36,7 @@ impl NumberedEvents {
     pub fn encode(&self, out: &mut BytesMut, number: u64, data: &[u8]) {
         out.reserve(self.room() + data.len());
         out.put_slice(&self.head);
-        put_number(out, number);
+        out.put_slice(itoa::Buffer::new().format(number).as_bytes());
         out.put_slice(Self::BEFORE_DATA);
         put_line(out, data);
         out.put_slice(b"\n\n");
@@ -46,7 +46,7 @@ impl NumberedEvents {
     /// Spec: SPEC T-26; only for sessions of 2025-11-25, older clients parse the empty data.
     pub fn encode_priming(&self, out: &mut BytesMut, number: u64, retry_ms: u64) {
         out.put_slice(self.head.get(Self::EVENT.len()..).unwrap_or_default());
-        put_number(out, number);
+        out.put_slice(itoa::Buffer::new().format(number).as_bytes());
         out.put_u8(b'\n');
         put_retry(out, retry_ms);
         out.put_slice(b"data: \n\n");
@@ -96,24 +96,9 @@ fn put_line(out: &mut BytesMut, text: &[u8]) {
     out.put_slice(rest);
 }
 
-fn put_number(out: &mut BytesMut, number: u64) {
-    let mut digits = [b'0'; MAX_DIGITS];
-    let mut rest = number;
-    let mut start = MAX_DIGITS;
-    for (index, digit) in digits.iter_mut().enumerate().rev() {
-        *digit += u8::try_from(rest % 10).unwrap_or_default();
-        rest /= 10;
-        start = index;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.put_slice(digits.get(start..).unwrap_or_default());
-}
-
 fn put_retry(out: &mut BytesMut, retry_ms: u64) {
     out.put_slice(b"retry: ");
-    put_number(out, retry_ms);
+    out.put_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
     out.put_u8(b'\n');
 }
 
