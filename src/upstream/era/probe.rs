@@ -90,7 +90,7 @@ async fn over_pipe(
         let line = match tokio::time::timeout_at(wait, started.lines.next()).await {
             Ok(Some(line)) => line,
             Err(_) if !started.greeted => {
-                started.greeted = tell(&started, first(settings)).await;
+                started.greeted = tell(&started, handshake::request(settings)).await;
                 if started.greeted {
                     continue;
                 }
@@ -140,7 +140,7 @@ pub(super) async fn greet(
     mut started: Started,
     settings: &Settings,
 ) -> Result<Started, Option<Started>> {
-    if !tell(&started, first(settings)).await {
+    if !tell(&started, handshake::request(settings)).await {
         return Err(None);
     }
     let end = Instant::now() + PATIENCE;
@@ -159,12 +159,6 @@ pub(super) async fn greet(
         return Ok(started);
     }
     Err(None)
-}
-
-/// The first message of a legacy session, under id 1.
-fn first(settings: &Settings) -> Bytes {
-    let capabilities = settings.capabilities.raw();
-    handshake::request(1, settings.offer, capabilities, &settings.client_info)
 }
 
 async fn tell(started: &Started, message: Bytes) -> bool {

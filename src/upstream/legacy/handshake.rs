@@ -6,23 +6,19 @@ use bytes::Bytes;
 
 use crate::call::Declared;
 use crate::protocol::{Era, Message, Revision, json};
+use crate::upstream::carrier::Settings;
 use crate::upstream::error::LinkError;
 
-/// The request that offers `offer` with these capabilities.
-pub(in crate::upstream) fn request(
-    id: u64,
-    offer: Revision,
-    capabilities: &[u8],
-    client_info: &[u8],
-) -> Bytes {
+/// The first message of a session, under id 1.
+pub(in crate::upstream) fn request(settings: &Settings) -> Bytes {
     let mut out = format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"method":"initialize","params":{{"protocolVersion":"{}","capabilities":"#,
-        offer.as_str()
+        r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":"#,
+        settings.offer.as_str()
     )
     .into_bytes();
-    out.extend_from_slice(capabilities);
+    out.extend_from_slice(settings.capabilities.raw());
     out.extend_from_slice(b",\"clientInfo\":");
-    out.extend_from_slice(client_info);
+    out.extend_from_slice(&settings.client_info);
     out.extend_from_slice(b"}}");
     out.into()
 }

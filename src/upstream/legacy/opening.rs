@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::connection::Connection;
 use super::wire::Wire;
 use super::{Settings, handshake};
-use crate::protocol::{Message, Revision};
+use crate::protocol::Message;
 use crate::upstream::carrier::{Carrier, Older, Started};
 use crate::upstream::duplex::Messages;
 use crate::upstream::error::LinkError;
@@ -58,7 +58,7 @@ impl Connection {
         bounds: Bounds,
     ) -> Result<Arc<Self>, LinkError> {
         let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
-        let first = Self::first(settings);
+        let first = handshake::request(settings);
         let take = &mut |message: Message| (message.id() == Some("1")).then_some(message);
         let reply = wire.request(first, None, take).await;
         let declared = handshake::read(&reply?)?;
@@ -111,7 +111,7 @@ impl Connection {
             answer,
         } = started;
         if !greeted {
-            child.send_first(Self::first(settings)).await?;
+            child.send_first(handshake::request(settings)).await?;
         }
         let declared = loop {
             if let Some(answer) = &answer {
@@ -134,13 +134,6 @@ impl Connection {
             lines,
         ));
         Ok(connection)
-    }
-
-    fn first(settings: &Settings) -> Bytes {
-        let capabilities = settings.capabilities.raw();
-        // A modern revision is never negotiated by a handshake (SPEC L-01).
-        let offer = settings.offer.min(Revision::LATEST_LEGACY);
-        handshake::request(1, offer, capabilities, &settings.client_info)
     }
 }
 
