@@ -323,6 +323,13 @@ pub const TABLE: &[Method] = &[
     Method::new("notifications/subscriptions/acknowledged", ToClient).since(V2026_07_28),
 ];
 
+/// Whether the answer to a request of this method may need answers of the client first.
+/// Spec: SPEC M-60; BRIDGING §1.2, §2.2.
+#[must_use]
+pub fn may_ask(name: &str) -> bool {
+    matches!(name, "tools/call" | "prompts/get" | "resources/read")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

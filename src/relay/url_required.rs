@@ -15,7 +15,7 @@ use crate::call::{Answer, Asked, Call, Question, Reply, Round, UpstreamLink};
 use crate::fault::Fault;
 use crate::policy::Permit;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
-use crate::protocol::{Era, Message, json};
+use crate::protocol::{Era, Message, json, methods};
 use crate::session::Session;
 use crate::store::lists::digest_of;
 
@@ -87,10 +87,7 @@ fn visits(call: &Call, reply: &Reply) -> Vec<Visit> {
     };
     let concerned = call.revision.era() == Era::Modern
         && message.error_code() == Some(URL_ELICITATION_REQUIRED)
-        && matches!(
-            call.message.method(),
-            Some("tools/call" | "prompts/get" | "resources/read")
-        )
+        && call.message.method().is_some_and(methods::may_ask)
         && call.link.capabilities().allows("elicitation/create", true);
     if !concerned {
         return Vec::new();

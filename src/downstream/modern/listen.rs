@@ -185,7 +185,6 @@ fn wanted(asked: &Asked) -> Result<Filter, Refusal> {
             "promptsListChanged" => filter.prompts = flag,
             "resourcesListChanged" => filter.resources = flag,
             "resourceSubscriptions" => filter.uris = uris(value)?,
-            // Spec: SPEC M-76.
             // Spec: SPEC M-76; they are not in the acknowledgement, so they are asked for with
             // `tasks/get`.
             "taskIds" => asked

@@ -41,7 +41,7 @@ use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::headers::MCP_PARAM_PREFIX;
-use crate::protocol::{Kind, Message, Revision, json};
+use crate::protocol::{Kind, Message, Revision, json, methods};
 use crate::relay::Failure;
 use crate::session::Session;
 use crate::telemetry::metrics::GAUGES;
@@ -128,7 +128,7 @@ impl Front {
 
     /// What a request goes on with; nothing for methods that are never answered with a question.
     fn retry_of(&self, asked: &Asked) -> Result<Retry, Refusal> {
-        if !may_ask(asked.method()) {
+        if !methods::may_ask(asked.method()) {
             return Ok(Retry::None);
         }
         retry::read(&self.parking, &asked.asker(), &asked.message)
@@ -178,7 +178,7 @@ impl Front {
         resumption: Option<Arc<Resumption>>,
         record: &AccessRecord,
     ) -> Result<Exchange, Fault> {
-        let askable = may_ask(asked.method());
+        let askable = methods::may_ask(asked.method());
         let owner = asked.principal.owner();
         let declared = if !askable || self.parking.has_room(owner) {
             asked.envelope.capabilities.as_str()
@@ -329,11 +329,6 @@ impl Asked {
     fn asker(&self) -> Asker {
         Asker::new(&self.principal, &self.endpoint, &self.message)
     }
-}
-
-/// Whether the answer to a request of this method may be a question. Spec: SPEC M-60.
-fn may_ask(method: &str) -> bool {
-    matches!(method, "tools/call" | "prompts/get" | "resources/read")
 }
 
 /// The headers that carry single arguments, as they came.

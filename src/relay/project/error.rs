@@ -11,7 +11,7 @@ use crate::protocol::error_codes::{
     URL_ELICITATION_REQUIRED, is_relayable,
 };
 use crate::protocol::json::member;
-use crate::protocol::{Era, Message, json};
+use crate::protocol::{Era, Message, json, methods};
 
 /// What an error is about.
 #[derive(Debug, Clone, Copy)]
@@ -96,12 +96,8 @@ fn no_visit(asked: &Asked<'_>) -> Turned {
         let upstream = json::quote(asked.upstream);
         format!(r#"{{"upstream":{upstream}{inner}}}"#)
     };
-    let may_ask = matches!(
-        asked.method,
-        "tools/call" | "prompts/get" | "resources/read"
-    );
     let url = r#"{"elicitation":{"url":{}}}"#;
-    if may_ask && !is_declared(url, asked.declared) {
+    if methods::may_ask(asked.method) && !is_declared(url, asked.declared) {
         return written(
             MISSING_CLIENT_CAPABILITY,
             "the upstream wants the user to visit a page, which needs elicitation.url",

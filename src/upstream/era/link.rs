@@ -109,10 +109,10 @@ impl EraLink {
         }
     }
 
-    /// When a use of the upstream begins. While it is stuck, one over HTTP that no open session
+    /// When a use of the upstream begins. While it is stuck, one over the network that no open session
     /// carries is refused at once; children have a backoff of their own, each owner for itself.
     fn begin(&self) -> Result<Instant, LinkError> {
-        if self.settings.health.is_stuck() && self.is_over_http() && !self.has_session() {
+        if self.settings.health.is_stuck() && self.is_remote() && !self.has_session() {
             return Err(LinkError::Unreachable(
                 "it did not answer lately; it is tried again in a moment".to_owned(),
             ));
@@ -131,7 +131,7 @@ impl EraLink {
         }
     }
 
-    fn is_over_http(&self) -> bool {
+    fn is_remote(&self) -> bool {
         !matches!(self.settings.carrier, Carrier::Duplex(Source::Children(_)))
     }
 

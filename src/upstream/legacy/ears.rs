@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
+use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::Call;
 use crate::protocol::Era;
@@ -64,12 +65,10 @@ impl Connection {
     /// Nothing is lost.
     pub(super) async fn hear_questions(self: &Arc<Self>, call: &Call) {
         let Wire::Http(http) = &self.wire else { return };
-        let may_ask = matches!(
-            call.message.method(),
-            Some("tools/call" | "prompts/get" | "resources/read")
-        );
-        let can_answer = self.settings.capabilities.raw().as_ref() != b"{}";
-        if call.revision.era() == Era::Legacy || !may_ask || !can_answer {
+        if call.revision.era() == Era::Legacy
+            || !self.settings.capabilities.allow_some()
+            || !may_be_asked(&call.message, call)
+        {
             return;
         }
         if !self.ears.is_asked.swap(true, Ordering::Relaxed) {

@@ -10,7 +10,7 @@ use super::further::Further;
 use super::turn::{self, TurnGuard};
 use super::{LegacyLink, Settings};
 use crate::call::Call;
-use crate::protocol::Message;
+use crate::protocol::{Message, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::error::LinkError;
@@ -140,17 +140,11 @@ impl LegacyLink {
     }
 }
 
-/// Methods during which an upstream may ask. Spec: BRIDGING §1.2, §2.2.
-const ASKING: [&str; 4] = [
-    "tools/call",
-    "prompts/get",
-    "resources/read",
-    "tasks/result",
-];
-
-/// Whether the upstream may ask the client of a call while it runs.
+/// Whether the upstream may ask the client of a call while it runs: what a task asks comes with the
+/// request for its result.
 pub(super) fn may_be_asked(request: &Message, call: &Call) -> bool {
-    request.method().is_some_and(|m| ASKING.contains(&m)) && call.link.capabilities().allow_some()
+    let asks = |method| methods::may_ask(method) || method == "tasks/result";
+    request.method().is_some_and(asks) && call.link.capabilities().allow_some()
 }
 
 /// Whether a call needs the turn of its connection: its client may be asked, and nothing else says

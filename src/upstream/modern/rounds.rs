@@ -12,7 +12,7 @@ use super::question::{self, Entry};
 use super::visits::Visits;
 use super::{ModernLink, Trip};
 use crate::call::{Answer, Asked, CarriedState, Reply, Resumption, Round};
-use crate::protocol::{Era, Message, json};
+use crate::protocol::{Era, Message, json, methods};
 use crate::upstream::error::LinkError;
 
 /// How often one call may be sent again with answers or for its state alone.
@@ -20,8 +20,6 @@ const MAX_ROUNDS: u32 = 10;
 /// Before a call is sent again for its state alone: the first wait, and the longest.
 const PACE_FIRST: Duration = Duration::from_millis(50);
 const PACE_LONGEST: Duration = Duration::from_millis(250);
-/// The methods that may need answers.
-const MAY_ASK: [&str; 3] = ["tools/call", "prompts/get", "resources/read"];
 
 /// What a result is.
 enum Kind {
@@ -56,7 +54,7 @@ impl ModernLink {
                 Kind::Complete => return self.completed(trip, reply),
                 Kind::InputRequired => {}
             }
-            if !MAY_ASK.contains(&trip.method()) {
+            if !methods::may_ask(trip.method()) {
                 let what = "only calls, prompts and reads may need answers (SPEC M-60)";
                 return Err(LinkError::Invalid(what.to_owned()));
             }
@@ -191,7 +189,7 @@ fn unprompted(trip: &Trip<'_>) -> Inputs {
     let given = match trip.method() {
         // Whoever runs the task, client or relay: the answers are what the request is about.
         "tasks/update" => trip.request.param("inputResponses").or_else(of_call),
-        method if trip.call.revision.era() == Era::Modern && MAY_ASK.contains(&method) => of_call(),
+        method if trip.call.revision.era() == Era::Modern && methods::may_ask(method) => of_call(),
         _ => None,
     };
     Inputs {
