@@ -214,14 +214,18 @@ impl Client {
         if !head.is_events {
             return result_of(&body, id);
         }
-        let mut decoder = Decoder::default();
-        decoder.feed(&body);
-        while let Some(event) = decoder.next() {
-            if let Ok(result) = result_of(event.data.as_bytes(), id) {
-                return Ok(result);
-            }
+        result_of(last_event(&body)?.as_bytes(), id)
+    }
+
+    /// The message that ends a response: a JSON body, or the last event of a stream, as which a
+    /// late reply may come.
+    pub(crate) async fn reply(&mut self, head: &Head) -> io::Result<Bytes> {
+        let body = self.wire.rest().await?;
+        if head.is_events {
+            last_event(&body).map(Bytes::from)
+        } else {
+            Ok(body)
         }
-        Err(invalid("the stream ended without a reply"))
     }
 
     /// Opens the GET stream, after `last` if given; the head's status is to be checked.
@@ -246,6 +250,17 @@ impl Client {
             }
         }
     }
+}
+
+/// The data of the last event that has any.
+fn last_event(stream: &[u8]) -> io::Result<String> {
+    let mut decoder = Decoder::default();
+    decoder.feed(stream);
+    std::iter::from_fn(|| decoder.next())
+        .map(|event| event.data)
+        .filter(|data| !data.is_empty())
+        .last()
+        .ok_or_else(|| invalid("the stream ended without a reply"))
 }
 
 /// The text of a request.

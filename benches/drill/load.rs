@@ -236,7 +236,7 @@ impl Session {
         );
         written.map_err(io::Error::other)?;
         let head = client.post(&self.body).await?;
-        let reply = client.wire.rest().await?;
+        let reply = client.reply(&head).await?;
         if head.status != 200 {
             return Err(io::Error::other(format!("call got {}", head.status)));
         }
@@ -258,7 +258,7 @@ impl Session {
         let arguments = format!(r#"{{"text":"{text}"}}"#);
         modern::write_call(&mut self.body, id, "echo", &arguments, "{}")?;
         let head = client.post(&self.body).await?;
-        let reply = client.wire.rest().await?;
+        let reply = client.reply(&head).await?;
         if head.status != 200 {
             return Err(io::Error::other(format!("modern call got {}", head.status)));
         }
@@ -278,7 +278,7 @@ impl Session {
     async fn list(&mut self, client: &mut Client) -> io::Result<()> {
         let id = client.take_id();
         let head = client.post(&request_text(id, "tools/list", "{}")).await?;
-        let reply = client.wire.rest().await?;
+        let reply = client.reply(&head).await?;
         if head.status != 200 {
             return Err(io::Error::other(format!("list got {}", head.status)));
         }
