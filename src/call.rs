@@ -180,6 +180,15 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Waits until such a stretch lasts; `false` as soon as it turns out that none will. For an
+    /// open connection that is listened to.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    fn until_heard(&self) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(false))
+    }
+
     /// Ends the link politely and for good: whoever had it is gone.
     fn close(&self) -> BoxFuture<'_, ()>;
 }

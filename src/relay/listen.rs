@@ -17,9 +17,8 @@ use crate::protocol::{Revision, json};
 use crate::session::{Session, is_below};
 use crate::telemetry::trace::TraceContext;
 
-/// How long the stream for changes of an upstream may take to open, and how often it is looked for.
+/// How long the stream for changes of an upstream may take to open.
 const HEARING_WAIT: Duration = Duration::from_secs(1);
-const HEARING_POLL: Duration = Duration::from_millis(5);
 /// Resources that one visit follows.
 const FOLLOWED: usize = 1024;
 
@@ -192,12 +191,8 @@ impl Relay {
 /// Waits until changes can be heard from an upstream: its stream for them takes a moment to open,
 /// and some have none (SPEC M-75).
 async fn is_heard(link: &dyn UpstreamLink) -> bool {
-    let heard = async {
-        while link.hearing().is_none() {
-            tokio::time::sleep(HEARING_POLL).await;
-        }
-    };
-    tokio::time::timeout(HEARING_WAIT, heard).await.is_ok()
+    let heard = tokio::time::timeout(HEARING_WAIT, link.until_heard());
+    heard.await.unwrap_or(false)
 }
 
 #[cfg(test)]

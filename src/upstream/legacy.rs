@@ -323,6 +323,15 @@ impl UpstreamLink for LegacyLink {
         self.open_connection()?.hearing()
     }
 
+    fn until_heard(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            match self.open_connection() {
+                Some(connection) => connection.until_heard().await,
+                None => false,
+            }
+        })
+    }
+
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.ended.store(true, Ordering::Release);

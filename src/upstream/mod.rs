@@ -6,6 +6,7 @@ mod duplex;
 mod era;
 pub mod error;
 mod health;
+mod hearing;
 pub mod http;
 pub mod isolation;
 pub mod knowledge;

@@ -218,7 +218,12 @@ impl ModernLink {
 
     /// See [`crate::call::UpstreamLink::hearing`].
     pub(super) fn hearing(&self) -> Option<u64> {
-        self.listening.hearing()
+        self.listening.hearing().stretch()
+    }
+
+    /// See [`crate::call::UpstreamLink::until_heard`].
+    pub(super) async fn until_heard(&self) -> bool {
+        self.listening.hearing().begun().await
     }
 
     /// Ends everything that is open, for good.

@@ -288,6 +288,10 @@ impl UpstreamLink for Place {
         self.pooled.link.hearing()
     }
 
+    fn until_heard(&self) -> BoxFuture<'_, bool> {
+        self.pooled.link.until_heard()
+    }
+
     /// Leaves the link; it ends when nobody has come back for a while.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {

@@ -310,6 +310,16 @@ impl UpstreamLink for EraLink {
         }
     }
 
+    fn until_heard(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            match self.current() {
+                Some(Inner::Legacy { link, .. }) => link.until_heard().await,
+                Some(Inner::Modern(link)) => link.until_heard().await,
+                None => false,
+            }
+        })
+    }
+
     fn listen(&self, wanted: bool) {
         self.listening.store(wanted, Ordering::Relaxed);
         if let Some(inner) = self.current() {

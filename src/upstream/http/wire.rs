@@ -1,7 +1,6 @@
 //! One upstream session over Streamable HTTP: posting, reading JSON or event streams, resuming
 //! them, and the GET stream. Spec: SPEC U-01…U-04, U-10, T-27.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use crate::protocol::sse::SseDecoder;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
+use crate::upstream::hearing::Hearing;
 
 /// How often a broken stream is resumed without any event in between.
 const RESUME_ATTEMPTS: u32 = 5;
@@ -45,31 +45,25 @@ pub struct HttpWire {
     bounds: Bounds,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
-    /// The stretch of hearing while the GET stream is open; 0 while it is not.
-    hearing: AtomicU64,
+    /// Of the GET stream, while it is open.
+    hearing: Hearing,
     /// Cancelled once the upstream has answered a GET, whatever it said.
     answered: CancellationToken,
 }
 
-/// A number for a stretch of time in which no notice can be missed.
-pub(crate) fn next_stretch() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
 /// Open ears; closed when dropped.
-struct Ears<'a>(&'a AtomicU64);
+struct Ears<'a>(&'a Hearing);
 
 impl<'a> Ears<'a> {
-    fn open(hearing: &'a AtomicU64) -> Self {
-        hearing.store(next_stretch(), Ordering::Release);
+    fn open(hearing: &'a Hearing) -> Self {
+        hearing.begin();
         Self(hearing)
     }
 }
 
 impl Drop for Ears<'_> {
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release);
+        self.0.end();
     }
 }
 
@@ -86,14 +80,14 @@ impl HttpWire {
             bounds,
             session: OnceLock::new(),
             version: OnceLock::new(),
-            hearing: AtomicU64::new(0),
+            hearing: Hearing::default(),
             answered: CancellationToken::new(),
         }
     }
 
-    /// See [`crate::call::UpstreamLink::hearing`]: a GET stream is open.
-    pub(crate) fn hearing(&self) -> Option<u64> {
-        Some(self.hearing.load(Ordering::Acquire)).filter(|stretch| *stretch != 0)
+    /// Whether changes are heard of: a GET stream is open.
+    pub(crate) fn hearing(&self) -> &Hearing {
+        &self.hearing
     }
 
     /// Ready once the GET stream is open, or was refused, for the first time.
@@ -376,11 +370,20 @@ impl HttpWire {
         Ok(None)
     }
 
-    /// Keeps the GET stream open until the upstream turns out to have none.
+    /// Keeps the GET stream open until the upstream turns out to have none. Whoever asks what is
+    /// heard waits from now on, whatever became of an earlier stream.
     ///
     /// # Cancel safety
     /// Dropping the future closes the stream.
-    pub(crate) async fn listen(self: Arc<Self>, mut on_message: impl FnMut(Message) + Send) {
+    pub(crate) fn listen(
+        self: Arc<Self>,
+        on_message: impl FnMut(Message) + Send,
+    ) -> impl Future<Output = ()> + Send {
+        self.hearing.end();
+        self.keep_listening(on_message)
+    }
+
+    async fn keep_listening(self: Arc<Self>, mut on_message: impl FnMut(Message) + Send) {
         let mut place = Place::default();
         let mut pause = RESUME_DELAY;
         loop {
@@ -407,7 +410,10 @@ impl HttpWire {
                 Ok(response) if place.last_event.is_some() && response.status() == 404 => {
                     place.last_event = None;
                 }
-                Ok(response) if response.status().is_client_error() => return,
+                Ok(response) if response.status().is_client_error() => {
+                    self.hearing.give_up();
+                    return;
+                }
                 Ok(_) | Err(_) => pause = (pause * 2).min(LONGEST_RETRY),
             }
             tokio::time::sleep(place.retry.unwrap_or(pause)).await;

@@ -18,7 +18,7 @@ use crate::call::Declared;
 use crate::protocol::RequestId;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::error::LinkError;
-use crate::upstream::http::wire::next_stretch;
+use crate::upstream::hearing::next_stretch;
 use crate::upstream::lock;
 use crate::upstream::stdio::HoldGuard;
 
@@ -96,7 +96,15 @@ impl Connection {
     pub(super) fn hearing(&self) -> Option<u64> {
         match &self.wire {
             Wire::Duplex(_) => Some(self.stretch),
-            Wire::Http(http) => http.hearing(),
+            Wire::Http(http) => http.hearing().stretch(),
+        }
+    }
+
+    /// See [`crate::call::UpstreamLink::until_heard`].
+    pub(super) async fn until_heard(&self) -> bool {
+        match &self.wire {
+            Wire::Duplex(_) => true,
+            Wire::Http(http) => self.can_push() && http.hearing().begun().await,
         }
     }
 

@@ -36,13 +36,13 @@ impl Connection {
             (None, true) => {
                 let stop = self.closed.child_token();
                 *listener = Some(stop.clone());
-                let (http, this) = (Arc::clone(http), Arc::downgrade(self));
+                let this = Arc::downgrade(self);
+                let listen = Arc::clone(http).listen(move |message| {
+                    if let Some(this) = this.upgrade() {
+                        this.on_message(message, None);
+                    }
+                });
                 self.settings.tasks.spawn_service(async move {
-                    let listen = http.listen(move |message| {
-                        if let Some(this) = this.upgrade() {
-                            this.on_message(message, None);
-                        }
-                    });
                     tokio::select! {
                         () = listen => {}
                         () = stop.cancelled() => {}
@@ -81,7 +81,7 @@ impl Connection {
     }
 
     /// Whether anything can come over a GET stream (DESIGN §6).
-    fn can_push(&self) -> bool {
+    pub(super) fn can_push(&self) -> bool {
         let text = String::from_utf8_lossy(&self.declared().capabilities);
         self.settings.capabilities.raw().as_ref() != b"{}"
             || ["\"listChanged\"", "\"subscribe\"", "\"logging\""]

@@ -1,14 +1,14 @@
 //! What the sessions at a link want to hear of, and what became of it.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
 use super::filter::{Filter, announced};
 use crate::call::Declared;
-use crate::upstream::http::wire::next_stretch;
+use crate::upstream::hearing::Hearing;
 use crate::upstream::lock;
 
 /// What the sessions at the link want.
@@ -34,8 +34,8 @@ pub(in super::super) struct Listening {
     pub(super) generation: watch::Sender<u64>,
     pub(super) settled: watch::Sender<Settled>,
     pub(super) running: AtomicBool,
-    /// The stretch of hearing while changes of lists are announced to us; 0 while they are not.
-    hearing: AtomicU64,
+    /// Whether changes of lists are announced to us.
+    hearing: Hearing,
 }
 
 impl Default for Listening {
@@ -45,7 +45,7 @@ impl Default for Listening {
             generation: watch::Sender::new(0),
             settled: watch::Sender::default(),
             running: AtomicBool::new(false),
-            hearing: AtomicU64::new(0),
+            hearing: Hearing::default(),
         }
     }
 }
@@ -79,19 +79,15 @@ impl Listening {
     /// Whether no announced change of a list can be missed from now on; `true` when that is new. A
     /// stream that takes over from another goes on with its stretch.
     pub(super) fn hear(&self, hears: bool) -> bool {
-        let before = self.hearing.load(Ordering::Acquire);
-        let stretch = match (hears, before) {
-            (false, _) => 0,
-            (true, 0) => next_stretch(),
-            (true, lasting) => lasting,
-        };
-        self.hearing.store(stretch, Ordering::Release);
-        hears && before == 0
+        if hears {
+            return self.hearing.begin();
+        }
+        self.hearing.end();
+        false
     }
 
-    /// See [`crate::call::UpstreamLink::hearing`].
-    pub(in super::super) fn hearing(&self) -> Option<u64> {
-        Some(self.hearing.load(Ordering::Acquire)).filter(|stretch| *stretch != 0)
+    pub(in super::super) fn hearing(&self) -> &Hearing {
+        &self.hearing
     }
 
     pub(super) fn settle(&self, generation: u64, honoured: Arc<Filter>, failed: Option<Arc<str>>) {

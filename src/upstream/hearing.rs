@@ -1,0 +1,106 @@
+//! Whether changes are heard of from one source of notices, and who waits for that.
+//! Spec: SPEC M-75, M-85.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::watch;
+
+/// A number for a stretch of time in which no notice can be missed.
+pub(crate) fn next_stretch() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// What is heard of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    /// Nothing for now.
+    #[default]
+    NotNow,
+    /// Nothing, as long as nobody tries again.
+    Never,
+    /// Every notice, since this stretch began.
+    Since(u64),
+}
+
+/// The hearing of one source of notices.
+#[derive(Debug, Default)]
+pub(crate) struct Hearing(watch::Sender<State>);
+
+impl Hearing {
+    /// No notice can be missed from now on; `true` when that is new. A stretch that lasts goes on.
+    pub(crate) fn begin(&self) -> bool {
+        self.0.send_if_modified(|state| {
+            let is_new = !matches!(state, State::Since(_));
+            if is_new {
+                *state = State::Since(next_stretch());
+            }
+            is_new
+        })
+    }
+
+    /// Notices may be missed from now on, and may be heard again later.
+    pub(crate) fn end(&self) {
+        self.set(State::NotNow);
+    }
+
+    /// The source turned out to have no notices to hear.
+    pub(crate) fn give_up(&self) {
+        self.set(State::Never);
+    }
+
+    /// See [`crate::call::UpstreamLink::hearing`].
+    pub(crate) fn stretch(&self) -> Option<u64> {
+        match *self.0.borrow() {
+            State::Since(stretch) => Some(stretch),
+            State::NotNow | State::Never => None,
+        }
+    }
+
+    /// See [`crate::call::UpstreamLink::until_heard`].
+    ///
+    /// # Cancel safety
+    /// Nothing is taken.
+    pub(crate) async fn begun(&self) -> bool {
+        let mut states = self.0.subscribe();
+        let decided = states.wait_for(|state| *state != State::NotNow).await;
+        decided.is_ok_and(|state| matches!(*state, State::Since(_)))
+    }
+
+    fn set(&self, state: State) {
+        self.0.send_replace(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_waits_is_told_when_hearing_begins_or_never_will() {
+        for (act, expected) in [
+            (Hearing::give_up as fn(&Hearing), false),
+            (|hearing: &Hearing| assert!(hearing.begin()), true),
+        ] {
+            let hearing = Hearing::default();
+            let (begun, ()) = tokio::join!(hearing.begun(), async { act(&hearing) });
+            assert_eq!(begun, expected);
+            assert_eq!(hearing.begun().await, expected, "and who asks later");
+        }
+    }
+
+    #[test]
+    fn a_stretch_goes_on_until_it_ends_and_is_never_had_again() {
+        let hearing = Hearing::default();
+        assert_eq!(hearing.stretch(), None);
+        assert!(hearing.begin());
+        let first = hearing.stretch();
+        assert!(first.is_some() && !hearing.begin() && hearing.stretch() == first);
+        hearing.end();
+        assert_eq!(hearing.stretch(), None);
+        hearing.give_up();
+        assert_eq!(hearing.stretch(), None);
+        assert!(hearing.begin());
+        assert_ne!(hearing.stretch(), first);
+    }
+}
