@@ -23,7 +23,7 @@ pub use reply::Reply;
 
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
-use crate::protocol::{Message, Revision};
+use crate::protocol::{Message, Revision, json};
 use crate::telemetry::trace::TraceContext;
 
 /// One request from a client, with everything the steps below `downstream` need.
@@ -206,6 +206,23 @@ pub struct Declared {
     pub instructions: Option<String>,
 }
 
+impl Declared {
+    /// Whether it says when its `what` changes: `tools`, `prompts` or `resources`.
+    #[must_use]
+    pub fn announces(&self, what: &str) -> bool {
+        let text = std::str::from_utf8(&self.capabilities).unwrap_or("{}");
+        json::member(text, what).and_then(|list| json::member(list, "listChanged")) == Some("true")
+    }
+
+    /// All of which it says so.
+    #[must_use]
+    pub fn announced(&self) -> Vec<&'static str> {
+        let mut lists = vec!["tools", "prompts", "resources"];
+        lists.retain(|what| self.announces(what));
+        lists
+    }
+}
+
 /// Where messages of an upstream go that belong to no call.
 pub trait Intake: Send + Sync + std::fmt::Debug {
     /// A connection was opened: what the upstream declares now.
@@ -220,4 +237,23 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
 
     /// A question that names no call.
     fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_declared_flag_announces_changes() {
+        let capabilities =
+            r#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
+        let declared = Declared {
+            revision: Revision::V2026_07_28,
+            capabilities: Bytes::from_static(capabilities.as_bytes()),
+            server_info: Bytes::from_static(b"{}"),
+            instructions: None,
+        };
+        assert_eq!(declared.announced(), ["tools"]);
+        assert!(!declared.announces("completions"));
+    }
 }

@@ -17,7 +17,7 @@ use crate::call::{Declared, UpstreamLink};
 use crate::config::{self, Isolation};
 use crate::fault::Fault;
 use crate::protocol::methods::ListKind;
-use crate::protocol::{Era, Message, json};
+use crate::protocol::{Era, Message};
 use crate::session::Session;
 use crate::store::lists::{Held, Lists, Page};
 use crate::telemetry::metrics::COUNTERS;
@@ -202,7 +202,7 @@ impl Relay {
         };
         let stretch = link
             .hearing()
-            .filter(|_| announces(&declared.capabilities, kind.capability()));
+            .filter(|_| declared.announces(kind.capability()));
         Ok(Fetch {
             asked: Instant::now(),
             stretch,
@@ -277,26 +277,5 @@ impl Relay {
     fn is_shared(&self, upstream: &str) -> bool {
         let settings = self.parts.upstreams.settings(upstream);
         settings.is_some_and(|settings| settings.isolation == Isolation::Shared)
-    }
-}
-
-/// Whether an upstream that declared `capabilities` says when its `what` changes: `tools`, `prompts`
-/// or `resources`.
-pub(super) fn announces(capabilities: &[u8], what: &str) -> bool {
-    let text = std::str::from_utf8(capabilities).unwrap_or("{}");
-    json::member(text, what).and_then(|list| json::member(list, "listChanged")) == Some("true")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_declared_flag_announces_changes() {
-        let caps =
-            br#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
-        let of = |kind: ListKind| announces(caps, kind.capability());
-        assert!(of(ListKind::Tools));
-        assert!(!of(ListKind::Prompts) && !of(ListKind::Resources) && !of(ListKind::Templates));
     }
 }

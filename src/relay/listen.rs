@@ -9,7 +9,6 @@ use futures_util::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
-use super::catalog::announces;
 use super::nobody::Nobody;
 use crate::call::{Call, ClientCapabilities, Declared, NoticeKind, Principal, UpstreamLink};
 use crate::fault::Fault;
@@ -63,7 +62,7 @@ impl Relay {
         let merged = !self.is_pure(&session.endpoint);
         let announces = |what| {
             let mut heard = known.iter().flatten();
-            merged || heard.any(|declared| announces(&declared.capabilities, what))
+            merged || heard.any(|declared| declared.announces(what))
         };
         Filter {
             tools: asked.tools && announces("tools"),
@@ -97,7 +96,7 @@ impl Relay {
         ];
         let needed = lists
             .into_iter()
-            .any(|(asked, what)| asked && announces(&declared.capabilities, what));
+            .any(|(asked, what)| asked && declared.announces(what));
         if needed || !asked.uris.is_empty() {
             return is_heard(&*link).await.then_some(declared);
         }

@@ -1,6 +1,6 @@
-//! Lists that a legacy client was given before their changes could be heard: they are looked at
-//! again, and the client is told where they differ. It would be told at the beginning of every
-//! session otherwise, and ask for everything twice. A modern client needs none of this: its
+//! Lists that a client was given before their changes could be heard: they are looked at again, and
+//! the client is told where they differ. It would be told at the beginning of every session
+//! otherwise, and ask for everything twice. At the beginning a modern client needs none of this: its
 //! subscription is acknowledged after that of its upstream. Spec: BRIDGING §3.4; SPEC M-75.
 
 use std::sync::Arc;
@@ -32,11 +32,11 @@ impl Relay {
         upstream: &Arc<str>,
         lists: &[&'static str],
     ) {
-        if session.revision.era() == Era::Modern {
+        let known = session.shelf();
+        let again = known.heard(upstream);
+        if session.revision.era() == Era::Modern && !again {
             return;
         }
-        let known = session.shelf();
-        known.heard(upstream);
         let given = known.given(upstream, |kind| lists.contains(&kind.capability()));
         self.recheck_later(session, upstream, given);
     }

@@ -124,10 +124,14 @@ impl Shelf {
         called.max(board.changed(kind))
     }
 
-    /// Changes of the upstream's lists are heard from now on.
-    pub fn heard(&self, upstream: &Arc<str>) {
-        let now = Some(Instant::now());
-        self.at(upstream, |board| board.heard = now);
+    /// Changes of the upstream's lists are heard from now on; `true` when they were heard before,
+    /// and not just now.
+    pub fn heard(&self, upstream: &Arc<str>) -> bool {
+        let mut before = None;
+        self.at(upstream, |board| {
+            before = board.heard.replace(Instant::now());
+        });
+        before.is_some()
     }
 
     /// Whether a page that was asked for at `asked` is older than the hearing of changes, which may
@@ -305,10 +309,11 @@ mod tests {
         let before = held(None).asked;
         assert!(!shelf.may_be_missed("up", before), "nobody is to hear");
         later().await;
-        shelf.heard(&up());
+        assert!(!shelf.heard(&up()), "nobody heard before");
         assert!(shelf.may_be_missed("up", before));
         later().await;
         assert!(!shelf.may_be_missed("up", held(None).asked));
+        assert!(shelf.heard(&up()), "it broke off meanwhile");
     }
 
     #[tokio::test(start_paused = true)]

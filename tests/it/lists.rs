@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::harness::events::EventStream;
 use crate::harness::http::Actor;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
@@ -266,5 +267,81 @@ async fn a_list_whose_cursor_is_no_longer_good_is_read_once_more(
     assert_eq!(own.count(), shown, "{tools:?}");
     assert!(tools.contains(&"other__echo".to_owned()));
     assert_eq!(world.asked().await, asked);
+    world.stop().await;
+}
+
+/// A gateway before an upstream that opens nobody's GET stream yet, and a session that listens.
+async fn unheard(world: &World) -> (Session, EventStream) {
+    let user = world.open("alice").await;
+    let stream = user.listen().await;
+    user.tools().await;
+    eventually("the GET stream is asked for", async || {
+        (world.stats().await["counts"]["GET"] == 1).then_some(())
+    })
+    .await;
+    (user, stream)
+}
+
+const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
+
+// Spec: BRIDGING §3.4: nothing was announced to anybody.
+#[tokio::test]
+async fn a_change_before_the_get_stream_was_open_is_announced() {
+    let world = World::start(LONG, "", &["--hold-listens"]).await;
+    let (user, mut stream) = unheard(&world).await;
+    let before = user.tools().await;
+    user.text("change_tools", json!({})).await;
+    user.text("admit_listens", json!({})).await;
+    stream.until(TOOLS_CHANGED).await;
+    assert_ne!(user.tools().await, before);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn an_unchanged_list_is_looked_at_again_and_not_announced() {
+    let world = World::start(LONG, "", &["--hold-listens"]).await;
+    let (user, mut stream) = unheard(&world).await;
+    assert_eq!(world.asked().await, 1);
+    user.text("admit_listens", json!({})).await;
+    eventually("the list is looked at again", async || {
+        (world.asked().await == 2).then_some(())
+    })
+    .await;
+    user.text("change_prompts", json!({})).await;
+    let first = stream.message().await.unwrap();
+    assert_eq!(first["method"], "notifications/prompts/list_changed");
+    world.stop().await;
+}
+
+// Spec: BRIDGING §3.4: a stream without event ids does not go on where it broke off.
+#[rstest]
+#[tokio::test]
+async fn a_change_between_two_get_streams_is_announced(#[values("legacy", "modern")] era: &str) {
+    let world = World::start(LONG, "", &["--hold-listens"]).await;
+    let alice = world.gw.principal("alice");
+    let modern = Modern::new(alice.clone(), "/mcp/stub");
+    let user = alice.open("/mcp/stub").await;
+    let call = async |name: &str| match era {
+        "legacy" => drop(user.text(name, json!({})).await),
+        _ => drop(modern.call(name, json!({})).await.unwrap()),
+    };
+    call("admit_listens").await;
+    let mut stream = if era == "legacy" {
+        let stream = user.listen().await;
+        world.heard().await;
+        user.tools().await;
+        stream
+    } else {
+        let wanted = json!({"notifications": {"toolsListChanged": true}});
+        let request = modern.request(&json!(1), "subscriptions/listen", wanted);
+        let mut events = modern.post(&request).await.events();
+        let ack = events.message().await.expect("an acknowledgement");
+        assert_eq!(ack["params"]["notifications"]["toolsListChanged"], true);
+        modern.send("tools/list", json!({})).await.unwrap();
+        events
+    };
+    call("end_stream").await;
+    call("change_tools").await;
+    stream.until(TOOLS_CHANGED).await;
     world.stop().await;
 }

@@ -88,7 +88,7 @@ async fn answer(world: &Arc<World>, request: Request<Incoming>) -> Response<Body
         ("/stats", Method::GET) => json_body(StatusCode::OK, world.stats().to_string()),
         ("/mcp", Method::POST) => post(world, request).await,
         ("/mcp", Method::GET) if !world.options.no_get && world.options.era != Era::Modern => {
-            get(world, request.headers())
+            get(world, request.headers()).await
         }
         ("/mcp", Method::DELETE) if world.options.era != Era::Modern => {
             delete(world, request.headers())
@@ -339,7 +339,7 @@ fn primes(world: &World, session: &Session) -> bool {
     world.options.keeps_streams() && session.with(|inner| inner.revision.as_str() >= "2025-11-25")
 }
 
-fn get(world: &Arc<World>, headers: &HeaderMap) -> Response<Body> {
+async fn get(world: &Arc<World>, headers: &HeaderMap) -> Response<Body> {
     let session = match find(world, headers) {
         Ok(session) => session,
         Err(response) => return *response,
@@ -361,7 +361,13 @@ fn get(world: &Arc<World>, headers: &HeaderMap) -> Response<Body> {
             }
         }
         _ => match &session.general {
-            Outlet::Events(stream) => Arc::clone(stream),
+            Outlet::Events(stream) => {
+                if world.options.hold_listens {
+                    world.modern.admitted().await;
+                    stream.forget();
+                }
+                Arc::clone(stream)
+            }
             Outlet::Lines(_) | Outlet::Listens(_) | Outlet::Shared(_) => {
                 return refused(StatusCode::NOT_FOUND, "no stream");
             }

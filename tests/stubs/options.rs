@@ -75,8 +75,8 @@ pub(crate) struct Options {
     /// Declare no `listChanged`.
     #[arg(long, global = true)]
     pub(crate) no_listchanged: bool,
-    /// Neither note nor acknowledge a `subscriptions/listen` or `resources/subscribe` before
-    /// `admit_listens` is called.
+    /// Neither note nor acknowledge a `subscriptions/listen` or `resources/subscribe`, nor open a GET
+    /// stream before `admit_listens` is called; what is said while none is open is lost.
     #[arg(long, global = true)]
     pub(crate) hold_listens: bool,
     /// Declare these extensions, and show them.

@@ -123,6 +123,12 @@ impl Stream {
         inner.taken = seen.clamp(inner.first, end);
     }
 
+    /// Drops what nobody has read.
+    pub(crate) fn forget(&self) {
+        let mut inner = locked(&self.inner);
+        inner.taken = inner.first + inner.events.len() as u64;
+    }
+
     async fn when<T>(&self, mut check: impl FnMut(&mut Inner) -> Option<T>) -> T {
         loop {
             let mut woken = pin!(self.wake.notified());

@@ -18,6 +18,7 @@ use crate::extension;
 use crate::outlet::Outlet;
 use crate::rpc::Outcome;
 use crate::session::Session;
+use crate::stream::Event;
 use crate::world::World;
 
 /// Name, what it does, integer or string arguments (strings end in `$`; what follows an `@` is the
@@ -169,6 +170,11 @@ const TOOLS: &[Tool] = &[
         &[],
     ),
     (
+        "end_stream",
+        "Ends the stream outside calls; it may be opened again",
+        &[],
+    ),
+    (
         "break_stream",
         "Sends a notice, breaks (or with retry_ms closes) the stream, then answers",
         &["retry_ms", "ms"],
@@ -255,6 +261,10 @@ async fn dispatch(call: &Call) -> Outcome {
         "admit_listens" => {
             call.world.modern.admit();
             Outcome::text("admitted")
+        }
+        "end_stream" => {
+            call.session.general.event(Event::Close);
+            Outcome::text("ended")
         }
         "never" | "answer_twice" | "foreign_id" | "garbage" | "split_lines" | "long_line"
         | "stall" | "forget_session" | "break_stream" => fault::run(call).await,

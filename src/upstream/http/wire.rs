@@ -370,20 +370,26 @@ impl HttpWire {
         Ok(None)
     }
 
-    /// Keeps the GET stream open until the upstream turns out to have none. Whoever asks what is
-    /// heard waits from now on, whatever became of an earlier stream.
+    /// Keeps the GET stream open until the upstream turns out to have none; `on_open` is told of
+    /// each that does not go on where the one before it broke off. Whoever asks what is heard waits
+    /// from now on, whatever became of an earlier stream.
     ///
     /// # Cancel safety
     /// Dropping the future closes the stream.
     pub(crate) fn listen(
         self: Arc<Self>,
+        on_open: impl FnMut() + Send,
         on_message: impl FnMut(Message) + Send,
     ) -> impl Future<Output = ()> + Send {
         self.hearing.end();
-        self.keep_listening(on_message)
+        self.keep_listening(on_open, on_message)
     }
 
-    async fn keep_listening(self: Arc<Self>, mut on_message: impl FnMut(Message) + Send) {
+    async fn keep_listening(
+        self: Arc<Self>,
+        mut on_open: impl FnMut() + Send,
+        mut on_message: impl FnMut(Message) + Send,
+    ) {
         let mut place = Place::default();
         let mut pause = RESUME_DELAY;
         loop {
@@ -398,6 +404,9 @@ impl HttpWire {
                     pause = RESUME_DELAY;
                     let mut body = response.into_body();
                     let _ears = Ears::open(&self.hearing);
+                    if place.last_event.is_none() {
+                        on_open();
+                    }
                     let mut take = |message| {
                         on_message(message);
                         None

@@ -36,8 +36,13 @@ impl Connection {
             (None, true) => {
                 let stop = self.closed.child_token();
                 *listener = Some(stop.clone());
-                let this = Arc::downgrade(self);
-                let listen = Arc::clone(http).listen(move |message| {
+                let (opening, this) = (Arc::downgrade(self), Arc::downgrade(self));
+                let on_open = move || {
+                    if let Some(this) = opening.upgrade() {
+                        this.hears();
+                    }
+                };
+                let listen = Arc::clone(http).listen(on_open, move |message| {
                     if let Some(this) = this.upgrade() {
                         this.on_message(message, None);
                     }
@@ -54,6 +59,14 @@ impl Connection {
                 *listener = None;
             }
             _ => {}
+        }
+    }
+
+    /// The stream is open: what was announced before it was has been heard by nobody.
+    fn hears(&self) {
+        let lists = self.declared().announced();
+        if !lists.is_empty() {
+            self.settings.intake.heard(&self.settings.name, &lists);
         }
     }
 

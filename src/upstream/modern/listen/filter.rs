@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use crate::call::Declared;
 use crate::protocol::{Message, json};
 
 /// The kinds of lists, and how a filter names them.
@@ -19,25 +18,6 @@ const LISTS: [(&str, &str); 3] = [
 pub(super) struct Filter {
     pub(super) lists: Vec<&'static str>,
     pub(super) uris: BTreeSet<String>,
-}
-
-/// The lists whose changes an upstream announces.
-pub(super) fn announced(declared: &Declared) -> Vec<&'static str> {
-    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-    let capabilities = json::members(text).unwrap_or_default();
-    let announces = |what: &str| {
-        let found = capabilities.iter().find(|(name, _)| name == what);
-        let members = found.and_then(|(_, text)| json::members(text).ok());
-        members
-            .unwrap_or_default()
-            .iter()
-            .any(|(name, value)| name == "listChanged" && *value == "true")
-    };
-    LISTS
-        .iter()
-        .map(|(what, _)| *what)
-        .filter(|what| announces(what))
-        .collect()
 }
 
 /// JSON text of the members of `params`.
@@ -85,23 +65,7 @@ pub(super) fn honoured(message: &Message) -> Filter {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
-    use crate::protocol::Revision;
-
-    #[test]
-    fn only_what_the_upstream_announces_is_asked_for() {
-        let capabilities =
-            r#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
-        let declared = Declared {
-            revision: Revision::V2026_07_28,
-            capabilities: Bytes::from_static(capabilities.as_bytes()),
-            server_info: Bytes::from_static(b"{}"),
-            instructions: None,
-        };
-        assert_eq!(announced(&declared), ["tools"]);
-    }
 
     #[test]
     fn a_filter_names_only_what_is_wanted() {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
-use super::filter::{Filter, announced};
+use super::filter::Filter;
 use crate::call::Declared;
 use crate::upstream::hearing::Hearing;
 use crate::upstream::lock;
@@ -65,9 +65,12 @@ impl Listening {
 
     pub(super) fn filter(&self, declared: &Declared) -> Filter {
         let wanted = lock(&self.wanted);
-        let announced = announced(declared);
         Filter {
-            lists: if wanted.lists { announced } else { Vec::new() },
+            lists: if wanted.lists {
+                declared.announced()
+            } else {
+                Vec::new()
+            },
             uris: wanted.uris.clone(),
         }
     }
