@@ -235,20 +235,24 @@ pub(super) fn unsupported_version(requested: &str) -> Fault {
 /// The same where only some of our revisions are served.
 #[must_use]
 pub(super) fn unsupported_among(served: &[Revision], requested: &str) -> Fault {
-    let supported: Vec<String> = served
-        .iter()
-        .map(|revision| json::quote(revision.as_str()))
-        .collect();
-    let data = format!(
-        r#"{{"supported":[{}],"requested":{}}}"#,
-        supported.join(","),
-        json::quote(&requested.chars().take(64).collect::<String>())
-    );
     Fault::downstream(
         FaultKind::UnsupportedVersion,
         "unsupported protocol version",
     )
-    .with_data(data)
+    .with_data(supported(served, requested))
+}
+
+/// JSON text of the data that tell which revisions are served instead of the `requested` one.
+#[must_use]
+pub(super) fn supported(served: &[Revision], requested: &str) -> String {
+    let requested: String = requested.chars().take(64).collect();
+    json::object([
+        (
+            "supported",
+            json::strings(served.iter().map(|revision| revision.as_str())),
+        ),
+        ("requested", json::quote(&requested)),
+    ])
 }
 
 /// JSON text of an array of responses.

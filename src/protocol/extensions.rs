@@ -56,30 +56,14 @@ pub fn share_foreign(client: &str, server: &str) -> bool {
 #[must_use]
 pub fn filtered(extensions: &str, keeps: impl Fn(&str) -> bool) -> String {
     let members = json::members(extensions).unwrap_or_default();
-    let kept: Vec<String> = members
-        .iter()
-        .filter(|(id, _)| keeps(id))
-        .map(|(id, settings)| format!("{}:{settings}", json::quote(id)))
-        .collect();
-    format!("{{{}}}", kept.join(","))
+    json::object(members.into_iter().filter(|(id, _)| keeps(id)))
 }
 
 /// The same capabilities with the extension `id`, which has no settings.
 #[must_use]
 pub fn with(capabilities: &str, id: &str) -> String {
-    let declared = format!("{}:{{}}", json::quote(id));
-    let (mut members, mut extensions) = (Vec::new(), vec![declared]);
-    for (name, value) in json::members(capabilities).unwrap_or_default() {
-        if name == "extensions" {
-            let others = json::members(value).unwrap_or_default();
-            let others = others.iter().filter(|(name, _)| name != id);
-            extensions.extend(others.map(|(name, value)| format!("{}:{value}", json::quote(name))));
-        } else {
-            members.push(format!("{}:{value}", json::quote(&name)));
-        }
-    }
-    members.push(format!("\"extensions\":{{{}}}", extensions.join(",")));
-    format!("{{{}}}", members.join(","))
+    let members = json::members(capabilities).unwrap_or_default();
+    json::object_with(&members, "extensions", id, "{}")
 }
 
 #[cfg(test)]

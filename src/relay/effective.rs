@@ -18,14 +18,10 @@ pub(super) fn capabilities(
     let Ok(members) = json::members(declared) else {
         return ClientCapabilities::none();
     };
-    let kept: Vec<String> = members
+    let kept = members
         .iter()
-        .filter_map(|(name, value)| {
-            let value = carried(name, value, revision, is_pure)?;
-            Some(format!("{}:{value}", json::quote(name)))
-        })
-        .collect();
-    ClientCapabilities::read(Bytes::from(format!("{{{}}}", kept.join(","))))
+        .filter_map(|(name, value)| Some((name, carried(name, value, revision, is_pure)?)));
+    ClientCapabilities::read(Bytes::from(json::object(kept)))
 }
 
 fn carried<'a>(

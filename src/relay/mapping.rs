@@ -97,16 +97,10 @@ pub(super) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str
 /// The items of a list of tools that are shown.
 pub(super) fn kept_tools(tools: &str, shows: impl Fn(&str) -> bool) -> String {
     let elements = json::elements(tools).unwrap_or_default();
-    let kept: Vec<&str> = elements
-        .into_iter()
-        .filter(|tool| {
-            let members = json::members(tool).unwrap_or_default();
-            let name = members.iter().find(|(key, _)| key == "name");
-            name.and_then(|(_, name)| json::string(name))
-                .is_some_and(|name| shows(&name))
-        })
-        .collect();
-    format!("[{}]", kept.join(","))
+    json::array(elements.into_iter().filter(|tool| {
+        let name = json::member(tool, "name").and_then(json::string);
+        name.is_some_and(|name| shows(&name))
+    }))
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ use super::{Asked, Stopped, refusal};
 use crate::call::{Notice, Principal};
 use crate::downstream::{Front, exchange, streamable};
 use crate::fault::Fault;
-use crate::protocol::{Message, json, meta};
+use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::{Message, meta};
 use crate::relay::Filter;
 use crate::session::{Listener, Listening, Session, StreamPermit};
 
@@ -209,23 +210,23 @@ fn uris(value: &str) -> Result<Vec<String>, Refusal> {
 }
 
 fn acknowledgement(id: &str, honoured: &Filter) -> String {
-    let mut members: Vec<String> = [
+    let mut notifications = ObjectWriter::default();
+    for (name, honoured) in [
         ("toolsListChanged", honoured.tools),
         ("promptsListChanged", honoured.prompts),
         ("resourcesListChanged", honoured.resources),
-    ]
-    .into_iter()
-    .filter(|(_, honoured)| *honoured)
-    .map(|(name, _)| format!(r#""{name}":true"#))
-    .collect();
+    ] {
+        if honoured {
+            notifications.member(name, "true");
+        }
+    }
     if !honoured.uris.is_empty() {
-        let uris: Vec<String> = honoured.uris.iter().map(|uri| json::quote(uri)).collect();
-        members.push(format!(r#""resourceSubscriptions":[{}]"#, uris.join(",")));
+        notifications.member("resourceSubscriptions", &json::strings(&honoured.uris));
     }
     format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{}":{id}}},"notifications":{{{}}}}}}}"#,
+        r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{}":{id}}},"notifications":{}}}}}"#,
         meta::SUBSCRIPTION_ID,
-        members.join(",")
+        notifications.finish()
     )
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use crate::call::Reply;
-use crate::downstream::reply::{data_of, json_response, retry_after};
+use crate::downstream::reply::{self, data_of, json_response, retry_after};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::error_codes::{
     HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
@@ -51,17 +51,9 @@ impl Refusal {
 
     /// The revision is not one of ours.
     pub(super) fn version(requested: &str) -> Self {
-        let supported: Vec<String> = Revision::SERVED
-            .iter()
-            .map(|revision| json::quote(revision.as_str()))
-            .collect();
-        let data = format!(
-            r#"{{"supported":[{}],"requested":{}}}"#,
-            supported.join(","),
-            json::quote(&bounded(requested))
-        );
         let message = "unsupported protocol version";
-        Self::new(StatusCode::BAD_REQUEST, UNSUPPORTED_VERSION, message).with(data)
+        Self::new(StatusCode::BAD_REQUEST, UNSUPPORTED_VERSION, message)
+            .with(reply::supported(&Revision::SERVED, requested))
     }
 
     /// There is no such method in this revision.
@@ -106,7 +98,7 @@ impl Refusal {
 
 /// A fault as the reply of a call, and its status where no stream has begun.
 pub(super) fn of_fault(fault: &Fault, is_tool_call: bool) -> (StatusCode, Reply) {
-    if is_tool_call && crate::downstream::reply::is_tool_error(fault.kind) {
+    if is_tool_call && reply::is_tool_error(fault.kind) {
         return (StatusCode::OK, Reply::Result(tool_error(fault)));
     }
     let (status, code) = match fault.kind {

@@ -6,6 +6,7 @@
 mod duplicates;
 mod raw;
 mod scan;
+mod write;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -13,6 +14,7 @@ use std::ops::Range;
 pub(crate) use duplicates::{Folding, first_duplicate};
 pub(crate) use raw::{Flaw, RawString, Stop};
 pub(crate) use scan::Scanner;
+pub use write::{ObjectWriter, array, object, object_with, quote, quote_into, strings};
 
 /// How deep containers may nest at most, whatever the configuration says: the scanner recurses.
 pub const MAX_DEPTH: usize = 1024;
@@ -96,45 +98,6 @@ pub fn string(text: &str) -> Option<Cow<'_, str>> {
     let raw = scanner.string().ok()?;
     scanner.finish().ok()?;
     raw.decode().ok()
-}
-
-/// The JSON text of a string.
-#[must_use]
-pub fn quote(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    quote_into(&mut out, text);
-    out
-}
-
-/// Appends the JSON text of a string.
-pub fn quote_into(out: &mut String, text: &str) {
-    out.push('"');
-    let mut rest = text;
-    while let Some(at) = rest.find(|c: char| c == '"' || c == '\\' || c < ' ') {
-        let (plain, special) = rest.split_at(at);
-        out.push_str(plain);
-        let mut chars = special.chars();
-        match chars.next() {
-            Some('"') => out.push_str("\\\""),
-            Some('\\') => out.push_str("\\\\"),
-            Some('\n') => out.push_str("\\n"),
-            Some('\r') => out.push_str("\\r"),
-            Some('\t') => out.push_str("\\t"),
-            Some(control) => {
-                out.push_str("\\u00");
-                let code = control as u32;
-                out.extend(
-                    [code >> 4, code & 15]
-                        .iter()
-                        .filter_map(|d| char::from_digit(*d, 16)),
-                );
-            }
-            None => {}
-        }
-        rest = chars.as_str();
-    }
-    out.push_str(rest);
-    out.push('"');
 }
 
 /// Where `part` lies inside `whole`, in bytes; `None` when it is no slice of it.

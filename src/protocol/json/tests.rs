@@ -124,6 +124,31 @@ fn spans_are_offsets_into_the_whole() {
     assert_eq!(span_of(parts[1], whole), None);
 }
 
+#[test]
+fn an_object_is_written_with_quoted_names_and_raw_values() {
+    let members = members(r#"{ "a\"b" : 1.0e2 , "c":[ 2 ] }"#).unwrap();
+    assert_eq!(object(members), r#"{"a\"b":1.0e2,"c":[ 2 ]}"#);
+    assert_eq!(object(Members::new()), "{}");
+}
+
+#[test]
+fn an_array_is_written_of_values_or_of_strings() {
+    assert_eq!(array(["1", "{ }"]), "[1,{ }]");
+    assert_eq!(strings(["a", "\"", ""]), r#"["a","\"",""]"#);
+    assert_eq!(array::<&str>([]), "[]");
+}
+
+#[test]
+fn an_inner_member_is_put_in_place_of_what_had_its_name() {
+    let put = |text: &str| object_with(&members(text).unwrap(), "in", "k", "1");
+    assert_eq!(put("{}"), r#"{"in":{"k":1}}"#);
+    assert_eq!(
+        put(r#"{"in":{"k":0,"l":[2]},"a":3}"#),
+        r#"{"a":3,"in":{"k":1,"l":[2]}}"#
+    );
+    assert_eq!(put(r#"{"in":null}"#), r#"{"in":{"k":1}}"#);
+}
+
 fn arb_json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),

@@ -1,5 +1,7 @@
 //! What a merged server can do.
 
+use std::borrow::Cow;
+
 use crate::protocol::extensions::{self, UNDERSTOOD};
 use crate::protocol::{Era, Revision, json};
 use crate::relay::tasks::takes_tasks;
@@ -56,13 +58,12 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
         out.push_str(r#","logging":{}"#);
     }
     let declared = UNDERSTOOD.iter().zip(declared);
-    let declared: Vec<String> = declared
-        .filter_map(|(id, settings)| Some(format!("{}:{}", json::quote(id), settings?)))
-        .collect();
-    if !declared.is_empty() {
-        out.push_str(",\"extensions\":{");
-        out.push_str(&declared.join(","));
-        out.push('}');
+    let mut declared = declared
+        .filter_map(|(id, settings)| Some((id, settings?)))
+        .peekable();
+    if declared.peek().is_some() {
+        out.push_str(",\"extensions\":");
+        out.push_str(&json::object(declared));
     }
     out.push('}');
     out
@@ -82,16 +83,14 @@ pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> Stri
         "tasks" => false,
         _ => true,
     });
-    let members: Vec<String> = kept
-        .map(|(name, value)| match &*name {
-            "extensions" if !carries_tasks => {
-                let kept = extensions::filtered(value, |id| id != extensions::TASKS);
-                format!("\"extensions\":{kept}")
-            }
-            name => format!("{}:{value}", json::quote(name)),
-        })
-        .collect();
-    let shown = format!("{{{}}}", members.join(","));
+    let shown = json::object(kept.map(|(name, value)| {
+        let value = if name == "extensions" && !carries_tasks {
+            Cow::Owned(extensions::filtered(value, |id| id != extensions::TASKS))
+        } else {
+            Cow::Borrowed(value)
+        };
+        (name, value)
+    }));
     if !shows_tasks {
         return shown;
     }
@@ -99,7 +98,7 @@ pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> Stri
 }
 
 /// Members of an object; none of anything else.
-fn objects(text: &str) -> impl Iterator<Item = (std::borrow::Cow<'_, str>, &str)> {
+fn objects(text: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     json::members(text).unwrap_or_default().into_iter()
 }
 

@@ -58,13 +58,9 @@ pub(in crate::relay) fn merged(
 }
 
 fn result(capabilities: &str, instructions: Option<&str>, server_info: &str, ttl_ms: u32) -> Bytes {
-    let versions: Vec<String> = Revision::SERVED
-        .iter()
-        .map(|revision| json::quote(revision.as_str()))
-        .collect();
+    let versions = json::strings(Revision::SERVED.map(Revision::as_str));
     let mut out = format!(
-        r#"{{"resultType":"complete","supportedVersions":[{}],"capabilities":{capabilities}"#,
-        versions.join(",")
+        r#"{{"resultType":"complete","supportedVersions":{versions},"capabilities":{capabilities}"#
     );
     if let Some(instructions) = instructions {
         out.push_str(",\"instructions\":");

@@ -3,9 +3,8 @@
 use std::borrow::Cow;
 
 use super::Projection;
-use super::object::{Fate, array, object, push_member, string_member};
-use crate::protocol::json::member;
-use crate::protocol::json::{self, JsonError};
+use super::object::{Fate, array, object, string_member};
+use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 
 impl Projection {
     /// Whether there are blocks that the client does not know and the upstream may send.
@@ -51,13 +50,13 @@ impl Projection {
             }
             _ => return Cow::Borrowed(block),
         };
-        let mut out = text_block(&shown);
+        let mut out = ObjectWriter::default();
+        out.member("type", "\"text\"");
+        out.member("text", &json::quote(&shown));
         if let Some(annotations) = member(block, "annotations") {
-            out.pop();
-            push_member(&mut out, "annotations", annotations);
-            out.push('}');
+            out.member("annotations", annotations);
         }
-        Cow::Owned(out)
+        Cow::Owned(out.finish())
     }
 }
 

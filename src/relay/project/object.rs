@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::protocol::json::{self, JsonError};
+use crate::protocol::json::{self, JsonError, ObjectWriter};
 
 /// What becomes of a member or an element.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) fn object<'t>(
         return Ok(Cow::Borrowed(text));
     }
     let mut changed = false;
-    let mut out = String::new();
+    let mut out = ObjectWriter::default();
     for (name, value) in json::members(text)? {
         let value = match fate(&name, value)? {
             Fate::Keep => Cow::Borrowed(value),
@@ -50,13 +50,12 @@ pub(super) fn object<'t>(
                 text
             }
         };
-        push_member(&mut out, &name, &value);
+        out.member(&name, &value);
     }
     if !changed {
         return Ok(Cow::Borrowed(text));
     }
-    out.push_str(if out.is_empty() { "{}" } else { "}" });
-    Ok(Cow::Owned(out))
+    Ok(Cow::Owned(out.finish()))
 }
 
 /// The array `text` with each element as `fate` says; anything else unread.
@@ -85,15 +84,7 @@ pub(super) fn array<'t>(
     if !changed {
         return Ok(Cow::Borrowed(text));
     }
-    Ok(Cow::Owned(format!("[{}]", kept.join(","))))
-}
-
-/// Appends a member to an object that is not closed yet; opens one in an empty text.
-pub(super) fn push_member(out: &mut String, name: &str, value: &str) {
-    out.push(if out.is_empty() { '{' } else { ',' });
-    json::quote_into(out, name);
-    out.push(':');
-    out.push_str(value);
+    Ok(Cow::Owned(json::array(kept)))
 }
 
 /// One string member of the object `text`, decoded.

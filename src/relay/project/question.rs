@@ -5,10 +5,9 @@ use std::borrow::Cow;
 use bytes::Bytes;
 
 use super::Projection;
-use super::object::{Fate, array, object, push_member, string_member};
+use super::object::{Fate, array, object, string_member};
 use crate::call::Question;
-use crate::protocol::json::member;
-use crate::protocol::json::{self, JsonError};
+use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::{Era, Revision, meta};
 
 /// Why a question cannot be put to a client.
@@ -80,11 +79,10 @@ impl Projection {
             })
         })?;
         if url && self.to.era() == Era::Legacy && member(params, "elicitationId").is_none() {
-            let mut out = projected.into_owned();
-            out.pop();
-            push_member(&mut out, "elicitationId", &json::quote(&mint()));
-            out.push('}');
-            return Ok(Cow::Owned(out));
+            let id = ("elicitationId", &*json::quote(&mint()));
+            let members = json::members(&projected)?;
+            let members = members.iter().map(|(name, value)| (&**name, *value));
+            return Ok(Cow::Owned(json::object(members.chain([id]))));
         }
         Ok(projected)
     }
@@ -198,7 +196,7 @@ fn plain_field(field: &str) -> Result<Option<Cow<'_, str>>, JsonError> {
     if matches!(&*kind, "array" | "object") {
         return Ok(None);
     }
-    let mut out = String::new();
+    let mut out = ObjectWriter::default();
     let mut changed = false;
     for (name, value) in json::members(field)? {
         match &*name {
@@ -212,16 +210,15 @@ fn plain_field(field: &str) -> Result<Option<Cow<'_, str>>, JsonError> {
                     values.push(constant);
                     titles.push(member(choice, "title").unwrap_or(constant));
                 }
-                push_member(&mut out, "enum", &format!("[{}]", values.join(",")));
-                push_member(&mut out, "enumNames", &format!("[{}]", titles.join(",")));
+                out.member("enum", &json::array(values));
+                out.member("enumNames", &json::array(titles));
                 changed = true;
             }
-            name => push_member(&mut out, name, value),
+            name => out.member(name, value),
         }
     }
     if !changed {
         return Ok(Some(Cow::Borrowed(field)));
     }
-    out.push_str(if out.is_empty() { "{}" } else { "}" });
-    Ok(Some(Cow::Owned(out)))
+    Ok(Some(Cow::Owned(out.finish())))
 }

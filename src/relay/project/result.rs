@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 
 use super::hints::Hints;
-use super::object::{Fate, object, push_member};
+use super::object::{Fate, object};
 use super::{Projection, content, schema};
-use crate::protocol::json::member;
-use crate::protocol::json::{self, JsonError};
+use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::methods::{ListKind, lookup};
 use crate::protocol::{Era, Message, meta};
 
@@ -153,21 +152,20 @@ impl Projection {
         if own.is_some() && !origin.is_merged {
             return Ok(None);
         }
-        let mut out = String::new();
+        let mut out = ObjectWriter::default();
         for (name, value) in &members {
             // A task of 2025-11-25 means nothing here (SPEC K-15).
             let ours = name == SERVER_INFO || origin.is_merged && name == meta::UPSTREAM;
             if !(ours || self.is_up() && name == meta::RELATED_TASK) {
-                push_member(&mut out, name, value);
+                out.member(name, value);
             }
         }
-        push_member(&mut out, SERVER_INFO, origin.server);
+        out.member(SERVER_INFO, origin.server);
         let upstream = own.or(origin.upstream).filter(|_| origin.is_merged);
         if let Some(upstream) = upstream.filter(|info| is_told(info)) {
-            push_member(&mut out, meta::UPSTREAM, upstream);
+            out.member(meta::UPSTREAM, upstream);
         }
-        out.push('}');
-        Ok(Some(out))
+        Ok(Some(out.finish()))
     }
 
     /// What the result is about.

@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-use super::object::{Fate, array, object, push_member, string_member};
-use crate::protocol::json::{self, JsonError};
+use super::object::{Fate, array, object, string_member};
+use crate::protocol::json::{self, JsonError, ObjectWriter};
 
 /// Where a wrapped schema stands inside the wrapping one.
 const PLACE: &str = "#/properties/result";
@@ -63,15 +63,14 @@ pub(super) fn wrapped_schema(schema: &str) -> Result<String, JsonError> {
         Ok(Fate::Keep)
     })?;
     let moved = moved(&inner)?;
-    let mut out = String::new();
+    let mut out = ObjectWriter::default();
     if let Some(dialect) = dialect {
-        push_member(&mut out, "$schema", dialect);
+        out.member("$schema", dialect);
     }
-    push_member(&mut out, "type", "\"object\"");
-    push_member(&mut out, "properties", &wrapped_value(&moved));
-    push_member(&mut out, "required", r#"["result"]"#);
-    out.push('}');
-    Ok(out)
+    out.member("type", "\"object\"");
+    out.member("properties", &wrapped_value(&moved));
+    out.member("required", r#"["result"]"#);
+    Ok(out.finish())
 }
 
 /// A schema whose references to its own root find it at its new place. Below an `$id` references

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::state::State;
 use crate::call::{Answer, Asked, DownstreamLink, Question, Round};
-use crate::protocol::json;
+use crate::protocol::json::{self, ObjectWriter};
 
 /// Questions that one task may put.
 const MAX_QUESTIONS: usize = 64;
@@ -76,7 +76,7 @@ pub(super) async fn ask(
 
 /// A form that was refused counts as cancelled; nothing else can be refused in that form.
 fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Result<String, String> {
-    let mut members = Vec::with_capacity(methods.len());
+    let mut responses = ObjectWriter::default();
     for (key, method) in methods {
         let answer = answers.iter().find(|(known, _)| known == key);
         let text = match answer.map(|(_, answer)| answer) {
@@ -84,9 +84,9 @@ fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Resu
             _ if method == "elicitation/create" => r#"{"action":"cancel"}"#.to_owned(),
             _ => return Err(format!("the client did not answer {method}")),
         };
-        members.push(format!("{}:{text}", json::quote(key)));
+        responses.member(key, &text);
     }
-    Ok(format!("{{{}}}", members.join(",")))
+    Ok(responses.finish())
 }
 
 fn question(text: &str) -> Option<Question> {

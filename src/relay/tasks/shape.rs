@@ -67,11 +67,10 @@ fn requests(questions: &[(String, Question)]) -> String {
             Some(params) => format!(",\"params\":{params}"),
             None => String::new(),
         };
-        let (key, method) = (json::quote(key), json::quote(&question.method));
-        format!(r#"{key}:{{"method":{method}{params}}}"#)
+        let method = json::quote(&question.method);
+        (key.clone(), format!(r#"{{"method":{method}{params}}}"#))
     };
-    let entries: Vec<String> = questions.iter().map(entry).collect();
-    format!("{{{}}}", entries.join(","))
+    json::object(questions.iter().map(entry))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The wait for the end of a task, in either design. Spec: SPEC K-03, K-04, K-12 to K-14.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -169,19 +170,16 @@ pub(super) fn unmarked(reply: Reply) -> Reply {
         .result_member("_meta")
         .and_then(|meta| json::members(meta).ok())
         .unwrap_or_default();
-    let kept: Vec<String> = members
-        .iter()
-        .filter(|(name, _)| name != meta::RELATED_TASK)
-        .map(|(name, value)| format!("{}:{value}", json::quote(name)))
-        .collect();
-    if kept.len() == members.len() {
+    let is_mark = |(name, _): &(Cow<'_, str>, &str)| name == meta::RELATED_TASK;
+    if !members.iter().any(is_mark) {
         return reply;
     }
     let edit = message.edit();
-    let bytes = if kept.is_empty() {
+    let bytes = if members.len() == 1 {
         edit.remove_result_member("_meta").finish()
     } else {
-        let kept = format!("{{{}}}", kept.join(","));
+        let kept = members.iter().filter(|member| !is_mark(member));
+        let kept = json::object(kept.map(|(name, value)| (name, value)));
         edit.result_member("_meta", kept).finish()
     };
     // What was whole and lost a member is whole.

@@ -43,19 +43,7 @@ impl Related {
         let Ok(members) = json::members(text) else {
             return result;
         };
-        let mut own = vec![format!("{}:{}", json::quote(meta::RELATED_TASK), self.mark)];
-        let mut all = Vec::with_capacity(members.len() + 1);
-        for (name, value) in members {
-            if name == "_meta" {
-                let others = json::members(value).unwrap_or_default();
-                let others = others.iter().filter(|(name, _)| name != meta::RELATED_TASK);
-                own.extend(others.map(|(name, value)| format!("{}:{value}", json::quote(name))));
-            } else {
-                all.push(format!("{}:{value}", json::quote(&name)));
-            }
-        }
-        all.push(format!("\"_meta\":{{{}}}", own.join(",")));
-        format!("{{{}}}", all.join(",")).into()
+        json::object_with(&members, "_meta", meta::RELATED_TASK, &self.mark).into()
     }
 }
 

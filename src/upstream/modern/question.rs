@@ -1,5 +1,7 @@
 //! The entries of an `input_required` result. Spec: SPEC M-61, M-62, C-80…C-82.
 
+use std::borrow::Cow;
+
 use crate::call::{ClientCapabilities, Question};
 use crate::protocol::{Message, Revision, json};
 
@@ -120,14 +122,9 @@ impl Entry {
         let Ok(members) = json::members(text) else {
             return Some(text.to_owned());
         };
-        let kept = members.iter().filter(|(known, _)| known != name);
-        let mut members: Vec<String> = kept
-            .map(|(known, value)| format!("{}:{value}", json::quote(known)))
-            .collect();
-        if let Some(value) = value {
-            members.push(format!("{}:{value}", json::quote(name)));
-        }
-        Some(format!("{{{}}}", members.join(",")))
+        let kept = members.into_iter().filter(|(known, _)| known != name);
+        let put = value.map(|value| (Cow::Borrowed(name), value));
+        Some(json::object(kept.chain(put)))
     }
 }
 

@@ -12,7 +12,8 @@ use super::question::{self, Entry};
 use super::visits::Visits;
 use super::{ModernLink, Trip};
 use crate::call::{Answer, Asked, CarriedState, Reply, Resumption, Round};
-use crate::protocol::{Era, Message, json, methods};
+use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::{Era, Message, methods};
 use crate::upstream::error::LinkError;
 
 /// How often one call may be sent again with answers or for its state alone.
@@ -203,13 +204,10 @@ fn unprompted(trip: &Trip<'_>) -> Inputs {
 /// What a retry brings for the first send. Its state and the answers are the upstream's own.
 fn resumed(resumption: &Resumption) -> Inputs {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
-    let members: Vec<String> = resumption
-        .answers
-        .iter()
-        .map(|(key, answer)| format!("{}:{}", json::quote(key), text(answer)))
-        .collect();
+    let answers = &resumption.answers;
+    let members = answers.iter().map(|(key, answer)| (key, text(answer)));
     Inputs {
-        responses: (!members.is_empty()).then(|| format!("{{{}}}", members.join(","))),
+        responses: (!answers.is_empty()).then(|| json::object(members)),
         state: resumption.carry.state.as_ref().map(text),
     }
 }
@@ -217,7 +215,7 @@ fn resumed(resumption: &Resumption) -> Inputs {
 /// JSON text of `inputResponses`. A form that the client refused with an error counts as cancelled;
 /// nothing else can be refused in that form (BRIDGING §3.2, 3).
 fn responses(entries: &[Entry], answers: &[(String, Answer)]) -> Result<String, String> {
-    let mut members = Vec::with_capacity(entries.len());
+    let mut responses = ObjectWriter::default();
     for entry in entries {
         let answer = answers.iter().find(|(key, _)| *key == entry.key);
         let text = match answer.map(|(_, answer)| answer) {
@@ -226,9 +224,9 @@ fn responses(entries: &[Entry], answers: &[(String, Answer)]) -> Result<String, 
             Some(Answer::Error(error)) => return Err(refusal(entry, error)),
             None => return Err(format!("the client did not answer {}", entry.what())),
         };
-        members.push(format!("{}:{text}", json::quote(&entry.key)));
+        responses.member(&entry.key, &text);
     }
-    Ok(format!("{{{}}}", members.join(",")))
+    Ok(responses.finish())
 }
 
 fn refusal(entry: &Entry, error: &[u8]) -> String {

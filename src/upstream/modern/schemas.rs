@@ -110,7 +110,7 @@ impl Tools {
                 known.insert(name, listed);
             }
         }
-        (kept.len() < elements.len()).then(|| format!("[{}]", kept.join(",")))
+        (kept.len() < elements.len()).then(|| json::array(kept))
     }
 }
 

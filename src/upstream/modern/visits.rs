@@ -57,9 +57,9 @@ impl Visits {
         }
         let text = "the visit that the user agreed to is not over: call again when it is";
         let error = format!(
-            r#"{{"code":{URL_ELICITATION_REQUIRED},"message":{},"data":{{"elicitations":[{}]}}}}"#,
+            r#"{{"code":{URL_ELICITATION_REQUIRED},"message":{},"data":{{"elicitations":{}}}}}"#,
             json::quote(text),
-            open.join(",")
+            json::array(open)
         );
         Some(Reply::Error(error.into()))
     }

@@ -2,9 +2,9 @@
 //! Spec: MCP 2026-07-28, subscriptions; SPEC M-70, M-71.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
-use crate::protocol::{Message, json};
+use crate::protocol::Message;
+use crate::protocol::json::{self, ObjectWriter};
 
 /// The kinds of lists, and how a filter names them.
 const LISTS: [(&str, &str); 3] = [
@@ -22,22 +22,16 @@ pub(super) struct Filter {
 
 /// JSON text of the members of `params`.
 pub(super) fn params(filter: &Filter) -> String {
-    let mut members = Vec::new();
+    let mut notifications = ObjectWriter::default();
     for (what, flag) in LISTS {
         if filter.lists.contains(&what) {
-            members.push(format!(r#""{flag}":true"#));
+            notifications.member(flag, "true");
         }
     }
     if !filter.uris.is_empty() {
-        let mut uris = String::new();
-        for uri in &filter.uris {
-            let comma = if uris.is_empty() { "" } else { "," };
-            // Writing to a string does not fail.
-            let _ = write!(uris, "{comma}{}", json::quote(uri));
-        }
-        members.push(format!(r#""resourceSubscriptions":[{uris}]"#));
+        notifications.member("resourceSubscriptions", &json::strings(&filter.uris));
     }
-    format!(r#""notifications":{{{}}}"#, members.join(","))
+    format!(r#""notifications":{}"#, notifications.finish())
 }
 
 /// What an acknowledgement grants.

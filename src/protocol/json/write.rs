@@ -1,0 +1,123 @@
+//! Writers of JSON text: strings, and arrays and objects from the texts of their parts.
+
+use std::borrow::Cow;
+use std::iter::once;
+
+use super::{Members, members};
+
+/// The JSON text of a string.
+#[must_use]
+pub fn quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    quote_into(&mut out, text);
+    out
+}
+
+/// Appends the JSON text of a string.
+pub fn quote_into(out: &mut String, text: &str) {
+    out.push('"');
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c == '"' || c == '\\' || c < ' ') {
+        let (plain, special) = rest.split_at(at);
+        out.push_str(plain);
+        let mut chars = special.chars();
+        match chars.next() {
+            Some('"') => out.push_str("\\\""),
+            Some('\\') => out.push_str("\\\\"),
+            Some('\n') => out.push_str("\\n"),
+            Some('\r') => out.push_str("\\r"),
+            Some('\t') => out.push_str("\\t"),
+            Some(control) => {
+                out.push_str("\\u00");
+                let code = control as u32;
+                out.extend(
+                    [code >> 4, code & 15]
+                        .iter()
+                        .filter_map(|d| char::from_digit(*d, 16)),
+                );
+            }
+            None => {}
+        }
+        rest = chars.as_str();
+    }
+    out.push_str(rest);
+    out.push('"');
+}
+
+/// The JSON text of an object that is written member by member. Who writes does not name a member
+/// twice.
+#[derive(Debug, Default)]
+pub struct ObjectWriter {
+    /// Empty until the first member opens it.
+    out: String,
+}
+
+impl ObjectWriter {
+    /// Appends the member `name`, whose value is the JSON text `value`.
+    pub fn member(&mut self, name: &str, value: &str) {
+        self.out.push(if self.out.is_empty() { '{' } else { ',' });
+        quote_into(&mut self.out, name);
+        self.out.push(':');
+        self.out.push_str(value);
+    }
+
+    /// The object.
+    #[must_use]
+    pub fn finish(mut self) -> String {
+        self.out
+            .push_str(if self.out.is_empty() { "{}" } else { "}" });
+        self.out
+    }
+}
+
+/// The JSON text of the object with these members, in order: decoded name and JSON text of the
+/// value. Who writes does not name a member twice.
+#[must_use]
+pub fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<Item = (N, V)>) -> String {
+    let mut out = ObjectWriter::default();
+    for (name, value) in members {
+        out.member(name.as_ref(), value.as_ref());
+    }
+    out.finish()
+}
+
+/// The JSON text of the object with these `members`, of which the object `place` has the member
+/// `name` with the JSON text `value`, instead of what stood there under that name. What was no
+/// object at `place` gives way to one.
+#[must_use]
+pub fn object_with(members: &Members<'_>, place: &str, name: &str, value: &str) -> String {
+    let (within, others): (Vec<_>, Vec<_>) = members.iter().partition(|(known, _)| known == place);
+    let within = within.first().map_or("{}", |(_, text)| *text);
+    let within = self::members(within).unwrap_or_default();
+    let within = within.into_iter().filter(|(known, _)| known != name);
+    let within = object(once((Cow::Borrowed(name), value)).chain(within));
+    let others = others.into_iter().map(|(name, value)| (&**name, *value));
+    object(others.chain(once((place, within.as_str()))))
+}
+
+/// The JSON text of the array with these JSON texts as its elements.
+#[must_use]
+pub fn array<T: AsRef<str>>(elements: impl IntoIterator<Item = T>) -> String {
+    array_of(elements, String::push_str)
+}
+
+/// The JSON text of an array of strings.
+#[must_use]
+pub fn strings<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> String {
+    array_of(texts, quote_into)
+}
+
+fn array_of<T: AsRef<str>>(
+    parts: impl IntoIterator<Item = T>,
+    write: impl Fn(&mut String, &str),
+) -> String {
+    let mut out = String::from("[");
+    for part in parts {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        write(&mut out, part.as_ref());
+    }
+    out.push(']');
+    out
+}
