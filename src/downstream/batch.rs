@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::exchange::{Links, Outcome, Running};
+use super::running::{Links, Outcome, Running};
 use super::streamable::{check_version, note_message, session_id};
 use super::{Front, modern, reply};
 use crate::call::Principal;

@@ -9,7 +9,8 @@ use http::HeaderMap;
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::channel::Channel;
-use super::exchange::{Outcome, error_word};
+use super::observe::error_word;
+use super::running::Outcome;
 use super::streamable::note_message;
 use super::{Front, batch, modern, reply};
 use crate::call::Principal;

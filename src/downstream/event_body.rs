@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 use tokio::time::{Instant, Sleep};
 
-use super::exchange::Running;
+use super::running::Running;
 use crate::protocol::sse::{self, NumberedEvents};
 use crate::session::{EventId, Next, Reader, StreamPermit};
 use crate::store::events::Event;

@@ -18,6 +18,7 @@ use super::access_log::AccessRecord;
 use super::channel::Outgoing;
 use super::conversation::Arrival;
 use super::media::{self, Accept};
+use super::observe::error_word;
 use super::{Front, body, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -55,7 +56,7 @@ impl Front {
         let channel = match self.channels.open(key, endpoint, principal) {
             Ok(channel) => channel,
             Err(fault) => {
-                record.outcome(super::exchange::error_word(fault.kind));
+                record.outcome(error_word(fault.kind));
                 return reply::fault_response(&fault, None);
             }
         };
@@ -64,7 +65,7 @@ impl Front {
         let mut first = BytesMut::new();
         sse::encode_endpoint(&mut first, &format!("{base}{place}?{HANDLE}={handle}"));
         let every = self.settings.server.keep_alive;
-        super::exchange::event_stream(Body::new(ChannelBody {
+        reply::event_stream(Body::new(ChannelBody {
             outgoing: Outgoing::new(self, channel),
             first: first.freeze(),
             keep_alive: Box::pin(tokio::time::sleep(every)),
@@ -113,7 +114,7 @@ impl Front {
                 FaultKind::UnknownSession,
                 "there is no such event stream, open a new one",
             );
-            record.outcome(super::exchange::error_word(fault.kind));
+            record.outcome(error_word(fault.kind));
             return reply::fault_response(&fault, None);
         };
         let arrival = Arrival {
@@ -127,7 +128,7 @@ impl Front {
         match self.hear(&channel, &arrival, bytes) {
             Ok(()) => reply::empty(StatusCode::ACCEPTED),
             Err((fault, id)) => {
-                record.outcome(super::exchange::error_word(fault.kind));
+                record.outcome(error_word(fault.kind));
                 reply::fault_response(&fault, id.as_deref())
             }
         }

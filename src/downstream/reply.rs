@@ -3,11 +3,12 @@
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use crate::auth::Denied;
 use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::protocol::headers::X_ACCEL_BUFFERING;
 use crate::protocol::{DecodeError, Revision, json};
 
 /// JSON text of the error object for a legacy client.
@@ -253,6 +254,19 @@ pub(super) fn supported(served: &[Revision], requested: &str) -> String {
         ),
         ("requested", json::quote(&requested)),
     ])
+}
+
+/// A response whose body is a stream of events. Spec: SPEC T-14.
+pub(super) fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(
+        CACHE_CONTROL,
+        HeaderValue::from_static("no-cache, no-transform"),
+    );
+    headers.insert(X_ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    response
 }
 
 /// JSON text of an array of responses.

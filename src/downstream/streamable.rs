@@ -1,25 +1,24 @@
-//! Streamable HTTP of the legacy era: POST, GET and DELETE. Spec: SPEC §1, §1a–§1c.
+//! Streamable HTTP of the legacy era: POST and DELETE. Spec: SPEC §1, §1a, §1c.
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
 use super::media::{self, Accept};
+use super::observe::error_word;
 use super::{Front, body, modern, reply};
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::headers::{self, HeaderError, LAST_EVENT_ID, MCP_SESSION_ID};
-use crate::protocol::{Kind, Message, RequestId, Revision};
-use crate::relay::Failure;
-use crate::session::{CallLink, Delivery, EventId, NoRoom, Outlet, Session};
+use crate::protocol::headers::{self, HeaderError, MCP_SESSION_ID};
+use crate::protocol::{Kind, Message, RequestId};
+use crate::session::{CallLink, Delivery, NoRoom, Outlet, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
-use crate::telemetry::trace::{self, CallSpan, TRACEPARENT, TRACESTATE, TraceContext};
+use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 impl Front {
     /// POST: one message, or an array of them on a 2025-03-26 session.
@@ -80,7 +79,7 @@ impl Front {
         {
             Ok(response) => response,
             Err(fault) => {
-                record.outcome(super::exchange::error_word(fault.kind));
+                record.outcome(error_word(fault.kind));
                 reply::fault_response(&fault, message.id())
             }
         }
@@ -153,52 +152,6 @@ impl Front {
         Ok(response)
     }
 
-    /// Opens a session as an `initialize` request asks, and gives the response to it.
-    pub(super) async fn open_session(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        principal: Arc<Principal>,
-        headers: &HeaderMap,
-        message: &Message,
-        record: &AccessRecord,
-        delivery: Delivery,
-    ) -> Result<(Arc<Session>, Bytes), Fault> {
-        if self.tasks.draining().is_cancelled() {
-            return Err(Fault::new(
-                FaultKind::GatewayBusy,
-                crate::fault::Side::Gateway,
-                "the gateway is shutting down, try again elsewhere",
-            ));
-        }
-        let id = message.id().unwrap_or("null").to_owned();
-        let parent =
-            TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
-        let span = CallSpan::server(&parent, "initialize", &endpoint.name);
-        record.trace(span.context().trace_id());
-        let answer = self
-            .relay
-            .initialize(principal, Arc::clone(endpoint), message, delivery)
-            .await;
-        span.finish(match &answer {
-            Ok(_) => trace::Outcome::Ok,
-            Err(failure) => super::exchange::failed(failure),
-        });
-        match answer {
-            Ok((session, result)) => {
-                record.session(session.tag());
-                Ok((session, result.into_response(&id)))
-            }
-            Err(Failure::Fault(fault)) => {
-                super::exchange::log_fault(&fault);
-                Err(fault)
-            }
-            Err(Failure::Denied(denial)) => Err(Fault::downstream(
-                FaultKind::InvalidRequest,
-                denial.public(),
-            )),
-        }
-    }
-
     /// Begins a call on its session; its messages go to `outlet`.
     pub(super) fn begin(
         &self,
@@ -257,100 +210,6 @@ impl Front {
                 FaultKind::UnknownSession,
                 "there is no such session, initialize again without Mcp-Session-Id",
             )
-        })
-    }
-
-    /// GET: the stream of messages outside calls, or the rest of a stream that broke off.
-    /// Spec: SPEC T-20, T-25, T-29.
-    pub(super) fn get(
-        self: &Arc<Self>,
-        endpoint: &Arc<Endpoint>,
-        principal: &Arc<Principal>,
-        headers: &HeaderMap,
-        record: &AccessRecord,
-    ) -> Response<Body> {
-        if !Accept::read(headers).events {
-            return reply::plain(
-                StatusCode::NOT_ACCEPTABLE,
-                "Accept must list text/event-stream",
-            );
-        }
-        if let Err(fault) = check_version(headers) {
-            return reply::fault_response(&fault, None);
-        }
-        match self.open_get(endpoint, principal, headers, record) {
-            Ok(response) => response,
-            Err(fault) => reply::fault_response(&fault, None),
-        }
-    }
-
-    fn open_get(
-        self: &Arc<Self>,
-        endpoint: &Arc<Endpoint>,
-        principal: &Arc<Principal>,
-        headers: &HeaderMap,
-        record: &AccessRecord,
-    ) -> Result<Response<Body>, Fault> {
-        let session = self.bind(session_id(headers), principal, endpoint)?;
-        record.session(session.tag());
-        let polls = session.revision >= Revision::V2025_11_25;
-        let permit = session
-            .open_stream(self.settings.limits.streams_per_session)
-            .map_err(no_room)?;
-        let reader = match headers.get(LAST_EVENT_ID) {
-            None => {
-                if polls {
-                    session.standalone().prime();
-                }
-                session.standalone().attach()
-            }
-            Some(last) => {
-                let last = last.to_str().ok().and_then(EventId::parse);
-                let known = last.filter(|last| last.tag == session.tag());
-                let resumed =
-                    known.and_then(|last| session.stream(last.stream)?.resume(last.seq).ok());
-                let resumed = resumed.inspect(|_| COUNTERS.streams_resumed.add(1));
-                resumed.ok_or_else(|| {
-                    Fault::downstream(
-                        FaultKind::UnknownSession,
-                        "there is nothing to resume after this Last-Event-ID",
-                    )
-                })?
-            }
-        };
-        let standalone = reader.stream().number() == session.standalone().number();
-        if standalone {
-            self.relay.listen(&session);
-        }
-        let ends = standalone.then(|| self.end_of_get(&session, principal));
-        Ok(self.stream_body(&session, reader, None, ends, polls, permit))
-    }
-
-    /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway.
-    pub(super) fn end_of_get(
-        &self,
-        session: &Arc<Session>,
-        principal: &Principal,
-    ) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
-        let closed = session.closed().clone();
-        let draining = self.tasks.draining().clone();
-        // A token that is accepted for the sake of clocks may have expired already.
-        let grace = self.settings.sessions.token_grace;
-        let left = principal
-            .expires_at()
-            .map(|at| at.saturating_add(grace).saturating_sub(self.auth.now()));
-        Box::pin(async move {
-            let expired = async {
-                match left {
-                    Some(left) => tokio::time::sleep(left).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = closed.cancelled() => {}
-                () = draining.cancelled() => {}
-                () = expired => {}
-            }
         })
     }
 

@@ -26,10 +26,10 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSoc
 use super::access_log::{AccessLine, AccessRecord};
 use super::channel::{Channel, End, Outgoing};
 use super::conversation::Arrival;
-use super::exchange::error_word;
 use super::handshake::{self, NoUpgrade};
 use super::listener::Place;
 use super::modern::{self, Calls, Frames};
+use super::observe::error_word;
 use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;

@@ -19,7 +19,7 @@ use tokio::time::{Instant, Sleep};
 use super::link::{ModernLink, Outcome};
 use super::outlet::{Next, Outlet};
 use crate::call::Reply;
-use crate::downstream::{exchange, reply};
+use crate::downstream::reply;
 use crate::protocol::sse;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
@@ -136,7 +136,7 @@ impl Exchange {
             Some(Next::Notices(notices)) => encode(&notices),
             None => Bytes::new(),
         };
-        exchange::event_stream(Body::new(EventBody {
+        reply::event_stream(Body::new(EventBody {
             exchange: self,
             head: (!head.is_empty()).then_some(head),
             keep_alive: KeepAlive::new(keep_alive),

@@ -19,7 +19,7 @@ use super::outlet::{Next, Outlet};
 use super::refusal::Refusal;
 use super::{Asked, Stopped, refusal};
 use crate::call::{Notice, Principal};
-use crate::downstream::{Front, exchange, streamable};
+use crate::downstream::{Front, reply, streamable};
 use crate::fault::Fault;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
@@ -94,7 +94,7 @@ impl Front {
             Err(refusal) => return refusal.response(Some(&id)),
         };
         match opened {
-            Ok(opened) => exchange::event_stream(Body::new(EventBody {
+            Ok(opened) => reply::event_stream(Body::new(EventBody {
                 opened,
                 keep_alive: KeepAlive::new(self.settings.server.keep_alive),
             })),

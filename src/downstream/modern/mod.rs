@@ -35,7 +35,7 @@ use self::refusal::Refusal;
 use self::retry::Retry;
 use self::ticket::Asker;
 use super::access_log::AccessRecord;
-use super::exchange::{ended, error_word, log_fault, server_span};
+use super::observe::{ended, error_word, log_fault, server_span};
 use super::{Front, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;

@@ -19,7 +19,7 @@ use crate::downstream::Front;
 use crate::downstream::access_log::{AccessLine, AccessRecord};
 use crate::downstream::channel::{Channel, Owed};
 use crate::downstream::conversation::draining;
-use crate::downstream::exchange::error_word;
+use crate::downstream::observe::error_word;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Kind, Message, RequestId};
 use crate::telemetry::names::error_type;

@@ -1,0 +1,65 @@
+//! `initialize`: how a legacy client gets its session, over any transport. Spec: SPEC L-01.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use super::Front;
+use super::access_log::AccessRecord;
+use super::observe::{failed, log_fault};
+use crate::call::Principal;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind, Side};
+use crate::protocol::Message;
+use crate::relay::Failure;
+use crate::session::{Delivery, Session};
+use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
+
+impl Front {
+    /// Opens a session as an `initialize` request asks, and gives the response to it.
+    pub(super) async fn open_session(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        principal: Arc<Principal>,
+        headers: &HeaderMap,
+        message: &Message,
+        record: &AccessRecord,
+        delivery: Delivery,
+    ) -> Result<(Arc<Session>, Bytes), Fault> {
+        if self.tasks.draining().is_cancelled() {
+            return Err(Fault::new(
+                FaultKind::GatewayBusy,
+                Side::Gateway,
+                "the gateway is shutting down, try again elsewhere",
+            ));
+        }
+        let id = message.id().unwrap_or("null").to_owned();
+        let parent =
+            TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
+        let span = CallSpan::server(&parent, "initialize", &endpoint.name);
+        record.trace(span.context().trace_id());
+        let answer = self
+            .relay
+            .initialize(principal, Arc::clone(endpoint), message, delivery)
+            .await;
+        span.finish(match &answer {
+            Ok(_) => Outcome::Ok,
+            Err(failure) => failed(failure),
+        });
+        match answer {
+            Ok((session, result)) => {
+                record.session(session.tag());
+                Ok((session, result.into_response(&id)))
+            }
+            Err(Failure::Fault(fault)) => {
+                log_fault(&fault);
+                Err(fault)
+            }
+            Err(Failure::Denied(denial)) => Err(Fault::downstream(
+                FaultKind::InvalidRequest,
+                denial.public(),
+            )),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! A legacy call that runs, and goes on in the background when its exchange is gone.
+//! Spec: DESIGN §3, "Who outlives whom".
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::StatusCode;
+use tokio::sync::Semaphore;
+
+use crate::auth;
+use crate::lifecycle::Tasks;
+use crate::session::CallLink;
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
+
+/// What came of a call.
+pub(super) enum Outcome {
+    /// The whole JSON-RPC response, and the status it has when no stream has begun.
+    Response(StatusCode, Bytes),
+    /// Refused by policy before anything was sent upstream.
+    Denied(auth::Denied, Bytes),
+    /// The responses of a JSON-RPC array that are not on its stream.
+    Many(Vec<Bytes>),
+    /// Nobody is owed an answer.
+    Cancelled,
+}
+
+/// A call that runs. Dropped unfinished it goes on in the background.
+pub(super) struct Running {
+    pub(super) future: Option<BoxFuture<'static, Outcome>>,
+    /// The call, or every call of an array: they share one stream.
+    pub(super) links: Links,
+    pub(super) background: Background,
+}
+
+/// The calls of one exchange, never none.
+pub(super) struct Links(pub(super) Arc<CallLink>, pub(super) Vec<Arc<CallLink>>);
+
+impl Links {
+    fn each(&self, mut act: impl FnMut(&CallLink)) {
+        act(&self.0);
+        self.1.iter().for_each(|link| act(link));
+    }
+}
+
+/// Where calls go whose exchange is gone.
+#[derive(Debug, Clone)]
+pub(super) struct Background {
+    pub(super) tasks: Tasks,
+    pub(super) places: Arc<Semaphore>,
+}
+
+impl Running {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let Some(future) = &mut self.future else {
+            return Poll::Pending;
+        };
+        let outcome = futures_util::ready!(future.as_mut().poll(cx));
+        self.future = None;
+        self.links.each(CallLink::end);
+        Poll::Ready(outcome)
+    }
+
+    /// Drives the call; puts its reply on its stream when it is there.
+    pub(super) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let outcome = futures_util::ready!(self.poll(cx));
+        finish(&self.links.0, outcome);
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(future) = self.future.take() else {
+            return;
+        };
+        self.links.each(CallLink::abandon);
+        let links = Links(Arc::clone(&self.links.0), std::mem::take(&mut self.links.1));
+        let Ok(place) = Arc::clone(&self.background.places).try_acquire_owned() else {
+            // Dropping the future cancels the call upstream.
+            COUNTERS.calls_detach_refused.add(1);
+            drop(future);
+            links.each(CallLink::end);
+            finish(&links.0, Outcome::Cancelled);
+            return;
+        };
+        COUNTERS.calls_detached.add(1);
+        let counted = GAUGES.calls_detached_now.enter();
+        self.background.tasks.spawn(async move {
+            let outcome = future.await;
+            links.each(CallLink::end);
+            finish(&links.0, outcome);
+            drop((place, counted));
+        });
+    }
+}
+
+/// Puts what came of a call on its stream, where one was opened.
+pub(super) fn finish(link: &CallLink, outcome: Outcome) {
+    let Some(stream) = link.opened() else { return };
+    match outcome {
+        Outcome::Response(_, body) | Outcome::Denied(_, body) => stream.finish(Some(body)),
+        Outcome::Many(bodies) => {
+            for body in bodies {
+                stream.put(body);
+            }
+            stream.finish(None);
+        }
+        Outcome::Cancelled => stream.finish(None),
+    }
+}
