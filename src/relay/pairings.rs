@@ -2,6 +2,7 @@
 //! scripted modern client and a scripted modern upstream, beside the legacy ones.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -19,76 +20,84 @@ use crate::telemetry::trace::TraceContext;
 
 const INPUT_REQUIRED: &str = r#"{"resultType":"input_required","requestState":"sealed"}"#;
 
-/// An upstream of the modern era: answers a first call with a question and its state, and a call
-/// that brings answers with a result. It keeps nothing in between.
+/// An upstream that plays a part.
 #[derive(Debug)]
-struct ModernUpstream(Arc<str>);
+struct Scripted {
+    name: Arc<str>,
+    part: Part,
+    /// Calls that came.
+    calls: AtomicUsize,
+}
 
-impl UpstreamLink for ModernUpstream {
-    fn upstream(&self) -> &Arc<str> {
-        &self.0
-    }
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// Of the modern era: answers a first call with a question and its state, and a call that
+    /// brings answers with a result. It keeps nothing in between.
+    Modern,
+    /// Of the legacy era: asks in mid-call and waits for the answer.
+    Asking,
+    /// Of the legacy era: wants a URL visited before it answers.
+    Visited,
+}
 
-    fn call<'a>(
-        &'a self,
-        _request: &'a Message,
-        call: &'a Call,
-    ) -> BoxFuture<'a, Result<Reply, Fault>> {
-        Box::pin(async move {
-            let carry = CarriedState {
-                upstream: Arc::clone(&self.0),
-                state: Some(Bytes::from_static(b"\"theirs\"")),
-                digest: [0; 32],
-            };
-            let entries = vec![("name".to_owned(), question())];
-            let asked = call
-                .link
-                .ask(Round {
-                    entries,
-                    carry: Some(carry),
-                })
-                .await;
-            Ok(match asked {
-                Asked::Answered(answers) => match answers.into_iter().next() {
-                    Some((key, Answer::Result(result))) => Reply::Result(
-                        format!(r#"{{"{key}":{}}}"#, String::from_utf8_lossy(&result)).into(),
-                    ),
-                    other => panic!("{other:?}"),
-                },
-                Asked::Suspended(state) => Reply::Result(state),
-                Asked::CannotAsk(missing) => Reply::Error(missing.into()),
-            })
+impl Scripted {
+    fn new(part: Part) -> Arc<Self> {
+        Arc::new(Self {
+            name: "up".into(),
+            part,
+            calls: AtomicUsize::new(0),
         })
     }
 
-    fn notify(&self, _message: Bytes) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+    fn calls(&self) -> usize {
+        self.calls.load(Relaxed)
     }
 
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
-        Box::pin(std::future::ready(Err(Fault::internal(
-            "a modern upstream has no handshake",
-        ))))
+    async fn modern(&self, call: &Call) -> Reply {
+        let carry = CarriedState {
+            upstream: Arc::clone(&self.name),
+            state: Some(Bytes::from_static(b"\"theirs\"")),
+            digest: [0; 32],
+        };
+        let round = Round {
+            entries: vec![("name".to_owned(), question())],
+            carry: Some(carry),
+        };
+        match call.link.ask(round).await {
+            Asked::Answered(answers) => {
+                let (key, result) = only(answers);
+                Reply::Result(format!(r#"{{"{key}":{}}}"#, String::from_utf8_lossy(&result)).into())
+            }
+            Asked::Suspended(state) => Reply::Result(state),
+            Asked::CannotAsk(missing) => Reply::Error(missing.into()),
+        }
     }
 
-    fn declared(&self) -> Option<Arc<Declared>> {
-        None
+    async fn asking(&self, call: &Call) -> Reply {
+        let round = Round {
+            entries: vec![(String::new(), question())],
+            carry: None,
+        };
+        match call.link.ask(round).await {
+            Asked::Answered(answers) => Reply::Result(only(answers).1),
+            other => panic!("a legacy upstream cannot be suspended: {other:?}"),
+        }
     }
 
-    fn listen(&self, _wanted: bool) {}
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
+    fn visited(earlier: usize) -> Reply {
+        let reply = match earlier {
+            0 => {
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","url":"https://e.example","elicitationId":"e1","message":"m"}]}}}"#
+            }
+            _ => r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#,
+        };
+        Reply::Relayed(Message::parse(Bytes::from_static(reply.as_bytes()), 128).unwrap())
     }
 }
 
-/// A legacy upstream that asks in mid-call and waits for the answer.
-#[derive(Debug)]
-struct AskingUpstream(Arc<str>);
-
-impl UpstreamLink for AskingUpstream {
+impl UpstreamLink for Scripted {
     fn upstream(&self) -> &Arc<str> {
-        &self.0
+        &self.name
     }
 
     fn call<'a>(
@@ -96,22 +105,13 @@ impl UpstreamLink for AskingUpstream {
         _request: &'a Message,
         call: &'a Call,
     ) -> BoxFuture<'a, Result<Reply, Fault>> {
+        let earlier = self.calls.fetch_add(1, Relaxed);
         Box::pin(async move {
-            let entries = vec![(String::new(), question())];
-            match call
-                .link
-                .ask(Round {
-                    entries,
-                    carry: None,
-                })
-                .await
-            {
-                Asked::Answered(answers) => match answers.into_iter().next() {
-                    Some((_, Answer::Result(result))) => Ok(Reply::Result(result)),
-                    other => panic!("{other:?}"),
-                },
-                other => panic!("a legacy upstream cannot be suspended: {other:?}"),
-            }
+            Ok(match self.part {
+                Part::Modern => self.modern(call).await,
+                Part::Asking => self.asking(call).await,
+                Part::Visited => Self::visited(earlier),
+            })
         })
     }
 
@@ -124,13 +124,28 @@ impl UpstreamLink for AskingUpstream {
     }
 
     fn declared(&self) -> Option<Arc<Declared>> {
-        None
+        matches!(self.part, Part::Visited).then(|| {
+            Arc::new(Declared {
+                revision: Revision::V2025_11_25,
+                capabilities: Bytes::from_static(b"{}"),
+                server_info: Bytes::from_static(b"{}"),
+                instructions: None,
+            })
+        })
     }
 
     fn listen(&self, _wanted: bool) {}
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+/// The one answer of a round, a result.
+fn only(answers: Vec<(String, Answer)>) -> (String, Bytes) {
+    match answers.into_iter().next() {
+        Some((key, Answer::Result(result))) => (key, result),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -307,7 +322,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn legacy_client_and_modern_upstream_the_round_is_asked_and_answered_in_the_call() {
-    let f = fixture(Arc::new(ModernUpstream("up".into())));
+    let f = fixture(Scripted::new(Part::Modern));
     let link = f.legacy_link();
     let call = f.call(Arc::clone(&link) as _, link.cancelled().clone());
     let (result, ()) = tokio::join!(f.handle(&call), f.answer(&link, r#""alice""#));
@@ -316,7 +331,7 @@ async fn legacy_client_and_modern_upstream_the_round_is_asked_and_answered_in_th
 
 #[tokio::test]
 async fn legacy_client_and_legacy_upstream_the_question_is_a_request_of_its_own() {
-    let f = fixture(Arc::new(AskingUpstream("up".into())));
+    let f = fixture(Scripted::new(Part::Asking));
     let link = f.legacy_link();
     let call = f.call(Arc::clone(&link) as _, link.cancelled().clone());
     let (result, ()) = tokio::join!(f.handle(&call), f.answer(&link, r#"{"action":"accept"}"#));
@@ -325,87 +340,22 @@ async fn legacy_client_and_legacy_upstream_the_question_is_a_request_of_its_own(
 
 #[tokio::test]
 async fn modern_client_and_modern_upstream_nothing_is_kept_between_rounds() {
-    let f = fixture(Arc::new(ModernUpstream("up".into())));
+    let f = fixture(Scripted::new(Part::Modern));
     let call = f.call(ModernClient::new(), CancellationToken::new());
     assert_eq!(f.handle(&call).await, INPUT_REQUIRED);
 }
 
 #[tokio::test]
 async fn modern_client_and_legacy_upstream_the_call_waits_for_the_retry() {
-    let f = fixture(Arc::new(AskingUpstream("up".into())));
+    let f = fixture(Scripted::new(Part::Asking));
     let client = ModernClient::new();
     let call = f.call(Arc::clone(&client) as _, CancellationToken::new());
     let (result, ()) = tokio::join!(f.handle(&call), client.retry(r#"{"action":"decline"}"#));
     assert_eq!(result, r#"{"action":"decline"}"#);
 }
 
-/// A legacy upstream that wants a URL visited before it answers.
-#[derive(Debug)]
-struct VisitedUpstream {
-    name: Arc<str>,
-    calls: std::sync::atomic::AtomicUsize,
-}
-
-impl VisitedUpstream {
-    fn new() -> Arc<Self> {
-        Arc::new(Self {
-            name: "up".into(),
-            calls: std::sync::atomic::AtomicUsize::new(0),
-        })
-    }
-
-    fn calls(&self) -> usize {
-        self.calls.load(std::sync::atomic::Ordering::Relaxed)
-    }
-}
-
-impl UpstreamLink for VisitedUpstream {
-    fn upstream(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    fn call<'a>(
-        &'a self,
-        _request: &'a Message,
-        _call: &'a Call,
-    ) -> BoxFuture<'a, Result<Reply, Fault>> {
-        let calls = &self.calls;
-        let reply = match calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-            0 => {
-                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","url":"https://e.example","elicitationId":"e1","message":"m"}]}}}"#
-            }
-            _ => r#"{"jsonrpc":"2.0","id":2,"result":{"content":[]}}"#,
-        };
-        let message = Message::parse(Bytes::from_static(reply.as_bytes()), 128).unwrap();
-        Box::pin(std::future::ready(Ok(Reply::Relayed(message))))
-    }
-
-    fn notify(&self, _message: Bytes) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
-        Box::pin(std::future::ready(Err(Fault::internal("scripted"))))
-    }
-
-    fn declared(&self) -> Option<Arc<Declared>> {
-        Some(Arc::new(Declared {
-            revision: Revision::V2025_11_25,
-            capabilities: Bytes::from_static(b"{}"),
-            server_info: Bytes::from_static(b"{}"),
-            instructions: None,
-        }))
-    }
-
-    fn listen(&self, _wanted: bool) {}
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
 async fn visited(capabilities: &'static str, answer: Option<&'static str>) -> (usize, Reply) {
-    let upstream = VisitedUpstream::new();
+    let upstream = Scripted::new(Part::Visited);
     let f = fixture(Arc::clone(&upstream) as _);
     let client = ModernClient::declaring(capabilities);
     let call = Call {

@@ -3,8 +3,10 @@
 //! Own formatting instead of the subscriber's, so that every value passes the redaction. What is
 //! written for every request is no event: see `telemetry::record`.
 
+mod escape;
 pub(super) mod export;
 mod line;
+mod stamp;
 mod writer;
 
 use std::cell::RefCell;
@@ -15,7 +17,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::Context;
 
 pub(super) use export::ExportLayer;
-pub(super) use line::{Line, Stamp};
+pub(super) use line::Line;
+pub(super) use stamp::Stamp;
 pub(super) use writer::{Writer, WriterGuard};
 
 use crate::clock::{Clock, SystemClock};

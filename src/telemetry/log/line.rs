@@ -7,6 +7,8 @@ use std::time::Duration;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 
+use super::escape;
+use super::stamp::Stamp;
 use crate::config::LogFormat;
 use crate::telemetry::record::{self, Lasting};
 use crate::telemetry::redact::{MASK, is_harmless, is_secret_name, redact};
@@ -82,40 +84,6 @@ impl Line {
 fn push_all(text: &mut String, parts: &[&str]) {
     for part in parts {
         text.push_str(part);
-    }
-}
-
-/// Points in time as text; the second is worked out once.
-#[derive(Debug, Default)]
-pub(in crate::telemetry) struct Stamp {
-    second: Option<u64>,
-    /// `2026-11-21T09:00:00`
-    text: String,
-}
-
-impl Stamp {
-    /// Appends the time since the Unix epoch as RFC 3339, in UTC, to the millisecond.
-    pub(in crate::telemetry) fn put(&mut self, into: &mut String, at: Duration) {
-        let second = at.as_secs();
-        if self.second != Some(second) {
-            self.second = Some(second);
-            self.text.clear();
-            let at = i64::try_from(second)
-                .ok()
-                .and_then(|s| jiff::Timestamp::from_second(s).ok());
-            // `2026-11-21T09:00:00Z` without its last letter; the fraction comes in between.
-            let _ = write!(self.text, "{}", at.unwrap_or_default());
-            self.text.pop();
-        }
-        into.push_str(&self.text);
-        let millis = at.subsec_millis();
-        into.push_str(match millis {
-            0..10 => ".00",
-            10..100 => ".0",
-            _ => ".",
-        });
-        push_number(into, millis.into());
-        into.push('Z');
     }
 }
 
@@ -198,8 +166,8 @@ fn put_fit(into: &mut String, format: LogFormat, value: &str) {
     let cut = value.floor_char_boundary(MAX_VALUE_BYTES);
     let safe = redact(value.get(..cut).unwrap_or_default());
     match format {
-        LogFormat::Json => escape(into, &safe),
-        LogFormat::Text => escape_lines(into, &safe),
+        LogFormat::Json => escape::json(into, &safe),
+        LogFormat::Text => escape::terminal(into, &safe),
     }
 }
 
@@ -287,38 +255,6 @@ impl record::Fields for Fields<'_> {
 
     fn time(&mut self, name: &'static str, at: Duration) {
         self.quoted(name, |text, stamp| stamp.put(text, at));
-    }
-}
-
-/// JSON string content.
-fn escape(into: &mut String, text: &str) {
-    let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
-    if text.bytes().all(plain) {
-        return into.push_str(text);
-    }
-    for character in text.chars() {
-        match character {
-            '"' => into.push_str("\\\""),
-            '\\' => into.push_str("\\\\"),
-            '\n' => into.push_str("\\n"),
-            '\r' => into.push_str("\\r"),
-            '\t' => into.push_str("\\t"),
-            control if control.is_control() => {
-                let _ = write!(into, "\\u{:04x}", u32::from(control));
-            }
-            other => into.push(other),
-        }
-    }
-}
-
-/// Text for a terminal: nothing in it may begin a line or steer the terminal.
-fn escape_lines(into: &mut String, text: &str) {
-    for character in text.chars() {
-        if character.is_control() {
-            into.extend(character.escape_default());
-        } else {
-            into.push(character);
-        }
     }
 }
 
