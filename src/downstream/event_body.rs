@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
-use tokio::time::{Instant, Sleep};
 
+use super::keep_alive::KeepAlive;
 use super::running::Running;
 use crate::protocol::sse::{self, NumberedEvents};
 use crate::session::{EventId, Next, Reader, StreamPermit};
@@ -28,10 +28,7 @@ pub(super) struct EventBody {
     reader: Reader,
     events: NumberedEvents,
     running: Option<Running>,
-    /// Says when it may have been quiet for long enough; set anew when it has said so only.
-    keep_alive: Pin<Box<Sleep>>,
-    keep_alive_every: Duration,
-    last_written: Instant,
+    keep_alive: KeepAlive,
     /// Resolves when a stream without an end of its own has to end.
     ends: Option<Ends>,
     /// Whether this client understands priming events and `retry` (SPEC T-26, T-27).
@@ -58,9 +55,7 @@ impl EventBody {
             reader: parts.reader,
             events: NumberedEvents::new(&stem),
             running: parts.running,
-            keep_alive: Box::pin(tokio::time::sleep(parts.keep_alive)),
-            keep_alive_every: parts.keep_alive,
-            last_written: Instant::now(),
+            keep_alive: KeepAlive::new(parts.keep_alive),
             ends: parts.ends,
             polls: parts.polls,
             done: false,
@@ -85,20 +80,6 @@ impl EventBody {
                 }
                 Poll::Ready(Next::Quiet) | Poll::Pending => return Poll::Pending,
             }
-        }
-    }
-
-    /// Ready once nothing was written for a while.
-    fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            ready!(self.keep_alive.as_mut().poll(cx));
-            let due = self.last_written + self.keep_alive_every;
-            let now = Instant::now();
-            if due <= now {
-                self.keep_alive.as_mut().reset(now + self.keep_alive_every);
-                return Poll::Ready(());
-            }
-            self.keep_alive.as_mut().reset(due);
         }
     }
 
@@ -145,10 +126,10 @@ impl Body for EventBody {
             if ended || this.done {
                 return Poll::Ready(None);
             }
-            ready!(this.poll_quiet(cx));
+            ready!(this.keep_alive.poll_quiet(cx));
             sse::encode_comment(&mut out, "");
         }
-        this.last_written = Instant::now();
+        this.keep_alive.written();
         Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
     }
 

@@ -1,24 +1,21 @@
 //! The 2024-11-05 transport: an event stream that tells where to post, and posts whose answers
 //! come on the stream. Spec: MCP 2024-11-05, Transports, "HTTP with SSE"; SPEC H-01…H-07.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::task::{Poll, ready};
 
 use axum::body::Body;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
+use futures_util::stream;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
-use http_body::Frame;
-use tokio::time::{Instant, Sleep};
 
 use super::access_log::AccessRecord;
 use super::channel::Outgoing;
 use super::conversation::Arrival;
 use super::media::{self, Accept};
 use super::observe::error_word;
+use super::plain_events::PlainEvents;
 use super::{Front, body, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -64,14 +61,16 @@ impl Front {
         let place = endpoint.place(&paths.messages);
         let mut first = BytesMut::new();
         sse::encode_endpoint(&mut first, &format!("{base}{place}?{HANDLE}={handle}"));
+        let mut outgoing = Outgoing::new(self, channel);
+        let messages = stream::poll_fn(move |cx| {
+            let next = ready!(outgoing.poll_next(cx));
+            let next = next.inspect_err(|end| tracing::debug!(?end, "event stream ends"));
+            Poll::Ready(next.ok())
+        });
+        // No event has an id: there is no resumption in this transport. Spec: SPEC H-07.
         let every = self.settings.server.keep_alive;
-        reply::event_stream(Body::new(ChannelBody {
-            outgoing: Outgoing::new(self, channel),
-            first: first.freeze(),
-            keep_alive: Box::pin(tokio::time::sleep(every)),
-            every,
-            done: false,
-        }))
+        let body = PlainEvents::new(first.freeze(), messages, every);
+        reply::event_stream(Body::new(body))
     }
 
     /// Whether a GET on a Streamable HTTP path can only come from a client of the older transport:
@@ -141,54 +140,6 @@ fn handle(query: &str) -> Option<&str> {
         .split('&')
         .filter_map(|pair| pair.split_once('='))
         .find_map(|(name, value)| (name == HANDLE).then_some(value))
-}
-
-/// The stream: the `endpoint` event, then messages, comments while it is quiet. No event has an
-/// id: there is no resumption in this transport (SPEC H-07).
-struct ChannelBody {
-    outgoing: Outgoing,
-    first: Bytes,
-    keep_alive: Pin<Box<Sleep>>,
-    every: Duration,
-    done: bool,
-}
-
-impl http_body::Body for ChannelBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = &mut *self;
-        if !this.first.is_empty() {
-            let first = std::mem::take(&mut this.first);
-            return Poll::Ready(Some(Ok(Frame::data(first))));
-        }
-        if this.done {
-            return Poll::Ready(None);
-        }
-        let mut out = BytesMut::new();
-        match this.outgoing.poll_next(cx) {
-            Poll::Ready(Ok(messages)) => {
-                for message in &messages {
-                    sse::encode_event(&mut out, message);
-                }
-            }
-            Poll::Ready(Err(end)) => {
-                tracing::debug!(?end, "event stream ends");
-                this.done = true;
-                return Poll::Ready(None);
-            }
-            Poll::Pending => {
-                std::task::ready!(this.keep_alive.as_mut().poll(cx));
-                sse::encode_comment(&mut out, "");
-            }
-        }
-        this.keep_alive.as_mut().reset(Instant::now() + this.every);
-        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
-    }
 }
 
 #[cfg(test)]

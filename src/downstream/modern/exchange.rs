@@ -1,9 +1,8 @@
 //! One modern call and its HTTP exchange: JSON if the reply comes first, else a stream of events.
 //! When the client goes, the call goes with it. Spec: SPEC M-02, M-42, M-43, T-13 to T-15.
 
-use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -13,14 +12,12 @@ use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, Stream};
 use http::{Response, StatusCode};
-use http_body::Frame;
-use tokio::time::{Instant, Sleep};
 
 use super::link::{ModernLink, Outcome};
 use super::outlet::{Next, Outlet};
 use crate::call::Reply;
+use crate::downstream::plain_events::{PlainEvents, encode};
 use crate::downstream::reply;
-use crate::protocol::sse;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 /// A call without any message is answered as a stream from then on, so that it can be kept alive.
@@ -35,6 +32,8 @@ pub(super) struct Exchange {
     /// JSON text of the request's id.
     id: String,
     ended: bool,
+    /// Counts it while it is a stream of events.
+    open: Option<Open>,
 }
 
 impl Exchange {
@@ -51,6 +50,7 @@ impl Exchange {
             outlet,
             id,
             ended: false,
+            open: None,
         }
     }
 
@@ -66,6 +66,7 @@ impl Exchange {
             outlet,
             id,
             ended: false,
+            open: None,
         }
     }
 
@@ -133,16 +134,14 @@ impl Exchange {
         .await;
         let head = match first {
             Some(Next::End(outcome)) => return whole(outcome, &self.id),
-            Some(Next::Notices(notices)) => encode(&notices),
-            None => Bytes::new(),
+            Some(Next::Notices(notices)) => notices,
+            None => Vec::new(),
         };
-        reply::event_stream(Body::new(EventBody {
-            exchange: self,
-            head: (!head.is_empty()).then_some(head),
-            keep_alive: KeepAlive::new(keep_alive),
-            done: false,
-            _open: GAUGES.streams_open.enter(),
-        }))
+        let mut first = BytesMut::new();
+        encode(&mut first, &head);
+        self.open = Some(GAUGES.streams_open.enter());
+        let body = PlainEvents::new(first.freeze(), self.messages(), keep_alive);
+        reply::event_stream(Body::new(body))
     }
 }
 
@@ -152,87 +151,6 @@ impl Drop for Exchange {
             self.link.abandon();
         }
     }
-}
-
-/// Comments on a stream that is otherwise quiet. Spec: SPEC T-15.
-pub(super) struct KeepAlive {
-    timer: Pin<Box<Sleep>>,
-    every: Duration,
-}
-
-impl KeepAlive {
-    pub(super) fn new(every: Duration) -> Self {
-        Self {
-            timer: Box::pin(tokio::time::sleep(every)),
-            every,
-        }
-    }
-
-    /// Puts a comment into an empty frame when one is due; a frame that is not empty is a sign of
-    /// life itself. Nothing to write means pending.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
-        if out.is_empty() {
-            if self.timer.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            sse::encode_comment(out, "");
-        }
-        self.timer.as_mut().reset(Instant::now() + self.every);
-        Poll::Ready(())
-    }
-}
-
-/// The body of an exchange that has become a stream.
-struct EventBody {
-    exchange: Exchange,
-    head: Option<Bytes>,
-    keep_alive: KeepAlive,
-    done: bool,
-    _open: Open,
-}
-
-impl http_body::Body for EventBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = &mut *self;
-        if let Some(head) = this.head.take() {
-            return Poll::Ready(Some(Ok(Frame::data(head))));
-        }
-        if this.done {
-            return Poll::Ready(None);
-        }
-        let mut out = BytesMut::new();
-        while let Poll::Ready(next) = this.exchange.poll_next(cx) {
-            match next {
-                Next::Notices(notices) => out.extend_from_slice(&encode(&notices)),
-                Next::End(outcome) => {
-                    this.done = true;
-                    if let Some(body) = message(outcome, &this.exchange.id) {
-                        sse::encode_event(&mut out, &body);
-                    }
-                    break;
-                }
-            }
-        }
-        if out.is_empty() && this.done {
-            return Poll::Ready(None);
-        }
-        ready!(this.keep_alive.poll(cx, &mut out));
-        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
-    }
-}
-
-pub(super) fn encode(messages: &[Bytes]) -> Bytes {
-    let mut out = BytesMut::new();
-    for message in messages {
-        sse::encode_event(&mut out, message);
-    }
-    out.freeze()
 }
 
 /// The JSON-RPC response of an outcome; nothing when none is owed.

@@ -5,20 +5,19 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use axum::body::Body;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use http::Response;
-use http_body::Frame;
 use tokio::time::Instant;
 
-use super::exchange::{KeepAlive, encode};
 use super::outlet::{Next, Outlet};
 use super::refusal::Refusal;
 use super::{Asked, Stopped, refusal};
 use crate::call::{Notice, Principal};
+use crate::downstream::plain_events::PlainEvents;
 use crate::downstream::{Front, reply, streamable};
 use crate::fault::Fault;
 use crate::protocol::json::{self, ObjectWriter};
@@ -94,10 +93,11 @@ impl Front {
             Err(refusal) => return refusal.response(Some(&id)),
         };
         match opened {
-            Ok(opened) => reply::event_stream(Body::new(EventBody {
-                opened,
-                keep_alive: KeepAlive::new(self.settings.server.keep_alive),
-            })),
+            Ok(mut opened) => {
+                let messages = stream::poll_fn(move |cx| opened.poll_next(cx));
+                let every = self.settings.server.keep_alive;
+                reply::event_stream(Body::new(PlainEvents::new(Bytes::new(), messages, every)))
+            }
             Err(fault) => refusal::fault_response(&fault, Some(&id)),
         }
     }
@@ -261,32 +261,6 @@ impl Opened {
             return Poll::Pending;
         }
         Poll::Ready(Some(messages))
-    }
-}
-
-/// A subscription as a stream of events.
-struct EventBody {
-    opened: Opened,
-    keep_alive: KeepAlive,
-}
-
-impl http_body::Body for EventBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = &mut *self;
-        let mut out = BytesMut::new();
-        match this.opened.poll_next(cx) {
-            Poll::Ready(Some(messages)) => out.extend_from_slice(&encode(&messages)),
-            Poll::Ready(None) => return Poll::Ready(None),
-            Poll::Pending => {}
-        }
-        ready!(this.keep_alive.poll(cx, &mut out));
-        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
     }
 }
 
