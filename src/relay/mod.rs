@@ -68,7 +68,7 @@ pub use self::listen::Filter;
 use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
 use self::param_headers::ToolHeaders;
-use self::route::{Route, Target};
+use self::route::{Route, Target, subscribing};
 use self::tasks::{Bridged, Desks};
 use self::view::View;
 
@@ -190,6 +190,7 @@ impl Relay {
         target: &Target,
     ) -> Result<Reply, Failure> {
         let permit = self.decide(call, target)?;
+        let subscribing = subscribing(call, session, target)?;
         if session.visit().is_some() && call.message.method() == Some("tools/call") {
             self.check_param_headers(call, session, target).await?;
         }
@@ -229,6 +230,11 @@ impl Relay {
             }
         };
         audited.end(audited_outcome(&reply));
+        if let Some(subscribing) = subscribing
+            && audited_outcome(&reply) == audit::Outcome::Ok
+        {
+            subscribing.granted();
+        }
         let mut source = self.source(call, link.declared(), &target.view);
         source.wraps = self.wraps(call, session, target);
         self.bring_back(call, target, &source, reply?)

@@ -13,7 +13,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, ListKind};
 use crate::protocol::{Message, json};
 use crate::seal::Purpose;
-use crate::session::Session;
+use crate::session::{Session, Subscribing};
 
 /// Subscriptions of one session at most.
 const SUBSCRIPTIONS: usize = 1024;
@@ -102,7 +102,6 @@ impl Relay {
             }
             self.merged_target(call, session).await?
         };
-        note_subscription(session, method, &target)?;
         Ok(Route::One(Box::new(target)))
     }
 
@@ -171,19 +170,27 @@ impl Relay {
     }
 }
 
-fn note_subscription(session: &Session, method: &str, target: &Target) -> Result<(), Fault> {
-    let Some(uri) = target.name.as_deref() else {
-        return Ok(());
-    };
-    match method {
-        "resources/subscribe" if !session.subscriptions().add(uri, SUBSCRIPTIONS) => {
-            Err(invalid("this session follows too many resources"))
+/// Notes what a session follows, or no longer does. Spec: SPEC C-50.
+///
+/// # Errors
+/// The session follows too many resources.
+pub(super) fn subscribing<'a>(
+    call: &Call,
+    session: &'a Session,
+    target: &'a Target,
+) -> Result<Option<Subscribing<'a>>, Fault> {
+    let (all, uri) = (session.subscriptions(), target.name.as_deref());
+    match (call.message.method(), uri) {
+        (Some("resources/subscribe"), Some(uri)) => {
+            let begun = all.begin(uri, SUBSCRIPTIONS);
+            let begun = begun.ok_or_else(|| invalid("this session follows too many resources"))?;
+            Ok(Some(begun))
         }
-        "resources/unsubscribe" => {
-            session.subscriptions().remove(uri);
-            Ok(())
+        (Some("resources/unsubscribe"), Some(uri)) => {
+            all.remove(uri);
+            Ok(None)
         }
-        _ => Ok(()),
+        _ => Ok(None),
     }
 }
 

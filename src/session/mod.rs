@@ -34,7 +34,7 @@ pub use questions::{Questions, reply_of};
 pub use registry::{NewSession, Refused, Sessions, Settings};
 pub use shelf::Shelf;
 pub use stream::{EventStream, Next, NotKept, Reader};
-pub use subscriptions::{Subscriptions, is_below};
+pub use subscriptions::{Subscribing, Subscriptions, is_below};
 pub use visit::{Listener, Listening, Visit, VisitCall};
 
 use crate::call::{ClientCapabilities, Level, Notice, OwnerKey, Principal, UpstreamLink};

@@ -1,35 +1,76 @@
 //! The resources a session follows.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Mutex;
 
 use super::lock;
 
-/// Subscribed URIs, as their upstreams spell them.
+/// Subscribed URIs, as their upstreams spell them, and those that are asked for now: a change may be
+/// told of before the answer.
 #[derive(Debug, Default)]
-pub struct Subscriptions(Mutex<HashSet<String>>);
+pub struct Subscriptions(Mutex<HashMap<String, Followed>>);
+
+#[derive(Debug, Default)]
+struct Followed {
+    /// Requests without their answer.
+    asking: usize,
+    /// Whether one was granted.
+    granted: bool,
+}
+
+/// A subscription that is asked for; given up when dropped.
+#[derive(Debug)]
+#[must_use = "dropping it gives it up"]
+pub struct Subscribing<'a> {
+    all: &'a Subscriptions,
+    uri: &'a str,
+}
+
+impl Subscribing<'_> {
+    /// The upstream grants it.
+    pub fn granted(self) {
+        let mut uris = lock(&self.all.0);
+        if let Some(followed) = uris.get_mut(self.uri) {
+            followed.granted = true;
+        }
+    }
+}
+
+impl Drop for Subscribing<'_> {
+    fn drop(&mut self) {
+        let mut uris = lock(&self.all.0);
+        if let Some(followed) = uris.get_mut(self.uri) {
+            followed.asking -= 1;
+        }
+        uris.retain(|_, followed| followed.asking > 0 || followed.granted);
+    }
+}
 
 impl Subscriptions {
-    /// Remembers a subscription; `false` when `max` are there already.
-    pub fn add(&self, uri: &str, max: usize) -> bool {
+    /// Begins a subscription; nothing when `max` are there already.
+    pub fn begin<'a>(&'a self, uri: &'a str, max: usize) -> Option<Subscribing<'a>> {
         let mut uris = lock(&self.0);
-        if uris.len() >= max && !uris.contains(uri) {
-            return false;
+        if uris.len() >= max && !uris.contains_key(uri) {
+            return None;
         }
-        uris.insert(uri.to_owned());
-        true
+        uris.entry(uri.to_owned()).or_default().asking += 1;
+        Some(Subscribing { all: self, uri })
     }
 
     /// Forgets a subscription.
     pub fn remove(&self, uri: &str) {
-        lock(&self.0).remove(uri);
+        let mut uris = lock(&self.0);
+        if let Some(followed) = uris.get_mut(uri) {
+            followed.granted = false;
+        }
+        uris.retain(|_, followed| followed.asking > 0 || followed.granted);
     }
 
     /// Whether a change of `uri` concerns the session: it may be below what was asked for
     /// (SPEC C-50).
     #[must_use]
     pub fn covers(&self, uri: &str) -> bool {
-        lock(&self.0).iter().any(|asked| is_below(asked, uri))
+        lock(&self.0).keys().any(|asked| is_below(asked, uri))
     }
 }
 
@@ -48,7 +89,9 @@ mod tests {
     #[test]
     fn a_subscription_covers_itself_and_what_is_below() {
         let subscriptions = Subscriptions::default();
-        assert!(subscriptions.add("file:///a", 10));
+        let asked = subscriptions.begin("file:///a", 10).unwrap();
+        assert!(subscriptions.covers("file:///a"), "it may be told of now");
+        asked.granted();
         assert!(subscriptions.covers("file:///a"));
         assert!(subscriptions.covers("file:///a/b"));
         assert!(!subscriptions.covers("file:///b"));
@@ -60,8 +103,23 @@ mod tests {
     #[test]
     fn subscriptions_are_bounded() {
         let subscriptions = Subscriptions::default();
-        assert!(subscriptions.add("a:1", 1));
-        assert!(!subscriptions.add("a:2", 1));
-        assert!(subscriptions.add("a:1", 1));
+        let first = subscriptions.begin("a:1", 1).unwrap();
+        assert!(subscriptions.begin("a:2", 1).is_none());
+        assert!(subscriptions.begin("a:1", 1).is_some());
+        drop(first);
+        assert!(subscriptions.begin("a:2", 1).is_some());
+    }
+
+    #[test]
+    fn what_is_not_granted_is_not_kept_unless_it_was_before() {
+        let subscriptions = Subscriptions::default();
+        drop(subscriptions.begin("a:1", 9).unwrap());
+        assert!(!subscriptions.covers("a:1"));
+        let (one, two) = (subscriptions.begin("a:1", 9), subscriptions.begin("a:1", 9));
+        one.unwrap().granted();
+        drop(two);
+        assert!(subscriptions.covers("a:1"));
+        drop(subscriptions.begin("a:1", 9).unwrap());
+        assert!(subscriptions.covers("a:1"));
     }
 }

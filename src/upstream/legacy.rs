@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use crate::call::{Call, Declared, Reply, UpstreamLink};
+use crate::call::{Call, Declared, Level, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::Message;
 use crate::protocol::json::quote;
@@ -213,6 +213,16 @@ impl LegacyLink {
             connection.tell("resources/unsubscribe", "uri", &uri).await;
         }
         self.hold();
+    }
+
+    /// The sessions at the link want other log messages than before.
+    pub(super) async fn set_level(&self, level: Level) {
+        let level = quote(level.as_str());
+        lock(&self.remembered).level = Some(level.clone());
+        if let Some(connection) = self.open_connection() {
+            connection.tell("logging/setLevel", "level", &level).await;
+        }
+        self.further.set_level(&level).await;
     }
 
     /// A child whose notices somebody waits for is not idle, though nobody calls it.

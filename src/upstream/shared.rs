@@ -1,6 +1,8 @@
 //! A link that several sessions share: each has a place at it, hears what belongs to no call, and
 //! follows resources without ending what another one follows. Spec: DESIGN §6; BRIDGING §1.3.
 
+mod levels;
+
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,12 +14,15 @@ use dashmap::DashMap;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
+use self::levels::Levels;
 use super::era::EraLink;
 use super::lock;
-use crate::call::{Asked, Call, Declared, Intake, Notice, OwnerKey, Question, Reply, UpstreamLink};
+use crate::call::{
+    Asked, Call, Declared, Intake, Level, Notice, OwnerKey, Question, Reply, UpstreamLink,
+};
 use crate::fault::Fault;
 use crate::lifecycle::Tasks;
-use crate::protocol::{Message, Revision};
+use crate::protocol::{Message, Revision, json};
 
 /// Whose link, with what declared: who agrees in all of it shares it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -101,6 +106,7 @@ struct Members {
     listening: AtomicU64,
     /// Who follows which URI.
     followers: Mutex<HashMap<String, HashSet<u64>>>,
+    levels: Arc<Levels>,
 }
 
 impl Members {
@@ -169,7 +175,14 @@ impl Intake for Members {
     }
 
     fn notice(&self, upstream: &Arc<str>, notice: Notice) {
-        for member in self.all() {
+        let members: Vec<_> = {
+            let intakes = lock(&self.intakes);
+            let wanting = intakes
+                .iter()
+                .filter(|(member, _)| self.levels.admits(**member, &notice));
+            wanting.map(|(_, intake)| Arc::clone(intake)).collect()
+        };
+        for member in members {
             member.notice(upstream, notice.clone());
         }
     }
@@ -219,6 +232,51 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The upstream hears of the most verbose level that anybody at the link wants.
+    ///
+    /// # Cancel safety
+    /// The level may be known to the upstream or not; the next one that is set settles it.
+    async fn set_level(
+        &self,
+        level: Level,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, Fault> {
+        let levels = &self.pooled.members.levels;
+        let mut told = levels.told.lock().await;
+        let before = levels.want(self.number, Some(level));
+        let wanted = levels.most_verbose();
+        if *told == Some(wanted) {
+            return Ok(Reply::Result(Bytes::from_static(b"{}")));
+        }
+        let word = json::quote(wanted.as_str());
+        let bytes = request.edit().param("level", word.as_str()).finish();
+        let request = Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?;
+        let reply = self.pooled.link.call(&request, call).await;
+        if reply.as_ref().is_ok_and(|reply| reply.error().is_none()) {
+            *told = Some(wanted);
+        } else {
+            levels.want(self.number, before);
+        }
+        reply
+    }
+
+    /// Nobody needs what only this session wanted to have logged.
+    async fn leave_level(&self) {
+        let levels = &self.pooled.members.levels;
+        if levels.want(self.number, None).is_none() {
+            return;
+        }
+        let mut told = levels.told.lock().await;
+        let wanted = levels.most_verbose();
+        if told.is_some_and(|told| told != wanted) {
+            self.pooled.link.set_level(wanted).await;
+            *told = Some(wanted);
+        }
+    }
+}
+
 /// A member that asks to follow a resource; when dropped, it does not follow it where `undone`.
 struct Joining<'a> {
     members: &'a Members,
@@ -256,7 +314,17 @@ impl UpstreamLink for Place {
                 let done = Reply::Result(Bytes::from_static(b"{}"));
                 Box::pin(std::future::ready(Ok(done)))
             }
-            _ => self.pooled.link.call(request, call),
+            (Some("logging/setLevel"), _) => {
+                let level = request.param_str("level");
+                match level.and_then(|word| Level::parse(&word)) {
+                    Some(level) => Box::pin(self.set_level(level, request, call)),
+                    None => self.pooled.link.call(request, call),
+                }
+            }
+            _ => match self.pooled.members.levels.filtered(self.number, call) {
+                None => self.pooled.link.call(request, call),
+                Some(call) => Box::pin(async move { self.pooled.link.call(request, &call).await }),
+            },
         }
     }
 
@@ -296,6 +364,7 @@ impl UpstreamLink for Place {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.listen(false);
+            self.leave_level().await;
             let (pooled, members) = (&self.pooled, &self.pooled.members);
             for uri in members.leave(self.number) {
                 pooled.link.unsubscribe(&uri).await;

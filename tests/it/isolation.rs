@@ -3,6 +3,7 @@
 use rstest::rstest;
 use serde_json::json;
 
+use crate::harness::events::EventStream;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Actor, Gateway, Session, Setup, eventually};
 
@@ -173,5 +174,93 @@ async fn a_lost_reply_is_asked_for_again_once_where_that_is_safe(
     assert!((count - repeated).abs() < f64::EPSILON, "{count}");
     let started = gw.metric("drawbridge_children_spawned_total", "").await;
     assert!((started - 1.0 - repeated).abs() < f64::EPSILON, "{started}");
+    gw.stop().await;
+}
+
+async fn wants(user: &Session, level: &str) {
+    let reply = user.request("logging/setLevel", json!({"level": level}));
+    assert_eq!(reply.await, Ok(json!({})));
+}
+
+/// The log messages that reach the caller while the upstream logs one of each of these levels.
+async fn logged(user: &Session) -> Vec<String> {
+    let mut levels = Vec::new();
+    for level in ["debug", "error"] {
+        let (_, exchange) = user.start_call("log", json!({"level": level})).await;
+        let (notices, reply) = exchange.finish().await;
+        reply.expect("a result");
+        levels.extend(notices.iter().map(|n| n["params"]["level"].to_string()));
+    }
+    levels
+}
+
+// Spec: BRIDGING §3.5.
+#[rstest]
+#[tokio::test]
+async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let (gw, stub) = behind(carrier, "shared").await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let bob = gw.principal("bob").open("/mcp/stub").await;
+    wants(&alice, "debug").await;
+    wants(&bob, "error").await;
+    assert_eq!(logged(&alice).await, ["\"debug\"", "\"error\""]);
+    assert_eq!(logged(&bob).await, ["\"error\""]);
+    let mut streams = [alice.listen().await, bob.listen().await];
+    if let Some(stub) = &stub {
+        open_get(stub).await;
+        for level in ["debug", "error"] {
+            alice
+                .text("log", json!({"level": level, "via": "get"}))
+                .await;
+        }
+        let first = streams.each_mut().map(EventStream::message);
+        let [for_alice, for_bob] = futures_util::future::join_all(first)
+            .await
+            .try_into()
+            .unwrap();
+        assert_eq!(for_alice.unwrap()["params"]["level"], "debug");
+        assert_eq!(for_bob.unwrap()["params"]["level"], "error");
+    }
+    // Nobody is left who wants that much.
+    alice.delete().await;
+    eventually("the upstream logs less", async || {
+        let said = bob.text("log", json!({"level": "debug"})).await;
+        (said == "not logged").then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+/// Waits until our GET stream to the upstream is open.
+async fn open_get(stub: &HttpStub) {
+    let base = stub.url.trim_end_matches("/mcp");
+    eventually("the upstream's GET stream", async || {
+        let stats = Actor::new(base, None).get("/stats", &[]).await.json().await;
+        (stats["open_get_streams"] == json!(1)).then_some(())
+    })
+    .await;
+}
+
+// Spec: SPEC C-50.
+#[tokio::test]
+async fn a_resource_that_was_refused_is_not_followed_when_somebody_else_does() {
+    let (gw, _stub) = behind("stdio", "shared").await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let bob = gw.principal("bob").open("/mcp/stub").await;
+    let (mut hers, mut his) = (alice.listen().await, bob.listen().await);
+    // Everything of the upstream would be below it.
+    let refused = bob.request("resources/subscribe", json!({"uri": "stub:"}));
+    assert_eq!(refused.await.unwrap_err()["code"], -32602);
+    let uri = json!({"uri": "stub://static/1"});
+    let reply = alice.request("resources/subscribe", uri.clone()).await;
+    assert_eq!(reply, Ok(json!({})));
+    alice.text("touch_resource", uri).await;
+    alice.text("change_tools", json!({})).await;
+    let told = hers.message().await.unwrap();
+    assert_eq!(told["method"], "notifications/resources/updated");
+    let told = his.message().await.unwrap();
+    assert_eq!(told["method"], "notifications/tools/list_changed");
     gw.stop().await;
 }

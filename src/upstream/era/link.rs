@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{EraCell, Verdict};
-use crate::call::{Call, Declared, Reply, UpstreamLink};
+use crate::call::{Call, Declared, Level, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::{Era, Message};
@@ -202,6 +202,13 @@ impl EraLink {
             Some(Inner::Legacy { link, .. }) => link.unsubscribe(uri).await,
             Some(Inner::Modern(link)) => link.unsubscribe(uri),
             None => {}
+        }
+    }
+
+    /// Tells a legacy upstream what to log; a modern one hears of it with every call.
+    pub(in crate::upstream) async fn set_level(&self, level: Level) {
+        if let Some(Inner::Legacy { link, .. }) = self.current() {
+            link.set_level(level).await;
         }
     }
 
