@@ -63,11 +63,18 @@ pub fn members(text: &str) -> Result<Members<'_>, JsonError> {
 /// is no such object.
 #[must_use]
 pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
-    let (_, value) = members(text)
-        .ok()?
-        .into_iter()
-        .find(|(known, _)| known == name)?;
-    Some(value)
+    let mut found = None;
+    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let walked = scanner.members(|scanner, known| {
+        let span = scanner.value()?;
+        if known == name {
+            found = Some(slice(text, span));
+        }
+        Ok(true)
+    });
+    walked.ok()?;
+    scanner.finish().ok()?;
+    found
 }
 
 /// JSON texts of the elements of the one array that `text` holds.

@@ -17,7 +17,8 @@ pub fn quote(text: &str) -> String {
 pub fn quote_into(out: &mut String, text: &str) {
     out.push('"');
     let mut rest = text;
-    while let Some(at) = rest.find(|c: char| c == '"' || c == '\\' || c < ' ') {
+    let is_special = |byte: u8| matches!(byte, b'"' | b'\\' | ..=0x1f);
+    while let Some(at) = rest.bytes().position(is_special) {
         let (plain, special) = rest.split_at(at);
         out.push_str(plain);
         let mut chars = special.chars();

@@ -189,6 +189,18 @@ impl Message {
         self.member(Section::Meta, key)
     }
 
+    /// The members of `params._meta`, in order: the decoded key and the JSON texts of key and value.
+    pub fn metas(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        let members = self.layout.members.iter();
+        let metas = members.filter(|m| m.section == Section::Meta);
+        metas.filter_map(|m| {
+            let quoted = self.text(&m.name)?;
+            let plain = || quoted.get(1..quoted.len().checked_sub(1)?);
+            let key = m.decoded.as_deref().or_else(plain)?;
+            Some((key, quoted, self.text(&m.value)?))
+        })
+    }
+
     /// JSON text of `result`.
     #[must_use]
     pub fn result(&self) -> Option<&str> {

@@ -117,7 +117,7 @@ pub struct MessageHeaders {
     /// `tracestate`
     pub tracestate: Option<HeaderValue>,
     /// Modern: what mirrors the body.
-    pub mirrors: HeaderMap,
+    pub mirrors: Vec<(HeaderName, HeaderValue)>,
 }
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -273,10 +273,13 @@ impl HttpClient {
         *request.uri_mut() = uri.clone();
         let headers = request.headers_mut();
         headers.reserve(8 + self.fixed.len());
-        for (name, value) in &self.fixed {
-            headers.insert(name, value.clone());
-        }
         let own_mirrors = own.mirrors;
+        for (name, value) in &self.fixed {
+            // What a message says of itself stands in place of what is configured.
+            if !own_mirrors.iter().any(|(own, _)| own == name) {
+                headers.insert(name, value.clone());
+            }
+        }
         let own = [
             (SESSION, own.session),
             (VERSION, own.version),
@@ -289,7 +292,9 @@ impl HttpClient {
                 headers.insert(name, value);
             }
         }
-        headers.extend(own_mirrors);
+        for (name, value) in own_mirrors {
+            headers.append(name, value);
+        }
         request
     }
 

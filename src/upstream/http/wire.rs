@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use tokio_util::sync::CancellationToken;
 
@@ -119,7 +119,7 @@ impl HttpWire {
             last_event: None,
             traceparent: parent.and_then(|text| HeaderValue::from_str(text.as_str()).ok()),
             tracestate: state.and_then(|text| HeaderValue::from_str(text).ok()),
-            mirrors: HeaderMap::new(),
+            mirrors: Vec::new(),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 
 use crate::call::Declared;
 use crate::protocol::error_codes::{
@@ -59,11 +59,9 @@ pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &Settin
 
 /// The headers of such a request.
 pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
-    let mut mirrors = HeaderMap::new();
-    mirrors.insert(MCP_METHOD, HeaderValue::from_static(method));
     MessageHeaders {
         version: Some(HeaderValue::from_static(Revision::V2026_07_28.as_str())),
-        mirrors,
+        mirrors: vec![(MCP_METHOD, HeaderValue::from_static(method))],
         ..MessageHeaders::default()
     }
 }
