@@ -197,8 +197,11 @@ impl ModernLink {
             flight: Mutex::default(),
         };
         let upstream = &self.settings.upstream;
-        let mut work = Box::pin(self.rounds(&trip));
+        // Not dropped before the request under way knows why.
+        let mut work = std::pin::pin!(self.rounds(&trip));
         tokio::select! {
+            // Once the reply is there, nothing else is looked at.
+            biased;
             reply = &mut work => reply,
             () = trip.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
                 trip.abort("timeout");

@@ -72,7 +72,7 @@ impl ModernLink {
             if let Some(reply) = visits.unfinished(&entries) {
                 return Ok(reply);
             }
-            match self.ask(trip, entries, state, &mut visits).await? {
+            match Box::pin(self.ask(trip, entries, state, &mut visits)).await? {
                 Next::Again(next) => inputs = next,
                 Next::Over(reply) => return Ok(reply),
             }

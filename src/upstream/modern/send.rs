@@ -34,26 +34,35 @@ impl ModernLink {
         trip: &Trip<'_>,
         inputs: &Inputs,
     ) -> Result<Message, LinkError> {
-        let params = self.params(trip).await?;
-        let reply = match self.send_once(trip, inputs, params.as_deref()).await {
-            // Spec: SPEC M-44.
-            Err(LinkError::Lost { .. }) if inputs.responses.is_none() && self.is_safe(trip) => {
-                self.send_once(trip, inputs, params.as_deref()).await?
+        let mut params = None;
+        let (mut lost, mut refused) = (false, false);
+        loop {
+            let known = match params.take() {
+                Some(known) => known,
+                None => self.params(trip).await?,
+            };
+            let reply = self.send_once(trip, inputs, known.as_deref()).await;
+            match &reply {
+                // Spec: SPEC M-44.
+                Err(LinkError::Lost { .. })
+                    if !(lost || refused) && inputs.responses.is_none() && self.is_safe(trip) =>
+                {
+                    (lost, params) = (true, Some(known));
+                }
+                Ok(refusal) if !refused => match refusal.error_code() {
+                    // Nothing has run: the tool may have learned to ask for headers (SPEC M-35).
+                    Some(HEADER_MISMATCH) if trip.method() == "tools/call" => {
+                        self.schemas.forget(self.settings.owner);
+                        refused = true;
+                    }
+                    // Spec: SPEC U-09.
+                    Some(UNSUPPORTED_VERSION) if offers_ours(refusal) => {
+                        (refused, params) = (true, Some(known));
+                    }
+                    _ => return reply,
+                },
+                _ => return reply,
             }
-            other => other?,
-        };
-        match reply.error_code() {
-            // Nothing has run: the tool may have learned to ask for headers (SPEC M-35).
-            Some(HEADER_MISMATCH) if trip.method() == "tools/call" => {
-                self.schemas.forget(self.settings.owner);
-                let params = self.params(trip).await?;
-                self.send_once(trip, inputs, params.as_deref()).await
-            }
-            // Spec: SPEC U-09.
-            Some(UNSUPPORTED_VERSION) if offers_ours(&reply) => {
-                self.send_once(trip, inputs, params.as_deref()).await
-            }
-            _ => Ok(reply),
         }
     }
 
@@ -76,7 +85,7 @@ impl ModernLink {
         let context = span.context();
         let headers = self.headers(trip, params, context)?;
         let info = self.client_info(request);
-        let bytes = envelope::body(flight.id, request, call, &info, inputs, context);
+        let bytes = envelope::body(flight.id, request, call, info, inputs, context);
         let reply = self.exchange(bytes, headers, &flight).await;
         span.finish(match &reply {
             Ok(reply) => reply.error_code().map_or(Outcome::Ok, Outcome::Rpc),
@@ -99,9 +108,9 @@ impl ModernLink {
     }
 
     /// The caller's description of itself: of this request, else of its session.
-    fn client_info(&self, request: &Message) -> String {
-        let own = || String::from_utf8_lossy(&self.settings.client_info).into_owned();
-        meta::client_info(request).map_or_else(own, str::to_owned)
+    fn client_info<'a>(&'a self, request: &'a Message) -> &'a str {
+        let own = || std::str::from_utf8(&self.settings.client_info).unwrap_or("{}");
+        meta::client_info(request).unwrap_or_else(own)
     }
 
     /// One exchange with the upstream, whatever carries it.
@@ -159,7 +168,8 @@ impl ModernLink {
         }
         let _walking = tools.walking.lock().await;
         if !matches!(tools.get(&tool), Some(Listed::Asks(_))) && !tools.walked_lately() {
-            let walk = tokio::time::timeout(WALK, self.walk(&tools, trip)).await;
+            let walk = Box::pin(self.walk(&tools, trip));
+            let walk = tokio::time::timeout(WALK, walk).await;
             if let Err(problem) = walk.unwrap_or(Err(LinkError::Timeout)) {
                 LABELED.schemas_unknown.add(&self.settings.name, 1);
                 tracing::warn!(
@@ -201,7 +211,7 @@ impl ModernLink {
             let headers = self.headers(&listing, None, &trace)?;
             let info = self.client_info(trip.request);
             let inputs = Inputs::default();
-            let bytes = envelope::body(flight.id, &request, trip.call, &info, &inputs, &trace);
+            let bytes = envelope::body(flight.id, &request, trip.call, info, &inputs, &trace);
             let reply = self.exchange(bytes, headers, &flight).await?;
             trip.activity.touch();
             let Some(page) = reply.result_member("tools") else {
