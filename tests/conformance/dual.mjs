@@ -13,7 +13,8 @@ import {
   WebStandardStreamableHTTPServerTransport,
 } from '@modelcontextprotocol/server';
 import { serveStdio } from '@modelcontextprotocol/server/stdio';
-import { PROMPTS, RESOURCES, said, TEMPLATE, text, TOOLS } from './fixtures.mjs';
+import { Events } from './events.mjs';
+import { CAPABILITIES, PROMPTS, RESOURCES, said, TEMPLATE, text, TOOLS } from './fixtures.mjs';
 import { asked, askingPrompt, HEADER_TOOL, ROUND_TOOLS, states } from './rounds.mjs';
 
 const [carrier, era = 'dual'] = process.argv.slice(2);
@@ -69,13 +70,7 @@ function fixtureServer() {
   const server = new Server(
     { name: 'conformance-fixture', version: '2.0.0' },
     {
-      capabilities: {
-        tools: { listChanged: true },
-        resources: { subscribe: true, listChanged: true },
-        prompts: { listChanged: true },
-        logging: {},
-        completions: {},
-      },
+      capabilities: CAPABILITIES,
       requestState: { verify: states.verify },
     },
   );
@@ -144,26 +139,6 @@ function fixtureServer() {
   });
   on('logging/setLevel', () => ({}));
   return server;
-}
-
-/** Keeps every event of one session, in order. */
-class Events {
-  #events = [];
-  async storeEvent(stream, message) {
-    this.#events.push({ stream, message });
-    return String(this.#events.length - 1);
-  }
-  async getStreamIdForEventId(id) {
-    return this.#events[Number(id)]?.stream;
-  }
-  async replayEventsAfter(id, { send }) {
-    const { stream } = this.#events[Number(id)];
-    for (let next = Number(id) + 1; next < this.#events.length; next += 1) {
-      const event = this.#events[next];
-      if (event.stream === stream && Object.keys(event.message).length > 0) await send(String(next), event.message);
-    }
-    return stream;
-  }
 }
 
 const sessions = new Map();

@@ -258,19 +258,20 @@ const known = (table, key, what) => {
   return table[key];
 };
 
+/** What a server with all of this declares. */
+export const CAPABILITIES = {
+  tools: { listChanged: true },
+  resources: { subscribe: true, listChanged: true },
+  prompts: { listChanged: true },
+  logging: {},
+  completions: {},
+};
+
 /** One server for one session. */
 export function fixtureServer() {
   const server = new Server(
     { name: 'conformance-fixture', version: '1.0.0' },
-    {
-      capabilities: {
-        tools: { listChanged: true },
-        resources: { subscribe: true, listChanged: true },
-        prompts: { listChanged: true },
-        logging: {},
-        completions: {},
-      },
-    },
+    { capabilities: CAPABILITIES },
   );
   const on = (schema, handler) => server.setRequestHandler(schema, handler);
 

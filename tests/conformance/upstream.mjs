@@ -4,28 +4,8 @@ import { randomUUID } from 'node:crypto';
 import http from 'node:http';
 import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
+import { Events } from './events.mjs';
 import { fixtureServer } from './fixtures.mjs';
-
-/** Keeps every event of one session, in order. */
-class Events {
-  #events = [];
-  async storeEvent(stream, message) {
-    this.#events.push({ stream, message });
-    return String(this.#events.length - 1);
-  }
-  async getStreamIdForEventId(id) {
-    return this.#events[Number(id)]?.stream;
-  }
-  async replayEventsAfter(id, { send }) {
-    const { stream } = this.#events[Number(id)];
-    for (let next = Number(id) + 1; next < this.#events.length; next += 1) {
-      const event = this.#events[next];
-      const isPriming = Object.keys(event.message).length === 0;
-      if (event.stream === stream && !isPriming) await send(String(next), event.message);
-    }
-    return stream;
-  }
-}
 
 const sessions = new Map();
 const LOOPBACK = /^(localhost|127\.0\.0\.1|\[::1\])(:\d+)?$/;

@@ -52,10 +52,7 @@ async fn an_upstream_that_hangs_is_down_and_not_waited_for_until_it_is_back() {
     eventually("a list that does not wait", async || {
         let tools = user.tools().await;
         assert!(tools.contains(&"fine__echo".to_owned()), "{tools:?}");
-        let log = gw.log();
-        let went_on =
-            |line: &String| line.contains("left out of a list") && line.contains("not ready yet");
-        log.iter().any(went_on).then_some(())
+        went_on_without_waiting(&gw).then_some(())
     })
     .await;
     drop(silent);
@@ -68,6 +65,13 @@ async fn an_upstream_that_hangs_is_down_and_not_waited_for_until_it_is_back() {
     reaches(&gw, "hung", UP).await;
     assert_eq!(user.text("hung__echo", json!({})).await, "{}");
     gw.stop().await;
+}
+
+/// Whether a list was shown without an upstream that was not ready.
+fn went_on_without_waiting(gw: &Gateway) -> bool {
+    let left_out =
+        |line: &String| line.contains("left out of a list") && line.contains("not ready yet");
+    gw.log().iter().any(left_out)
 }
 
 // A refusal costs nobody anything: there is no pause in which a returned server is not seen.
@@ -111,10 +115,7 @@ async fn a_child_that_says_nothing_is_left_out_at_once_after_the_first_lists() {
         let user = gw.anonymous().open("/mcp").await;
         let tools = user.tools().await;
         assert!(tools.contains(&"fine__echo".to_owned()), "{tools:?}");
-        let log = gw.log();
-        let went_on =
-            |line: &String| line.contains("left out of a list") && line.contains("not ready yet");
-        log.iter().any(went_on).then_some(())
+        went_on_without_waiting(&gw).then_some(())
     })
     .await;
     gw.stop().await;

@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::harness::session::text_of;
+use crate::harness::session::{Exchange, text_of};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
 
@@ -17,6 +17,18 @@ async fn behind(carrier: &str) -> (Gateway, Option<HttpStub>) {
     } else {
         (Setup::secured().stub("stub", &[]).start().await, None)
     }
+}
+
+/// An accepted form.
+fn named(name: &str) -> Value {
+    json!({"action": "accept", "content": {"name": name}})
+}
+
+/// Accepts the form that a call asks for with `name`, and gives the text of the call's result.
+async fn answered(user: &Session, exchange: Exchange, question: &Value, name: &str) -> String {
+    user.answer(question, named(name)).await;
+    let (_, reply) = exchange.finish().await;
+    text_of(&reply.expect("a result")).to_owned()
 }
 
 /// Calls a tool that asks one question, answers it, and gives question and result.
@@ -40,12 +52,11 @@ async fn every_kind_of_question_is_asked_on_the_calls_own_stream(
 ) {
     let (gw, _stub) = behind(carrier).await;
     let user = gw.principal("alice").open("/mcp/stub").await;
-    let accepted = json!({"action": "accept", "content": {"name": "Ada"}});
     let sampled = json!({"role": "assistant", "model": "m",
                          "content": {"type": "text", "text": "Hello"}});
     let roots = json!({"roots": [{"uri": "file:///home/ada", "name": "home"}]});
     for (tool, method, answer, expected) in [
-        ("ask_form", "elicitation/create", accepted, "Ada"),
+        ("ask_form", "elicitation/create", named("Ada"), "Ada"),
         ("ask_sampling", "sampling/createMessage", sampled, "Hello"),
         ("ask_roots", "roots/list", roots, "file:///home/ada"),
         (
@@ -93,9 +104,8 @@ async fn two_questions_of_one_call_are_told_apart(#[values("stdio", "http")] car
     assert_ne!(first["id"], second["id"]);
     // In the other order, each with its own message.
     for question in [&second, &first] {
-        let name = question["params"]["message"].clone();
-        let answer = json!({"action": "accept", "content": {"name": name}});
-        user.answer(question, answer).await;
+        let name = question["params"]["message"].as_str().unwrap();
+        user.answer(question, named(name)).await;
     }
     let (_, reply) = exchange.finish().await;
     let answers: Value = serde_json::from_str(text_of(&reply.unwrap())).unwrap();
@@ -114,8 +124,7 @@ async fn nobody_else_is_asked_and_nobody_else_can_answer(#[values("stdio", "http
     let mut overheard = mallory.listen().await;
     let (_, mut exchange) = alice.start_call("ask_form", json!({})).await;
     let question = exchange.next().await.expect("a question");
-    let forged = json!({"action": "accept", "content": {"name": "Mallory"}});
-    mallory.answer(&question, forged).await;
+    mallory.answer(&question, named("Mallory")).await;
     // Something that Mallory does hear, so that "nothing before it" means something.
     mallory.text("change_tools", json!({})).await;
     let heard = overheard.message().await.expect("a notice");
@@ -123,14 +132,7 @@ async fn nobody_else_is_asked_and_nobody_else_can_answer(#[values("stdio", "http
         heard["method"], "notifications/tools/list_changed",
         "{heard}"
     );
-    alice
-        .answer(
-            &question,
-            json!({"action": "accept", "content": {"name": "Alice"}}),
-        )
-        .await;
-    let (_, reply) = exchange.finish().await;
-    let text = text_of(&reply.unwrap()).to_owned();
+    let text = answered(&alice, exchange, &question, "Alice").await;
     assert!(
         text.contains("Alice") && !text.contains("Mallory"),
         "{text}"
@@ -153,13 +155,8 @@ async fn a_question_on_no_calls_stream_still_finds_its_client(
     };
     let question = question.expect("a question");
     assert_eq!(question["method"], "elicitation/create");
-    user.answer(
-        &question,
-        json!({"action": "accept", "content": {"name": "Ada"}}),
-    )
-    .await;
-    let (_, reply) = exchange.finish().await;
-    assert!(text_of(&reply.unwrap()).contains("Ada"));
+    let text = answered(&user, exchange, &question, "Ada").await;
+    assert!(text.contains("Ada"), "{text}");
     gw.stop().await;
 }
 
@@ -188,13 +185,8 @@ async fn thinking_about_a_question_is_not_idleness() {
     let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
     let question = exchange.next().await.expect("a question");
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
-    user.answer(
-        &question,
-        json!({"action": "accept", "content": {"name": "Ada"}}),
-    )
-    .await;
-    let (_, reply) = exchange.finish().await;
-    assert!(text_of(&reply.unwrap()).contains("Ada"));
+    let text = answered(&user, exchange, &question, "Ada").await;
+    assert!(text.contains("Ada"), "{text}");
     gw.stop().await;
 }
 
@@ -207,8 +199,7 @@ async fn a_client_of_2025_06_18_gets_forms_without_a_mode_and_no_urls() {
         .anonymous()
         .open_as("/mcp/stub", "2025-06-18", capabilities)
         .await;
-    let accepted = json!({"action": "accept", "content": {"name": "Ada"}});
-    let (question, _) = asked(&user, "ask_form", accepted).await;
+    let (question, _) = asked(&user, "ask_form", named("Ada")).await;
     assert_eq!(question["params"].get("mode"), None, "{question}");
     let (_, exchange) = user.start_call("ask_url", json!({})).await;
     let (before, _) = exchange.finish().await;
