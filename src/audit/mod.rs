@@ -7,7 +7,7 @@ mod line;
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use crate::call::{Call, Principal};
 use crate::clock::SharedClock;
 use crate::lifecycle::Tasks;
+use crate::lock::lock;
 use crate::protocol::methods;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::trace::TraceId;
@@ -183,10 +184,7 @@ impl Sink {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Duration, Record)>> {
-        self.0
-            .waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.waiting)
     }
 }
 

@@ -23,6 +23,7 @@ use super::reject::Reject;
 use super::terms::{Missing, Terms};
 use crate::call::Principal;
 use crate::config;
+use crate::lock::lock;
 use crate::secret::Secret;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -124,7 +125,7 @@ impl Introspection {
     }
 
     fn join(&self, key: TokenKey) -> Waiting<'_> {
-        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flights = lock(&self.flights);
         let running = flights.get(&key).and_then(Weak::upgrade);
         let flight = running.unwrap_or_else(|| {
             let flight = Arc::new(Flight::new());
@@ -145,7 +146,7 @@ impl Introspection {
         COUNTERS.introspections.add(1);
         let answer = timeout(TIMEOUT, self.post(token));
         let answer = answer.await.unwrap_or(Err(AskError::TimedOut));
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = lock(&self.failed);
         match answer {
             Ok(answer) => {
                 *failed = None;
@@ -166,7 +167,7 @@ impl Introspection {
     }
 
     fn failed_recently(&self) -> bool {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = lock(&self.failed);
         failed.is_some_and(|at| at.elapsed() < AFTER_FAILURE)
     }
 

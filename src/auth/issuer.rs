@@ -17,6 +17,7 @@ use super::introspection::Introspection;
 use super::key_set::{KeySet, NotAKeySet};
 use crate::config;
 use crate::lifecycle::Tasks;
+use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Fetches that may follow each other within [`WINDOW`].
@@ -158,7 +159,7 @@ impl Issuer {
     }
 
     fn start_refresh(self: &Arc<Self>, tasks: &Tasks) -> Option<watch::Receiver<()>> {
-        let mut flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flight = lock(&self.flight);
         if let Some(running) = &flight.running
             && running.has_changed().is_ok()
         {
@@ -204,7 +205,7 @@ impl Issuer {
                 Some(Instant::now())
             }
         };
-        let mut flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flight = lock(&self.flight);
         flight.failed = failed;
     }
 

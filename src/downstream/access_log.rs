@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -18,6 +18,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use tracing::Level;
 
 use crate::call::OwnerKey;
+use crate::lock::lock;
 use crate::telemetry::names::ACCESS_TARGET;
 use crate::telemetry::record::{self, Record};
 use crate::telemetry::trace::TraceId;
@@ -71,7 +72,7 @@ impl AccessLine {
     #[must_use]
     pub fn of_message(socket: &AccessRecord) -> Self {
         let fields = socket.0.as_ref().map(|socket| {
-            let about = socket.lock().unwrap_or_else(PoisonError::into_inner);
+            let about = lock(socket);
             Fields {
                 endpoint: about.endpoint.clone(),
                 principal: about.principal,
@@ -202,7 +203,7 @@ impl AccessRecord {
 
     fn note(&self, change: impl FnOnce(&mut Fields)) {
         if let Some(fields) = &self.0 {
-            change(&mut fields.lock().unwrap_or_else(PoisonError::into_inner));
+            change(&mut lock(fields));
         }
     }
 

@@ -3,7 +3,7 @@
 //! nothing on it can be resumed, and the session ends with it. Spec: SPEC H-01…H-03, H-07.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Front;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
+use crate::lock::lock;
 use crate::session::{Next, Reader, Session, StreamPermit};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
@@ -211,7 +212,7 @@ impl Channel {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Resolves when the connection has to end although both sides are still there.

@@ -1,14 +1,16 @@
 //! Every open channel of this replica, within the caps on sessions.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::channel::Channel;
 use crate::call::{OwnerKey, Principal};
 use crate::config;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Side};
+use crate::lock::lock;
 use crate::store::events::SessionKey;
+use crate::tally::Tally;
 use crate::telemetry::metrics::COUNTERS;
 
 /// The registry. A channel counts as a session from its beginning, so that connections without
@@ -23,7 +25,7 @@ pub(super) struct Channels {
 #[derive(Debug, Default)]
 struct Registry {
     by_key: HashMap<SessionKey, Arc<Channel>>,
-    by_owner: HashMap<OwnerKey, usize>,
+    by_owner: Tally<OwnerKey>,
 }
 
 impl Channels {
@@ -46,12 +48,7 @@ impl Channels {
         principal: &Arc<Principal>,
     ) -> Result<Arc<Channel>, Fault> {
         let mut open = self.lock();
-        let of_owner = open
-            .by_owner
-            .get(&principal.owner())
-            .copied()
-            .unwrap_or_default();
-        let refused = if of_owner >= self.max_per_principal {
+        let refused = if open.by_owner.of(&principal.owner()) >= self.max_per_principal {
             Some((FaultKind::CallerBusy, Side::Downstream))
         } else if open.by_key.len() >= self.max_total {
             Some((FaultKind::GatewayBusy, Side::Gateway))
@@ -64,7 +61,7 @@ impl Channels {
         }
         let channel = Channel::new(key, Arc::clone(endpoint), Arc::clone(principal));
         open.by_key.insert(key, Arc::clone(&channel));
-        *open.by_owner.entry(principal.owner()).or_default() += 1;
+        open.by_owner.add(principal.owner());
         Ok(channel)
     }
 
@@ -76,20 +73,13 @@ impl Channels {
     /// Takes a channel out that has ended.
     pub(super) fn remove(&self, channel: &Channel) {
         let mut open = self.lock();
-        if open.by_key.remove(&channel.key).is_none() {
-            return;
-        }
-        let owner = channel.principal.owner();
-        if let Some(count) = open.by_owner.get_mut(&owner) {
-            *count -= 1;
-            if *count == 0 {
-                open.by_owner.remove(&owner);
-            }
+        if open.by_key.remove(&channel.key).is_some() {
+            open.by_owner.remove(&channel.principal.owner());
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 

@@ -7,7 +7,7 @@
 mod reader;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use bytes::Bytes;
 pub use reader::{Next, NotKept, Reader};
 
 use crate::call::{Notice, NoticeKind};
+use crate::lock::lock;
 use crate::store::events::{Event, EventStore, Replay, StreamKey};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -294,7 +295,7 @@ impl EventStream {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

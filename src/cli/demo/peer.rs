@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::io::Write;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 
 use super::text_at;
 use crate::clock::SharedClock;
+use crate::lock::lock;
 use crate::protocol::Revision;
 
 /// Calls at once; more are refused.
@@ -180,13 +181,13 @@ impl Peer {
     fn send(&self, message: &Value) -> std::io::Result<()> {
         let mut line = message.to_string();
         line.push('\n');
-        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = lock(&self.out);
         out.write_all(line.as_bytes())?;
         out.flush()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

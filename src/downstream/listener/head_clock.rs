@@ -8,12 +8,14 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::lock::lock;
 
 /// A connection that has served a request may wait this long for the next one: longer than
 /// proxies and load balancers keep theirs (60 s), so that they close first.
@@ -56,7 +58,7 @@ impl HeadClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared)
     }
 
     /// hyper waits for a head from now on.

@@ -4,7 +4,7 @@
 //! retry. What the upstream keeps itself is sealed into `requestState` and forgotten here; a call
 //! that waits at a legacy upstream is parked until the retry takes it over (module `round`).
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -22,6 +22,7 @@ use crate::call::{
     Asked, CarriedState, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, OwnerKey,
     Question, Reply, Round,
 };
+use crate::lock::lock;
 use crate::protocol::{Message, json};
 use crate::relay::Relay;
 use crate::seal::Purpose;
@@ -123,7 +124,7 @@ impl ModernLink {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// A notice as the exchange that waits now wants it; nothing when it does not.

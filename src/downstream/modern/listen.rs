@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use axum::body::Body;
@@ -20,6 +20,7 @@ use crate::call::{Notice, Principal};
 use crate::downstream::plain_events::PlainEvents;
 use crate::downstream::{Front, reply, streamable};
 use crate::fault::Fault;
+use crate::lock::lock;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
 use crate::relay::Filter;
@@ -36,14 +37,14 @@ struct Subscription {
 
 impl Subscription {
     fn honours(&self, filter: Filter) {
-        *self.filter.lock().unwrap_or_else(PoisonError::into_inner) = filter;
+        *lock(&self.filter) = filter;
     }
 }
 
 impl Listener for Subscription {
     fn tell(&self, notice: &Notice) {
         let wanted = {
-            let filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner);
+            let filter = lock(&self.filter);
             filter.wants(&notice.kind)
         };
         if !wanted {

@@ -2,12 +2,13 @@
 //! Spec: SPEC M-42, M-75; DESIGN §3 ("`notify` is synchronous and never waits").
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 
 use crate::call::{Notice, NoticeKind};
+use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Unread notices of one exchange.
@@ -113,7 +114,7 @@ impl<E> Outlet<E> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<E>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

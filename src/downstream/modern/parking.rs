@@ -2,14 +2,16 @@
 //! there may be. Spec: BRIDGING §3.1; SPEC M-67.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::link::ModernLink;
 use super::ticket::KEY_LEN;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
 use crate::lifecycle::Tasks;
+use crate::lock::lock;
 use crate::seal::Sealer;
+use crate::tally::Tally;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 type Key = [u8; KEY_LEN];
@@ -28,7 +30,7 @@ pub(in crate::downstream) struct Parking {
 #[derive(Debug, Default)]
 struct Table {
     calls: HashMap<Key, Arc<ModernLink>>,
-    owners: HashMap<OwnerKey, usize>,
+    owners: Tally<OwnerKey>,
 }
 
 /// A call's place, from its first question until it is over; free again when dropped.
@@ -74,7 +76,7 @@ impl Parking {
         }
         let key: Key = rand::random();
         table.calls.insert(key, link);
-        *table.owners.entry(owner).or_default() += 1;
+        table.owners.add(owner);
         Some(Place {
             parking: Arc::clone(self),
             owner,
@@ -89,14 +91,13 @@ impl Parking {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.table)
     }
 }
 
 impl Table {
     fn has_room(&self, owner: OwnerKey, per_principal: usize, total: usize) -> bool {
-        let own = self.owners.get(&owner).copied().unwrap_or_default();
-        own < per_principal && self.calls.len() < total
+        self.owners.of(&owner) < per_principal && self.calls.len() < total
     }
 }
 
@@ -111,12 +112,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut table = self.parking.lock();
         let call = table.calls.remove(&self.key);
-        if let Some(own) = table.owners.get_mut(&self.owner) {
-            *own -= 1;
-            if *own == 0 {
-                table.owners.remove(&self.owner);
-            }
-        }
+        table.owners.remove(&self.owner);
         drop(table);
         // Perhaps the last that held the call: not under the lock.
         drop(call);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use crate::downstream::channel::{Channel, Owed};
 use crate::downstream::conversation::draining;
 use crate::downstream::observe::error_word;
 use crate::fault::{Fault, FaultKind};
+use crate::lock::lock;
 use crate::protocol::{Kind, Message, RequestId};
 use crate::telemetry::names::error_type;
 
@@ -272,7 +273,7 @@ impl Frames {
 
 impl Running {
     fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, CancellationToken>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

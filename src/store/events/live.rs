@@ -1,11 +1,13 @@
 //! The messages of one connection that nobody can resume: kept until they are read.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 
 use super::{Event, EventStore, Replay, SessionKey, StreamKey};
+
+use crate::lock::lock;
 
 /// Unread events of one stream. Over its bound it loses everything, and says so for ever: the
 /// connection is then as good as broken, as nothing may be lost in the middle.
@@ -34,7 +36,7 @@ impl LiveEvents {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

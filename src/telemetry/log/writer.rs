@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Lines waiting to be written; what comes on top is dropped and counted.
@@ -81,7 +82,7 @@ impl Writer {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn write_all_to(&self, mut out: impl Write) {

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tower::Service;
 
+use crate::lock::lock;
 use crate::wake::quietly;
 use crate::workers;
 
@@ -185,7 +186,7 @@ impl Shared {
     fn lock(&self, worker: usize) -> MutexGuard<'_, Kept> {
         #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
         let kept = &self.shelves[worker % SHELVES];
-        kept.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(kept)
     }
 
     /// The connection of this worker that was used last and is still open.

@@ -5,12 +5,13 @@
 //! upstream as a whole.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::call::OwnerKey;
+use crate::lock::lock;
 
 /// Failures without a word that cost nothing yet.
 const FREE_STARTS: u32 = 1;
@@ -178,7 +179,7 @@ impl Backoff {
     }
 
     fn series(&self) -> MutexGuard<'_, Series> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use super::pool::ChildSlots;
 use super::starts::StartPermit;
 use super::stderr::Log;
 use crate::call::OwnerKey;
+use crate::lock::lock;
 use crate::telemetry::metrics::LABELED;
 
 /// Why we stopped a child.
@@ -177,11 +178,7 @@ impl ChildState {
 
     /// Lets the next child start; from now on this one may be idle.
     pub(super) fn release_start(&self) {
-        let permit = self
-            .start_permit
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let permit = lock(&self.start_permit).take();
         if permit.is_some() {
             drop(permit);
             self.slots.went_idle(self.owner);
@@ -189,10 +186,7 @@ impl ChildState {
     }
 
     fn is_starting(&self) -> bool {
-        self.start_permit
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_some()
+        lock(&self.start_permit).is_some()
     }
 
     pub(super) fn touch(&self) {

@@ -11,13 +11,15 @@ use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::homes::Homes;
 use super::{reap, strays};
+
+use crate::lock::lock;
 
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "guardian";
@@ -160,7 +162,7 @@ impl Guardian {
     }
 
     fn link(&self) -> MutexGuard<'_, Link> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.link)
     }
 }
 

@@ -1,17 +1,18 @@
 //! The private directories of children: a home per principal and upstream, caches per upstream, all
 //! below a root that no other gateway uses at the same time. Spec: DESIGN §6; SPEC D-13.
 
-use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::call::OwnerKey;
+use crate::lock::lock;
+use crate::tally::Tally;
 
 /// Where the homes are, below the root.
 const HOMES: &str = "homes";
@@ -44,7 +45,7 @@ const TRIES: u32 = 100;
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 /// Takes the lock in `file`; `None` when another gateway holds it.
-fn lock(file: &Path) -> io::Result<Option<File>> {
+fn lock_file(file: &Path) -> io::Result<Option<File>> {
     let mut lock = File::options()
         .read(true)
         .write(true)
@@ -80,7 +81,7 @@ pub(super) struct Homes {
     /// Held while we or our guardian live: what carries a path below `root` is a child of ours.
     lock: File,
     /// Children that live in a home now.
-    used: Mutex<HashMap<PathBuf, usize>>,
+    used: Mutex<Tally<PathBuf>>,
 }
 
 /// The private directory of one (principal, upstream), while a child uses it.
@@ -114,7 +115,7 @@ impl Homes {
         for share in 0..MAX_SHARES {
             let root = directory.join(share.to_string());
             private_dir(&root)?;
-            if let Some(lock) = lock(&root.join("lock"))? {
+            if let Some(lock) = lock_file(&root.join("lock"))? {
                 return Ok(Self {
                     root,
                     lock,
@@ -147,7 +148,7 @@ impl Homes {
             .collect();
         let path = self.root.join(HOMES).join(upstream).join(name);
         let caches = self.root.join("caches").join(upstream);
-        *self.used().entry(path.clone()).or_default() += 1;
+        self.used().add(path.clone());
         Home {
             homes: Arc::clone(self),
             path,
@@ -161,16 +162,16 @@ impl Homes {
         let homes = self.root.join(HOMES);
         let used = self.used();
         let home = marks.iter().find(|mark| mark.starts_with(&homes));
-        home.map_or_else(|| !used.is_empty(), |home| used.contains_key(home))
+        home.map_or_else(|| used.holders() > 0, |home| used.of(home) > 0)
     }
 
     /// Homes in use now.
     pub(super) fn in_use(&self) -> usize {
-        self.used().len()
+        self.used().holders()
     }
 
-    fn used(&self) -> MutexGuard<'_, HashMap<PathBuf, usize>> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    fn used(&self) -> MutexGuard<'_, Tally<PathBuf>> {
+        lock(&self.used)
     }
 }
 
@@ -200,17 +201,9 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        let mut used = self
-            .homes
-            .used
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some(count) = used.get_mut(&self.path) else {
-            return;
-        };
-        *count -= 1;
-        if *count == 0 {
-            used.remove(&self.path);
+        let mut used = lock(&self.homes.used);
+        used.remove(&self.path);
+        if used.of(&self.path) == 0 {
             // Only an empty directory goes: what a server keeps there stays for its next start.
             drop(std::fs::remove_dir(&self.path));
         }

@@ -3,11 +3,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::{Buf as _, Bytes};
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::Notify;
+
+use crate::lock::lock;
 
 /// Bytes that may wait for a slow child before senders have to wait.
 const QUEUE_BYTES: usize = 1024 * 1024;
@@ -188,7 +190,7 @@ impl Outbox {
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 }
 

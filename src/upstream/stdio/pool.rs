@@ -4,13 +4,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
 use super::child::{ChildState, StopReason};
 use crate::call::OwnerKey;
 use crate::config::Stdio;
+use crate::lock::lock;
+use crate::tally::Tally;
 
 /// The caps that hold for every upstream.
 #[derive(Debug, Clone, Copy)]
@@ -33,8 +35,8 @@ pub(super) struct ChildSlots {
 struct Inner {
     next: u64,
     taken: HashMap<u64, Taken>,
-    owners: HashMap<OwnerKey, usize>,
-    upstreams: HashMap<Arc<str>, usize>,
+    owners: Tally<OwnerKey>,
+    upstreams: Tally<Arc<str>>,
     /// First come, first served, as far as the caps of each allow.
     waiting: VecDeque<Waiter>,
 }
@@ -183,17 +185,14 @@ impl ChildSlots {
     /// Entries in any of the maps.
     pub(super) fn entries(&self) -> usize {
         let inner = self.inner();
-        inner.taken.len() + inner.owners.len() + inner.upstreams.len()
+        inner.taken.len() + inner.owners.holders() + inner.upstreams.holders()
     }
 
     fn occupy(self: &Arc<Self>, inner: &mut Inner, wish: &Wish) -> Slot {
         let id = inner.next;
         inner.next += 1;
-        *inner.owners.entry(wish.owner).or_default() += 1;
-        *inner
-            .upstreams
-            .entry(Arc::clone(&wish.upstream))
-            .or_default() += 1;
+        inner.owners.add(wish.owner);
+        inner.upstreams.add(Arc::clone(&wish.upstream));
         let (owner, upstream) = (wish.owner, Arc::clone(&wish.upstream));
         inner.taken.insert(
             id,
@@ -226,18 +225,19 @@ impl ChildSlots {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.inner)
     }
 }
 
 impl Inner {
     fn fits(&self, wish: &Wish, caps: Caps) -> bool {
-        let of_owner = self.owners.get(&wish.owner).copied().unwrap_or(0);
-        self.taken.len() < caps.total && of_owner < caps.per_owner && self.upstream_fits(wish)
+        self.taken.len() < caps.total
+            && self.owners.of(&wish.owner) < caps.per_owner
+            && self.upstream_fits(wish)
     }
 
     fn upstream_fits(&self, wish: &Wish) -> bool {
-        self.upstreams.get(&wish.upstream).copied().unwrap_or(0) < wish.max_of_upstream
+        self.upstreams.of(&wish.upstream) < wish.max_of_upstream
     }
 
     /// Forgets waiters that gave up.
@@ -277,18 +277,8 @@ impl Inner {
         let Some(taken) = self.taken.remove(&id) else {
             return;
         };
-        if let Some(count) = self.owners.get_mut(&taken.owner) {
-            *count -= 1;
-            if *count == 0 {
-                self.owners.remove(&taken.owner);
-            }
-        }
-        if let Some(count) = self.upstreams.get_mut(&taken.upstream) {
-            *count -= 1;
-            if *count == 0 {
-                self.upstreams.remove(&taken.upstream);
-            }
-        }
+        self.owners.remove(&taken.owner);
+        self.upstreams.remove(&taken.upstream);
     }
 
     /// Who gets a place now that `vacated` is free: whoever it was vacated for, else the first

@@ -7,16 +7,18 @@
 use std::collections::HashSet;
 use std::io;
 use std::process::{Child, Command};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+
+use crate::lock::lock;
 
 /// Children that somebody waits for by name. Children belong to the process, not to a value in
 /// it: two runtimes in one process would otherwise reap each other's.
 static AWAITED: Mutex<Option<HashSet<u32>>> = Mutex::new(None);
 
 fn awaited() -> MutexGuard<'static, Option<HashSet<u32>>> {
-    AWAITED.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&AWAITED)
 }
 
 /// Asks the kernel to hand us the orphans of our descendants.

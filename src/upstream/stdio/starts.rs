@@ -1,9 +1,11 @@
 //! How many children start at once: starting is what costs processor time.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::lock::lock;
 
 /// Two per core in all, half of them for any one upstream: one that starts slowly does not hold
 /// up the others.
@@ -38,10 +40,7 @@ impl Starts {
     /// A dropped wait loses its turn.
     pub(super) async fn permit(&self, upstream: &Arc<str>) -> Option<StartPermit> {
         let of_upstream = {
-            let mut all = self
-                .upstreams
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut all = lock(&self.upstreams);
             let fresh = || Arc::new(Semaphore::new(self.per_upstream));
             Arc::clone(all.entry(Arc::clone(upstream)).or_insert_with(fresh))
         };

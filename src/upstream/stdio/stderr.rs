@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
+use crate::lock::lock;
 use crate::secret::Secret;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -113,7 +114,7 @@ impl Log {
     }
 
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared)
     }
 }
 
