@@ -1,7 +1,5 @@
 //! `/mcp`: several upstreams behind one URL. Spec: BRIDGING §4, §5; DESIGN §4.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use crate::harness::session::text_of;
@@ -251,20 +249,13 @@ async fn a_slow_or_dead_upstream_costs_the_others_nothing() {
         .url("dead", &url, "")
         .start()
         .await;
-    let started = Instant::now();
     let user = gw.anonymous().open("/mcp").await;
     let mut stream = user.listen().await;
     let tools = user.tools().await;
-    assert!(
-        started.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        started.elapsed()
-    );
     assert!(tools.contains(&"fast__echo".to_owned()), "{tools:?}");
-    assert!(
-        !tools.iter().any(|tool| tool.starts_with("dead")),
-        "{tools:?}"
-    );
+    // Neither was waited for to its end.
+    let of_others = |tool: &String| tool.starts_with("dead") || tool.starts_with("slow");
+    assert!(!tools.iter().any(of_others), "{tools:?}");
     assert_eq!(user.text("fast__echo", json!({})).await, "{}");
     let error = user.call("dead__echo", json!({})).await;
     assert!(error.is_err() || error.unwrap()["isError"] == true);

@@ -1,14 +1,12 @@
 //! Upstreams that break the rules: the caller gets an answer, and nobody else notices.
 
-use std::time::{Duration, Instant};
-
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::harness::process::{find, is_alive};
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Gateway, Setup, eventually};
+use crate::harness::{Gateway, Setup, eventually, within};
 
 /// The stub behind either carrier; the returned stub lives as long as the test.
 async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpStub>) {
@@ -94,16 +92,10 @@ async fn a_message_over_the_limit_fails_its_call_and_not_the_gateway(
 async fn a_silent_call_ends_at_the_idle_timeout(#[values("stdio", "http")] carrier: &str) {
     let (gw, _stub) = behind(carrier, "idle_timeout = \"1s\"").await;
     let user = gw.anonymous().open("/mcp/stub").await;
-    let started = Instant::now();
-    let reply = user.call("never", json!({})).await;
+    let reply = within("the idle time-out", user.call("never", json!({}))).await;
     assert!(
         reply.is_err() || reply.as_ref().unwrap()["isError"] == true,
         "{reply:?}"
-    );
-    assert!(
-        started.elapsed() < Duration::from_secs(6),
-        "{:?}",
-        started.elapsed()
     );
     // Progress keeps a call alive past the idle time-out. Spec: SPEC U-12, C-03.
     let lively = json!({"name": "notices", "arguments": {"n": 8, "gap_ms": 300},
@@ -119,10 +111,8 @@ async fn a_call_ends_at_the_total_timeout_whatever_it_sends() {
     let user = gw.anonymous().open("/mcp/stub").await;
     let endless = json!({"name": "notices", "arguments": {"n": 1000, "gap_ms": 50},
                          "_meta": {"progressToken": 1}});
-    let started = Instant::now();
-    let reply = user.request("tools/call", endless).await;
+    let reply = within("the total time-out", user.request("tools/call", endless)).await;
     assert!(reply.is_err() || reply.unwrap()["isError"] == true);
-    assert!(started.elapsed() < Duration::from_secs(6));
     gw.stop().await;
 }
 
@@ -131,17 +121,10 @@ async fn a_call_ends_at_the_total_timeout_whatever_it_sends() {
 async fn a_crash_in_mid_call_gives_the_last_words() {
     let (gw, _) = behind("stdio", "").await;
     let user = gw.anonymous().open("/mcp/stub").await;
-    let started = Instant::now();
-    let reply = user
-        .call("crash", json!({"words": "disk on fire", "code": 7}))
-        .await;
+    let crash = user.call("crash", json!({"words": "disk on fire", "code": 7}));
+    let reply = within("the end of the call", crash).await;
     let text = reply.map_or_else(|error| error.to_string(), |result| result.to_string());
     assert!(text.contains("disk on fire"), "{text}");
-    assert!(
-        started.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        started.elapsed()
-    );
     assert_eq!(
         user.text("echo", json!({})).await,
         "{}",
@@ -155,17 +138,17 @@ async fn a_killed_child_is_noticed_at_once() {
     let (gw, _) = behind("stdio", "").await;
     let user = gw.anonymous().open("/mcp/stub").await;
     let pid: i32 = user.text("pid", json!({})).await.parse().unwrap();
-    let (call, killed) = tokio::join!(user.call("never", json!({})), async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    let (call, ()) = tokio::join!(user.call("never", json!({})), async {
+        eventually("the call runs", async || {
+            user.text("stats", json!({}))
+                .await
+                .contains("\"running\":2")
+                .then_some(())
+        })
+        .await;
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-        Instant::now()
     });
-    assert!(
-        killed.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        killed.elapsed()
-    );
     assert!(
         call.is_err() || call.as_ref().unwrap()["isError"] == true,
         "{call:?}"

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::session::{Exchange, text_of};
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Gateway, Session, Setup, eventually};
+use crate::harness::{Gateway, Session, Setup, eventually, within};
 
 async fn behind(carrier: &str) -> (Gateway, Option<HttpStub>) {
     if carrier == "http" {
@@ -184,7 +184,10 @@ async fn thinking_about_a_question_is_not_idleness() {
     let user = gw.anonymous().open("/mcp/stub").await;
     let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
     let question = exchange.next().await.expect("a question");
-    tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
+    // The time is over when a call that began later, with nobody to think about it, has ended.
+    let other = gw.anonymous().open("/mcp/stub").await;
+    let silent = within("the idle time", other.call("never", json!({}))).await;
+    assert_eq!(silent.unwrap()["isError"], true);
     let text = answered(&user, exchange, &question, "Ada").await;
     assert!(text.contains("Ada"), "{text}");
     gw.stop().await;

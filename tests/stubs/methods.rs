@@ -203,6 +203,10 @@ fn call(
         return Err(Outcome::Result(echo(params.arguments)));
     }
     let mut call = Call::new(world, session, id, headers);
+    if params.name == "stall" {
+        // Before the next line is read.
+        world.stalled.store(true, Ordering::Relaxed);
+    }
     call.name = if world.stalled.load(Ordering::Relaxed) {
         "never".to_owned()
     } else {

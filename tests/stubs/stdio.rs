@@ -42,10 +42,6 @@ pub(crate) fn serve(world: &Arc<World>, runtime: &Handle) -> anyhow::Result<()> 
             world.count("unreadable");
             outlet.message(refusal(-32700, "unreadable message"));
         }
-        // A call that stalls the process says so from another thread.
-        if line.contains("\"stall\"") {
-            std::thread::sleep(Duration::from_millis(20));
-        }
         while world.stalled.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_secs(1));
         }

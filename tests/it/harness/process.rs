@@ -13,6 +13,7 @@ pub(crate) struct Process {
 struct Stat {
     process: Process,
     parent: u32,
+    is_asleep: bool,
     is_zombie: bool,
 }
 
@@ -26,6 +27,7 @@ fn stat(pid: u32) -> Option<Stat> {
             started: fields[19].parse().ok()?,
         },
         parent: fields[1].parse().ok()?,
+        is_asleep: fields[0] == "S",
         is_zombie: fields[0] == "Z",
     })
 }
@@ -71,6 +73,11 @@ pub(crate) fn zombies(root: u32) -> usize {
 /// Whether it runs still; a zombie does not.
 pub(crate) fn is_alive(process: Process) -> bool {
     stat(process.pid).is_some_and(|stat| stat.process == process && !stat.is_zombie)
+}
+
+/// Whether it waits for something.
+pub(crate) fn is_asleep(pid: u32) -> bool {
+    stat(pid).is_some_and(|stat| stat.is_asleep)
 }
 
 /// The process behind a number that somebody reported.

@@ -25,7 +25,6 @@ async fn over_the_cap_the_least_recently_used_idle_child_of_the_same_principal_g
         let (connection, mut lines) = world.open("alice", &ready()).await;
         next(&mut lines).await;
         children.push((connection, lines));
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let busy = children[0].0.busy();
     let (_bob, _bobs_lines) = world.open("bob", &ready()).await;
@@ -75,9 +74,10 @@ async fn whoever_waits_gets_the_next_free_place() {
     let mut waiting = Box::pin(waiting);
     tokio::select! {
         _ = &mut waiting => panic!("there is no place"),
-        () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        () = eventually("somebody waits", async || {
+            (world.runtime.counts().waiting == 1).then_some(())
+        }) => {}
     }
-    assert_eq!(world.runtime.counts().waiting, 1);
     first.close().await;
     let (_second, mut lines) = waiting.await;
     assert_eq!(next(&mut lines).await.as_deref(), Some("{}"));

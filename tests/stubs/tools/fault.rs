@@ -1,7 +1,6 @@
 //! Tools that break the protocol.
 
 use std::future::pending;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,10 +46,6 @@ pub(super) async fn run(call: &Call) -> Outcome {
         }
         "forget_session" => Outcome::text("forgotten"),
         "break_stream" => break_stream(call).await,
-        "stall" => {
-            call.world.stalled.store(true, Ordering::Relaxed);
-            pending().await
-        }
         _ => pending().await,
     }
 }
