@@ -58,20 +58,38 @@ fn the_first_configuration_of_the_readme_loads() {
     assert!(config.expect("a valid configuration").warnings.is_empty());
 }
 
-#[test]
-fn every_metric_is_explained() {
+/// The names of all metrics.
+fn metrics() -> Vec<String> {
     let names = read(&root().join("src/telemetry/names.rs"));
     let metrics = names
         .split("pub mod ")
         .find(|part| part.starts_with("metric {"));
+    let quoted = metrics.expect("a list of metrics").split('"');
+    quoted.skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_metric_is_explained() {
     let page = read(&root().join("docs/logging.md"));
-    let quoted = metrics
-        .expect("a list of metrics")
-        .split('"')
-        .skip(1)
-        .step_by(2);
-    let missing: Vec<_> = quoted
-        .filter(|name| !page.contains(&format!("`{name}`")))
-        .collect();
+    let mut missing = metrics();
+    missing.retain(|name| !page.contains(&format!("`{name}`")));
     assert!(missing.is_empty(), "not in docs/logging.md: {missing:?}");
+}
+
+#[test]
+fn every_metric_that_a_page_names_exists() {
+    let known = metrics();
+    let mut unknown = Vec::new();
+    for document in documents() {
+        for name in read(&document).split('`').skip(1).step_by(2) {
+            let is_metric = name.starts_with("drawbridge.")
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_lowercase() || "._".contains(c));
+            if is_metric && !known.iter().any(|metric| metric == name) {
+                unknown.push(format!("{}: {name}", document.display()));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "{}", unknown.join("\n"));
 }
