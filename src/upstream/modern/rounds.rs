@@ -11,7 +11,7 @@ use super::envelope::Inputs;
 use super::question::{self, Entry};
 use super::visits::Visits;
 use super::{ModernLink, Trip};
-use crate::call::{Answer, Asked, CarriedState, Reply, Resumption, Round};
+use crate::call::{Answer, Asked, CarriedState, Notice, Reply, Resumption, Round};
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Era, Message, methods};
 use crate::upstream::error::LinkError;
@@ -52,7 +52,10 @@ impl ModernLink {
             let reply = self.send(trip, &inputs).await?;
             let extended = || self.shares_extension(trip.call.link.capabilities());
             match kind(&reply, trip, extended)? {
-                Kind::Complete => return self.completed(trip, reply),
+                Kind::Complete => {
+                    tell(trip, visits.over(&[]));
+                    return self.completed(trip, reply);
+                }
                 Kind::InputRequired => {}
             }
             if !methods::may_ask(trip.method()) {
@@ -69,6 +72,7 @@ impl ModernLink {
                 };
                 continue;
             }
+            tell(trip, visits.over(&entries));
             if let Some(reply) = visits.unfinished(&entries) {
                 return Ok(reply);
             }
@@ -158,6 +162,12 @@ impl ModernLink {
         reply
             .map(Reply::Relayed)
             .map_err(|error| LinkError::Invalid(error.to_string()))
+    }
+}
+
+fn tell(trip: &Trip<'_>, notices: Vec<Notice>) {
+    for notice in notices {
+        trip.call.link.notify(notice);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a
-//! visit; that it is over shows when the upstream no longer asks for it.
+//! visit; that it is over shows when the upstream no longer asks for it, and the client is told.
 //! Spec: BRIDGING §3.6; SPEC C-82, C-83.
 
 use super::question::Entry;
-use crate::call::{Answer, Question, Reply};
+use crate::call::{Answer, Notice, NoticeKind, Question, Reply};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::json;
 
@@ -39,6 +39,25 @@ impl Visits {
                 });
             }
         }
+    }
+
+    /// What tells the client of the visits that are over: the upstream goes on and does not ask for
+    /// them among `entries` any more.
+    pub(super) fn over(&mut self, entries: &[Entry]) -> Vec<Notice> {
+        let asked = |visit: &Visit| {
+            let mut urls = entries.iter().filter_map(|entry| entry.param("url"));
+            urls.any(|url| url == visit.url)
+        };
+        let over = self.0.extract_if(.., |visit| !asked(visit));
+        over.map(|visit| Notice {
+            kind: NoticeKind::ElicitationComplete,
+            bytes: format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":{}}}}}"#,
+                visit.id
+            )
+            .into(),
+        })
+        .collect()
     }
 
     /// The answer to the call when the upstream still asks for visits that the client has agreed

@@ -4,9 +4,10 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{behind, user};
-use crate::harness::Session;
 use crate::harness::http::everything;
 use crate::harness::session::{Exchange, text_of};
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Session, Setup};
 
 /// The next question of a call.
 async fn question(exchange: &mut Exchange) -> Value {
@@ -61,6 +62,30 @@ async fn each_kind_of_input_is_asked_for_with_a_request(#[values("stdio", "http"
         question["params"]["elicitationId"].is_string(),
         "{question}"
     );
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.6; SPEC C-83.
+#[rstest]
+#[case("/mcp/stub", "ask_url")]
+#[case("/mcp", "stub__ask_url")]
+#[tokio::test]
+async fn a_client_hears_that_its_visit_is_over(#[case] path: &str, #[case] tool: &str) {
+    let stub = HttpStub::start(&["--era", "modern"]).await;
+    let setup = Setup::open().http("stub", &stub, "").stub("other", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open(path).await;
+    let (_, mut exchange) = user.start_call(tool, json!({})).await;
+    let visit = question(&mut exchange).await;
+    user.answer(&visit, json!({"action": "accept"})).await;
+    let (told, reply) = exchange.finish().await;
+    reply.expect("a result");
+    let [told] = &*told else {
+        panic!("{told:?}");
+    };
+    assert_eq!(told["method"], "notifications/elicitation/complete");
+    let id = &visit["params"]["elicitationId"];
+    assert_eq!(told["params"], json!({"elicitationId": id}));
     gw.stop().await;
 }
 
