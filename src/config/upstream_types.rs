@@ -43,6 +43,8 @@ pub struct Upstream {
     pub ask_timeout: Duration,
     /// For a call that may be asked, behind another one on its connection.
     pub ask_wait: Duration,
+    /// Questions that one session with it may have open.
+    pub open_questions: usize,
     /// Whether a lost session may be rebuilt elsewhere.
     pub restartable: bool,
     /// Tools that may be called again after a lost reply.

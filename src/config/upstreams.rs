@@ -297,6 +297,13 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         .key("ask_timeout", "For one question to the client.")
         .duration("10m");
     let ask_wait = ask_wait(s);
+    let open_questions = s
+        .key(
+            "open_questions",
+            "Questions that one of its sessions may have open, of any revision before 2026-07-28; \
+             further ones are refused.",
+        )
+        .count(64);
     let restartable = s
         .key(
             "restartable",
@@ -327,6 +334,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         total_timeout,
         ask_timeout,
         ask_wait,
+        open_questions,
         restartable,
         retry_safe,
         run_tasks,

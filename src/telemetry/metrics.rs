@@ -170,6 +170,8 @@ table! {
             "Calls that were made again because their reply was lost.";
         calls_ask_refused = CALLS_ASK_REFUSED "{call}" by attribute::UPSTREAM,
             "Calls refused because another call might be asked on their connection.";
+        upstream_questions_refused = UPSTREAM_QUESTIONS_REFUSED "{question}" by attribute::UPSTREAM,
+            "Questions refused because too many of the same session were open.";
         upstream_skipped = UPSTREAM_SKIPPED "{list}" by attribute::UPSTREAM,
             "Merged answers that went out without an upstream.";
         upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,

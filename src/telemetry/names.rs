@@ -138,6 +138,8 @@ pub mod metric {
     pub const CALLS_REPEATED: &str = "drawbridge.calls.repeated";
     /// Calls refused because another call might be asked on their connection.
     pub const CALLS_ASK_REFUSED: &str = "drawbridge.calls.ask_refused";
+    /// Questions refused because too many of the same session were open.
+    pub const UPSTREAM_QUESTIONS_REFUSED: &str = "drawbridge.upstream.questions_refused";
     /// Merged answers that went out without an upstream.
     pub const UPSTREAM_SKIPPED: &str = "drawbridge.upstream.skipped";
     /// Messages of an upstream that no MCP server may send.

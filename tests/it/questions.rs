@@ -114,6 +114,31 @@ async fn two_questions_of_one_call_are_told_apart(#[values("stdio", "http")] car
     gw.stop().await;
 }
 
+#[tokio::test]
+async fn an_upstream_has_no_more_questions_open_than_it_may() {
+    let setup = Setup::secured().stub_with("stub", &[], "open_questions = 1");
+    let gw = setup.start().await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let (_, mut exchange) = user.start_call("ask_two", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    let answer = json!({"action": "accept", "content": {"name": "Ada"}});
+    eventually("the other one is refused", async || {
+        let refused = gw.metric("drawbridge_upstream_questions_refused_total", "stub");
+        (refused.await > 0.5).then_some(())
+    })
+    .await;
+    user.answer(&question, answer).await;
+    let (more, reply) = exchange.finish().await;
+    assert!(more.is_empty(), "{more:?}");
+    let answers: Value = serde_json::from_str(text_of(&reply.unwrap())).unwrap();
+    assert_eq!(answers.to_string().matches("Ada").count(), 1, "{answers}");
+    assert!(
+        answers.to_string().contains("too many open questions"),
+        "{answers}"
+    );
+    gw.stop().await;
+}
+
 // Spec: SPEC T-48, A-30.
 #[rstest]
 #[tokio::test]

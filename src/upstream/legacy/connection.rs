@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use super::Settings;
 use super::calls::Pending;
 use super::ears::Ears;
-use super::inbound::OPEN_QUESTIONS;
 use super::turn::Turn;
 use super::wire::Wire;
 use crate::call::Declared;
@@ -57,7 +56,7 @@ impl Connection {
             pending: Mutex::default(),
             asking: Mutex::default(),
             turn: Turn::new(),
-            answers: Arc::new(Semaphore::new(OPEN_QUESTIONS)),
+            answers: Arc::new(Semaphore::new(settings.upstream.open_questions)),
             forgotten: AtomicBool::new(false),
             closed: CancellationToken::new(),
             ears: Ears::default(),

@@ -17,9 +17,6 @@ use crate::upstream::activity::Activity;
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::lock;
 
-/// Open questions of one connection at most.
-pub(super) const OPEN_QUESTIONS: usize = 64;
-
 impl Connection {
     /// Takes one message; `origin` is our request on whose own stream it came. Returns the reply
     /// to that request, when it is one.
@@ -152,8 +149,20 @@ impl Connection {
         let withdrawn = CancellationToken::new();
         {
             let mut asking = lock(&self.asking);
-            if asking.len() >= OPEN_QUESTIONS || asking.contains_key(&key) {
+            if asking.contains_key(&key) {
                 drop(asking);
+                return self.answer_later(id, &Err(error(-32600, "the id is in use")));
+            }
+            let limit = self.settings.upstream.open_questions;
+            if asking.len() >= limit {
+                drop(asking);
+                LABELED
+                    .upstream_questions_refused
+                    .add(&self.settings.name, 1);
+                tracing::warn!(
+                    upstream = %self.settings.name, open_questions = limit,
+                    "a question was refused: too many are open"
+                );
                 return self.answer_later(id, &Err(error(-32603, "too many open questions")));
             }
             asking.insert(key.clone(), withdrawn.clone());

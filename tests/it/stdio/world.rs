@@ -165,6 +165,7 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
         total_timeout: Duration::from_mins(30),
         ask_timeout: Duration::from_mins(10),
         ask_wait: Duration::from_secs(2),
+        open_questions: 64,
         restartable: false,
         retry_safe: Vec::new(),
         run_tasks: true,
