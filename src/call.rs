@@ -235,6 +235,9 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     /// A notification outside any call.
     fn notice(&self, upstream: &Arc<str>, notice: Notice);
 
+    /// Something about a task of the upstream has changed; nobody hears what.
+    fn task_changed(&self, upstream: &Arc<str>);
+
     /// A question that names no call.
     fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;
 }

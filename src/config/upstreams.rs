@@ -297,13 +297,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         .key("ask_timeout", "For one question to the client.")
         .duration("10m");
     let ask_wait = ask_wait(s);
-    let open_questions = s
-        .key(
-            "open_questions",
-            "Questions that one of its sessions may have open, of any revision before 2026-07-28; \
-             further ones are refused.",
-        )
-        .count(64);
+    let open_questions = open_questions(s);
     let restartable = s
         .key(
             "restartable",
@@ -348,6 +342,15 @@ fn run_tasks(s: &mut Section<'_>) -> bool {
          call waits for the end of the task, within total_timeout.",
     )
     .flag(true)
+}
+
+fn open_questions(s: &mut Section<'_>) -> usize {
+    s.key(
+        "open_questions",
+        "Questions that one of its sessions may have open, of any revision before 2026-07-28; \
+         further ones are refused.",
+    )
+    .count(64)
 }
 
 fn ask_wait(s: &mut Section<'_>) -> Duration {

@@ -119,6 +119,13 @@ impl Intake for SessionIntake {
         }
     }
 
+    fn task_changed(&self, _upstream: &Arc<str>) {
+        let session = self.session.upgrade();
+        if let Some(visit) = session.as_ref().and_then(|session| session.visit()) {
+            visit.task_changed();
+        }
+    }
+
     fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked> {
         let upstream = Arc::clone(upstream);
         Box::pin(async move {

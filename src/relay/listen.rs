@@ -6,15 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio_util::sync::CancellationToken;
 
 use super::Relay;
-use super::nobody::Nobody;
+use super::nobody::own_call;
 use crate::call::{Call, ClientCapabilities, Declared, NoticeKind, Principal, UpstreamLink};
 use crate::fault::Fault;
-use crate::protocol::{Revision, json};
+use crate::protocol::json;
 use crate::session::{Session, is_below};
-use crate::telemetry::trace::TraceContext;
 
 /// How long the stream for changes of an upstream may take to open.
 const HEARING_WAIT: Duration = Duration::from_secs(1);
@@ -32,6 +30,8 @@ pub struct Filter {
     pub resources: bool,
     /// `resourceSubscriptions`, as the client spells them.
     pub uris: Vec<String>,
+    /// `taskIds`, as the client knows them.
+    pub tasks: Vec<String>,
 }
 
 impl Filter {
@@ -69,6 +69,7 @@ impl Relay {
             prompts: asked.prompts && announces("prompts"),
             resources: asked.resources && announces("resources"),
             uris: Vec::new(),
+            tasks: Vec::new(),
         }
     }
 
@@ -173,17 +174,13 @@ impl Relay {
         let uri = json::quote(uri);
         let text =
             format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"uri":{uri}}}}}"#);
-        Ok(Call {
-            principal: Arc::clone(principal),
-            endpoint: Arc::clone(&session.endpoint),
-            revision: Revision::V2026_07_28,
-            message: self.reparse(text.into())?,
-            link: Nobody::declaring(ClientCapabilities::none()),
-            trace: TraceContext::default(),
-            cancel: CancellationToken::new(),
-            resumption: None,
-            param_headers: None,
-        })
+        let message = self.reparse(text.into())?;
+        Ok(own_call(
+            principal,
+            session,
+            message,
+            ClientCapabilities::none(),
+        ))
     }
 }
 

@@ -69,6 +69,7 @@ use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
 use self::param_headers::ToolHeaders;
 use self::route::{Route, Target, subscribing};
+pub use self::tasks::FollowedTask;
 use self::tasks::{Bridged, Desks};
 use self::view::View;
 
@@ -230,6 +231,11 @@ impl Relay {
             }
         };
         audited.end(audited_outcome(&reply));
+        if let (Some(visit), Some("tasks/update" | "tasks/cancel")) =
+            (session.visit(), call.message.method())
+        {
+            visit.task_changed();
+        }
         if let Some(subscribing) = subscribing
             && audited_outcome(&reply) == audit::Outcome::Ok
         {

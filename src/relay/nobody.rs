@@ -4,7 +4,32 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::call::{Asked, ClientCapabilities, DownstreamLink, Notice, Round};
+use tokio_util::sync::CancellationToken;
+
+use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Principal, Round};
+use crate::protocol::Message;
+use crate::session::Session;
+use crate::telemetry::trace::TraceContext;
+
+/// A request of our own in a session of `principal`, declaring `capabilities`.
+pub(super) fn own_call(
+    principal: &Arc<Principal>,
+    session: &Session,
+    message: Message,
+    capabilities: ClientCapabilities,
+) -> Call {
+    Call {
+        principal: Arc::clone(principal),
+        endpoint: Arc::clone(&session.endpoint),
+        revision: session.revision,
+        message,
+        link: Nobody::declaring(capabilities),
+        trace: TraceContext::default(),
+        cancel: CancellationToken::new(),
+        resumption: None,
+        param_headers: None,
+    }
+}
 
 /// Hears no notice and answers no question.
 #[derive(Debug)]

@@ -5,18 +5,15 @@
 
 use std::sync::Arc;
 
-use tokio_util::sync::CancellationToken;
-
 use super::Relay;
 use super::catalog::Place;
-use super::nobody::Nobody;
-use crate::call::{Call, ClientCapabilities, Notice, Reply};
+use super::nobody::own_call;
+use crate::call::{ClientCapabilities, Notice, Reply};
 use crate::fault::Fault;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message};
 use crate::session::Session;
 use crate::store::lists::Held;
-use crate::telemetry::trace::TraceContext;
 
 /// Pages that are looked at again at the same time: all sessions at a link hear at once.
 pub(super) const AT_ONCE: usize = 16;
@@ -119,7 +116,9 @@ impl Relay {
         let link = self.link(session, place.upstream)?;
         let request = self.list_request(place.kind, place.cursor)?;
         let fetch = self.begin_fetch(&*link, place.kind).await?;
-        let reply = link.call(&request, &own_call(session, &request)).await?;
+        let nothing = ClientCapabilities::none();
+        let call = own_call(&session.principal, session, request.clone(), nothing);
+        let reply = link.call(&request, &call).await?;
         let Reply::Relayed(now) = reply else {
             return Ok(false);
         };
@@ -136,18 +135,4 @@ fn shown(page: &Message, kind: ListKind) -> (Option<&str>, bool) {
     let next = page.result_member("nextCursor");
     let items = page.result_member(kind.member());
     (items, next.is_some_and(|next| next != "null"))
-}
-
-fn own_call(session: &Session, request: &Message) -> Call {
-    Call {
-        principal: Arc::clone(&session.principal),
-        endpoint: Arc::clone(&session.endpoint),
-        revision: session.revision,
-        message: request.clone(),
-        link: Nobody::declaring(ClientCapabilities::none()),
-        trace: TraceContext::default(),
-        cancel: CancellationToken::new(),
-        resumption: None,
-        param_headers: None,
-    }
 }

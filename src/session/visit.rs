@@ -7,7 +7,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tokio::sync::watch;
 
 use super::{NewSession, NoRoom, Session, lock};
 use crate::call::{BindingKey, Level, Notice};
@@ -56,6 +58,8 @@ pub struct Visit {
     levels: Mutex<HashMap<Arc<str>, Level>>,
     /// How many subscriptions follow a resource, as the client spells it.
     followed: tokio::sync::Mutex<HashMap<String, usize>>,
+    /// Counts what was heard of tasks, once somebody follows one.
+    task_changes: OnceLock<watch::Sender<u64>>,
 }
 
 /// A running call, counted; it ends when this is dropped.
@@ -109,6 +113,20 @@ impl Visit {
         if levels.get(upstream) == Some(&level) {
             levels.remove(upstream);
         }
+    }
+
+    /// Something about a task has changed: whoever follows one looks at it.
+    pub fn task_changed(&self) {
+        if let Some(changes) = self.task_changes.get() {
+            changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Changes whenever something about a task of the visit has, from now on.
+    pub fn task_changes(&self) -> watch::Receiver<u64> {
+        self.task_changes
+            .get_or_init(|| watch::Sender::new(0))
+            .subscribe()
     }
 
     /// The resources that subscriptions follow, with how many do; locked while an upstream is told.

@@ -278,6 +278,8 @@ mod tests {
     struct Nobody;
 
     impl Intake for Nobody {
+        fn task_changed(&self, _upstream: &Arc<str>) {}
+
         fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
 
         fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str]) {}

@@ -187,6 +187,12 @@ impl Intake for Members {
         }
     }
 
+    fn task_changed(&self, upstream: &Arc<str>) {
+        for member in self.all() {
+            member.task_changed(upstream);
+        }
+    }
+
     fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
         let refusal = "the question names no call, and several sessions share the upstream";
         Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))

@@ -1,6 +1,7 @@
 //! Tools that run as tasks, in the design of 2025-11-25 and in that of the extension. An errand
 //! lasts `ms` milliseconds and until it was looked after `looks` times; with `ask` it wants to know a
-//! name first; with `fail` it ends in a tool's error, with `code` in a JSON-RPC error.
+//! name first; with `fail` it ends in a tool's error, with `code` in a JSON-RPC error. It wants to be looked after
+//! every `interval` milliseconds. `call_off` cancels all of them, and says so to its session.
 
 #![expect(
     clippy::indexing_slicing,
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::rpc::Outcome;
+use crate::rpc::{Outcome, notification};
 use crate::tools::{self, Call};
 use crate::world::locked;
 
@@ -116,9 +117,10 @@ impl Errand {
     /// As 2025-11-25 shows it.
     pub(crate) fn legacy(&self) -> Value {
         let failed = self.status() == "completed" && self.arguments["fail"] == 1;
+        let interval = self.arguments["interval"].as_u64().unwrap_or(50);
         json!({
             "taskId": self.id, "status": if failed { "failed" } else { self.status() },
-            "statusMessage": self.message(), "ttl": 60_000, "pollInterval": 50,
+            "statusMessage": self.message(), "ttl": 60_000, "pollInterval": interval,
             "createdAt": "2025-11-25T00:00:00Z", "lastUpdatedAt": "2025-11-25T00:00:00Z",
         })
     }
@@ -158,15 +160,20 @@ impl Errand {
 }
 
 /// What a legacy server adds to its list of tools.
-pub(crate) fn legacy_tools() -> [Value; 2] {
-    [("errand", "required"), ("chore", "optional")].map(|(name, support)| {
+pub(crate) fn legacy_tools() -> [Value; 3] {
+    let support = [
+        ("errand", "required"),
+        ("chore", "optional"),
+        ("call_off", "forbidden"),
+    ];
+    support.map(|(name, support)| {
         let mut tool = tools::entry(name, "Runs as a task", ARGUMENTS);
         tool["execution"] = json!({"taskSupport": support});
         tool
     })
 }
 
-const ARGUMENTS: &[&str] = &["ms", "looks", "ask", "via$", "fail", "code"];
+const ARGUMENTS: &[&str] = &["ms", "looks", "ask", "via$", "fail", "code", "interval"];
 
 /// A legacy call of one of them: begun as a task, or refused without.
 pub(crate) fn begin_legacy(call: &Call, task: Option<&Value>) -> Outcome {
@@ -221,6 +228,16 @@ pub(crate) async fn result(call: &Call) -> Outcome {
             Outcome::Result(result.to_string())
         }
     }
+}
+
+/// Cancels all errands, of their server's own accord.
+pub(crate) fn call_off(call: &Call) -> Outcome {
+    for errand in locked(&call.world.errands.0).values() {
+        errand.cancel();
+        let notice = notification("notifications/tasks/status", &errand.legacy());
+        call.session.general.message(notice);
+    }
+    Outcome::text("called off")
 }
 
 /// `tasks/get` and `tasks/cancel` of 2025-11-25.

@@ -257,6 +257,7 @@ async fn dispatch(call: &Call) -> Outcome {
         | "flood_stderr" | "hang_up" => process::run(call),
         "linger" => linger::run(call).await,
         "chore" => Outcome::text("chore done"),
+        "call_off" => errands::call_off(call),
         "tasks/result" => errands::result(call).await,
         "admit_listens" => {
             call.world.modern.admit();

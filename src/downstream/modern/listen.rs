@@ -1,5 +1,5 @@
 //! `subscriptions/listen`: a stream of changes that a client asked for, until either side ends it.
-//! Spec: SPEC M-70 to M-77; BRIDGING §3.4.
+//! Spec: SPEC M-70 to M-77, K-16; BRIDGING §3.4.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -11,6 +11,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
 use http::Response;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::outlet::{Next, Outlet};
@@ -23,8 +24,11 @@ use crate::fault::Fault;
 use crate::lock::lock;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
-use crate::relay::Filter;
+use crate::relay::{Filter, FollowedTask};
 use crate::session::{Listener, Listening, Session, StreamPermit};
+
+/// Tasks that one subscription follows at most.
+const TASKS: usize = 64;
 
 /// Takes the notices of a visit for one subscription.
 #[derive(Debug)]
@@ -50,17 +54,18 @@ impl Listener for Subscription {
         if !wanted {
             return;
         }
-        // Spec: SPEC M-72.
-        if let Ok(message) = Message::parse(notice.bytes.clone(), json::MAX_DEPTH) {
-            self.outlet.notify(Notice {
-                kind: notice.kind.clone(),
-                bytes: message
-                    .edit()
-                    .meta(meta::SUBSCRIPTION_ID, self.id.as_str())
-                    .finish(),
-            });
+        if let Some(bytes) = marked(notice.bytes.clone(), &self.id) {
+            let kind = notice.kind.clone();
+            self.outlet.notify(Notice { kind, bytes });
         }
     }
+}
+
+/// A notification as one of the subscription `id`. Spec: SPEC M-72.
+fn marked(notice: Bytes, id: &str) -> Option<Bytes> {
+    let message = Message::parse(notice, json::MAX_DEPTH).ok()?;
+    let marked = message.edit().meta(meta::SUBSCRIPTION_ID, id);
+    Some(marked.finish())
 }
 
 /// What a subscription holds; given back when dropped, whoever ends it.
@@ -115,6 +120,11 @@ impl Front {
         Ok(stream::poll_fn(move |cx| opened.poll_next(cx)))
     }
 
+    /// Tells a subscription of a task until it is over or the subscription is.
+    fn tell_of(&self, task: FollowedTask, notices: mpsc::Sender<Bytes>) {
+        self.tasks.spawn_service(task.tell(notices));
+    }
+
     async fn open_subscription(
         self: &Arc<Self>,
         asked: &Asked,
@@ -153,6 +163,15 @@ impl Front {
             }
         }
         honoured.uris.clone_from(&held.uris);
+        let (sender, tasks) = mpsc::channel(1);
+        for id in wanted.tasks.into_iter().take(TASKS) {
+            let following = self.relay.follow_task(&asked.principal, &session, &id);
+            let followed = tokio::time::timeout_at(end, following).await;
+            if let Ok(Some(task)) = followed {
+                honoured.tasks.push(id);
+                self.tell_of(task, sender.clone());
+            }
+        }
         let ack = acknowledgement(&subscription.id, &honoured);
         subscription.honours(honoured);
         let server = self.relay.server_info(&session);
@@ -166,6 +185,8 @@ impl Front {
         Ok(Opened {
             ack: Some(ack.into()),
             outlet: Arc::clone(&subscription.outlet),
+            tasks,
+            id: subscription.id.clone(),
             ends: self.end_of_get(&session, &asked.principal),
             result: Some(result.into()),
             _held: held,
@@ -186,28 +207,31 @@ fn wanted(asked: &Asked) -> Result<Filter, Refusal> {
             "toolsListChanged" => filter.tools = flag,
             "promptsListChanged" => filter.prompts = flag,
             "resourcesListChanged" => filter.resources = flag,
-            "resourceSubscriptions" => filter.uris = uris(value)?,
-            // Spec: SPEC M-76; they are not in the acknowledgement, so they are asked for with
-            // `tasks/get`.
-            "taskIds" => asked
-                .envelope
-                .needs_tasks("taskIds need the tasks extension")?,
+            "resourceSubscriptions" => filter.uris = strings(&name, value)?,
+            // Spec: SPEC M-76.
+            "taskIds" => {
+                asked
+                    .envelope
+                    .needs_tasks("taskIds need the tasks extension")?;
+                filter.tasks = strings(&name, value)?;
+            }
             _ => {}
         }
     }
     Ok(filter)
 }
 
-fn uris(value: &str) -> Result<Vec<String>, Refusal> {
-    let invalid = || Refusal::params("resourceSubscriptions must be an array of strings");
-    let mut uris = Vec::new();
+/// The different strings of an array.
+fn strings(name: &str, value: &str) -> Result<Vec<String>, Refusal> {
+    let invalid = || Refusal::params(format!("{name} must be an array of strings"));
+    let mut strings = Vec::new();
     for element in json::elements(value).map_err(|_| invalid())? {
-        let uri = json::string(element).ok_or_else(invalid)?.into_owned();
-        if !uris.contains(&uri) {
-            uris.push(uri);
+        let string = json::string(element).ok_or_else(invalid)?.into_owned();
+        if !strings.contains(&string) {
+            strings.push(string);
         }
     }
-    Ok(uris)
+    Ok(strings)
 }
 
 fn acknowledgement(id: &str, honoured: &Filter) -> String {
@@ -221,8 +245,13 @@ fn acknowledgement(id: &str, honoured: &Filter) -> String {
             notifications.member(name, "true");
         }
     }
-    if !honoured.uris.is_empty() {
-        notifications.member("resourceSubscriptions", &json::strings(&honoured.uris));
+    for (name, strings) in [
+        ("resourceSubscriptions", &honoured.uris),
+        ("taskIds", &honoured.tasks),
+    ] {
+        if !strings.is_empty() {
+            notifications.member(name, &json::strings(strings));
+        }
     }
     format!(
         r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{}":{id}}},"notifications":{}}}}}"#,
@@ -235,6 +264,10 @@ fn acknowledgement(id: &str, honoured: &Filter) -> String {
 struct Opened {
     ack: Option<Bytes>,
     outlet: Arc<Outlet<Infallible>>,
+    /// How tasks stand, one notification at a time.
+    tasks: mpsc::Receiver<Bytes>,
+    /// JSON text of the request's id.
+    id: String,
     /// Resolves when the subscription has to end: with its token, its visit, or the gateway.
     ends: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// The response that ends it politely, until it did. Spec: SPEC M-74.
@@ -254,6 +287,9 @@ impl Opened {
         let mut messages = Vec::new();
         if let Poll::Ready(Next::Notices(notices)) = self.outlet.poll_next(cx) {
             messages = notices;
+        }
+        while let Poll::Ready(Some(task)) = self.tasks.poll_recv(cx) {
+            messages.extend(marked(task, &self.id));
         }
         if self.ends.as_mut().poll(cx).is_ready() {
             messages.extend(self.result.take());
@@ -275,13 +311,13 @@ mod tests {
         let filter = Filter {
             prompts: true,
             uris: vec!["a:\"b".to_owned()],
+            tasks: vec!["t".to_owned()],
             ..Filter::default()
         };
         let said: serde_json::Value =
             serde_json::from_str(&acknowledgement("\"7\"", &filter)).unwrap();
         assert_eq!(said["params"]["_meta"][meta::SUBSCRIPTION_ID], "7");
-        let expected =
-            serde_json::json!({"promptsListChanged": true, "resourceSubscriptions": ["a:\"b"]});
+        let expected = serde_json::json!({"promptsListChanged": true, "resourceSubscriptions": ["a:\"b"], "taskIds": ["t"]});
         assert_eq!(said["params"]["notifications"], expected);
     }
 }

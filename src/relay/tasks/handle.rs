@@ -115,7 +115,7 @@ impl Relay {
     }
 
     /// Whose a task is, and how its upstream calls it; `None` for what this client was not given.
-    fn open_task(&self, call: &Call, given: &str) -> Option<Owned> {
+    pub(super) fn open_task(&self, call: &Call, given: &str) -> Option<Owned> {
         let sealer = &self.parts.sealer;
         let plain = sealer.open(Purpose::Task, &task_context(call), given)?;
         let plain = String::from_utf8(plain).ok()?;

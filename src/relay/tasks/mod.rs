@@ -2,12 +2,14 @@
 //! caller asks for (*legacy* ones), and those of the extension, which the server begins.
 //!
 //! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `bridge`
-//! shows legacy tasks as those of the extension. Clients are told of no others.
+//! shows legacy tasks as those of the extension, `follow` tells subscriptions how tasks stand.
+//! Clients are told of no others.
 //! Spec: SPEC §11; BRIDGING §3.8.
 
 mod bridge;
 mod declare;
 mod desk;
+mod follow;
 mod handle;
 mod hold;
 mod inputs;
@@ -20,4 +22,5 @@ mod watched;
 pub(super) use bridge::Bridged;
 pub(super) use declare::takes_tasks;
 pub(super) use desk::Desks;
+pub use follow::FollowedTask;
 pub(super) use handle::{is_of_tasks, is_task};

@@ -9,7 +9,7 @@ use crate::protocol::{json, meta};
 
 /// Between two looks where the upstream says nothing, and the bounds of what it may say.
 const USUAL: Duration = Duration::from_secs(1);
-const SHORTEST: Duration = Duration::from_millis(50);
+pub(super) const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// The pace of one task, and its status as progress of the call that waits for it.
@@ -46,9 +46,16 @@ impl Pace {
     }
 
     fn keep(&mut self, state: &State<'_>) {
-        if let Some(interval) = state.interval {
-            self.interval = interval.clamp(SHORTEST, LONGEST);
+        if state.interval.is_some() {
+            self.interval = Self::asked_for(state);
         }
+    }
+
+    /// How long the upstream wants to be left alone with a task, within bounds.
+    pub(super) fn asked_for(state: &State<'_>) -> Duration {
+        state
+            .interval
+            .map_or(USUAL, |interval| interval.clamp(SHORTEST, LONGEST))
     }
 
     /// Takes what the upstream says now: a new status message is progress.

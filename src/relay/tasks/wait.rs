@@ -186,7 +186,8 @@ pub(super) fn unmarked(reply: Reply) -> Reply {
     Message::parse(bytes, usize::MAX).map_or(reply, Reply::Relayed)
 }
 
-fn is_passing(fault: &Fault) -> bool {
+/// Whether an upstream that fails so may know its tasks later.
+pub(super) fn is_passing(fault: &Fault) -> bool {
     matches!(
         fault.kind,
         FaultKind::UpstreamLost | FaultKind::UpstreamTimeout | FaultKind::UpstreamUnavailable

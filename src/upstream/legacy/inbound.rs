@@ -45,8 +45,10 @@ impl Connection {
         let kind = match method {
             "notifications/progress" => return self.on_progress(message, origin),
             "notifications/cancelled" => return self.on_withdrawn(message),
-            // Whoever waits for a task asks how it stands; a client knows of none.
-            "notifications/tasks/status" => return,
+            // Whoever follows a task asks how it stands.
+            "notifications/tasks/status" => {
+                return self.settings.intake.task_changed(&self.settings.name);
+            }
             "notifications/message" => NoticeKind::Log,
             "notifications/tools/list_changed" => NoticeKind::ListChanged { what: "tools" },
             "notifications/prompts/list_changed" => NoticeKind::ListChanged { what: "prompts" },

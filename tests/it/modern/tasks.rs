@@ -42,3 +42,41 @@ async fn a_task_is_known_to_the_user_who_began_it_alone() {
     assert_eq!(refused["code"], -32021);
     gw.stop().await;
 }
+
+// Spec: SPEC K-16, M-76.
+#[tokio::test]
+async fn a_subscription_is_told_how_a_task_stands_until_it_is_over() {
+    let stub = HttpStub::start(&["--era", "modern"]).await;
+    let setup = Setup::secured().http("stub", &stub, "");
+    let gw = setup.stub("other", &[]).start().await;
+    let alice = user(&gw, "alice");
+    let task = alice.call("stub__errand", json!({"looks": 3})).await;
+    let task = task.unwrap()["taskId"].clone();
+    let params = json!({"notifications": {"taskIds": [task]}});
+    let request = alice.request(&json!(7), "subscriptions/listen", params.clone());
+    let mut events = alice.post(&request).await.events();
+    let ack = events.message().await.expect("an acknowledgement");
+    assert_eq!(ack["params"]["notifications"], json!({"taskIds": [task]}));
+    let mut statuses = Vec::new();
+    let done = loop {
+        let notice = events.message().await.expect("a notification");
+        assert_eq!(notice["method"], "notifications/tasks");
+        assert_eq!(notice["params"]["taskId"], task);
+        statuses.push(notice["params"]["status"].clone());
+        if notice["params"]["status"] != "working" {
+            break notice;
+        }
+    };
+    assert_eq!(done["params"]["status"], "completed");
+    assert_eq!(
+        done["params"]["result"]["content"][0]["text"],
+        "errand done"
+    );
+    assert!(statuses.len() > 1, "{statuses:?}");
+    let bob = user(&gw, "bob");
+    let request = bob.request(&json!(8), "subscriptions/listen", params);
+    let mut events = bob.post(&request).await.events();
+    let ack = events.message().await.expect("an acknowledgement");
+    assert_eq!(ack["params"]["notifications"], json!({}));
+    gw.stop().await;
+}

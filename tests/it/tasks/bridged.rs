@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use crate::harness::events::EventStream;
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
@@ -201,6 +202,72 @@ async fn a_cancellation_is_acknowledged_also_when_the_task_is_over() {
             assert_eq!(done.get("status"), None);
         }
         assert_eq!(get(&alice, &task).await["status"], "cancelled");
+    }
+    world.gw.stop().await;
+}
+
+/// Subscribes to tasks; those that are followed, and the stream.
+async fn follow(user: &Modern, ids: &[&Value]) -> (Value, EventStream) {
+    let params = json!({"notifications": {"taskIds": ids}});
+    let request = user.request(&json!("s"), "subscriptions/listen", params);
+    let mut events = user.post(&request).await.events();
+    let ack = events.message().await.expect("an acknowledgement");
+    (ack["params"]["notifications"]["taskIds"].clone(), events)
+}
+
+/// Waits until the stream tells of this status; the task.
+async fn told(events: &mut EventStream, status: &str) -> Value {
+    loop {
+        let notice = events.message().await.expect("a notification");
+        assert_eq!(notice["method"], "notifications/tasks", "{notice}");
+        let mark = &notice["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
+        assert_eq!(mark, "s", "{notice}");
+        if notice["params"]["status"] == status {
+            return notice["params"].clone();
+        }
+    }
+}
+
+// Spec: SPEC K-16, M-76.
+#[tokio::test]
+async fn a_subscription_is_told_how_a_task_stands_until_it_is_over() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path);
+        let task = begin(&alice, tool, json!({"looks": 3, "ask": 1})).await;
+        let (followed, mut events) = follow(&alice, &[&task["taskId"], &json!("no task")]).await;
+        assert_eq!(followed, json!([task["taskId"]]));
+        let asks = told(&mut events, "input_required").await;
+        assert_eq!(asks["taskId"], task["taskId"]);
+        let questions = asks["inputRequests"].as_object().unwrap();
+        let key = questions.keys().next().expect("a question");
+        let answer = json!({"action": "accept", "content": {"name": "Ann"}});
+        let update = json!({"taskId": task["taskId"], "inputResponses": {key: answer}});
+        alice.send("tasks/update", update).await.unwrap();
+        let done = told(&mut events, "completed").await;
+        assert!(text_of(&done["result"]).contains("Ann"), "{done}");
+        assert_eq!(done["resultType"], Value::Null);
+        // One that is over is told of at once, for nobody else to hear.
+        let (_, mut later) = follow(&alice, &[&task["taskId"]]).await;
+        told(&mut later, "completed").await;
+        let (followed, _events) = follow(&world.user("bob", path), &[&task["taskId"]]).await;
+        assert_eq!(followed, Value::Null);
+    }
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_upstream_says_of_a_task_is_told_before_it_is_time_to_look() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path);
+        let long = json!({"ms": 3_600_000, "interval": 3_600_000});
+        let task = begin(&alice, tool, long).await;
+        let (_, mut events) = follow(&alice, &[&task["taskId"]]).await;
+        told(&mut events, "working").await;
+        let off = tool.replace("errand", "call_off");
+        alice.call(&off, json!({})).await.unwrap();
+        told(&mut events, "cancelled").await;
     }
     world.gw.stop().await;
 }

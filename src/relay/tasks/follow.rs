@@ -1,0 +1,204 @@
+//! Tasks whose status a subscription is told of: each is looked at when its upstream says that it
+//! has changed, and else in the pace that it asks for. So a client hears of tasks of either design,
+//! whether their upstream tells of changes or not.
+//! Spec: io.modelcontextprotocol/tasks, "Task Status Notifications"; SPEC K-16; BRIDGING §2.4.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, watch};
+
+use super::pace::{Pace, SHORTEST};
+use super::state::{State, Status};
+use super::wait::is_passing;
+use super::watched::request;
+use crate::call::Principal;
+use crate::protocol::json::{self, ObjectWriter};
+use crate::relay::nobody::own_call;
+use crate::relay::{Failure, Relay};
+use crate::session::Session;
+use crate::store::lists::{Digest, digest_of};
+
+/// A task that a subscription follows.
+#[derive(Debug)]
+pub struct FollowedTask {
+    relay: Arc<Relay>,
+    principal: Arc<Principal>,
+    session: Arc<Session>,
+    /// As its client knows it.
+    id: String,
+    /// Changes when the upstream says that one of its tasks has.
+    changes: watch::Receiver<u64>,
+    first: Look,
+}
+
+/// How a task stands.
+#[derive(Debug)]
+struct Look {
+    /// The notification, one JSON-RPC message.
+    notice: Bytes,
+    digest: Digest,
+    interval: Duration,
+    is_over: bool,
+}
+
+/// What came of looking at it.
+enum Seen {
+    Task(Look),
+    /// Its upstream is out of reach for now.
+    Nothing,
+    /// There is no such task here, or no longer.
+    Gone,
+}
+
+impl Relay {
+    /// Begins to follow a task; nothing when this client was given none of that name, or its upstream
+    /// does not say how it stands.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind.
+    pub async fn follow_task(
+        &self,
+        principal: &Arc<Principal>,
+        session: &Arc<Session>,
+        id: &str,
+    ) -> Option<FollowedTask> {
+        let relay = self.own.upgrade()?;
+        let message = request("tasks/get", id, "").ok()?;
+        let call = own_call(principal, session, message, session.capabilities.clone());
+        let (_, _, home) = self.open_task(&call, id)?;
+        let changes = home.as_ref().unwrap_or(session).visit()?.task_changes();
+        match relay.look_at_task(principal, session, id).await {
+            Seen::Task(first) => Some(FollowedTask {
+                relay,
+                principal: Arc::clone(principal),
+                session: Arc::clone(session),
+                id: id.to_owned(),
+                changes,
+                first,
+            }),
+            Seen::Nothing | Seen::Gone => None,
+        }
+    }
+
+    async fn look_at_task(
+        &self,
+        principal: &Arc<Principal>,
+        session: &Arc<Session>,
+        id: &str,
+    ) -> Seen {
+        let Ok(message) = request("tasks/get", id, "") else {
+            return Seen::Gone;
+        };
+        let call = own_call(principal, session, message, session.capabilities.clone());
+        let reply = match self.handle(&call, session).await {
+            Ok(reply) => reply,
+            Err(Failure::Fault(fault)) if is_passing(&fault) => return Seen::Nothing,
+            Err(_) => return Seen::Gone,
+        };
+        reply.result().and_then(read).map_or(Seen::Gone, Seen::Task)
+    }
+}
+
+impl FollowedTask {
+    /// Tells of the task as it stands now, and then of each change, until it is over or nobody takes
+    /// notices any more. Not looked at while there is no room for what is seen.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind.
+    pub async fn tell(mut self, notices: mpsc::Sender<Bytes>) {
+        let mut last = self.first.digest;
+        let mut interval = self.first.interval;
+        if notices.send(self.first.notice).await.is_err() || self.first.is_over {
+            return;
+        }
+        loop {
+            tokio::select! {
+                () = notices.closed() => return,
+                () = self.session.closed().cancelled() => return,
+                () = tokio::time::sleep(interval) => {}
+                changed = self.changes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+            }
+            let Ok(place) = notices.reserve().await else {
+                return;
+            };
+            let look = self
+                .relay
+                .look_at_task(&self.principal, &self.session, &self.id);
+            match look.await {
+                Seen::Task(look) => {
+                    interval = look.interval;
+                    if look.digest != last {
+                        last = look.digest;
+                        place.send(look.notice);
+                    }
+                    if look.is_over {
+                        return;
+                    }
+                }
+                Seen::Nothing => {}
+                Seen::Gone => return,
+            }
+            // However often it is said to have changed.
+            tokio::time::sleep(SHORTEST).await;
+        }
+    }
+}
+
+/// A result of `tasks/get` as a notification: the task is all that it says.
+fn read(result: &str) -> Option<Look> {
+    let state = State::read(result)?;
+    let members = json::members(result).ok()?;
+    let mut params = ObjectWriter::default();
+    for (name, value) in members {
+        if !matches!(&*name, "resultType" | "_meta") {
+            params.member(&name, value);
+        }
+    }
+    let params = params.finish();
+    let digest = digest_of([params.as_bytes()]);
+    let notice = format!(r#"{{"jsonrpc":"2.0","method":"notifications/tasks","params":{params}}}"#);
+    Some(Look {
+        notice: notice.into(),
+        digest,
+        interval: Pace::asked_for(&state),
+        is_over: !matches!(state.status, Status::Working | Status::InputRequired),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_holds_the_task_and_nothing_of_the_result_around_it() {
+        let result = r#"{"resultType":"complete","taskId":"t","status":"completed","pollIntervalMs":2000,"result":{"content":[],"_meta":{"a":1}},"_meta":{"x":1}}"#;
+        let look = read(result).unwrap();
+        let notice = std::str::from_utf8(&look.notice).unwrap();
+        assert_eq!(
+            notice,
+            r#"{"jsonrpc":"2.0","method":"notifications/tasks","params":{"taskId":"t","status":"completed","pollIntervalMs":2000,"result":{"content":[],"_meta":{"a":1}}}}"#
+        );
+        assert!(look.is_over);
+        assert_eq!(look.interval, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn the_same_state_is_no_change() {
+        let of = |message: &str| {
+            let text = format!(
+                r#"{{"taskId":"t","status":"working","statusMessage":"{message}","_meta":{{"n":"{message}"}}}}"#
+            );
+            read(&text).unwrap()
+        };
+        assert_eq!(of("a").digest, of("a").digest);
+        assert_ne!(of("a").digest, of("b").digest);
+        assert!(!of("a").is_over);
+        assert!(read(r#"{"taskId":"t"}"#).is_none());
+    }
+}
