@@ -186,3 +186,21 @@ impl Drop for Listening {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_upstream_is_told_of_a_level_when_none_wanted_as_much_or_it_was_not_told() {
+        let (visit, up) = (Visit::default(), Arc::from("up"));
+        assert!(visit.raise_level(&up, Level::Info));
+        assert!(!visit.raise_level(&up, Level::Info));
+        assert!(!visit.raise_level(&up, Level::Error));
+        assert!(visit.raise_level(&up, Level::Debug));
+        visit.forget_level(&up, Level::Info);
+        assert!(!visit.raise_level(&up, Level::Debug), "outdone since");
+        visit.forget_level(&up, Level::Debug);
+        assert!(visit.raise_level(&up, Level::Info));
+    }
+}

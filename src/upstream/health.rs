@@ -226,6 +226,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn the_log_repeats_once_a_minute_that_an_upstream_still_fails() {
+        let health = health();
+        let fails = || {
+            health.failed(Instant::now(), &LinkError::Timeout);
+            lock(&health.standing).said
+        };
+        let (degraded, down) = (fails(), fails());
+        assert!(
+            degraded.is_some() && degraded == down,
+            "in the same instant"
+        );
+        tokio::time::advance(REPEAT / 2).await;
+        assert_eq!(fails(), down);
+        tokio::time::advance(REPEAT / 2).await;
+        assert!(fails() > down);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn whoever_waits_hears_of_the_return() {
         let health = health();
         health.was_late();

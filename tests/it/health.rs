@@ -97,6 +97,48 @@ async fn an_upstream_that_refuses_is_down_and_answers_the_first_call_after_its_r
     gw.stop().await;
 }
 
+// What is said of reaching an upstream says nothing of those who have reached it.
+#[tokio::test]
+async fn an_open_session_is_used_also_while_nobody_else_gets_through() {
+    let stub = HttpStub::start(&[]).await;
+    let (port, url) = (stub.port(), stub.url.clone());
+    let keys = "connect_timeout = \"1500ms\"\nidle_timeout = \"1s\"";
+    let gw = Setup::open().url("hung", &url, keys).start().await;
+    let early = gw.anonymous().open("/mcp/hung").await;
+    assert_eq!(early.text("echo", json!({})).await, "{}");
+    stub.stop().await;
+    let _silent = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    let late = gw.anonymous().open("/mcp").await;
+    eventually("a call that does not wait", async || {
+        let reply = late.call("hung__echo", json!({})).await.unwrap();
+        text_of(&reply)
+            .contains("it did not answer lately")
+            .then_some(())
+    })
+    .await;
+    let reply = early.call("echo", json!({})).await.unwrap();
+    assert!(
+        text_of(&reply).contains("did not answer in time"),
+        "{reply}"
+    );
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_takes_too_long_says_nothing_of_its_upstream() {
+    let gw = Setup::open()
+        .stub_with("stub", &[], "idle_timeout = \"300ms\"")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for _ in 0..3 {
+        let reply = user.call("never", json!({})).await.unwrap();
+        assert_eq!(reply["isError"], true, "{reply}");
+    }
+    reaches(&gw, "stub", UP).await;
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_child_that_says_nothing_is_left_out_at_once_after_the_first_lists() {
     let gw = Setup::open()

@@ -52,7 +52,8 @@ async fn an_http_upstream_that_knows_no_discovery_is_legacy(#[case] probe: &str)
 #[case(r#"503 {"error":{"code":-32601,"message":"Method not found"}}"#)]
 #[tokio::test]
 async fn what_is_no_evidence_settles_nothing(#[case] probe: &str) {
-    let args = ["--era", "modern", "--probe", probe, "--probe-times", "1"];
+    // It would shake hands if it was asked to.
+    let args = ["--era", "dual", "--probe", probe, "--probe-times", "1"];
     let stub = HttpStub::start(&args).await;
     let gw = before(&stub, "").await;
     assert!(!works(&gw).await, "nothing is known yet");
@@ -61,7 +62,7 @@ async fn what_is_no_evidence_settles_nothing(#[case] probe: &str) {
         works(&gw).await.then_some(())
     })
     .await;
-    assert_eq!(count(&stub, "initialize").await, 0);
+    assert_eq!(count(&stub, "server/discover").await, 1);
     assert_eq!(user(&gw).await.text("echo", json!({})).await, "{}");
     gw.stop().await;
 }
@@ -82,6 +83,20 @@ async fn a_modern_refusal_is_answered_by_asking_once_more(#[case] probe: &str) {
     let gw = before(&stub, "").await;
     assert!(!works(&gw).await, "it refuses for ever");
     assert_eq!(count(&stub, "scripted_probes").await, 2);
+    gw.stop().await;
+}
+
+// Spec: SPEC U-09, D-07.
+#[tokio::test]
+async fn a_child_that_names_its_revision_is_asked_once_more() {
+    let probe = r#"400 {"error":{"code":-32022,"message":"","data":{"supported":["2026-07-28"]}}}"#;
+    let args = ["--era", "modern", "--probe", probe, "--probe-times", "1"];
+    let gw = Setup::open().stub("stub", &args).start().await;
+    assert_eq!(user(&gw).await.text("echo", json!({})).await, "{}");
+    gw.stop().await;
+    let args = ["--era", "modern", "--probe", probe];
+    let gw = Setup::open().stub("stub", &args).start().await;
+    assert!(!works(&gw).await, "it refuses for ever");
     gw.stop().await;
 }
 
