@@ -8,7 +8,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
-use super::reply;
+use super::{Front, media, reply};
 use crate::telemetry::metrics::COUNTERS;
 
 /// What is read of a refused body, bytes, and for how long. No settings: they only decide how much
@@ -16,14 +16,31 @@ use crate::telemetry::metrics::COUNTERS;
 const DISCARDED_BYTES: usize = 16 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reads a whole body of at most `limit` bytes within `timeout`.
-///
-/// # Errors
-/// The answer to give instead: 413, 408 (too slow) or 400 (it broke off).
-///
-/// # Cancel safety
-/// Not cancel safe: what was read is lost.
-pub(super) async fn read(
+impl Front {
+    /// Reads a body that says it is JSON, within the configured bounds.
+    ///
+    /// # Errors
+    /// The answer to give instead: 415, 413, 408 (too slow) or 400 (it broke off).
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: what was read is lost.
+    pub(super) async fn read_json(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Bytes, Response<Body>> {
+        if !media::is_json(headers) {
+            return Err(reply::plain(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "Content-Type must be application/json",
+            ));
+        }
+        let timeout = self.settings.server.body_timeout;
+        read(headers, body, self.settings.limits.body, timeout).await
+    }
+}
+
+async fn read(
     headers: &HeaderMap,
     mut body: Body,
     limit: usize,

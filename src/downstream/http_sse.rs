@@ -13,10 +13,10 @@ use http::{HeaderMap, Response, StatusCode};
 use super::access_log::AccessRecord;
 use super::channel::Outgoing;
 use super::conversation::Arrival;
-use super::media::{self, Accept};
+use super::media::Accept;
 use super::observe::error_word;
 use super::plain_events::PlainEvents;
-use super::{Front, body, reply};
+use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -91,15 +91,7 @@ impl Front {
         body: Body,
         record: &AccessRecord,
     ) -> Response<Body> {
-        if !media::is_json(&parts.headers) {
-            return reply::plain(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "Content-Type must be application/json",
-            );
-        }
-        let settings = &self.settings;
-        let (limit, patience) = (settings.limits.body, settings.server.body_timeout);
-        let bytes = match body::read(&parts.headers, body, limit, patience).await {
+        let bytes = match self.read_json(&parts.headers, body).await {
             Ok(bytes) => bytes,
             Err(response) => return response,
         };

@@ -7,9 +7,9 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::media::{self, Accept};
+use super::media::Accept;
 use super::observe::error_word;
-use super::{Front, body, modern, reply};
+use super::{Front, modern, reply};
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -37,20 +37,7 @@ impl Front {
                 "Accept must list application/json and text/event-stream",
             );
         }
-        if !media::is_json(&parts.headers) {
-            return reply::plain(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "Content-Type must be application/json",
-            );
-        }
-        let bytes = match body::read(
-            &parts.headers,
-            body,
-            self.settings.limits.body,
-            self.settings.server.body_timeout,
-        )
-        .await
-        {
+        let bytes = match self.read_json(&parts.headers, body).await {
             Ok(bytes) => bytes,
             Err(response) => return response,
         };

@@ -21,10 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 
-use crate::call::{Call, Declared, Level, Reply, UpstreamLink};
-use crate::fault::Fault;
+use crate::call::{Call, Declared, Level, Reply};
 use crate::protocol::Message;
 use crate::protocol::json::quote;
 use crate::telemetry::metrics::LABELED;
@@ -283,45 +281,21 @@ impl LegacyLink {
     }
 }
 
-impl UpstreamLink for LegacyLink {
-    fn upstream(&self) -> &Arc<str> {
-        &self.settings.name
+/// As [`crate::call::UpstreamLink`] has them.
+impl LegacyLink {
+    pub(super) async fn notify(&self, message: Bytes) {
+        let further = self.further.all();
+        for connection in self.open_connection().into_iter().chain(further) {
+            connection.send(message.clone()).await;
+        }
     }
 
-    fn call<'a>(
-        &'a self,
-        request: &'a Message,
-        call: &'a Call,
-    ) -> BoxFuture<'a, Result<Reply, Fault>> {
-        Box::pin(async move {
-            self.call_inner(request, call)
-                .await
-                .map_err(|error| error.into_fault(&self.settings.name))
-        })
-    }
-
-    fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            let further = self.further.all();
-            for connection in self.open_connection().into_iter().chain(further) {
-                connection.send(message.clone()).await;
-            }
-        })
-    }
-
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
-        Box::pin(async move {
-            let declared = self.open_inner().await;
-            declared.map_err(|error| error.into_fault(&self.settings.name))
-        })
-    }
-
-    fn declared(&self) -> Option<Arc<Declared>> {
+    pub(super) fn declared(&self) -> Option<Arc<Declared>> {
         self.open_connection()
             .map(|connection| Arc::clone(connection.declared()))
     }
 
-    fn listen(&self, wanted: bool) {
+    pub(super) fn listen(&self, wanted: bool) {
         self.listening.store(wanted, Ordering::Relaxed);
         if let Some(connection) = self.open_connection() {
             connection.listen(wanted);
@@ -329,28 +303,24 @@ impl UpstreamLink for LegacyLink {
         self.hold();
     }
 
-    fn hearing(&self) -> Option<u64> {
+    pub(super) fn hearing(&self) -> Option<u64> {
         self.open_connection()?.hearing()
     }
 
-    fn until_heard(&self) -> BoxFuture<'_, bool> {
-        Box::pin(async move {
-            match self.open_connection() {
-                Some(connection) => connection.until_heard().await,
-                None => false,
-            }
-        })
+    pub(super) async fn until_heard(&self) -> bool {
+        match self.open_connection() {
+            Some(connection) => connection.until_heard().await,
+            None => false,
+        }
     }
 
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.ended.store(true, Ordering::Release);
-            drop(lock(&self.started).take());
-            let connection = lock(&self.current).take();
-            if let Some(connection) = connection {
-                connection.close().await;
-            }
-            self.further.close().await;
-        })
+    pub(super) async fn close(&self) {
+        self.ended.store(true, Ordering::Release);
+        drop(lock(&self.started).take());
+        let connection = lock(&self.current).take();
+        if let Some(connection) = connection {
+            connection.close().await;
+        }
+        self.further.close().await;
     }
 }

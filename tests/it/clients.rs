@@ -96,7 +96,16 @@ impl Sdk {
     }
 }
 
-async fn tour_everything(sdk: Sdk, era: &str, steps: &[&str]) {
+// To modern clients the legacy server's questions are parked until the retry.
+#[rstest]
+#[case::typescript_1(Sdk::TypeScript("1"), "legacy", STEPS)]
+#[case::typescript_2(Sdk::TypeScript("2"), "legacy", STEPS)]
+#[case::modern_typescript_2(Sdk::TypeScript("2"), "modern", MODERN_STEPS)]
+#[case::python_1(Sdk::Python(1), "legacy", STEPS)]
+#[case::python_2(Sdk::Python(2), "legacy", STEPS)]
+#[case::modern_python_2(Sdk::Python(2), "modern", MODERN_STEPS)]
+#[tokio::test]
+async fn every_sdk_tours_everything(#[case] sdk: Sdk, #[case] era: &str, #[case] steps: &[&str]) {
     if !peers::are_installed() {
         return;
     }
@@ -106,37 +115,6 @@ async fn tour_everything(sdk: Sdk, era: &str, steps: &[&str]) {
     let options = json!({"url": url, "token": user.token(), "era": era});
     sdk.tour("everything", &options, steps).await;
     gw.stop().await;
-}
-
-// A legacy server asks clients that cannot be asked: every question is parked until the retry.
-#[tokio::test]
-async fn modern_typescript_2_tours_everything() {
-    tour_everything(Sdk::TypeScript("2"), "modern", MODERN_STEPS).await;
-}
-
-#[tokio::test]
-async fn modern_python_2_tours_everything() {
-    tour_everything(Sdk::Python(2), "modern", MODERN_STEPS).await;
-}
-
-#[tokio::test]
-async fn typescript_1_tours_everything() {
-    tour_everything(Sdk::TypeScript("1"), "legacy", STEPS).await;
-}
-
-#[tokio::test]
-async fn typescript_2_tours_everything() {
-    tour_everything(Sdk::TypeScript("2"), "legacy", STEPS).await;
-}
-
-#[tokio::test]
-async fn python_1_tours_everything() {
-    tour_everything(Sdk::Python(1), "legacy", STEPS).await;
-}
-
-#[tokio::test]
-async fn python_2_tours_everything() {
-    tour_everything(Sdk::Python(2), "legacy", STEPS).await;
 }
 
 /// server-everything behind a gateway with every transport, seen at `path`.
