@@ -193,9 +193,16 @@ async fn an_unanswered_question_is_withdrawn_at_its_timeout() {
         .await;
     let user = gw.anonymous().open("/mcp/stub").await;
     let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
-    exchange.next().await.expect("a question");
-    let (_, reply) = exchange.finish().await;
-    reply.expect("the call goes on without an answer");
+    let question = exchange.next().await.expect("a question");
+    let (after, reply) = exchange.finish().await;
+    let withdrawn = after
+        .iter()
+        .find(|message| message["method"] == "notifications/cancelled");
+    let withdrawn = withdrawn.expect("a withdrawal");
+    assert_eq!(withdrawn["params"]["requestId"], question["id"]);
+    // The call goes on without an answer.
+    let reply = reply.expect("a result");
+    assert!(text_of(&reply).contains("cancel"), "{reply}");
     gw.stop().await;
 }
 

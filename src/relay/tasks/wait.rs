@@ -195,23 +195,4 @@ pub(super) fn is_passing(fault: &Fault) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    // SPEC K-03, K-15.
-    #[test]
-    fn a_result_loses_the_mark_of_its_task_and_nothing_else() {
-        let of = |meta: &str| {
-            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[]{meta}}}}}"#);
-            let reply = Reply::Relayed(Message::parse(text.into(), 128).unwrap());
-            unmarked(reply).result().unwrap().to_owned()
-        };
-        let mark = format!(r#""{}":{{"taskId":"t"}}"#, meta::RELATED_TASK);
-        assert_eq!(of(&format!(r#","_meta":{{{mark}}}"#)), r#"{"content":[]}"#);
-        assert_eq!(
-            of(&format!(r#","_meta":{{{mark},"a":1}}"#)),
-            r#"{"content":[],"_meta":{"a":1}}"#
-        );
-        assert_eq!(of(""), r#"{"content":[]}"#);
-    }
-}
+mod tests;

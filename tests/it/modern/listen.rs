@@ -63,6 +63,21 @@ async fn changes_reach_those_who_asked_for_them() {
     gw.stop().await;
 }
 
+// Spec: SPEC M-75: whoever subscribes first and lists then misses nothing.
+#[tokio::test]
+async fn a_subscription_makes_nobody_look_again_at_what_was_listed() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("remote", &stub, "").start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/remote");
+    user.send("tools/list", json!({})).await.unwrap();
+    let (_, _events) = listen(&user, &json!(1), json!({"toolsListChanged": true})).await;
+    for _ in 0..3 {
+        user.call("echo", json!({})).await.unwrap();
+    }
+    assert_eq!(stub.stats().await["counts"]["tools/list"], 1);
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_merged_endpoint_maps_what_it_tells() {
     let gw = Setup::open()

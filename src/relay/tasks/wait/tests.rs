@@ -1,0 +1,137 @@
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use rstest::rstest;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::call::{Call, ClientCapabilities, Declared, Principal, UpstreamLink};
+use crate::endpoint::Endpoint;
+use crate::lifecycle::Tasks;
+use crate::lock::lock;
+use crate::protocol::Revision;
+use crate::relay::nobody::Nobody;
+use crate::telemetry::trace::TraceContext;
+
+const LOST: Look = Err(FaultKind::UpstreamLost);
+const WORKING: Look = Ok(r#"{"taskId":"t","status":"working"}"#);
+const DONE: Look = Ok(r#"{"taskId":"t","status":"completed","result":{"content":[]}}"#);
+
+/// What comes of a look at a task: JSON text of a result, or how it fails.
+type Look = Result<&'static str, FaultKind>;
+
+/// An upstream that answers each request with the next of these.
+#[derive(Debug)]
+struct Script(Arc<str>, Mutex<VecDeque<Look>>);
+
+impl UpstreamLink for Script {
+    fn upstream(&self) -> &Arc<str> {
+        &self.0
+    }
+
+    fn call<'a>(&'a self, _: &'a Message, _: &'a Call) -> BoxFuture<'a, Result<Reply, Fault>> {
+        let next = lock(&self.1).pop_front().expect("one look more");
+        let reply = next
+            .map(|result| {
+                let text = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{result}}}"#);
+                Reply::Relayed(Message::parse(text.into(), 128).unwrap())
+            })
+            .map_err(|kind| Fault::upstream(kind, "scripted"));
+        Box::pin(std::future::ready(reply))
+    }
+
+    fn notify(&self, _message: Bytes) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+        Box::pin(std::future::ready(Err(Fault::internal("scripted"))))
+    }
+
+    fn declared(&self) -> Option<Arc<Declared>> {
+        None
+    }
+
+    fn listen(&self, _wanted: bool) {}
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+fn call() -> Call {
+    let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
+    Call {
+        principal: Arc::new(Principal::anonymous()),
+        endpoint: Arc::new(Endpoint {
+            name: "up".into(),
+            path: "/mcp/up".to_owned(),
+            resource: "https://gw.test/mcp/up".to_owned(),
+            metadata_url: String::new(),
+            upstreams: vec!["up".into()],
+            pure: true,
+            required_scopes: Vec::new(),
+            audiences: Vec::new(),
+            issuers: Vec::new(),
+            tools: Vec::new(),
+        }),
+        revision: Revision::V2026_07_28,
+        message: Message::parse(text.into(), 128).unwrap(),
+        link: Nobody::declaring(ClientCapabilities::none()),
+        trace: TraceContext::default(),
+        cancel: CancellationToken::new(),
+        resumption: None,
+        param_headers: None,
+    }
+}
+
+// SPEC K-12.
+#[rstest]
+#[case::now_and_then(&[LOST, LOST, LOST, WORKING, LOST, LOST, LOST, DONE], None)]
+#[case::for_good(&[LOST, LOST, LOST, LOST], Some(FaultKind::UpstreamLost))]
+#[case::as_it_says(&[Err(FaultKind::UpstreamInvalid)], Some(FaultKind::UpstreamInvalid))]
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_out_of_reach_is_given_up_when_it_stays_so(
+    #[case] looks: &[Look],
+    #[case] given_up: Option<FaultKind>,
+) {
+    let script = Mutex::new(looks.iter().copied().collect());
+    let script = Arc::new(Script("up".into(), script));
+    let link: Arc<dyn UpstreamLink> = Arc::clone(&script) as _;
+    let (call, tasks) = (call(), Tasks::new());
+    let state = State::read(WORKING.unwrap()).unwrap();
+    let mut pace = Pace::new(&call, &state);
+    let watched = Watched::new(&link, call, "t", &tasks);
+    let wait = Wait {
+        task: &watched,
+        upstream: link.upstream(),
+        ask_timeout: Duration::from_secs(1),
+    };
+    let ended = wait.for_end(Design::Extension, &mut pace).await;
+    match (ended, given_up) {
+        (Ok(Ended::Reply(reply)), None) => assert_eq!(reply.error(), None),
+        (Err(fault), Some(kind)) => assert_eq!(fault.kind, kind),
+        _ => panic!("it ended in another way"),
+    }
+    assert!(lock(&script.1).is_empty(), "every look was taken");
+    watched.over();
+}
+
+// SPEC K-03, K-15.
+#[test]
+fn a_result_loses_the_mark_of_its_task_and_nothing_else() {
+    let of = |meta: &str| {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[]{meta}}}}}"#);
+        let reply = Reply::Relayed(Message::parse(text.into(), 128).unwrap());
+        unmarked(reply).result().unwrap().to_owned()
+    };
+    let mark = format!(r#""{}":{{"taskId":"t"}}"#, meta::RELATED_TASK);
+    assert_eq!(of(&format!(r#","_meta":{{{mark}}}"#)), r#"{"content":[]}"#);
+    assert_eq!(
+        of(&format!(r#","_meta":{{{mark},"a":1}}"#)),
+        r#"{"content":[],"_meta":{"a":1}}"#
+    );
+    assert_eq!(of(""), r#"{"content":[]}"#);
+}
