@@ -5,6 +5,7 @@
 //! connection to a server in [`UpstreamLink`].
 
 mod capabilities;
+mod declared;
 mod notice;
 mod principal;
 mod reply;
@@ -17,13 +18,14 @@ use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 pub use capabilities::ClientCapabilities;
+pub use declared::{Declared, takes_tasks};
 pub use notice::{Level, Notice, NoticeKind};
 pub use principal::{BindingKey, OwnerKey, Principal};
 pub use reply::Reply;
 
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
-use crate::protocol::{Message, Revision, json};
+use crate::protocol::{Message, Revision};
 use crate::telemetry::trace::TraceContext;
 
 /// One request from a client, with everything the steps below `downstream` need.
@@ -193,36 +195,6 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
-/// What an upstream declared of itself in its handshake.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declared {
-    /// The revision spoken with it.
-    pub revision: Revision,
-    /// JSON text of its `capabilities`.
-    pub capabilities: Bytes,
-    /// JSON text of its `serverInfo`.
-    pub server_info: Bytes,
-    /// Its `instructions`, decoded.
-    pub instructions: Option<String>,
-}
-
-impl Declared {
-    /// Whether it says when its `what` changes: `tools`, `prompts` or `resources`.
-    #[must_use]
-    pub fn announces(&self, what: &str) -> bool {
-        let text = std::str::from_utf8(&self.capabilities).unwrap_or("{}");
-        json::member(text, what).and_then(|list| json::member(list, "listChanged")) == Some("true")
-    }
-
-    /// All of which it says so.
-    #[must_use]
-    pub fn announced(&self) -> Vec<&'static str> {
-        let mut lists = vec!["tools", "prompts", "resources"];
-        lists.retain(|what| self.announces(what));
-        lists
-    }
-}
-
 /// Where messages of an upstream go that belong to no call.
 pub trait Intake: Send + Sync + std::fmt::Debug {
     /// A connection was opened: what the upstream declares now.
@@ -240,23 +212,4 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
 
     /// A question that names no call.
     fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_declared_flag_announces_changes() {
-        let capabilities =
-            r#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
-        let declared = Declared {
-            revision: Revision::V2026_07_28,
-            capabilities: Bytes::from_static(capabilities.as_bytes()),
-            server_info: Bytes::from_static(b"{}"),
-            instructions: None,
-        };
-        assert_eq!(declared.announced(), ["tools"]);
-        assert!(!declared.announces("completions"));
-    }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::initialize::refused;
 use super::route::{Route, unknown_method};
-use super::tasks::takes_tasks;
 use super::{Failure, Relay, effective, foreign};
 use crate::call::{Call, ClientCapabilities, Declared, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
@@ -143,7 +142,7 @@ pub(super) fn provides(declared: &Declared, needs: Needs) -> bool {
         Needs::Prompts => has("prompts"),
         Needs::Resources | Needs::Subscribe => has("resources"),
         Needs::Completions => has("completions"),
-        Needs::Tasks if declared.revision.era() == Era::Legacy => takes_tasks(text),
+        Needs::Tasks if declared.revision.era() == Era::Legacy => declared.takes_tasks(),
         Needs::Tasks => extensions::declares(text, extensions::TASKS),
         Needs::Skills => extensions::declares(text, extensions::SKILLS),
         Needs::DirectoryRead => extensions::reads_directories(text),

@@ -221,12 +221,12 @@ mod tests {
             outlives_calls: false,
             stretch,
             is_own: true,
-            declared: Arc::new(Declared {
-                revision: Revision::LATEST_LEGACY,
-                capabilities: Bytes::new(),
-                server_info: Bytes::new(),
-                instructions: None,
-            }),
+            declared: Arc::new(Declared::new(
+                Revision::LATEST_LEGACY,
+                Bytes::new(),
+                Bytes::new(),
+                None,
+            )),
         }
     }
 

@@ -196,12 +196,12 @@ mod tests {
     }
 
     fn modern() -> Verdict {
-        Verdict::Modern(Arc::new(Declared {
-            revision: Revision::V2026_07_28,
-            capabilities: Bytes::from_static(b"{}"),
-            server_info: Bytes::from_static(b"{}"),
-            instructions: None,
-        }))
+        Verdict::Modern(Arc::new(Declared::new(
+            Revision::V2026_07_28,
+            Bytes::from_static(b"{}"),
+            Bytes::from_static(b"{}"),
+            None,
+        )))
     }
 
     const HOUR: Duration = Duration::from_hours(1);

@@ -76,12 +76,12 @@ mod tests {
     }
 
     fn declared(text: &'static str) -> Arc<Declared> {
-        Arc::new(Declared {
-            revision: Revision::V2025_11_25,
-            capabilities: Bytes::from_static(text.as_bytes()),
-            server_info: Bytes::from_static(b"{}"),
-            instructions: None,
-        })
+        Arc::new(Declared::new(
+            Revision::V2025_11_25,
+            Bytes::from_static(text.as_bytes()),
+            Bytes::from_static(b"{}"),
+            None,
+        ))
     }
 
     // CLIENTS.md: a server may vary with the client's capabilities.

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use crate::call::takes_tasks;
 use crate::protocol::extensions::{self, UNDERSTOOD};
 use crate::protocol::{Era, Revision, json};
-use crate::relay::tasks::takes_tasks;
 
 /// Skills whose directories can be read.
 const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;

@@ -84,12 +84,12 @@ mod tests {
     const MODERN: Revision = Revision::V2026_07_28;
 
     fn declared(capabilities: &'static str) -> Arc<Declared> {
-        Arc::new(Declared {
-            revision: Revision::V2025_11_25,
-            capabilities: Bytes::from_static(capabilities.as_bytes()),
-            server_info: Bytes::from_static(br#"{"name":"n","version":"1"}"#),
-            instructions: Some("Use x.".to_owned()),
-        })
+        Arc::new(Declared::new(
+            Revision::V2025_11_25,
+            Bytes::from_static(capabilities.as_bytes()),
+            Bytes::from_static(br#"{"name":"n","version":"1"}"#),
+            Some("Use x.".to_owned()),
+        ))
     }
 
     fn read(bytes: &Bytes) -> Value {

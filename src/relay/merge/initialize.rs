@@ -114,12 +114,12 @@ mod tests {
     use super::*;
 
     fn declared(capabilities: &'static str, info: &'static str, says: Option<&str>) -> Declared {
-        Declared {
-            revision: Revision::V2025_11_25,
-            capabilities: Bytes::from_static(capabilities.as_bytes()),
-            server_info: Bytes::from_static(info.as_bytes()),
-            instructions: says.map(ToOwned::to_owned),
-        }
+        Declared::new(
+            Revision::V2025_11_25,
+            Bytes::from_static(capabilities.as_bytes()),
+            Bytes::from_static(info.as_bytes()),
+            says.map(ToOwned::to_owned),
+        )
     }
 
     // SPEC L-02.

@@ -122,12 +122,12 @@ impl UpstreamLink for Scripted {
 
     fn declared(&self) -> Option<Arc<Declared>> {
         matches!(self.part, Part::Visited).then(|| {
-            Arc::new(Declared {
-                revision: Revision::V2025_11_25,
-                capabilities: Bytes::from_static(b"{}"),
-                server_info: Bytes::from_static(b"{}"),
-                instructions: None,
-            })
+            Arc::new(Declared::new(
+                Revision::V2025_11_25,
+                Bytes::from_static(b"{}"),
+                Bytes::from_static(b"{}"),
+                None,
+            ))
         })
     }
 

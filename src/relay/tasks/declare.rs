@@ -1,5 +1,5 @@
 //! Who declares tasks; and the extension declared on our own behalf: for one call, to an upstream
-//! that does not run it otherwise. Spec: SPEC K-01, K-10; BRIDGING §3.8.
+//! that does not run it otherwise. Spec: SPEC K-10; BRIDGING §3.8.
 
 use std::sync::Arc;
 
@@ -21,15 +21,6 @@ struct Declaring {
 pub(super) fn is_declared(call: &Call) -> bool {
     let declared = std::str::from_utf8(call.link.capabilities().raw());
     extensions::declares(declared.unwrap_or("{}"), extensions::TASKS)
-}
-
-/// Whether a legacy upstream, by its capabilities, takes calls as tasks. Spec: SPEC K-01.
-pub(in crate::relay) fn takes_tasks(capabilities: &str) -> bool {
-    let path = ["tasks", "requests", "tools", "call"];
-    let found = path
-        .into_iter()
-        .try_fold(capabilities, |text, name| json::member(text, name));
-    found.is_some()
 }
 
 /// The call as one whose client declares tasks.
@@ -85,21 +76,5 @@ impl DownstreamLink for Declaring {
 
     fn routed(&self, upstream: &Arc<str>) {
         self.inner.routed(upstream);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::takes_tasks;
-
-    #[test]
-    fn only_the_whole_capability_lets_calls_be_tasks() {
-        assert!(takes_tasks(
-            r#"{"tasks":{"requests":{"tools":{"call":{}}}}}"#
-        ));
-        assert!(!takes_tasks(
-            r#"{"tasks":{"list":{},"requests":{"tools":{}}}}"#
-        ));
-        assert!(!takes_tasks(r#"{"tools":{"call":{}}}"#));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::bridge::Bridged;
-use super::declare::{self, declaring, is_declared, would_help};
+use super::declare::{declaring, is_declared, would_help};
 use super::pace::Pace;
 use super::state::{Design, State};
 use super::wait::{Ended, Wait};
@@ -13,7 +13,7 @@ use super::watched::Watched;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::policy::Permit;
-use crate::protocol::{Era, Message, json, meta};
+use crate::protocol::{Message, json, meta};
 use crate::relay::Relay;
 use crate::relay::bring_back::tool_failure;
 use crate::relay::project::Projection;
@@ -41,7 +41,8 @@ impl Relay {
         let settings = self.parts.upstreams.settings(&target.upstream);
         let runs_tasks = settings.is_some_and(|settings| settings.run_tasks);
         let takes_tasks = is_declared(call);
-        if (runs_tasks || takes_tasks) && self.runs_only_as_task(call, session, target).await {
+        if (runs_tasks || takes_tasks) && self.runs_only_as_task(link, call, session, target).await
+        {
             let request = self.request_for(&**link, call, target)?;
             let request = self.as_task(&request, target)?;
             let reply = self
@@ -87,22 +88,23 @@ impl Relay {
     /// Whether a tool of a legacy upstream can be called only as a task. Spec: SPEC K-01.
     async fn runs_only_as_task(
         &self,
+        link: &Arc<dyn UpstreamLink>,
         call: &Call,
         session: &Arc<Session>,
         target: &Target,
     ) -> bool {
         let upstream = &target.upstream;
-        let Ok(declared) = self.learn(session, upstream, None).await else {
+        let declared = match link.declared() {
+            Some(declared) => Some(declared),
+            None => Box::pin(self.learn(session, upstream, None)).await.ok(),
+        };
+        let (Some(declared), Some(name)) = (declared, target.name.as_deref()) else {
             return false;
         };
-        let capabilities = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-        if declared.revision.era() == Era::Modern || !declare::takes_tasks(capabilities) {
+        if !declared.takes_tasks() {
             return false;
         }
-        let Some(name) = target.name.as_deref() else {
-            return false;
-        };
-        let tool = self.tool_of(call, session, upstream, name).await;
+        let tool = Box::pin(self.tool_of(call, session, upstream, name)).await;
         tool.as_deref()
             .and_then(|tool| std::str::from_utf8(tool).ok())
             .and_then(|tool| json::member(tool, "execution"))

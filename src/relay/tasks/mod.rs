@@ -20,7 +20,6 @@ mod wait;
 mod watched;
 
 pub(super) use bridge::Bridged;
-pub(super) use declare::takes_tasks;
 pub(super) use desk::Desks;
 pub use follow::FollowedTask;
 pub(super) use handle::{is_of_tasks, is_task};

@@ -62,14 +62,14 @@ pub(super) fn read(reply: &Message) -> Result<Arc<Declared>, LinkError> {
             .unwrap_or("{}");
         Bytes::copy_from_slice(text.as_bytes())
     };
-    Ok(Arc::new(Declared {
+    Ok(Arc::new(Declared::new(
         revision,
-        capabilities: object("capabilities"),
-        server_info: object("serverInfo"),
-        instructions: member("instructions")
+        object("capabilities"),
+        object("serverInfo"),
+        member("instructions")
             .and_then(json::string)
             .map(std::borrow::Cow::into_owned),
-    }))
+    )))
 }
 
 #[cfg(test)]

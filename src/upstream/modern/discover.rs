@@ -117,19 +117,19 @@ fn declared(reply: &Message) -> Option<Declared> {
     let meta = reply.result_member("_meta").unwrap_or("{}");
     let members = json::members(meta).unwrap_or_default();
     let info = members.iter().find(|(name, _)| name == meta::SERVER_INFO);
-    Some(Declared {
-        revision: ours,
-        capabilities: object(reply.result_member("capabilities")),
+    Some(Declared::new(
+        ours,
+        object(reply.result_member("capabilities")),
         // Spec: SPEC M-41, M-50; it once stood at the top.
-        server_info: object(
+        object(
             info.map(|(_, text)| *text)
                 .or_else(|| reply.result_member("serverInfo")),
         ),
-        instructions: reply
+        reply
             .result_member("instructions")
             .and_then(json::string)
             .map(std::borrow::Cow::into_owned),
-    })
+    ))
 }
 
 /// The strings of an array member of an object.

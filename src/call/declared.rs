@@ -1,0 +1,111 @@
+//! What an upstream says of itself.
+
+use bytes::Bytes;
+
+use crate::protocol::{Era, Revision, json};
+
+/// What an upstream declared of itself in its handshake.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// The revision spoken with it.
+    pub revision: Revision,
+    /// JSON text of its `capabilities`.
+    pub capabilities: Bytes,
+    /// JSON text of its `serverInfo`.
+    pub server_info: Bytes,
+    /// Its `instructions`, decoded.
+    pub instructions: Option<String>,
+    /// Found out once: every `tools/call` depends on it.
+    takes_tasks: bool,
+}
+
+impl Declared {
+    /// What was declared: JSON texts of objects, and the instructions decoded.
+    #[must_use]
+    pub fn new(
+        revision: Revision,
+        capabilities: Bytes,
+        server_info: Bytes,
+        instructions: Option<String>,
+    ) -> Self {
+        let text = std::str::from_utf8(&capabilities).unwrap_or("{}");
+        Self {
+            takes_tasks: revision.era() == Era::Legacy && takes_tasks(text),
+            revision,
+            capabilities,
+            server_info,
+            instructions,
+        }
+    }
+
+    /// Whether it says when its `what` changes: `tools`, `prompts` or `resources`.
+    #[must_use]
+    pub fn announces(&self, what: &str) -> bool {
+        let text = std::str::from_utf8(&self.capabilities).unwrap_or("{}");
+        json::member(text, what).and_then(|list| json::member(list, "listChanged")) == Some("true")
+    }
+
+    /// All of which it says so.
+    #[must_use]
+    pub fn announced(&self) -> Vec<&'static str> {
+        let mut lists = vec!["tools", "prompts", "resources"];
+        lists.retain(|what| self.announces(what));
+        lists
+    }
+
+    /// Whether it takes calls as tasks of 2025-11-25. Spec: SPEC K-01.
+    #[must_use]
+    pub fn takes_tasks(&self) -> bool {
+        self.takes_tasks
+    }
+}
+
+/// Whether a legacy upstream, by its capabilities, takes calls as tasks. Spec: SPEC K-01.
+#[must_use]
+pub fn takes_tasks(capabilities: &str) -> bool {
+    let path = ["tasks", "requests", "tools", "call"];
+    let found = path
+        .into_iter()
+        .try_fold(capabilities, |text, name| json::member(text, name));
+    found.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = r#"{"tasks":{"requests":{"tools":{"call":{}}}}}"#;
+
+    #[test]
+    fn only_the_whole_capability_lets_calls_be_tasks() {
+        assert!(takes_tasks(WHOLE));
+        assert!(!takes_tasks(
+            r#"{"tasks":{"list":{},"requests":{"tools":{}}}}"#
+        ));
+        assert!(!takes_tasks(r#"{"tools":{"call":{}}}"#));
+    }
+
+    #[test]
+    fn only_a_legacy_upstream_takes_calls_as_its_tasks() {
+        let declared = |revision| {
+            let capabilities = Bytes::from_static(WHOLE.as_bytes());
+            Declared::new(revision, capabilities, Bytes::from_static(b"{}"), None)
+        };
+        assert!(declared(Revision::V2025_11_25).takes_tasks());
+        assert!(!declared(Revision::V2026_07_28).takes_tasks());
+    }
+
+    #[test]
+    fn only_a_declared_flag_announces_changes() {
+        let capabilities =
+            r#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
+        let declared = Declared::new(
+            Revision::V2026_07_28,
+            Bytes::from_static(capabilities.as_bytes()),
+            Bytes::from_static(b"{}"),
+            None,
+        );
+        assert_eq!(declared.announced(), ["tools"]);
+        assert!(!declared.announces("completions"));
+    }
+}
