@@ -50,12 +50,12 @@ async fn read(
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit as u64) {
-        return Err(refuse(body).await);
+        return Err(Box::pin(refuse(body)).await);
     }
     let read = Limited::new(&mut body, limit).collect();
     match tokio::time::timeout(timeout, read).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(refuse(body).await),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Box::pin(refuse(body)).await),
         Ok(Err(_)) => Err(reply::plain(
             StatusCode::BAD_REQUEST,
             "the request body broke off",

@@ -136,7 +136,7 @@ impl Front {
     /// The whole way of a call, as a future of its own.
     pub(super) fn run(
         self: &Arc<Self>,
-        call: Call,
+        mut call: Call,
         session: Arc<Session>,
         record: &AccessRecord,
     ) -> BoxFuture<'static, Outcome> {
@@ -145,10 +145,7 @@ impl Front {
         let record = record.clone();
         record.trace(span.context().trace_id());
         let counted = GAUGES.calls_running.enter();
-        let call = Call {
-            trace: span.context().clone(),
-            ..call
-        };
+        call.trace = span.context().clone();
         Box::pin(async move {
             let answer = front.relay.handle(&call, &session).await;
             let outcome = ended(&answer);

@@ -161,9 +161,8 @@ impl Front {
             Way::Events => return self.open_events(&endpoint, &principal, &parts.headers, record),
             Way::Socket => return self.open_socket(&endpoint, &principal, &mut parts, record),
             Way::Messages => {
-                return self
-                    .post_to_events(&endpoint, principal, &parts, body, record)
-                    .await;
+                let posted = self.post_to_events(&endpoint, principal, &parts, body, record);
+                return Box::pin(posted).await;
             }
         }
         match method {

@@ -43,9 +43,8 @@ impl Front {
         };
         record.received(bytes.len());
         if Message::is_batch(&bytes) {
-            return self
-                .post_batch(endpoint, principal, parts, bytes, record)
-                .await;
+            let posted = self.post_batch(endpoint, principal, parts, bytes, record);
+            return Box::pin(posted).await;
         }
         let message = match Message::parse(bytes, self.settings.limits.json_depth) {
             Ok(message) => message,
@@ -56,9 +55,9 @@ impl Front {
         };
         note_message(record, &message);
         if modern::is_modern(&parts.headers, &message) {
-            return self
-                .post_modern(endpoint, principal, parts, message, record)
-                .await;
+            // Larger, and a call of a session need not have room for it.
+            let posted = self.post_modern(endpoint, principal, parts, message, record);
+            return Box::pin(posted).await;
         }
         match self
             .post_message(endpoint, principal, parts, message.clone(), record)
@@ -90,9 +89,8 @@ impl Front {
                     "the session is initialized already",
                 ));
             }
-            return self
-                .initialize(endpoint, principal, &parts.headers, &message, record)
-                .await;
+            let opened = self.initialize(endpoint, principal, &parts.headers, &message, record);
+            return Box::pin(opened).await;
         }
         let session = self.bind(given, &principal, endpoint)?;
         record.session(session.tag());

@@ -193,7 +193,7 @@ impl Relay {
         let permit = self.decide(call, target)?;
         let subscribing = subscribing(call, session, target)?;
         if session.visit().is_some() && call.message.method() == Some("tools/call") {
-            self.check_param_headers(call, session, target).await?;
+            Box::pin(self.check_param_headers(call, session, target)).await?;
         }
         let audited = self.parts.audit.begin(record(call, target, None));
         let lead = match self.listing(call, session, target).await? {
@@ -215,7 +215,7 @@ impl Relay {
                     session,
                     target,
                 };
-                bridged.answer().await
+                Box::pin(bridged.answer()).await
             }
             None => {
                 self.send_with_visits(&permit, &link, call, session, target)
@@ -223,7 +223,7 @@ impl Relay {
             }
             Some(place) => {
                 let page = self.ask_for_page(&permit, &*link, call, session, target, place);
-                let (reply, held) = page.await;
+                let (reply, held) = Box::pin(page).await;
                 if let Some(lead) = lead {
                     lead.land(held);
                 }

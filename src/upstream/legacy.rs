@@ -90,9 +90,14 @@ impl LegacyLink {
     }
 
     async fn connection(&self) -> Result<Arc<Connection>, LinkError> {
-        if let Some(open) = self.open_connection() {
-            return Ok(open);
+        match self.open_connection() {
+            Some(open) => Ok(open),
+            // Seldom, and large: a call need not have room for it.
+            None => Box::pin(self.reopen()).await,
         }
+    }
+
+    async fn reopen(&self) -> Result<Arc<Connection>, LinkError> {
         let _opening = self.opening.lock().await;
         if let Some(open) = self.open_connection() {
             return Ok(open);
@@ -185,18 +190,17 @@ impl LegacyLink {
         if reply.error().is_some() {
             return;
         }
-        let (method, uri) = (request.method(), request.param_str("uri"));
-        match (method, uri) {
-            (Some("logging/setLevel"), _) => {
+        let uri = || request.param_str("uri").unwrap_or_default();
+        match request.method() {
+            Some("logging/setLevel") => {
                 lock(&self.remembered).level = request.param("level").map(str::to_owned);
             }
-            (Some("resources/subscribe"), Some(uri)) => {
-                lock(&self.remembered)
-                    .subscriptions
-                    .insert(uri.into_owned());
+            Some("resources/subscribe") => {
+                let uri = uri().into_owned();
+                lock(&self.remembered).subscriptions.insert(uri);
             }
-            (Some("resources/unsubscribe"), Some(uri)) => {
-                lock(&self.remembered).subscriptions.remove(&*uri);
+            Some("resources/unsubscribe") => {
+                lock(&self.remembered).subscriptions.remove(&*uri());
             }
             _ => return,
         }
@@ -237,10 +241,12 @@ impl LegacyLink {
         request: &Message,
         call: &Call,
     ) -> Result<Reply, LinkError> {
-        match (request.method(), request.param_str("uri")) {
-            (Some("resources/subscribe"), Some(uri)) => self.subscribe(&uri, request, call).await,
-            _ => self.call_through(request, call).await,
+        if request.method() == Some("resources/subscribe")
+            && let Some(uri) = request.param_str("uri")
+        {
+            return Box::pin(self.subscribe(&uri, request, call)).await;
         }
+        self.call_through(request, call).await
     }
 
     async fn call_through(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
@@ -251,25 +257,29 @@ impl LegacyLink {
                 LABELED.upstream_lost.add(&self.settings.name, 1);
                 place.connection.forget();
                 drop(place);
-                let place = self.place(request, call).await?;
-                place.connection.call(request, call).await
+                Box::pin(self.call_again(request, call)).await
             }
             // It may have run; the operator says that twice is as good as once.
             Err(LinkError::Lost { .. }) if self.may_repeat(request) => {
                 LABELED.calls_repeated.add(&self.settings.name, 1);
                 tracing::warn!(upstream = %self.settings.name, "a reply was lost: calling again");
                 drop(place);
-                let place = self.place(request, call).await?;
-                place.connection.call(request, call).await
+                Box::pin(self.call_again(request, call)).await
             }
             other => other,
         }?;
         self.remember(request, &reply);
-        if let (Some("logging/setLevel"), Some(level)) = (request.method(), request.param("level"))
+        if request.method() == Some("logging/setLevel")
+            && let Some(level) = request.param("level")
         {
-            self.further.set_level(level).await;
+            Box::pin(self.further.set_level(level)).await;
         }
         Ok(reply)
+    }
+
+    async fn call_again(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        let place = self.place(request, call).await?;
+        place.connection.call(request, call).await
     }
 
     fn may_repeat(&self, request: &Message) -> bool {

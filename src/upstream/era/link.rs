@@ -170,7 +170,7 @@ impl EraLink {
         let reply = inner.call(request, call).await;
         self.settle(&inner, &reply).await;
         if inner.is_contradicted(&reply)
-            && let Some(other) = self.reconsider(&inner).await
+            && let Some(other) = Box::pin(self.reconsider(&inner)).await
         {
             return other.call(request, call).await;
         }
@@ -189,7 +189,7 @@ impl EraLink {
         let opened = inner.open().await;
         self.settle(&inner, &opened).await;
         if matches!(opened, Err(LinkError::Handshake(_)))
-            && let Some(other) = self.reconsider(&inner).await
+            && let Some(other) = Box::pin(self.reconsider(&inner)).await
         {
             return other.open().await;
         }
@@ -228,17 +228,22 @@ impl Inner {
         }
     }
 
-    async fn call(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+    /// Each era needs room of its own size.
+    fn call<'a>(
+        &'a self,
+        request: &'a Message,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Reply, LinkError>> {
         match self {
-            Self::Legacy { link, .. } => link.call_inner(request, call).await,
-            Self::Modern(link) => link.call_inner(request, call).await,
+            Self::Legacy { link, .. } => Box::pin(link.call_inner(request, call)),
+            Self::Modern(link) => Box::pin(link.call_inner(request, call)),
         }
     }
 
-    async fn open(&self) -> Result<Arc<Declared>, LinkError> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, LinkError>> {
         match self {
-            Self::Legacy { link, .. } => link.open_inner().await,
-            Self::Modern(link) => link.open_inner().await,
+            Self::Legacy { link, .. } => Box::pin(link.open_inner()),
+            Self::Modern(link) => Box::pin(link.open_inner()),
         }
     }
 

@@ -220,11 +220,11 @@ impl HttpClient {
     ///
     /// # Errors
     /// [`ExchangeError`] when no response head arrives.
-    pub async fn post(
+    pub fn post(
         &self,
         message: Bytes,
         headers: MessageHeaders,
-    ) -> Result<Response<UpstreamBody>, ExchangeError> {
+    ) -> impl Future<Output = Result<Response<UpstreamBody>, ExchangeError>> + Send {
         let mut request = self.request(Method::POST, headers, message);
         request
             .headers_mut()
@@ -233,7 +233,7 @@ impl HttpClient {
             ACCEPT,
             HeaderValue::from_static("application/json, text/event-stream"),
         );
-        self.send(request).await
+        self.send(request)
     }
 
     /// Opens, or resumes, an event stream.

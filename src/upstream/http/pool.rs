@@ -120,7 +120,8 @@ impl Pool {
                 },
             }
         }
-        let line = self.connect().await?;
+        // Larger, and seldom needed.
+        let line = Box::pin(self.connect()).await?;
         self.exchange(line, request)
             .await
             .map_err(|refused| refused.into_error().into())

@@ -209,13 +209,14 @@ impl HttpWire {
         let response = self.client.post(message, self.headers(trace)).await?;
         let status = response.status();
         if !status.is_success() {
-            return self.refused(response, on_message).await;
+            return Box::pin(self.refused(response, on_message)).await;
         }
         if let Some(id) = response.headers().get("mcp-session-id") {
             self.session.get_or_init(|| id.clone());
         }
         if is_event_stream(&response) {
-            return self.read_stream(response, on_message).await;
+            // Larger, and most replies are whole.
+            return Box::pin(self.read_stream(response, on_message)).await;
         }
         self.read_whole(response, on_message).await
     }

@@ -68,7 +68,7 @@ impl LegacyLink {
         }
         let turn = match first.turn.take() {
             Some(turn) => (first, turn),
-            None => self.turn(call).await?,
+            None => Box::pin(self.turn(call)).await?,
         };
         Ok(Place::with_turn(turn, &self.further))
     }

@@ -19,9 +19,14 @@ use crate::upstream::modern::ModernLink;
 impl EraLink {
     /// The link of the era to speak.
     pub(super) async fn inner(&self) -> Result<Inner, LinkError> {
-        if let Some(inner) = self.current() {
-            return Ok(inner);
+        match self.current() {
+            Some(inner) => Ok(inner),
+            // Done once, and large: what only looks need not have room for it.
+            None => Box::pin(self.first()).await,
         }
+    }
+
+    async fn first(&self) -> Result<Inner, LinkError> {
         let _resolving = self.resolving.lock().await;
         match self.current() {
             Some(inner) => Ok(inner),
