@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::bridge::Bridged;
 use super::declare::{declaring, is_declared, would_help};
 use super::pace::Pace;
@@ -44,7 +46,7 @@ impl Relay {
         if (runs_tasks || takes_tasks) && self.runs_only_as_task(link, call, session, target).await
         {
             let request = self.request_for(&**link, call, target)?;
-            let request = self.as_task(&request, target)?;
+            let request = self.reparse(as_task(&request, self.patience(target)))?;
             let reply = self
                 .transmit(permit, &**link, call, session, target, &request)
                 .await?;
@@ -112,17 +114,6 @@ impl Relay {
             == Some("\"required\"")
     }
 
-    /// The request as one for a task. Its progress is what the task's status says, so that the
-    /// upstream is not asked for any.
-    fn as_task(&self, request: &Message, target: &Target) -> Result<Message, Fault> {
-        let ttl = self.patience(target).as_millis();
-        let edited = request
-            .edit()
-            .param("task", format!(r#"{{"ttl":{ttl}}}"#))
-            .remove_meta(meta::PROGRESS_TOKEN);
-        self.reparse(edited.finish())
-    }
-
     /// Waits for the end of a task; its outcome is the call's.
     async fn hold(
         &self,
@@ -186,9 +177,35 @@ impl Relay {
     }
 }
 
+/// The request as one for a task that is kept for `ttl`. Its progress is what the task's status says,
+/// so that the upstream is not asked for any.
+fn as_task(request: &Message, ttl: Duration) -> Bytes {
+    let edit = request
+        .edit()
+        .param("task", format!(r#"{{"ttl":{}}}"#, ttl.as_millis()));
+    edit.remove_meta(meta::PROGRESS_TOKEN).finish()
+}
+
 /// Spec: SPEC K-10.
 fn unasked(upstream: &str) -> Fault {
     LABELED.upstream_garbage.add(upstream, 1);
     let text = format!("upstream \"{upstream}\" answered with a task that nobody asked for");
     Fault::upstream(FaultKind::UpstreamInvalid, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SPEC K-01, K-02.
+    #[test]
+    fn a_request_for_a_task_says_how_long_and_asks_for_no_progress() {
+        let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","_meta":{"progressToken":7,"a":1}}}"#;
+        let request = Message::parse(text.into(), 128).unwrap();
+        let asked = as_task(&request, Duration::from_secs(2));
+        let asked = Message::parse(asked, 128).unwrap();
+        assert_eq!(asked.param("task"), Some(r#"{"ttl":2000}"#));
+        assert_eq!(meta::progress_token(&asked), None);
+        assert_eq!(asked.meta("a"), Some("1"));
+    }
 }

@@ -85,7 +85,57 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use futures_util::future::BoxFuture;
+
     use super::*;
+    use crate::call::{Asked, ClientCapabilities, Round};
+    use crate::lock::lock;
+    use crate::protocol::Message;
+
+    /// A client that writes down what it hears.
+    #[derive(Debug)]
+    struct Client(ClientCapabilities, Mutex<Vec<Message>>);
+
+    impl DownstreamLink for Client {
+        fn capabilities(&self) -> &ClientCapabilities {
+            &self.0
+        }
+
+        fn notify(&self, notice: Notice) {
+            lock(&self.1).push(Message::parse(notice.bytes, 128).unwrap());
+        }
+
+        fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
+            Box::pin(std::future::ready(Asked::CannotAsk("a test".to_owned())))
+        }
+    }
+
+    // SPEC C-02, C-03.
+    #[test]
+    fn a_new_status_message_is_progress_and_the_same_one_is_not() {
+        let client = Client(ClientCapabilities::none(), Mutex::default());
+        let mut pace = Pace {
+            interval: USUAL,
+            token: Some("7".to_owned()),
+            told: 0,
+            last: None,
+        };
+        for message in ["a", "a", "b", "b", "a"] {
+            let text =
+                format!(r#"{{"taskId":"t","status":"working","statusMessage":"{message}"}}"#);
+            pace.note(&State::read(&text).unwrap(), &client);
+        }
+        let heard = lock(&client.1);
+        let told = heard
+            .iter()
+            .map(|notice| (notice.param("progress"), notice.param_str("message")));
+        let told: Vec<_> = told.map(|(n, text)| (n.unwrap(), text.unwrap())).collect();
+        let told: Vec<_> = told.iter().map(|(n, text)| (*n, &**text)).collect();
+        assert_eq!(told, [("1", "a"), ("2", "b"), ("3", "a")]);
+        assert_eq!(heard[0].param("progressToken"), Some("7"));
+    }
 
     fn kept(member: &str) -> Duration {
         let text = format!(r#"{{"taskId":"a","status":"working"{member}}}"#);
