@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::Modern;
+use super::{Modern, over_both};
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
@@ -112,12 +112,7 @@ async fn a_call_beside_another_one_gets_none_of_its_messages() {
 // Spec: SPEC M-43.
 #[tokio::test]
 async fn a_client_that_goes_takes_its_call_with_it() {
-    let stub = HttpStub::start(&[]).await;
-    let gw = Setup::open()
-        .http("remote", &stub, "")
-        .stub("stub", &[])
-        .start()
-        .await;
+    let (gw, _stub) = over_both().await;
     for path in ["/mcp/stub", "/mcp/remote"] {
         let user = Modern::new(gw.anonymous(), path).meta(json!({"progressToken": 1}));
         let arguments = json!({"n": 1000, "gap_ms": 100});

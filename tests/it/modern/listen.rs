@@ -4,7 +4,7 @@ use http::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::Modern;
+use super::{Modern, over_both};
 use crate::harness::events::EventStream;
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
@@ -31,12 +31,7 @@ async fn stats(user: &Modern) -> Value {
 
 #[tokio::test]
 async fn changes_reach_those_who_asked_for_them() {
-    let stub = HttpStub::start(&[]).await;
-    let gw = Setup::open()
-        .http("remote", &stub, "")
-        .stub("stub", &[])
-        .start()
-        .await;
+    let (gw, _stub) = over_both().await;
     for path in ["/mcp/stub", "/mcp/remote"] {
         let user = Modern::new(gw.anonymous(), path);
         let wanted =

@@ -13,9 +13,17 @@ use serde_json::{Value, json};
 
 use crate::harness::events::EventStream;
 use crate::harness::session::{Exchange, Reply};
-use crate::harness::{Actor, Answer};
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Actor, Answer, Gateway, Setup};
 
 pub(super) const VERSION: &str = "2026-07-28";
+
+/// A gateway before the stub over either carrier: `stub` is a child, `remote` is reached over HTTP.
+pub(super) async fn over_both() -> (Gateway, HttpStub) {
+    let stub = HttpStub::start(&[]).await;
+    let setup = Setup::open().http("remote", &stub, "").stub("stub", &[]);
+    (setup.start().await, stub)
+}
 
 /// Somebody who speaks the modern revision to one endpoint.
 pub(super) struct Modern {

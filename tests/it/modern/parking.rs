@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::Modern;
+use super::{Modern, over_both};
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
@@ -52,12 +52,7 @@ fn questions(asked: &Value) -> Vec<(&str, &Value)> {
 
 #[tokio::test]
 async fn every_kind_of_question_is_answered_by_a_retry() {
-    let stub = HttpStub::start(&[]).await;
-    let gw = Setup::open()
-        .http("remote", &stub, "")
-        .stub("stub", &[])
-        .start()
-        .await;
+    let (gw, _stub) = over_both().await;
     let sampled =
         json!({"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"});
     for (prefix, path) in [
