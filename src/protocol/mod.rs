@@ -18,5 +18,5 @@ pub mod websocket;
 
 pub use decode_error::DecodeError;
 pub use id::RequestId;
-pub use message::{Editor, Kind, Message};
+pub use message::{Editor, Kind, Message, Progress};
 pub use revision::{Era, Revision};

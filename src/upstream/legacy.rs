@@ -10,6 +10,7 @@ pub(super) mod handshake;
 mod in_flight;
 mod inbound;
 mod opening;
+mod own_stream;
 mod place;
 mod related;
 mod subscribe;

@@ -74,6 +74,11 @@ impl<'a> RawString<'a> {
         self.escapes > 0
     }
 
+    /// Where it stands between its quotes.
+    pub(crate) fn inner_span(self) -> Range<usize> {
+        self.start + 1..self.start + 1 + self.inner.len()
+    }
+
     /// Where it stands, quotes included.
     pub(crate) fn span(self) -> Range<usize> {
         self.start..self.start + self.inner.len() + 2

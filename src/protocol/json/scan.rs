@@ -77,7 +77,7 @@ impl<'a> Scanner<'a> {
 
     fn skip(&mut self, first: Option<u8>) -> Result<(), Flaw> {
         match first {
-            Some(b'"') => self.string().map(drop),
+            Some(b'"') => self.skip_string().map(drop),
             Some(b'{') => self.object(|scanner, _| {
                 let first = scanner.peek();
                 scanner.skip(first)
@@ -255,21 +255,8 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub(crate) fn string(&mut self) -> Result<RawString<'a>, Flaw> {
         let start = self.at;
-        self.at += 1;
-        let mut escapes = 0;
-        loop {
-            self.plain();
-            match self.text.as_bytes().get(self.at) {
-                Some(b'"') => break,
-                Some(b'\\') => {
-                    escapes += 1;
-                    self.escape()?;
-                }
-                _ => return Err(Flaw::Syntax),
-            }
-        }
-        let inner = self.text.get(start + 1..self.at).ok_or(Flaw::Syntax)?;
-        self.at += 1;
+        let escapes = self.skip_string()?;
+        let inner = self.text.get(start + 1..self.at - 1).ok_or(Flaw::Syntax)?;
         Ok(RawString {
             inner,
             escapes,
@@ -277,36 +264,37 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Moves to the next quote, backslash or control character: eight bytes at a time, and more
-    /// once the string has proved to be a long one.
+    /// Moves over a string; how many escapes it holds.
     #[inline]
-    fn plain(&mut self) {
-        let mut rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
-        let mut words = 0;
-        while let Some((chunk, tail)) = rest.split_first_chunk::<8>() {
-            let word = u64::from_le_bytes(*chunk);
-            let quote = word ^ (ONES * u64::from(b'"'));
-            let slash = word ^ (ONES * u64::from(b'\\'));
-            // The lowest marked byte is exact; a borrow can only mark bytes above it.
-            let marks = (word.wrapping_sub(ONES * 0x20) & !word
-                | quote.wrapping_sub(ONES) & !quote
-                | slash.wrapping_sub(ONES) & !slash)
-                & HIGHS;
-            if marks != 0 {
-                self.at += marks.trailing_zeros() as usize / 8;
-                return;
-            }
-            self.at += 8;
-            rest = tail;
-            words += 1;
-            if words == WORDS_OF_A_LONG_STRING {
-                let far = plain_blocks(rest);
-                self.at += far;
-                rest = rest.get(far..).unwrap_or_default();
-            }
+    fn skip_string(&mut self) -> Result<usize, Flaw> {
+        let bytes = self.text.as_bytes();
+        self.at = plain_end(bytes, self.at + 1);
+        if bytes.get(self.at) == Some(&b'"') {
+            self.at += 1;
+            return Ok(0);
         }
-        let stop = rest.iter().position(|&byte| ends_plain(byte));
-        self.at += stop.unwrap_or(rest.len());
+        self.skip_escaped()
+    }
+
+    /// Moves over the rest of a string; the cursor stands on its first character that is not plain.
+    #[cold]
+    fn skip_escaped(&mut self) -> Result<usize, Flaw> {
+        let bytes = self.text.as_bytes();
+        let mut escapes = 0;
+        loop {
+            match bytes.get(self.at) {
+                Some(b'"') => {
+                    self.at += 1;
+                    return Ok(escapes);
+                }
+                Some(b'\\') => {
+                    escapes += 1;
+                    self.escape()?;
+                }
+                _ => return Err(Flaw::Syntax),
+            }
+            self.at = plain_end(bytes, self.at);
+        }
     }
 
     fn escape(&mut self) -> Result<(), Flaw> {
@@ -329,19 +317,61 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// What ends a run of plain characters in a string. Without a branch: with one, the compiler looks
-/// at a block byte by byte, which costs fourteen times as much.
-fn ends_plain(byte: u8) -> bool {
-    (u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20)) != 0
+/// Where the next quote, backslash or control character stands from `at` on, or the end: found
+/// eight bytes at a time, and more once the string has proved to be a long one.
+#[inline]
+pub(crate) fn plain_end(bytes: &[u8], at: usize) -> usize {
+    let mut rest = bytes.get(at..).unwrap_or_default();
+    for _ in 0..WORDS_OF_A_LONG_STRING {
+        let Some((chunk, tail)) = rest.split_first_chunk() else {
+            break;
+        };
+        let marks = ends_in(u64::from_le_bytes(*chunk));
+        if marks != 0 {
+            return bytes.len() - rest.len() + marks.trailing_zeros() as usize / 8;
+        }
+        rest = tail;
+    }
+    long_plain_end(bytes, bytes.len() - rest.len())
 }
 
-/// How many bytes at the start of `text` lie in blocks of plain characters only.
-fn plain_blocks(text: &[u8]) -> usize {
+/// The same, in blocks for as long as they are plain.
+#[inline(never)]
+fn long_plain_end(bytes: &[u8], at: usize) -> usize {
     const BLOCK: usize = 32;
-    let (blocks, _) = text.as_chunks::<BLOCK>();
+    let rest = bytes.get(at..).unwrap_or_default();
+    let (blocks, _) = rest.as_chunks::<BLOCK>();
     let is_plain = |block: &&[u8; BLOCK]| {
         let ends = block.iter().map(|&byte| u8::from(ends_plain(byte)));
         ends.fold(0, |any, ends| any | ends) == 0
     };
-    blocks.iter().take_while(is_plain).count() * BLOCK
+    let plain = blocks.iter().take_while(is_plain).count() * BLOCK;
+    let rest = rest.get(plain..).unwrap_or_default();
+    let (words, tail) = rest.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let marks = ends_in(u64::from_le_bytes(*word));
+        if marks != 0 {
+            return at + plain + index * 8 + marks.trailing_zeros() as usize / 8;
+        }
+    }
+    let in_tail = tail.iter().position(|&byte| ends_plain(byte));
+    bytes.len() - tail.len() + in_tail.unwrap_or(tail.len())
+}
+
+/// The highest bit of each byte of `word` that ends a run of plain characters. The lowest one is
+/// exact; a borrow can only mark bytes above it.
+#[inline]
+fn ends_in(word: u64) -> u64 {
+    let quote = word ^ (ONES * u64::from(b'"'));
+    let slash = word ^ (ONES * u64::from(b'\\'));
+    (word.wrapping_sub(ONES * 0x20) & !word
+        | quote.wrapping_sub(ONES) & !quote
+        | slash.wrapping_sub(ONES) & !slash)
+        & HIGHS
+}
+
+/// What ends a run of plain characters in a string. Without a branch: with one, the compiler looks
+/// at a block byte by byte, which costs fourteen times as much.
+fn ends_plain(byte: u8) -> bool {
+    (u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20)) != 0
 }

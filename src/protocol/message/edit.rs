@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::super::json;
-use super::{Member, Message, Section};
+use super::{Member, Message, Section, Span};
 
 /// Several replacements in one pass. Values are JSON text and are not checked.
 ///
@@ -136,13 +136,14 @@ impl<'a> Editor<'a> {
     /// The message with the values of members that are there exchanged, when that is all there is
     /// to do.
     fn exchange_values(&self) -> Option<Bytes> {
+        if let [change] = self.changes.as_slice() {
+            let value = change.value.as_deref()?;
+            return self.message.exchange(change.section, &change.name, value);
+        }
         let mut exchanges = Vec::with_capacity(self.changes.len());
         for change in &self.changes {
-            let members = &self.message.layout.members;
-            let is_meant =
-                |m: &&Member| m.section == change.section && self.message.is_named(m, &change.name);
-            let old = &members.iter().find(is_meant)?.value;
-            exchanges.push((old, change.value.as_deref()?));
+            let member = self.message.find(change.section, &change.name)?;
+            exchanges.push((member.value.range(), change.value.as_deref()?));
         }
         exchanges.sort_unstable_by_key(|(old, _)| old.start);
         let gained: usize = exchanges.iter().map(|(_, new)| new.len()).sum();
@@ -162,7 +163,7 @@ impl<'a> Editor<'a> {
 
     fn object_span(&self, section: Section) -> std::ops::Range<usize> {
         let span = self.message.layout.objects.get(section as usize);
-        span.and_then(Clone::clone).unwrap_or_default()
+        span.copied().flatten().map(Span::range).unwrap_or_default()
     }
 
     fn bytes(&self, start: usize, end: usize) -> &[u8] {
@@ -184,16 +185,17 @@ impl<'a> Editor<'a> {
             .filter(|m| m.section == section);
         for (index, member) in members.enumerate() {
             let change = self.change_of(section, member);
-            let before = std::mem::replace(&mut gap, member.value.end);
+            let (name, value) = (member.quoted_name(), member.value.range());
+            let before = std::mem::replace(&mut gap, value.end);
             if change.is_some_and(|c| c.value.is_none()) {
                 continue;
             }
             // A gap opens with the comma, which the first kept member must not have.
             if kept_any || index == 0 {
-                out.put_slice(self.bytes(before, member.name.start));
+                out.put_slice(self.bytes(before, name.start));
             }
             kept_any = true;
-            out.put_slice(self.bytes(member.name.start, member.value.start));
+            out.put_slice(self.bytes(name.start, value.start));
             match change.and_then(|c| c.value.as_deref()) {
                 Some(value) => out.put_slice(value.as_bytes()),
                 None => self.write_value(out, section, member),
@@ -211,14 +213,15 @@ impl<'a> Editor<'a> {
     }
 
     fn write_value(&self, out: &mut BytesMut, section: Section, member: &Member) {
+        let value = member.value.range();
         let Some(child) = self.child_of(section, member).filter(|c| self.touches(*c)) else {
-            out.put_slice(self.bytes(member.value.start, member.value.end));
+            out.put_slice(self.bytes(value.start, value.end));
             return;
         };
-        if self.message.bytes().get(member.value.start) == Some(&b'{') {
+        if self.message.bytes().get(value.start) == Some(&b'{') {
             self.write_object(out, child);
         } else if child == Section::Result || !self.gains(child) {
-            out.put_slice(self.bytes(member.value.start, member.value.end));
+            out.put_slice(self.bytes(value.start, value.end));
         } else {
             out.put_slice(&self.fresh(child));
         }
@@ -303,6 +306,15 @@ impl<'a> Editor<'a> {
         self.changes
             .iter()
             .any(|c| concerned(c.section) && c.value.is_some())
+    }
+}
+
+impl Message {
+    /// The message with the value of one member exchanged; nothing when it has no such member.
+    pub(super) fn exchange(&self, section: Section, name: &str, value: &str) -> Option<Bytes> {
+        let old = self.find(section, name)?.value.range();
+        let (before, after) = (self.bytes().get(..old.start)?, self.bytes().get(old.end..)?);
+        Some([before, value.as_bytes(), after].concat().into())
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod edit;
 mod parse;
+mod progress;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,6 +15,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 
 pub use edit::Editor;
+pub use progress::Progress;
 
 use super::decode_error::DecodeError;
 use super::json;
@@ -40,18 +42,25 @@ pub struct Message {
 #[derive(Debug)]
 struct Layout {
     kind: Kind,
-    /// Index of the member that holds the id, when it is not null.
-    id: Option<usize>,
+    /// Where the id lies, when it is not null.
+    id: Option<Span>,
     method: Option<Method>,
     members: Vec<Member>,
-    /// Span of each object that was read, by [`Section`].
-    objects: [Option<Range<usize>>; Section::COUNT],
+    /// Each object that was read, by [`Section`].
+    objects: [Option<Span>; Section::COUNT],
+}
+
+/// A place in the bytes, half as large as a range: a message has many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Span {
+    start: u32,
+    end: u32,
 }
 
 #[derive(Debug)]
 enum Method {
     /// As it stands in the bytes.
-    Plain(Range<usize>),
+    Plain(Span),
     /// Written with escapes.
     Decoded(Box<str>),
 }
@@ -60,11 +69,11 @@ enum Method {
 #[derive(Debug)]
 struct Member {
     section: Section,
-    /// The name with its quotes.
-    name: Range<usize>,
+    /// The name between its quotes.
+    name: Span,
     /// The decoded name, where it is written with escapes.
     decoded: Option<Box<str>>,
-    value: Range<usize>,
+    value: Span,
 }
 
 /// The objects that are read.
@@ -99,6 +108,9 @@ impl Message {
     /// # Errors
     /// See [`DecodeError`]; nothing of a refused message is used.
     pub fn parse(bytes: Bytes, max_depth: usize) -> Result<Self, DecodeError> {
+        if u32::try_from(bytes.len()).is_err() {
+            return Err(DecodeError::invalid("a message is shorter than 4 GiB"));
+        }
         let whole = ByteString::try_from(bytes).map_err(|_| DecodeError::NotUtf8)?;
         let layout = Arc::new(parse::layout(&whole, max_depth)?);
         Ok(Self { whole, layout })
@@ -143,15 +155,14 @@ impl Message {
     /// with `"id": null`.
     #[must_use]
     pub fn id(&self) -> Option<&str> {
-        let member = self.layout.members.get(self.layout.id?)?;
-        self.text(&member.value)
+        self.text(self.layout.id?)
     }
 
     /// The method, decoded.
     #[must_use]
     pub fn method(&self) -> Option<&str> {
         match self.layout.method.as_ref()? {
-            Method::Plain(span) => self.text(span),
+            Method::Plain(span) => self.text(*span),
             Method::Decoded(text) => Some(text),
         }
     }
@@ -194,10 +205,9 @@ impl Message {
         let members = self.layout.members.iter();
         let metas = members.filter(|m| m.section == Section::Meta);
         metas.filter_map(|m| {
-            let quoted = self.text(&m.name)?;
-            let plain = || quoted.get(1..quoted.len().checked_sub(1)?);
-            let key = m.decoded.as_deref().or_else(plain)?;
-            Some((key, quoted, self.text(&m.value)?))
+            let quoted = self.whole.get(m.quoted_name())?;
+            let key = m.decoded.as_deref().or_else(|| self.text(m.name))?;
+            Some((key, quoted, self.text(m.value)?))
         })
     }
 
@@ -234,7 +244,15 @@ impl Message {
     /// The same bytes under another id (JSON text).
     #[must_use]
     pub fn with_id(&self, id: &str) -> Bytes {
-        self.edit().id(id).finish()
+        let exchanged = self.exchange(Section::Top, "id", id);
+        exchanged.unwrap_or_else(|| self.edit().id(id).finish())
+    }
+
+    /// The same bytes with another value (JSON text) for a member of `params`.
+    #[must_use]
+    pub fn with_param(&self, name: &str, json: &str) -> Bytes {
+        let exchanged = self.exchange(Section::Params, name, json);
+        exchanged.unwrap_or_else(|| self.edit().param(name, json).finish())
     }
 
     /// Begins replacing members; what is not named stays byte for byte.
@@ -242,26 +260,61 @@ impl Message {
         Editor::new(self)
     }
 
-    fn text(&self, span: &Range<usize>) -> Option<&str> {
-        self.whole.get(span.clone())
+    fn text(&self, span: Span) -> Option<&str> {
+        self.whole.get(span.range())
     }
 
     fn object(&self, section: Section) -> Option<&str> {
-        self.text(self.layout.objects.get(section as usize)?.as_ref()?)
+        self.text((*self.layout.objects.get(section as usize)?)?)
     }
 
     fn member(&self, section: Section, name: &str) -> Option<&str> {
-        let members = self.layout.members.iter().filter(|m| m.section == section);
-        let found = members.into_iter().find(|m| self.is_named(m, name))?;
-        self.text(&found.value)
+        self.text(self.find(section, name)?.value)
+    }
+
+    fn find(&self, section: Section, name: &str) -> Option<&Member> {
+        let mut members = self.layout.members.iter();
+        members.find(|m| m.section == section && self.is_named(m, name))
     }
 
     fn is_named(&self, member: &Member, name: &str) -> bool {
-        if let Some(decoded) = &member.decoded {
-            return **decoded == *name;
+        match &member.decoded {
+            None => {
+                member.name.len() == name.len()
+                    && self.bytes().get(member.name.range()) == Some(name.as_bytes())
+            }
+            Some(decoded) => **decoded == *name,
         }
-        let inner = member.name.start + 1..member.name.end.saturating_sub(1);
-        self.whole.get(inner) == Some(name)
+    }
+}
+
+impl Member {
+    /// Where the name stands, quotes included.
+    fn quoted_name(&self) -> Range<usize> {
+        let name = self.name.range();
+        name.start - 1..name.end + 1
+    }
+}
+
+impl Span {
+    /// Of what lies within the first 4 GiB, as all of a message does.
+    fn of(range: &Range<usize>) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a message is shorter than 4 GiB"
+        )]
+        Self {
+            start: range.start as u32,
+            end: range.end as u32,
+        }
+    }
+
+    fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    fn len(self) -> usize {
+        self.range().len()
     }
 }
 

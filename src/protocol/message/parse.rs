@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::decode_error::DecodeError;
 use super::super::id::is_id;
 use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
-use super::{Kind, Layout, Member, Method, Section};
+use super::{Kind, Layout, Member, Method, Section, Span};
 
 /// Longer ids are refused: they become map keys and are echoed.
 const MAX_ID_BYTES: usize = 4096;
@@ -21,6 +21,8 @@ pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError
     let mut reader = Reader {
         members: Vec::with_capacity(12),
         objects: Default::default(),
+        top: Top::default(),
+        is_ascii: text.is_ascii(),
     };
     let read = reader
         .object(&mut scanner, Section::Top)
@@ -65,21 +67,53 @@ pub(super) fn batch(
 
 struct Reader {
     members: Vec<Member>,
-    objects: [Option<Range<usize>>; Section::COUNT],
+    objects: [Option<Span>; Section::COUNT],
+    top: Top,
+    /// Whether the whole text is ASCII.
+    is_ascii: bool,
+}
+
+/// Where the values lie that decide what a message is.
+#[derive(Default)]
+struct Top {
+    jsonrpc: Option<Span>,
+    id: Option<Span>,
+    method: Option<Span>,
+    params: Option<Span>,
+    result: Option<Span>,
+    error: Option<Span>,
+}
+
+impl Top {
+    fn note(&mut self, name: &str, value: Span) {
+        let place = match name {
+            "jsonrpc" => &mut self.jsonrpc,
+            "id" => &mut self.id,
+            "method" => &mut self.method,
+            "params" => &mut self.params,
+            "result" => &mut self.result,
+            "error" => &mut self.error,
+            _ => return,
+        };
+        *place = Some(value);
+    }
 }
 
 impl Reader {
     fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
         let start = scanner.offset();
         let first = self.members.len();
-        let mut marks = Marks::default();
+        let mut marks = Marks {
+            seen: 0,
+            is_ascii: self.is_ascii,
+        };
         let mut may_repeat = false;
         scanner.object(|scanner, key| {
             may_repeat |= marks.may_repeat(key);
             self.member(scanner, section, key)
         })?;
         if let Some(span) = self.objects.get_mut(section as usize) {
-            *span = Some(start..scanner.offset());
+            *span = Some(Span::of(&(start..scanner.offset())));
         }
         if may_repeat {
             self.refuse_duplicates(scanner.text(), section, first)
@@ -99,9 +133,10 @@ impl Reader {
         } else {
             None
         };
-        let opens = scanner.peek() == Some(b'{');
         let name = decoded.as_deref().unwrap_or(key.inner);
-        let value = match section.child(name).filter(|_| opens) {
+        let opens = scanner.peek() == Some(b'{');
+        let child = if opens { section.child(name) } else { None };
+        let value = match child {
             Some(child) => {
                 let start = scanner.offset();
                 self.object(scanner, child)?;
@@ -109,9 +144,13 @@ impl Reader {
             }
             None => scanner.value()?,
         };
+        let value = Span::of(&value);
+        if section == Section::Top {
+            self.top.note(name, value);
+        }
         self.members.push(Member {
             section,
-            name: key.span(),
+            name: Span::of(&key.inner_span()),
             decoded,
             value,
         });
@@ -136,79 +175,52 @@ impl Reader {
         }
     }
 
-    /// The members of the message that decide what it is, each with its index.
-    fn top<'a>(&self, text: &'a str) -> Top<'a> {
-        let mut top = Top::default();
-        for (index, member) in self.members.iter().enumerate() {
-            if member.section != Section::Top {
-                continue;
-            }
-            let place = match name_of(text, member) {
-                "jsonrpc" => &mut top.jsonrpc,
-                "id" => &mut top.id,
-                "method" => &mut top.method,
-                "params" => &mut top.params,
-                "result" => &mut top.result,
-                "error" => &mut top.error,
-                _ => continue,
-            };
-            *place = Some((index, json::slice(text, member.value.clone())));
-        }
-        top
-    }
-
     /// Applies the rules of JSON-RPC 2.0 and MCP to what was found. Spec: SPEC T-06, T-07.
     fn classify(self, text: &str) -> Result<Layout, DecodeError> {
-        let Top {
-            jsonrpc,
-            id: id_member,
-            method: method_member,
-            params,
-            result,
-            error,
-        } = self.top(text);
-        let id = id_member.filter(|(_, id)| id.len() <= MAX_ID_BYTES && is_id(id));
+        let value = |span: Option<Span>| span.map(|span| json::slice(text, span.range()));
+        let id_text = value(self.top.id);
+        let id = id_text.filter(|id| id.len() <= MAX_ID_BYTES && is_id(id));
         let invalid = |reason| {
-            let id = id.map(|(_, id)| id.to_owned());
+            let id = id.map(ToOwned::to_owned);
             Err(DecodeError::InvalidRequest { reason, id })
         };
-        let is_known = |(_, version): (usize, &str)| {
-            version == "\"2.0\"" || json::string(version).as_deref() == Some("2.0")
-        };
-        if !jsonrpc.is_some_and(is_known) {
+        let is_known =
+            |version| version == "\"2.0\"" || json::string(version).as_deref() == Some("2.0");
+        if !value(self.top.jsonrpc).is_some_and(is_known) {
             return invalid("\"jsonrpc\" must be \"2.0\"");
         }
-        let null_id = id_member.is_some_and(|(_, id)| id == "null");
-        if id_member.is_some() && id.is_none() && !null_id {
+        let null_id = id_text == Some("null");
+        if id_text.is_some() && id.is_none() && !null_id {
             return invalid("\"id\" must be a string or an integer");
         }
-        let kind = match (method_member, result, error) {
+        let (method_text, params) = (value(self.top.method), value(self.top.params));
+        let (result, error) = (self.top.result, value(self.top.error));
+        let kind = match (method_text, result, error) {
             (Some(_), None, None) if null_id => return invalid("\"id\" must not be null"),
             (Some(_), None, None) if id.is_some() => Kind::Request,
             (Some(_), None, None) => Kind::Notification,
             (None, Some(_), None) if id.is_some() => Kind::Response,
             (None, Some(_), None) => return invalid("a result needs an \"id\""),
-            (None, None, Some((_, error))) if error.starts_with('{') => Kind::Response,
+            (None, None, Some(error)) if error.starts_with('{') => Kind::Response,
             (None, None, Some(_)) => return invalid("\"error\" must be an object"),
             (None, None, None) => return invalid("\"method\" is missing"),
             _ => return invalid("only one of \"method\", \"result\" and \"error\" may be present"),
         };
-        let method = match method_member {
-            None => None,
-            Some((_, value)) => match method(text, value) {
+        let method = match (self.top.method, method_text) {
+            (Some(span), Some(text)) => match method(span, text) {
                 None => return invalid("\"method\" must be a string"),
                 found => found,
             },
+            _ => None,
         };
         if kind != Kind::Response
-            && params.is_some_and(|(_, params)| !params.starts_with('{') && params != "null")
+            && params.is_some_and(|params| !params.starts_with('{') && params != "null")
         {
             return invalid("\"params\" must be an object");
         }
-        let id = id.map(|(index, _)| index);
         Ok(Layout {
             kind,
-            id,
+            id: self.top.id.filter(|_| id.is_some()),
             method,
             members: self.members,
             objects: self.objects,
@@ -216,52 +228,47 @@ impl Reader {
     }
 }
 
-/// Members of a message: index and JSON text.
-#[derive(Default)]
-struct Top<'a> {
-    jsonrpc: Option<(usize, &'a str)>,
-    id: Option<(usize, &'a str)>,
-    method: Option<(usize, &'a str)>,
-    params: Option<(usize, &'a str)>,
-    result: Option<(usize, &'a str)>,
-    error: Option<(usize, &'a str)>,
-}
-
 /// Tells quickly that no two names of an object can be the same, so that most objects need no
 /// comparing: equal names, whatever their case, have equal marks.
-#[derive(Default)]
-struct Marks(u64);
+struct Marks {
+    seen: u64,
+    /// Whether all names are known to be ASCII.
+    is_ascii: bool,
+}
 
 impl Marks {
     fn may_repeat(&mut self, key: RawString<'_>) -> bool {
-        if key.is_escaped() || !key.inner.is_ascii() {
+        let name = key.inner.as_bytes();
+        if key.is_escaped() || !self.is_ascii && !name.is_ascii() {
             return true;
         }
-        let name = key.inner.as_bytes();
-        let folded = |at: usize| name.get(at).map_or(0, |byte| usize::from(byte | 0x20));
-        let last = name.len().saturating_sub(1);
-        let mark = name.len() + folded(0) * 3 + folded(last / 2) * 5 + folded(last) * 7;
+        let folded = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(byte | 0x20));
+        let middle = folded(name.get(name.len() / 2));
+        // Weighed so that no two names that MCP has for one object meet.
+        let mark = name.len() * 3 + folded(name.first()) + middle * 7 + folded(name.last());
         let bit = 1 << (mark & 63);
-        let known = self.0 & bit != 0;
-        self.0 |= bit;
+        let known = self.seen & bit != 0;
+        self.seen |= bit;
         known
     }
 }
 
 fn name_of<'a>(text: &'a str, member: &'a Member) -> &'a str {
-    let inner = member.name.start + 1..member.name.end.saturating_sub(1);
-    member
-        .decoded
-        .as_deref()
-        .unwrap_or_else(|| json::slice(text, inner))
+    match &member.decoded {
+        Some(decoded) => decoded,
+        None => json::slice(text, member.name.range()),
+    }
 }
 
-fn method(text: &str, value: &str) -> Option<Method> {
-    let span = json::span_of(text, value)?;
+/// The method that the JSON text `value` at `span` holds.
+fn method(span: Span, value: &str) -> Option<Method> {
     // The scanner has seen that it is a whole string, if it is one.
     let is_string = value.starts_with('"');
     if is_string && memchr::memchr(b'\\', value.as_bytes()).is_none() {
-        return Some(Method::Plain(span.start + 1..span.end - 1));
+        return Some(Method::Plain(Span {
+            start: span.start + 1,
+            end: span.end - 1,
+        }));
     }
     Some(Method::Decoded(json::string(value)?.into_owned().into()))
 }

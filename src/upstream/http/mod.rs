@@ -2,5 +2,8 @@
 
 pub mod body;
 pub mod client;
+mod get_stream;
 mod pool;
+mod reading;
+pub(crate) mod sink;
 pub mod wire;

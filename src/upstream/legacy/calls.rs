@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::in_flight::InFlight;
+use super::own_stream::OwnStream;
 use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::{Call, DownstreamLink, Reply};
@@ -177,7 +178,7 @@ impl Connection {
                 reply.await.map_err(|_| duplex.lost())?
             }
             Wire::Http(http) => {
-                let mut take = |message| self.on_message(message, Some(pending));
+                let mut take = OwnStream::new(self, pending);
                 tokio::select! {
                     biased;
                     direct = http.request(bytes, trace, &mut take) => direct,

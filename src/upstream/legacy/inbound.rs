@@ -115,7 +115,7 @@ impl Connection {
             return;
         };
         link.notify(Notice {
-            bytes: message.edit().param("progressToken", &**token).finish(),
+            bytes: message.with_param("progressToken", token),
             kind: NoticeKind::Progress {
                 token: Arc::clone(token),
             },

@@ -1,0 +1,147 @@
+//! Reading the event stream that answers a request, and resuming it where it broke off.
+//! Spec: SPEC U-10, U-14, T-27.
+
+use std::time::Duration;
+
+use http::{HeaderValue, Response};
+use http_body_util::BodyExt;
+
+use super::body::UpstreamBody;
+use super::client::MessageHeaders;
+use super::sink::Sink;
+use super::wire::{HttpWire, is_event_stream};
+use crate::protocol::sse::SseDecoder;
+use crate::protocol::{Message, Progress};
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::error::LinkError;
+
+/// How often a broken stream is resumed without any event in between.
+const RESUME_ATTEMPTS: u32 = 5;
+/// Before a stream is resumed when the upstream did not say how long to wait.
+pub(super) const RESUME_DELAY: Duration = Duration::from_millis(500);
+/// The longest `retry` that we honour.
+pub(super) const LONGEST_RETRY: Duration = Duration::from_mins(1);
+
+/// Where we are in a stream.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// The id of the last event that had one.
+    pub(super) last_event: Option<HeaderValue>,
+    /// How long the upstream wants us to wait before we come back.
+    pub(super) retry: Option<Duration>,
+    /// How many events were seen.
+    events: u64,
+}
+
+impl Place {
+    fn note(&mut self, id: Option<&str>, retry: Option<u64>) {
+        self.events += 1;
+        if let Some(id) = id {
+            self.last_event = HeaderValue::from_str(id).ok().filter(|id| !id.is_empty());
+        }
+        if let Some(retry) = retry {
+            self.retry = Some(Duration::from_millis(retry).min(LONGEST_RETRY));
+        }
+    }
+}
+
+impl HttpWire {
+    /// Reads a stream until the reply, resuming it where the upstream gave event ids.
+    pub(super) async fn read_stream(
+        &self,
+        response: Response<UpstreamBody>,
+        sink: &mut dyn Sink,
+    ) -> Result<Message, LinkError> {
+        let mut place = Place::default();
+        let mut body = response.into_body();
+        let mut attempts = 0;
+        loop {
+            let seen = place.events;
+            if let Some(reply) = self.read_once(&mut body, &mut place, sink).await? {
+                body.finish();
+                return Ok(reply);
+            }
+            attempts = if place.events > seen { 0 } else { attempts + 1 };
+            let Some(last) = place
+                .last_event
+                .clone()
+                .filter(|_| attempts < RESUME_ATTEMPTS)
+            else {
+                return Err(LinkError::Lost { last_words: None });
+            };
+            tokio::time::sleep(place.retry.unwrap_or(RESUME_DELAY)).await;
+            let headers = MessageHeaders {
+                last_event: Some(last),
+                ..self.headers(None)
+            };
+            match self.client.listen(headers).await {
+                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                    body = response.into_body();
+                }
+                Ok(response) => return Err(self.status_error(response.status(), None)),
+                Err(error) if attempts + 1 >= RESUME_ATTEMPTS => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Notes an event that is no message; what follows it may be one (SPEC U-14).
+    fn suspect(&self, error: &impl std::fmt::Display) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
+        tracing::warn!(upstream = %self.upstream, error = %error, "upstream sends what is no message");
+    }
+
+    /// Reads one connection's worth of a stream; the reply if it came.
+    ///
+    /// # Errors
+    /// [`LinkError::TooLarge`] for an event over its bound.
+    pub(super) async fn read_once(
+        &self,
+        body: &mut UpstreamBody,
+        place: &mut Place,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Message>, LinkError> {
+        let mut decoder = SseDecoder::new(self.bounds.event);
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            decoder.feed(data);
+            let reply = self.read_fed(&mut decoder, place, sink)?;
+            sink.taken();
+            if reply.is_some() {
+                return Ok(reply);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads what was fed to `decoder`.
+    fn read_fed(
+        &self,
+        decoder: &mut SseDecoder,
+        place: &mut Place,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Message>, LinkError> {
+        while let Some(event) = decoder.next().map_err(|_| LinkError::TooLarge {
+            limit: self.bounds.event,
+        })? {
+            place.note(event.id.as_deref(), event.retry);
+            if !event.has_data || event.data.is_empty() {
+                continue;
+            }
+            if Progress::read(&event.data).is_some_and(|progress| sink.progress(&progress)) {
+                continue;
+            }
+            match Message::parse(event.data, self.bounds.depth) {
+                Ok(message) => {
+                    if let Some(reply) = sink.message(message) {
+                        return Ok(Some(reply));
+                    }
+                }
+                Err(error) => self.suspect(&error),
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,24 @@
+//! What takes the messages of an upstream's event stream.
+
+use crate::protocol::{Message, Progress};
+
+/// Takes what comes on a stream, in order. A closure takes messages only.
+pub(crate) trait Sink: Send {
+    /// Takes a message; `Some` is the reply that was waited for, and ends the reading.
+    fn message(&mut self, message: Message) -> Option<Message>;
+
+    /// Takes a progress notification that needs no closer look; `false` leaves it, and it comes
+    /// again as a message.
+    fn progress(&mut self, _progress: &Progress) -> bool {
+        false
+    }
+
+    /// All that had arrived at once was taken.
+    fn taken(&mut self) {}
+}
+
+impl<F: FnMut(Message) -> Option<Message> + Send> Sink for F {
+    fn message(&mut self, message: Message) -> Option<Message> {
+        self(message)
+    }
+}
