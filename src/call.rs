@@ -207,8 +207,8 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     /// A notification outside any call.
     fn notice(&self, upstream: &Arc<str>, notice: Notice);
 
-    /// Something about a task of the upstream has changed; nobody hears what.
-    fn task_changed(&self, upstream: &Arc<str>);
+    /// Something about a task has changed, as the upstream says in `notifications/tasks/status`.
+    fn task_changed(&self, upstream: &Arc<str>, status: &Message);
 
     /// A question that names no call.
     fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;

@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use super::Relay;
 use super::catalog::Catalog;
 use super::project::Projection;
+use super::tasks;
 use super::view::{View, is_loud_enough};
 use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
 use crate::config::Isolation;
@@ -119,10 +120,15 @@ impl Intake for SessionIntake {
         }
     }
 
-    fn task_changed(&self, _upstream: &Arc<str>) {
-        let session = self.session.upgrade();
-        if let Some(visit) = session.as_ref().and_then(|session| session.visit()) {
+    fn task_changed(&self, upstream: &Arc<str>, status: &Message) {
+        let Some(session) = self.session.upgrade() else {
+            return;
+        };
+        if let Some(visit) = session.visit() {
             visit.task_changed();
+        } else if let Some(bytes) = tasks::status(&session, upstream, status) {
+            let kind = NoticeKind::Other;
+            session.tell(Notice { kind, bytes });
         }
     }
 

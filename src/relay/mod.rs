@@ -70,7 +70,7 @@ use self::naming::{Index, Prefixes};
 use self::param_headers::ToolHeaders;
 use self::route::{Route, Target, subscribing};
 pub use self::tasks::FollowedTask;
-use self::tasks::{Bridged, Desks};
+use self::tasks::{Bridged, Desks, marking};
 use self::view::View;
 
 /// The spine and what it needs.
@@ -205,6 +205,8 @@ impl Relay {
         };
         let link = self.link(session, &target.upstream)?;
         call.link.routed(&target.upstream);
+        let marked = marking(call, session, target);
+        let call = marked.as_ref().unwrap_or(call);
         self.raise_level(call, session, &*link).await;
         let reply = match target.place() {
             None if target.home.is_some() => {
@@ -243,7 +245,8 @@ impl Relay {
         }
         let mut source = self.source(call, link.declared(), &target.view);
         source.wraps = self.wraps(call, session, target);
-        self.bring_back(call, target, &source, reply?)
+        let reply = self.show_own_task(call, session, target, reply?)?;
+        self.bring_back(call, target, &source, reply)
     }
 
     fn source(&self, call: &Call, declared: Option<Arc<Declared>>, view: &View) -> Source {

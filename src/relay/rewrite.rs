@@ -31,7 +31,7 @@ pub fn result<'t>(
 ) -> Result<Cow<'t, str>, JsonError> {
     let list = lookup(method).and_then(|known| known.list);
     rewrite(result, prefix, |walk, scanner| match (method, list) {
-        ("tools/call", _) => walk.call_result(scanner),
+        ("tools/call" | "tasks/result", _) => walk.call_result(scanner),
         // A task that is done holds the result of its call.
         ("tasks/get", _) => walk.in_member(scanner, "result", Walk::call_result),
         ("prompts/get", _) => walk.in_member(scanner, "messages", Walk::messages),

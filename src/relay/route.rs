@@ -82,9 +82,14 @@ impl Relay {
                 }
             }
             "server/discover" => return Err(unknown_method(method)),
-            // Not advertised to sessions (BRIDGING §3.8).
             _ if session.visit().is_none() && tasks::is_of_tasks(method) => {
-                return Err(unknown_method(method));
+                Box::pin(self.check_tasks(session, method)).await?;
+                if method == "tasks/list" {
+                    let list = Box::pin(self.list_tasks(call, session)).await?;
+                    return Ok(Route::Here(list));
+                }
+                let target = self.own_task_target(call, session)?;
+                return Ok(Route::One(Box::new(target)));
             }
             _ => {}
         }

@@ -14,6 +14,7 @@ mod registry;
 mod shelf;
 mod stream;
 mod subscriptions;
+mod tasks;
 mod upstreams;
 mod visit;
 
@@ -35,6 +36,7 @@ pub use registry::{NewSession, Refused, Sessions, Settings};
 pub use shelf::Shelf;
 pub use stream::{EventStream, Next, NotKept, Reader};
 pub use subscriptions::{Subscribing, Subscriptions, is_below};
+pub use tasks::{Task, Tasks};
 pub use visit::{Listener, Listening, Visit, VisitCall};
 
 use crate::call::{ClientCapabilities, Level, Notice, OwnerKey, Principal, UpstreamLink};
@@ -79,6 +81,7 @@ pub struct Session {
     subscriptions: Subscriptions,
     shelf: Shelf,
     completions: Completions,
+    tasks: Tasks,
     open_streams: AtomicUsize,
     started: Instant,
     used_us: AtomicU64,
@@ -184,6 +187,12 @@ impl Session {
     #[must_use]
     pub fn subscriptions(&self) -> &Subscriptions {
         &self.subscriptions
+    }
+
+    /// The tasks of 2025-11-25 that it began.
+    #[must_use]
+    pub fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 
     /// What it is to a modern client; nothing for a session that a client opened.

@@ -250,6 +250,7 @@ impl Sessions {
             subscriptions: super::Subscriptions::default(),
             shelf: super::Shelf::default(),
             completions: super::Completions::default(),
+            tasks: super::Tasks::default(),
             open_streams: AtomicUsize::new(0),
             hold_question: self.settings.hold_question,
             started: Instant::now(),

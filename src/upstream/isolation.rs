@@ -273,12 +273,13 @@ mod tests {
     use super::*;
     use crate::call::{Asked, Declared, Notice, Principal, Question};
     use crate::fault::FaultKind;
+    use crate::protocol::Message;
 
     #[derive(Debug)]
     struct Nobody;
 
     impl Intake for Nobody {
-        fn task_changed(&self, _upstream: &Arc<str>) {}
+        fn task_changed(&self, _upstream: &Arc<str>, _status: &Message) {}
 
         fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
 

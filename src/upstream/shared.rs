@@ -187,9 +187,9 @@ impl Intake for Members {
         }
     }
 
-    fn task_changed(&self, upstream: &Arc<str>) {
+    fn task_changed(&self, upstream: &Arc<str>, status: &Message) {
         for member in self.all() {
-            member.task_changed(upstream);
+            member.task_changed(upstream, status);
         }
     }
 

@@ -6,6 +6,10 @@ use crate::call::takes_tasks;
 use crate::protocol::extensions::{self, UNDERSTOOD};
 use crate::protocol::{Era, Revision, json};
 
+/// Calls as tasks of 2025-11-25; their list is made here.
+const TASKS: &str = r#"{"list":{},"requests":{"tools":{"call":{}}}}"#;
+/// The same where an upstream lets them be cancelled.
+const CANCELLABLE_TASKS: &str = r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#;
 /// Skills whose directories can be read.
 const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;
 
@@ -18,11 +22,15 @@ const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;
 #[must_use]
 pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revision) -> String {
     let (mut subscribe, mut completions, mut logging) = (false, false, false);
+    let mut tasks = None;
     let mut declared: [Option<&str>; UNDERSTOOD.len()] = [None; UNDERSTOOD.len()];
     for (name, value) in upstreams.into_iter().flat_map(objects) {
         match &*name {
             "completions" => completions = true,
             "logging" => logging = true,
+            // Each is projected already.
+            "tasks" if value == CANCELLABLE_TASKS => tasks = Some(CANCELLABLE_TASKS),
+            "tasks" if value == TASKS => tasks = tasks.or(Some(TASKS)),
             "resources" => {
                 subscribe |= objects(value).any(|(n, v)| n == "subscribe" && v == "true");
             }
@@ -57,6 +65,10 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
     if logging {
         out.push_str(r#","logging":{}"#);
     }
+    if let Some(tasks) = tasks {
+        out.push_str(",\"tasks\":");
+        out.push_str(tasks);
+    }
     let declared = UNDERSTOOD.iter().zip(declared);
     let mut declared = declared
         .filter_map(|(id, settings)| Some((id, settings?)))
@@ -71,23 +83,27 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
 
 /// The capabilities of an upstream of revision `from` without what `revision` does not know: JSON
 /// text of an object, the rest as it came. Tasks are carried to modern clients, as the extension that
-/// they are there; they mean nothing in the legacy era. Spec: SPEC L-02, K-15, M-52; BRIDGING §3.8.
+/// they are there, and from 2025-11-25 to 2025-11-25. Spec: SPEC L-02, K-15, M-52; BRIDGING §3.8.
 #[must_use]
 pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
     let modern = revision.era() == Era::Modern;
     let carries_tasks = modern && from.era() == Era::Modern;
     // Those of 2025-11-25 are shown as the extension's.
     let shows_tasks = modern && from.era() == Era::Legacy && takes_tasks(capabilities);
+    let carried = carried_tasks(capabilities)
+        .filter(|_| from.has_tasks_capability() && revision.has_tasks_capability());
     let kept = objects(capabilities).filter(|(name, _)| match &**name {
         "completions" => revision.has_completions_capability(),
-        "tasks" => false,
+        "tasks" => carried.is_some(),
         _ => true,
     });
     let shown = json::object(kept.map(|(name, value)| {
-        let value = if name == "extensions" && !carries_tasks {
-            Cow::Owned(extensions::filtered(value, |id| id != extensions::TASKS))
-        } else {
-            Cow::Borrowed(value)
+        let value = match (&*name, carried) {
+            ("extensions", _) if !carries_tasks => {
+                Cow::Owned(extensions::filtered(value, |id| id != extensions::TASKS))
+            }
+            ("tasks", Some(tasks)) => Cow::Borrowed(tasks),
+            _ => Cow::Borrowed(value),
         };
         (name, value)
     }));
@@ -95,6 +111,13 @@ pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> Stri
         return shown;
     }
     extensions::with(&shown, extensions::TASKS)
+}
+
+/// What is said to clients of the tasks of an upstream that takes calls as tasks.
+fn carried_tasks(capabilities: &str) -> Option<&'static str> {
+    let tasks = json::member(capabilities, "tasks").filter(|_| takes_tasks(capabilities))?;
+    let cancels = json::member(tasks, "cancel").is_some();
+    Some(if cancels { CANCELLABLE_TASKS } else { TASKS })
 }
 
 /// Members of an object; none of anything else.
@@ -168,6 +191,24 @@ mod tests {
             assert!(text.ends_with(end), "{text}");
         }
         assert!(merged([plain.as_str()], MODERN).ends_with("skills\":{}}}"));
+    }
+
+    #[test]
+    fn tasks_of_2025_11_25_are_told_of_in_its_own_words_alone() {
+        let text = r#"{"tasks":{"cancel":{},"list":{},"requests":{"tools":{"call":{}},"x":{}}}}"#;
+        let told = format!(r#"{{"tasks":{CANCELLABLE_TASKS}}}"#);
+        assert_eq!(projected(text, LEGACY, LEGACY), told);
+        assert_eq!(projected(text, LEGACY, Revision::V2025_06_18), "{}");
+        let fixed = r#"{"tasks":{"requests":{"tools":{"call":{}}}}}"#;
+        let also = projected(fixed, LEGACY, LEGACY);
+        assert_eq!(also, format!(r#"{{"tasks":{TASKS}}}"#));
+        for upstreams in [[&told, &also], [&also, &told]] {
+            let all = merged(upstreams.map(String::as_str), LEGACY);
+            assert!(
+                all.ends_with(&format!(r#","tasks":{CANCELLABLE_TASKS}}}"#)),
+                "{all}"
+            );
+        }
     }
 
     #[test]

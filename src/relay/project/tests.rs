@@ -245,7 +245,7 @@ fn structured_content_alone_is_shown_as_text_too(#[case] from: Revision, #[case]
 }
 
 #[test]
-fn older_clients_get_no_output_schema_and_nobody_learns_how_a_tool_is_run() {
+fn older_clients_get_no_output_schema_and_only_2025_11_25_learns_how_a_tool_is_run() {
     let tools = json!({"tools": [{"name": "t", "title": "T", "icons": [],
         "outputSchema": {"type": "object"}, "execution": {"taskSupport": "optional"}}]});
     let of = |from, to| {
@@ -260,7 +260,19 @@ fn older_clients_get_no_output_schema_and_nobody_learns_how_a_tool_is_run() {
     assert_eq!(of(R4, R3), (true, false));
     assert_eq!(of(R5, R4), (true, false));
     assert_eq!(of(R4, R5), (true, false));
-    assert_eq!(of(R4, R4), (true, false));
+    assert_eq!(of(R4, R4), (true, true));
+}
+
+// BRIDGING §3.8: what has to be a task may be called plainly too.
+#[test]
+fn no_tool_says_that_it_has_to_be_a_task() {
+    let of = |support: &str| {
+        let tools = json!({"tools": [{"name": "t", "execution": {"taskSupport": support}}]});
+        shown(R4, R4, "tools/list", &tools)["tools"][0]["execution"]["taskSupport"].clone()
+    };
+    assert_eq!(of("required"), "optional");
+    assert_eq!(of("optional"), "optional");
+    assert_eq!(of("forbidden"), "forbidden");
 }
 
 #[rstest]

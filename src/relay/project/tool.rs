@@ -13,8 +13,14 @@ pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, J
     let to = projection.to;
     object(item, |name, value| {
         Ok(match name {
-            // How a tool may be run as a task: towards clients no tool is, and some clients refuse to
-            // call plainly what says that it has to be (BRIDGING §3.8).
+            // How a tool may be run as a task means nothing elsewhere (BRIDGING §3.8). One that has to be
+            // is run for who calls it plainly, and some clients would not call it.
+            "execution" if projection.is_identity() && to.has_tasks_capability() => {
+                match json::member(value, "taskSupport") {
+                    Some("\"required\"") => Fate::Put(r#"{"taskSupport":"optional"}"#.into()),
+                    _ => Fate::Keep,
+                }
+            }
             "execution" => Fate::Drop,
             "outputSchema" if !to.has_structured_content() => Fate::Drop,
             "outputSchema" if projection.is_down() && schema::needs_wrapping(value) => {

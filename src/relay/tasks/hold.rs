@@ -38,7 +38,20 @@ impl Relay {
         target: &Target,
     ) -> Result<Reply, Fault> {
         if call.message.method() != Some("tools/call") {
+            if call.message.method() == Some("tasks/result") && session.visit().is_none() {
+                let result = self.result_of_task(permit, link, call, session, target);
+                return Box::pin(result).await;
+            }
             return self.send(permit, &**link, call, session, target).await;
+        }
+        if call.revision.has_tasks_capability()
+            && let Some(task) = call.message.param("task")
+            && Box::pin(self.may_have_tasks(session, target)).await
+        {
+            let request = self.request_for(&**link, call, target)?;
+            let request = self.reparse(request.edit().param("task", task).finish())?;
+            let sent = self.transmit(permit, &**link, call, session, target, &request);
+            return Box::pin(sent).await;
         }
         let settings = self.parts.upstreams.settings(&target.upstream);
         let runs_tasks = settings.is_some_and(|settings| settings.run_tasks);
@@ -171,7 +184,7 @@ impl Relay {
     }
 
     /// How long a task may take.
-    fn patience(&self, target: &Target) -> Duration {
+    pub(super) fn patience(&self, target: &Target) -> Duration {
         let settings = self.parts.upstreams.settings(&target.upstream);
         settings.map_or(Duration::ZERO, |settings| settings.total_timeout)
     }

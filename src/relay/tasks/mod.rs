@@ -2,11 +2,12 @@
 //! caller asks for (*legacy* ones), and those of the extension, which the server begins.
 //!
 //! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `bridge`
-//! shows legacy tasks as those of the extension, `follow` tells subscriptions how tasks stand.
-//! Clients are told of no others.
+//! shows legacy tasks as those of the extension, `carried` passes them between two sides of
+//! 2025-11-25, `follow` tells subscriptions how tasks stand. Clients are told of no others.
 //! Spec: SPEC §11; BRIDGING §3.8.
 
 mod bridge;
+mod carried;
 mod declare;
 mod desk;
 mod follow;
@@ -20,6 +21,7 @@ mod wait;
 mod watched;
 
 pub(super) use bridge::Bridged;
+pub(super) use carried::{marking, status};
 pub(super) use desk::Desks;
 pub use follow::FollowedTask;
 pub(super) use handle::{is_of_tasks, is_task};

@@ -45,9 +45,9 @@ impl Connection {
         let kind = match method {
             "notifications/progress" => return self.on_progress(message, origin),
             "notifications/cancelled" => return self.on_withdrawn(message),
-            // Whoever follows a task asks how it stands.
             "notifications/tasks/status" => {
-                return self.settings.intake.task_changed(&self.settings.name);
+                let (intake, name) = (&self.settings.intake, &self.settings.name);
+                return intake.task_changed(name, message);
             }
             "notifications/message" => NoticeKind::Log,
             "notifications/tools/list_changed" => NoticeKind::ListChanged { what: "tools" },

@@ -64,7 +64,6 @@ async fn a_tool_that_needs_a_task_is_called_plainly() {
     let world = World::start("").await;
     for path in PATHS {
         let session = world.session(path).await;
-        assert_eq!(session.hello["capabilities"].get("tasks"), None);
         let result = session.call("errand", json!({"ms": 60})).await.unwrap();
         assert_eq!(text_of(&result), "errand done", "{path}");
         assert_eq!(result.get("_meta"), None);
@@ -115,8 +114,10 @@ async fn no_client_is_told_that_a_tool_needs_a_task() {
         let session = world.session(path).await;
         let tools = session.request("tools/list", json!({})).await.unwrap();
         assert!(tools.to_string().contains("errand"));
-        assert!(!tools.to_string().contains("taskSupport"));
-        // A task that is asked for all the same is ignored, and there are no methods for tasks.
+        assert!(!tools.to_string().contains(r#""taskSupport":"required""#));
+        // Before 2025-11-25 a task that is asked for is ignored, and there are no methods for tasks.
+        let older = world.gw.anonymous();
+        let session = older.open_as(path, "2025-06-18", json!({})).await;
         let params = json!({"name": "echo", "arguments": {"text": "x"}, "task": {}});
         let params = match path {
             "/mcp" => json!({"name": "child__chore", "arguments": {}, "task": {}}),

@@ -1,4 +1,5 @@
 //! Tasks of upstreams, in both designs. Spec: SPEC §11; BRIDGING §3.8.
 
 mod bridged;
+mod carried;
 mod held;

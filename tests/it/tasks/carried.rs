@@ -1,0 +1,165 @@
+//! Tasks of 2025-11-25 between clients and upstreams that both speak it.
+//! Spec: SPEC K-01 to K-05; BRIDGING §3.8.
+
+use serde_json::{Value, json};
+
+use crate::harness::session::{Session, text_of};
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Setup};
+
+const RELATED: &str = "io.modelcontextprotocol/related-task";
+
+/// Where a task is begun, and by which name.
+const PLACES: [(&str, &str); 3] = [
+    ("/mcp/child", "errand"),
+    ("/mcp/remote", "errand"),
+    ("/mcp", "remote__errand"),
+];
+
+struct World {
+    gw: Gateway,
+    _remote: HttpStub,
+}
+
+impl World {
+    async fn start() -> Self {
+        let remote = HttpStub::start(&["--tasks"]).await;
+        let gw = Setup::secured()
+            .stub("child", &["--tasks"])
+            .http("remote", &remote, "")
+            .stub("newer", &["--era", "modern"])
+            .start()
+            .await;
+        Self {
+            gw,
+            _remote: remote,
+        }
+    }
+
+    async fn user(&self, name: &str, path: &str) -> Session {
+        self.gw.principal(name).open(path).await
+    }
+}
+
+/// Begins a task; what the client calls it.
+async fn begin(user: &Session, tool: &str, arguments: Value) -> Value {
+    let params = json!({"name": tool, "arguments": arguments, "task": {"ttl": 60_000}});
+    let begun = user.request("tools/call", params).await.unwrap();
+    let task = &begun["task"];
+    assert!(!task.to_string().contains("errand"), "{begun}");
+    assert!(["working", "input_required"].contains(&task["status"].as_str().unwrap()));
+    task["taskId"].clone()
+}
+
+#[tokio::test]
+async fn a_task_is_begun_watched_and_its_result_fetched() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path).await;
+        let told = &alice.hello["capabilities"]["tasks"];
+        assert!(told["requests"]["tools"]["call"].is_object(), "{told}");
+        let tools = alice.request("tools/list", json!({})).await.unwrap();
+        let all = tools["tools"].as_array().unwrap();
+        let shown = all.iter().find(|one| one["name"] == tool).unwrap();
+        assert_eq!(shown["execution"], json!({"taskSupport": "optional"}));
+        let task = begin(&alice, tool, json!({"looks": 2})).await;
+        let about = json!({"taskId": task});
+        let state = alice.request("tasks/get", about.clone()).await.unwrap();
+        assert_eq!(state["taskId"], task);
+        let list = alice.request("tasks/list", json!({})).await.unwrap();
+        assert_eq!(list["tasks"][0]["taskId"], task, "{list}");
+        let result = alice.request("tasks/result", about.clone()).await.unwrap();
+        assert_eq!(text_of(&result), "errand done");
+        assert_eq!(result["_meta"][RELATED], about);
+        // What is not asked to be a task is none.
+        let plain = alice.call(tool, json!({})).await.unwrap();
+        assert_eq!(text_of(&plain), "errand done");
+    }
+    world.gw.stop().await;
+}
+
+// Spec: SPEC K-04.
+#[tokio::test]
+async fn what_a_task_asks_comes_with_its_result_and_names_it() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path).await;
+        let task = begin(&alice, tool, json!({"ask": 1})).await;
+        let about = json!({"taskId": task});
+        let (_, exchange) = alice.start("tasks/result", about.clone()).await;
+        let mut stream = exchange.stream();
+        let question = stream.until("elicitation/create").await;
+        assert_eq!(question["params"]["_meta"][RELATED], about, "{question}");
+        let answer = json!({"action": "accept", "content": {"name": "Ann"},
+            "_meta": {RELATED: about}});
+        alice.answer(&question, answer).await;
+        let reply = stream.message().await.unwrap();
+        assert!(text_of(&reply["result"]).contains("Ann"), "{reply}");
+        // The upstream hears of its own name for it.
+        assert!(text_of(&reply["result"]).contains("errand-"), "{reply}");
+    }
+    world.gw.stop().await;
+}
+
+// Spec: SPEC K-05, A-30.
+#[tokio::test]
+async fn a_task_is_known_in_the_session_that_began_it_alone() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path).await;
+        let task = begin(&alice, tool, json!({"ms": 600_000})).await;
+        let bob = world.user("bob", path).await;
+        for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
+            for (user, id) in [(&bob, task.clone()), (&alice, json!("errand-1"))] {
+                let refused = user.request(method, json!({"taskId": id})).await;
+                assert_eq!(refused.unwrap_err()["code"], -32602);
+            }
+        }
+        let none = bob.request("tasks/list", json!({})).await.unwrap();
+        assert_eq!(none, json!({"tasks": []}));
+        let about = json!({"taskId": task});
+        let over = alice.request("tasks/cancel", about.clone()).await.unwrap();
+        assert_eq!(
+            (&over["taskId"], &over["status"]),
+            (&task, &json!("cancelled"))
+        );
+        let again = alice.request("tasks/cancel", about).await;
+        assert_eq!(again.unwrap_err()["code"], -32602);
+    }
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_hears_what_its_upstream_says_of_a_task() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path).await;
+        let mut stream = alice.listen().await;
+        let task = begin(&alice, tool, json!({"ms": 600_000})).await;
+        alice
+            .call(&tool.replace("errand", "call_off"), json!({}))
+            .await
+            .unwrap();
+        let told = stream.until("notifications/tasks/status").await;
+        assert_eq!(told["params"]["taskId"], task, "{told}");
+        assert_eq!(told["params"]["status"], "cancelled");
+    }
+    world.gw.stop().await;
+}
+
+// Spec: SPEC K-15, L-02.
+#[tokio::test]
+async fn who_cannot_have_tasks_is_told_of_none() {
+    let world = World::start().await;
+    let newer = world.user("alice", "/mcp/newer").await;
+    let alice = world.gw.principal("alice");
+    let older = alice.open_as("/mcp/child", "2025-06-18", json!({})).await;
+    for user in [newer, older] {
+        assert_eq!(user.hello["capabilities"].get("tasks"), None);
+        for method in ["tasks/get", "tasks/list", "tasks/result", "tasks/cancel"] {
+            let refused = user.request(method, json!({"taskId": "x"})).await;
+            assert_eq!(refused.unwrap_err()["code"], -32601);
+        }
+    }
+    world.gw.stop().await;
+}
