@@ -126,19 +126,28 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// Dropping the future withdraws the questions.
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked>;
 
+    /// The link that this one stands before: what is not said here is said there.
+    fn behind(&self) -> Option<&dyn DownstreamLink> {
+        None
+    }
+
     /// Why the client cancelled the call, if it did and said so (SPEC C-12).
     fn cancel_reason(&self) -> Option<&str> {
-        None
+        self.behind()?.cancel_reason()
     }
 
     /// The least severe log messages that the client wants of this call; nothing when it never
     /// said so (SPEC C-21).
     fn level(&self) -> Option<Level> {
-        None
+        self.behind()?.level()
     }
 
     /// Told to which upstream the call goes, as soon as that is known.
-    fn routed(&self, _upstream: &Arc<str>) {}
+    fn routed(&self, upstream: &Arc<str>) {
+        if let Some(behind) = self.behind() {
+            behind.routed(upstream);
+        }
+    }
 }
 
 /// One logical connection to an upstream.

@@ -129,16 +129,8 @@ impl DownstreamLink for ShownLink {
         }
     }
 
-    fn cancel_reason(&self) -> Option<&str> {
-        self.inner.cancel_reason()
-    }
-
-    fn level(&self) -> Option<Level> {
-        self.inner.level()
-    }
-
-    fn routed(&self, upstream: &Arc<str>) {
-        self.inner.routed(upstream);
+    fn behind(&self) -> Option<&dyn DownstreamLink> {
+        Some(&*self.inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, Reply, Round};
+use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Reply, Round};
 use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
 use crate::protocol::{extensions, json};
 use crate::relay::project;
@@ -66,15 +66,7 @@ impl DownstreamLink for Declaring {
         self.inner.ask(round)
     }
 
-    fn cancel_reason(&self) -> Option<&str> {
-        self.inner.cancel_reason()
-    }
-
-    fn level(&self) -> Option<Level> {
-        self.inner.level()
-    }
-
-    fn routed(&self, upstream: &Arc<str>) {
-        self.inner.routed(upstream);
+    fn behind(&self) -> Option<&dyn DownstreamLink> {
+        Some(&*self.inner)
     }
 }

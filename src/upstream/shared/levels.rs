@@ -106,16 +106,8 @@ impl DownstreamLink for Filtered {
         self.inner.ask(round)
     }
 
-    fn cancel_reason(&self) -> Option<&str> {
-        self.inner.cancel_reason()
-    }
-
-    fn level(&self) -> Option<Level> {
-        self.inner.level()
-    }
-
-    fn routed(&self, upstream: &Arc<str>) {
-        self.inner.routed(upstream);
+    fn behind(&self) -> Option<&dyn DownstreamLink> {
+        Some(&*self.inner)
     }
 }
 
