@@ -370,8 +370,9 @@ fn ends_in(word: u64) -> u64 {
         & HIGHS
 }
 
-/// What ends a run of plain characters in a string. Without a branch: with one, the compiler looks
-/// at a block byte by byte, which costs fourteen times as much.
+/// What ends a run of plain characters in a string. Without a branch, and always in line: else the
+/// compiler looks at a block byte by byte, which costs fourteen times as much.
+#[inline]
 fn ends_plain(byte: u8) -> bool {
     (u8::from(byte == b'"') | u8::from(byte == b'\\') | u8::from(byte < 0x20)) != 0
 }
