@@ -67,7 +67,6 @@ use self::kept::Listing;
 pub use self::listen::Filter;
 use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
-use self::param_headers::ToolHeaders;
 use self::route::{Route, Target, subscribing};
 pub use self::tasks::FollowedTask;
 use self::tasks::{Bridged, Desks, marking};
@@ -89,8 +88,6 @@ pub struct Relay {
     indexes: Cache<Digest, Arc<Index>>,
     /// The same of sessions that lack an upstream.
     partial_indexes: Cache<(SessionKey, ListKind), Arc<Index>>,
-    /// What headers the tools of visits have.
-    tool_headers: Cache<param_headers::Key, Arc<ToolHeaders>>,
     /// Tasks that ask while their clients poll.
     desks: Arc<Desks>,
     /// Places for lists that are looked at again.
@@ -157,10 +154,6 @@ impl Relay {
                 .max_capacity(INDEXES)
                 .time_to_live(INDEX_LIFE)
                 .build(),
-            tool_headers: Cache::builder()
-                .max_capacity(INDEXES)
-                .time_to_live(INDEX_LIFE)
-                .build(),
         })
     }
 
@@ -192,8 +185,11 @@ impl Relay {
     ) -> Result<Reply, Failure> {
         let permit = self.decide(call, target)?;
         let subscribing = subscribing(call, session, target)?;
-        if session.visit().is_some() && call.message.method() == Some("tools/call") {
-            Box::pin(self.check_param_headers(call, session, target)).await?;
+        if let Some(visit) = session.visit()
+            && call.message.method() == Some("tools/call")
+        {
+            self.check_param_headers(call, session, visit, target)
+                .await?;
         }
         let audited = self.parts.audit.begin(record(call, target, None));
         let lead = match self.listing(call, session, target).await? {

@@ -2,7 +2,6 @@
 //! tool is called. Spec: SPEC M-18, M-30, M-33, M-36.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,20 +12,13 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
 use crate::protocol::param_headers::{AnnotationError, ParamHeaders, may_annotate};
 use crate::protocol::{Era, Message, json};
-use crate::session::Session;
-use crate::store::events::SessionKey;
+use crate::session::{Session, ToolHeaders, Visit};
 
 /// How long a call waits to learn what headers its tool has; then it goes on unchecked.
 const LEARN_WAIT: Duration = Duration::from_secs(3);
 
-/// The tools of one upstream that have such headers, by name.
-pub(super) type ToolHeaders = HashMap<String, ParamHeaders>;
-
-/// Whose list of which upstream.
-pub(super) type Key = (SessionKey, Arc<str>);
-
 impl Relay {
-    /// Compares the parameter headers of a call of a tool with its arguments.
+    /// Compares the parameter headers of a visit's call of a tool with its arguments.
     ///
     /// # Errors
     /// [`FaultKind::HeaderMismatch`] when they disagree. A tool whose schema cannot be had is not
@@ -35,20 +27,28 @@ impl Relay {
         &self,
         call: &Call,
         session: &Arc<Session>,
+        visit: &Visit,
         target: &Target,
     ) -> Result<(), Fault> {
         let tool = target.name.as_deref().unwrap_or_default();
         let Some(given) = call.param_headers.as_deref() else {
             return Ok(());
         };
-        let key = (session.key(), Arc::clone(&target.upstream));
-        let mut is_fresh = self.tool_headers.get(&key).is_none();
+        let upstream = &target.upstream;
+        let mut known = visit.tool_headers(upstream);
         loop {
-            let tools = self.headers_of_tools(call, session, &key).await;
-            let Some(known) = tools.get(tool) else {
+            let is_fresh = known.is_none();
+            let tools = if let Some(tools) = known.take() {
+                tools
+            } else {
+                let tools = Box::pin(self.headers_of_tools(call, session, upstream)).await;
+                visit.keep_tool_headers(upstream, Some(Arc::clone(&tools)));
+                tools
+            };
+            let Some(asked) = tools.get(tool) else {
                 return Ok(());
             };
-            let Err(why) = known.check(call.message.param("arguments"), given) else {
+            let Err(why) = asked.check(call.message.param("arguments"), given) else {
                 return Ok(());
             };
             if is_fresh {
@@ -56,8 +56,7 @@ impl Relay {
                 return Err(Fault::downstream(FaultKind::HeaderMismatch, why));
             }
             // The tool may have changed since.
-            self.tool_headers.invalidate(&key);
-            is_fresh = true;
+            visit.keep_tool_headers(upstream, None);
         }
     }
 
@@ -67,12 +66,8 @@ impl Relay {
         &self,
         call: &Call,
         session: &Arc<Session>,
-        key: &Key,
+        upstream: &Arc<str>,
     ) -> Arc<ToolHeaders> {
-        if let Some(known) = self.tool_headers.get(key) {
-            return known;
-        }
-        let upstream = &key.1;
         let mut tools = ToolHeaders::new();
         let listed = self.list_one(call, session, upstream, ListKind::Tools);
         if let Ok(Ok(part)) = tokio::time::timeout(LEARN_WAIT, listed).await {
@@ -85,9 +80,7 @@ impl Relay {
                 "parameter headers are not checked: the tools cannot be listed"
             );
         }
-        let tools = Arc::new(tools);
-        self.tool_headers.insert(key.clone(), Arc::clone(&tools));
-        tools
+        Arc::new(tools)
     }
 }
 

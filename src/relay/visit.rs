@@ -28,7 +28,7 @@ impl Relay {
         endpoint: &Arc<Endpoint>,
         capabilities: &str,
     ) -> Result<Arc<Session>, Fault> {
-        let new = NewSession {
+        let new = || NewSession {
             delivery: Delivery::Streams,
             principal: Arc::clone(principal),
             endpoint: Arc::clone(endpoint),
@@ -36,7 +36,9 @@ impl Relay {
             capabilities: self.effective(capabilities, endpoint),
             client_info: OWN_INFO,
         };
-        self.parts.sessions.visit(new).map_err(refused)
+        let sessions = &self.parts.sessions;
+        let visit = sessions.visit(principal, endpoint, capabilities, new);
+        visit.map_err(refused)
     }
 
     /// How long an upstream waits for an answer of its client.
@@ -119,11 +121,16 @@ impl Relay {
         let Some(upstream) = session.endpoint.upstreams.first() else {
             return Ok(());
         };
-        let declared = self.learn(session, upstream, None).await?;
-        let has = match needs {
-            Some(needs) => provides(&declared, needs),
-            None => foreign::is_shared(&session.capabilities, &declared),
+        let has = |declared: &Declared| match needs {
+            Some(needs) => provides(declared, needs),
+            None => foreign::is_shared(&session.capabilities, declared),
         };
+        // What was said on the way that the request takes is enough to let it pass.
+        let open = session.link(upstream).and_then(|link| link.declared());
+        if open.is_some_and(|declared| has(&declared)) {
+            return Ok(());
+        }
+        let has = has(&*self.learn(session, upstream, None).await?);
         if has {
             Ok(())
         } else {

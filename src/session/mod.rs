@@ -37,7 +37,7 @@ pub use shelf::Shelf;
 pub use stream::{EventStream, Next, NotKept, Reader};
 pub use subscriptions::{Subscribing, Subscriptions, is_below};
 pub use tasks::{Task, Tasks};
-pub use visit::{Listener, Listening, Visit, VisitCall};
+pub use visit::{Listener, Listening, ToolHeaders, Visit, VisitCall};
 
 use crate::call::{ClientCapabilities, Level, Notice, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;

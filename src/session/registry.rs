@@ -7,6 +7,7 @@ mod ending;
 mod known;
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -137,13 +138,24 @@ impl Sessions {
         self.open_as(new, None)
     }
 
-    /// The visit of a modern client: the one that its binding has on this endpoint with these
-    /// capabilities, or a new one. It has no id, is capped like a session, and ends when idle.
+    /// The visit of a modern client: the one that its binding has on this endpoint while it
+    /// `declares` these capabilities (JSON text), or a new one. It has no id, is capped like a
+    /// session, and ends when idle.
     ///
     /// # Errors
     /// [`Refused`] when there is no room for a new one.
-    pub fn visit(&self, new: NewSession) -> Result<Arc<Session>, Refused> {
-        let key = VisitKey::of(&new);
+    pub fn visit(
+        &self,
+        principal: &Principal,
+        endpoint: &Endpoint,
+        declares: &str,
+        new: impl FnOnce() -> NewSession,
+    ) -> Result<Arc<Session>, Refused> {
+        let key = VisitKey {
+            binding: principal.binding(),
+            endpoint: Arc::clone(&endpoint.name),
+            declared: self.visits.hasher().hash_one(declares),
+        };
         let known = self.visits.get(&key).map(|visit| Arc::clone(&visit));
         if let Some(visit) = known {
             if !visit.closed().is_cancelled() && !self.is_expired(&visit) {
@@ -152,7 +164,7 @@ impl Sessions {
             }
             self.close(&visit);
         }
-        let made = self.open_as(new, Some(Visit::default()))?;
+        let made = self.open_as(new(), Some(Visit::new(key.clone())))?;
         let visit = Arc::clone(&self.visits.entry(key).or_insert_with(|| Arc::clone(&made)));
         if !Arc::ptr_eq(&visit, &made) {
             // Another request of the same client was faster.

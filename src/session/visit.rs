@@ -8,38 +8,28 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
-use super::{NewSession, NoRoom, Session, lock};
+use super::{NoRoom, Session, lock};
 use crate::call::{BindingKey, Level, Notice};
+use crate::protocol::param_headers::ParamHeaders;
+
+/// How long it is believed which headers the tools of an upstream have.
+const TOOL_HEADERS_BELIEVED: Duration = Duration::from_secs(30);
+
+/// Tools that have parameter headers, by name.
+pub type ToolHeaders = HashMap<String, ParamHeaders>;
 
 /// Whose visit, where, with which capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct VisitKey {
-    binding: BindingKey,
-    endpoint: Arc<str>,
-    capabilities: u64,
-}
-
-impl VisitKey {
-    pub(super) fn of(new: &NewSession) -> Self {
-        Self {
-            binding: new.principal.binding(),
-            endpoint: Arc::clone(&new.endpoint.name),
-            capabilities: new.capabilities.fingerprint(),
-        }
-    }
-}
-
-impl From<&Session> for VisitKey {
-    fn from(session: &Session) -> Self {
-        Self {
-            binding: session.principal.binding(),
-            endpoint: Arc::clone(&session.endpoint.name),
-            capabilities: session.capabilities.fingerprint(),
-        }
-    }
+    pub(super) binding: BindingKey,
+    pub(super) endpoint: Arc<str>,
+    /// Hash of the capabilities as the client declares them.
+    pub(super) declared: u64,
 }
 
 /// Somebody who takes notices that belong to no call.
@@ -49,17 +39,28 @@ pub trait Listener: Send + Sync + std::fmt::Debug {
 }
 
 /// The running calls and the subscriptions of a visit.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Visit {
+    /// What it is found by.
+    pub(super) key: VisitKey,
     next: AtomicU64,
     running: AtomicUsize,
     listeners: Mutex<BTreeMap<u64, Arc<dyn Listener>>>,
     /// The most verbose log level that was wanted of each upstream.
     levels: Mutex<HashMap<Arc<str>, Level>>,
+    /// The tools of each upstream that have parameter headers.
+    tool_headers: Mutex<HashMap<Arc<str>, Learned>>,
     /// How many subscriptions follow a resource, as the client spells it.
     followed: tokio::sync::Mutex<HashMap<String, usize>>,
     /// Counts what was heard of tasks, once somebody follows one.
     task_changes: OnceLock<watch::Sender<u64>>,
+}
+
+/// The tools of one upstream that have parameter headers, and since when that is known.
+#[derive(Debug)]
+struct Learned {
+    since: Instant,
+    tools: Arc<ToolHeaders>,
 }
 
 /// A running call, counted; it ends when this is dropped.
@@ -75,6 +76,19 @@ pub struct Listening {
 }
 
 impl Visit {
+    pub(super) fn new(key: VisitKey) -> Self {
+        Self {
+            key,
+            next: AtomicU64::default(),
+            running: AtomicUsize::default(),
+            listeners: Mutex::default(),
+            levels: Mutex::default(),
+            tool_headers: Mutex::default(),
+            followed: tokio::sync::Mutex::default(),
+            task_changes: OnceLock::new(),
+        }
+    }
+
     pub(super) fn is_busy(&self) -> bool {
         self.running.load(Ordering::Relaxed) > 0
     }
@@ -127,6 +141,24 @@ impl Visit {
         self.task_changes
             .get_or_init(|| watch::Sender::new(0))
             .subscribe()
+    }
+
+    /// The tools of an upstream that have parameter headers, while that is believed.
+    #[must_use]
+    pub fn tool_headers(&self, upstream: &str) -> Option<Arc<ToolHeaders>> {
+        let all = lock(&self.tool_headers);
+        let Learned { since, tools } = all.get(upstream)?;
+        (since.elapsed() < TOOL_HEADERS_BELIEVED).then(|| Arc::clone(tools))
+    }
+
+    /// Remembers the tools of an upstream that have parameter headers; none forgets them.
+    pub fn keep_tool_headers(&self, upstream: &Arc<str>, tools: Option<Arc<ToolHeaders>>) {
+        let mut all = lock(&self.tool_headers);
+        let since = Instant::now();
+        match tools.map(|tools| Learned { since, tools }) {
+            Some(learned) => drop(all.insert(Arc::clone(upstream), learned)),
+            None => drop(all.remove(upstream)),
+        }
     }
 
     /// The resources that subscriptions follow, with how many do; locked while an upstream is told.
@@ -190,10 +222,17 @@ impl Drop for Listening {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Principal;
 
     #[test]
     fn an_upstream_is_told_of_a_level_when_none_wanted_as_much_or_it_was_not_told() {
-        let (visit, up) = (Visit::default(), Arc::from("up"));
+        let principal = Principal::new("https://issuer", "alice", "client", Vec::new(), None);
+        let key = VisitKey {
+            binding: principal.binding(),
+            endpoint: "mcp".into(),
+            declared: 0,
+        };
+        let (visit, up) = (Visit::new(key), Arc::from("up"));
         assert!(visit.raise_level(&up, Level::Info));
         assert!(!visit.raise_level(&up, Level::Info));
         assert!(!visit.raise_level(&up, Level::Error));

@@ -9,7 +9,6 @@ use tokio::time::MissedTickBehavior;
 
 use super::Sessions;
 use crate::call::UpstreamLink;
-use crate::session::visit::VisitKey;
 use crate::session::{Session, lock};
 use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
 
@@ -27,11 +26,9 @@ impl Sessions {
         self.known.forget(session);
         self.count.fetch_sub(1, Ordering::Relaxed);
         GAUGES.sessions_open.add(-1);
-        if session.visit.is_some() {
+        if let Some(visit) = &session.visit {
             self.visits
-                .remove_if(&VisitKey::from(&**session), |_, visit| {
-                    Arc::ptr_eq(visit, session)
-                });
+                .remove_if(&visit.key, |_, visit| Arc::ptr_eq(visit, session));
         } else {
             server_session_ended(session.revision.as_str(), session.age());
         }
