@@ -40,6 +40,8 @@ use crate::telemetry::metrics::LABELED;
 pub(super) struct ModernLink {
     settings: Arc<Settings>,
     schemas: Arc<Schemas>,
+    /// What it saw of them.
+    tools: schemas::Seen,
     wire: Wire,
     /// What it declared, to this link or, until it was asked, to another one.
     declared: Mutex<Option<Arc<Declared>>>,
@@ -99,6 +101,7 @@ impl ModernLink {
         Arc::new(Self {
             settings,
             schemas,
+            tools: schemas::Seen::default(),
             wire,
             declared: Mutex::new(known),
             asked: tokio::sync::Mutex::default(),

@@ -1,7 +1,9 @@
 //! What every modern request says of itself, in its headers and in `params._meta`, and whether the
 //! two agree. Checked in the order of SPEC §2a; the first failure is the answer.
 
-use http::{HeaderMap, HeaderName};
+use std::borrow::Cow;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::refusal::Refusal;
 use crate::call::Level;
@@ -52,23 +54,20 @@ pub(in crate::downstream) fn names_modern(headers: &HeaderMap) -> bool {
 /// # Errors
 /// The [`Refusal`] that is its answer.
 pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, Refusal> {
+    let said = |name| Said::find(headers, name);
     // Spec: SPEC M-04.
-    for name in [&MCP_PROTOCOL_VERSION, &MCP_METHOD, &MCP_NAME] {
-        if headers.get_all(name).iter().nth(1).is_some() {
-            let repeated = HeaderError::Repeated(name.clone());
-            return Err(Refusal::mismatch(repeated.to_string()));
-        }
-    }
+    let said_version = said(MCP_PROTOCOL_VERSION)?;
+    let (said_method, said_name) = (said(MCP_METHOD)?, said(MCP_NAME)?);
     let method = message.method().unwrap_or_default();
     let (version, envelope) = metadata(message)?;
     // Spec: SPEC M-07 to M-12.
-    agree(headers, &MCP_PROTOCOL_VERSION, &version)?;
-    agree(headers, &MCP_METHOD, method)?;
+    said_version.agrees(&version)?;
+    said_method.agrees(method)?;
     if let Some(param) = named_by(method) {
         match message.param_str(param) {
-            Some(value) => agree(headers, &MCP_NAME, &value)?,
+            Some(value) => said_name.agrees(&value)?,
             // The method itself refuses what it cannot do without.
-            None => drop(header(headers, &MCP_NAME)?),
+            None => drop(said_name.text()?),
         }
     }
     served(&version, method, &envelope)?;
@@ -109,16 +108,23 @@ pub(super) fn is_task(method: &str) -> bool {
 }
 
 /// What `params._meta` holds: the version it names, and the rest. Spec: SPEC M-05, M-06.
-fn metadata(message: &Message) -> Result<(String, Envelope), Refusal> {
-    let version = message
-        .meta(meta::PROTOCOL_VERSION)
+fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
+    let (mut version, mut capabilities, mut level) = (None, None, None);
+    for (key, _, value) in message.metas() {
+        match key {
+            meta::PROTOCOL_VERSION => version = Some(value),
+            meta::CLIENT_CAPABILITIES => capabilities = Some(value),
+            meta::LOG_LEVEL => level = Some(value),
+            _ => {}
+        }
+    }
+    let version = version
         .and_then(json::string)
         .ok_or_else(|| Refusal::key(meta::PROTOCOL_VERSION, "a string"))?;
-    let capabilities = message
-        .meta(meta::CLIENT_CAPABILITIES)
+    let capabilities = capabilities
         .filter(|text| json::members(text).is_ok())
         .ok_or_else(|| Refusal::key(meta::CLIENT_CAPABILITIES, "an object"))?;
-    let level = match message.meta(meta::LOG_LEVEL) {
+    let level = match level {
         None => None,
         Some(text) => Some(
             json::string(text)
@@ -131,24 +137,48 @@ fn metadata(message: &Message) -> Result<(String, Envelope), Refusal> {
         level,
         progress: meta::progress_token(message).map(str::to_owned),
     };
-    Ok((version.into_owned(), envelope))
+    Ok((version, envelope))
 }
 
-fn header<'a>(
-    headers: &'a HeaderMap,
-    name: &HeaderName,
-) -> Result<Option<std::borrow::Cow<'a, str>>, Refusal> {
-    header_value::single(headers, name).map_err(|error| Refusal::mismatch(error.to_string()))
+/// A header that says what the body says, as far as it stands there.
+struct Said<'a> {
+    name: HeaderName,
+    value: Option<&'a HeaderValue>,
 }
 
-fn agree(headers: &HeaderMap, name: &HeaderName, body: &str) -> Result<(), Refusal> {
-    match header(headers, name)? {
-        None => Err(Refusal::mismatch(format!("header {name} is missing"))),
-        Some(value) if *value == *body => Ok(()),
-        Some(_) => Err(Refusal::mismatch(format!(
-            "header {name} and the body disagree"
-        ))),
+impl<'a> Said<'a> {
+    /// The header, which may stand there once.
+    fn find(headers: &'a HeaderMap, name: HeaderName) -> Result<Self, Refusal> {
+        let mut values = headers.get_all(&name).iter();
+        let value = values.next();
+        if values.next().is_some() {
+            return Err(mismatch(&HeaderError::Repeated(name)));
+        }
+        Ok(Self { name, value })
     }
+
+    fn text(&self) -> Result<Option<Cow<'a, str>>, Refusal> {
+        let Some(value) = self.value else {
+            return Ok(None);
+        };
+        let malformed = || mismatch(&HeaderError::Malformed(self.name.clone()));
+        header_value::decode(value).map(Some).ok_or_else(malformed)
+    }
+
+    fn agrees(&self, body: &str) -> Result<(), Refusal> {
+        let name = &self.name;
+        match self.text()? {
+            None => Err(Refusal::mismatch(format!("header {name} is missing"))),
+            Some(value) if *value == *body => Ok(()),
+            Some(_) => Err(Refusal::mismatch(format!(
+                "header {name} and the body disagree"
+            ))),
+        }
+    }
+}
+
+fn mismatch(error: &HeaderError) -> Refusal {
+    Refusal::mismatch(error.to_string())
 }
 
 /// The member of `params` that `Mcp-Name` repeats. Spec: SPEC M-09, M-10.
@@ -176,7 +206,6 @@ fn is_served(method: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
     use rstest::rstest;
 
     use super::*;

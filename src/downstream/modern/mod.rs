@@ -85,7 +85,7 @@ impl Front {
             envelope,
         };
         if asked.method() == "subscriptions/listen" {
-            return self.listen_modern(asked).await;
+            return Box::pin(self.listen_modern(asked)).await;
         }
         match self
             .begin_exchange(asked, Some(&parts.headers), record)
@@ -109,7 +109,7 @@ impl Front {
                 link,
                 round,
                 answers,
-            }) => self.resume(asked, link, round, answers).await,
+            }) => Box::pin(self.resume(asked, link, round, answers)).await,
             Ok(Retry::Upstream(resumption)) => {
                 self.begin_modern(asked, headers, Some(resumption), record)
             }
@@ -131,7 +131,7 @@ impl Front {
         if !methods::may_ask(asked.method()) {
             return Ok(Retry::None);
         }
-        retry::read(&self.parking, &asked.asker(), &asked.message)
+        retry::read(&self.parking, || asked.asker(), &asked.message)
     }
 
     /// Goes on with a parked call, as far as its caller still may.

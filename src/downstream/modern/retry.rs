@@ -34,17 +34,21 @@ pub(super) enum Retry {
     },
 }
 
-/// Reads what a request of `asker` brings back.
+/// Reads what a request brings back; `asker` is asked for only when there is anything.
 ///
 /// # Errors
 /// The refusal of a state that was not given for this request, to this caller, lately: one answer
 /// for all causes.
-pub(super) fn read(parking: &Parking, asker: &Asker, message: &Message) -> Result<Retry, Refusal> {
+pub(super) fn read(
+    parking: &Parking,
+    asker: impl FnOnce() -> Asker,
+    message: &Message,
+) -> Result<Retry, Refusal> {
     let Some(state) = message.param(STATE).filter(|state| *state != "null") else {
         return Ok(Retry::None);
     };
     let ticket = json::string(state)
-        .and_then(|state| asker.open(&parking.sealer, &state, parking.clock.now()))
+        .and_then(|state| asker().open(&parking.sealer, &state, parking.clock.now()))
         .ok_or_else(stale)?;
     let answers = answers(message)?;
     match ticket {

@@ -141,6 +141,10 @@ impl Projection {
     /// `_meta` of a modern result, where it changes. A merged endpoint speaks in its own name, and
     /// tells of the upstream under a key of ours (BRIDGING §3.9).
     fn named(self, meta: Option<&str>, origin: &Origin<'_>) -> Result<Option<String>, JsonError> {
+        let is_named = |meta| member(meta, SERVER_INFO).is_some_and(|own| own.starts_with('{'));
+        if !(origin.is_merged || self.is_up()) && meta.is_some_and(is_named) {
+            return Ok(None);
+        }
         let members = match meta.filter(|meta| meta.starts_with('{')) {
             Some(meta) => json::members(meta)?,
             None => Vec::new(),
@@ -149,9 +153,6 @@ impl Projection {
             .iter()
             .find(|(name, info)| name == SERVER_INFO && info.starts_with('{') && !self.is_up())
             .map(|(_, info)| *info);
-        if own.is_some() && !origin.is_merged {
-            return Ok(None);
-        }
         let mut out = ObjectWriter::default();
         for (name, value) in &members {
             // A task of 2025-11-25 means nothing here (SPEC K-15).

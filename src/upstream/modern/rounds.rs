@@ -153,7 +153,7 @@ impl ModernLink {
         let Some(tools) = reply.result_member("tools") else {
             return Ok(Reply::Relayed(reply));
         };
-        let known = self.schemas.of(self.settings.owner);
+        let known = self.schemas.of(self.settings.owner, &self.tools);
         let Some(kept) = known.learn(&self.settings.name, tools) else {
             return Ok(Reply::Relayed(reply));
         };

@@ -1,6 +1,7 @@
 //! Which headers the tools of an upstream ask for, as its lists say. Spec: SPEC M-30, M-31, M-36.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,11 +24,20 @@ const WALK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The tools of one upstream.
 #[derive(Debug)]
-pub(in crate::upstream) struct Schemas(Cache<OwnerKey, Arc<Tools>>);
+pub(in crate::upstream) struct Schemas {
+    owners: Cache<OwnerKey, Arc<Tools>>,
+    /// How often anything was forgotten.
+    changes: AtomicU64,
+}
+
+/// What a link saw last, so that it need not look in the cache for each call.
+#[derive(Debug, Default)]
+pub(super) struct Seen(Mutex<Option<(u64, Arc<Tools>)>>);
 
 /// The tools that one principal is shown.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Tools {
+    since: Instant,
     known: Mutex<HashMap<String, Listed>>,
     walked: Mutex<Option<Instant>>,
     /// One walk at a time.
@@ -45,24 +55,45 @@ pub(super) enum Listed {
 
 impl Default for Schemas {
     fn default() -> Self {
-        Self(
-            Cache::builder()
-                .max_capacity(OWNERS)
-                .time_to_live(BELIEVED)
-                .build(),
-        )
+        let owners = Cache::builder().max_capacity(OWNERS).time_to_live(BELIEVED);
+        Self {
+            owners: owners.build(),
+            changes: AtomicU64::default(),
+        }
     }
 }
 
 impl Schemas {
-    /// What is known for `owner`.
-    pub(super) fn of(&self, owner: OwnerKey) -> Arc<Tools> {
-        self.0.get_with(owner, Arc::default)
+    /// What is known for `owner`, which has `seen` it before.
+    pub(super) fn of(&self, owner: OwnerKey, seen: &Seen) -> Arc<Tools> {
+        let changes = self.changes.load(Ordering::Acquire);
+        let mut seen = lock(&seen.0);
+        if let Some((then, tools)) = &*seen
+            && *then == changes
+            && tools.since.elapsed() < BELIEVED
+        {
+            return Arc::clone(tools);
+        }
+        let tools = self.owners.get_with(owner, Arc::default);
+        *seen = Some((changes, Arc::clone(&tools)));
+        tools
     }
 
     /// The tools have changed.
     pub(super) fn forget(&self, owner: OwnerKey) {
-        self.0.invalidate(&owner);
+        self.owners.invalidate(&owner);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Default for Tools {
+    fn default() -> Self {
+        Self {
+            since: Instant::now(),
+            known: Mutex::default(),
+            walked: Mutex::default(),
+            walking: tokio::sync::Mutex::default(),
+        }
     }
 }
 
@@ -131,6 +162,18 @@ fn read(tool: &str) -> (Option<String>, Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Principal;
+
+    #[test]
+    fn what_was_forgotten_is_not_seen_again() {
+        let (schemas, seen) = (Schemas::default(), Seen::default());
+        let owner = Principal::new("https://issuer", "alice", "client", Vec::new(), None).owner();
+        let before = schemas.of(owner, &seen);
+        assert!(Arc::ptr_eq(&before, &schemas.of(owner, &seen)));
+        assert!(Arc::ptr_eq(&before, &schemas.of(owner, &Seen::default())));
+        schemas.forget(owner);
+        assert!(!Arc::ptr_eq(&before, &schemas.of(owner, &seen)));
+    }
 
     // SPEC M-31.
     #[test]

@@ -162,7 +162,7 @@ impl ModernLink {
         let Some(tool) = trip.request.param_str("name") else {
             return Ok(None);
         };
-        let tools = self.schemas.of(self.settings.owner);
+        let tools = self.schemas.of(self.settings.owner, &self.tools);
         if let Some(Listed::Asks(headers)) = tools.get(&tool) {
             return Ok(Some(headers));
         }
