@@ -2,6 +2,8 @@
 //! connection, its calls and the upstream connections that these use never meet another thread's
 //! queue (`docs/adr/0010`).
 
+mod memory;
+
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
@@ -137,7 +139,9 @@ impl Drop for Seat {
 }
 
 fn runtime() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.spawn(memory::tend());
+    Ok(runtime)
 }
 
 #[cfg(test)]
