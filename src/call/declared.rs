@@ -15,7 +15,8 @@ pub struct Declared {
     pub server_info: Bytes,
     /// Its `instructions`, decoded.
     pub instructions: Option<String>,
-    /// Found out once: every `tools/call` depends on it.
+    /// Found out once, like what follows: every `tools/call` depends on it.
+    has_tools: bool,
     takes_tasks: bool,
 }
 
@@ -30,6 +31,7 @@ impl Declared {
     ) -> Self {
         let text = std::str::from_utf8(&capabilities).unwrap_or("{}");
         Self {
+            has_tools: json::member(text, "tools").is_some(),
             takes_tasks: revision.era() == Era::Legacy && takes_tasks(text),
             revision,
             capabilities,
@@ -51,6 +53,12 @@ impl Declared {
         let mut lists = vec!["tools", "prompts", "resources"];
         lists.retain(|what| self.announces(what));
         lists
+    }
+
+    /// Whether it has tools.
+    #[must_use]
+    pub fn has_tools(&self) -> bool {
+        self.has_tools
     }
 
     /// Whether it takes calls as tasks of 2025-11-25. Spec: SPEC K-01.

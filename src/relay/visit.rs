@@ -145,7 +145,7 @@ pub(super) fn provides(declared: &Declared, needs: Needs) -> bool {
     let has = |name| json::member(text, name).is_some();
     match needs {
         Needs::Nothing | Needs::Logging => true,
-        Needs::Tools => has("tools"),
+        Needs::Tools => declared.has_tools(),
         Needs::Prompts => has("prompts"),
         Needs::Resources | Needs::Subscribe => has("resources"),
         Needs::Completions => has("completions"),
