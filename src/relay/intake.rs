@@ -102,7 +102,8 @@ impl Intake for SessionIntake {
             // one has set a level the upstream's own choice stands (SPEC C-21).
             NoticeKind::Log if session.revision.era() == Era::Modern => false,
             NoticeKind::Log => session
-                .level()
+                .levels()
+                .wanted()
                 .is_none_or(|wanted| is_loud_enough(&notice, wanted)),
             NoticeKind::ResourceUpdated { uri } => {
                 !self.shared || session.subscriptions().covers(uri)

@@ -67,7 +67,8 @@ impl Relay {
         });
     }
 
-    /// Sends a request to every upstream of the session that is open; the answer is ours.
+    /// Tells every upstream of the session that is open what to log; the answer is ours. Who is opened
+    /// later is told before the next call.
     pub(super) async fn tell_all(
         &self,
         call: &Call,
@@ -86,8 +87,10 @@ impl Relay {
             let audited = self.audit_part(call, upstream);
             let reply = link.call(&call.message, call).await;
             audited.end(audited_outcome(&reply));
-            if let Err(fault) = reply {
-                tracing::debug!(%upstream, error = %fault, "level not set");
+            match (reply, session.levels().wanted()) {
+                (Ok(_), Some(level)) => session.levels().tell(upstream, level),
+                (Ok(_), None) => {}
+                (Err(fault), _) => tracing::debug!(%upstream, error = %fault, "level not set"),
             }
         });
         join_all(told).await;

@@ -76,7 +76,7 @@ impl Relay {
                 let level = level
                     .and_then(|word| Level::parse(&word))
                     .ok_or_else(|| invalid("params.level must be one of debug … emergency"))?;
-                session.set_level(level);
+                session.levels().want(level);
                 if !self.is_pure(&call.endpoint) {
                     return Ok(Route::Everywhere);
                 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::initialize::refused;
 use super::route::{Route, unknown_method};
 use super::{Failure, Relay, effective, foreign};
-use crate::call::{Call, ClientCapabilities, Declared, Principal, UpstreamLink};
+use crate::call::{Call, ClientCapabilities, Declared, Level, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::methods::{self, Needs};
@@ -67,43 +67,56 @@ impl Relay {
     }
 
     /// A legacy upstream logs by the level of its session: it is told the most verbose one that any
-    /// call of the visit wanted, before the call, and each call gets what it asked for. One that
-    /// could not be told is told by the next call. Spec: BRIDGING §3.5.
+    /// call of the session wanted, before the call, and each call gets what it asked for. One that
+    /// could not be told, or was not open when a legacy client set its level, is told by the next
+    /// call. Spec: BRIDGING §3.5.
     pub(super) async fn raise_level(
         &self,
         call: &Call,
         session: &Arc<Session>,
         link: &dyn UpstreamLink,
     ) {
-        let (Some(visit), Some(level)) = (session.visit(), call.link.level()) else {
+        let Some(level) = call.link.level() else {
             return;
         };
+        let (levels, upstream) = (session.levels(), link.upstream());
+        if call.message.method() == Some("logging/setLevel") {
+            return levels.tell(upstream, level);
+        }
+        if levels.raise(upstream, level) && !Box::pin(self.tell_level(call, link, level)).await {
+            levels.forget(upstream, level);
+        }
+    }
+
+    /// Whether an upstream was told of a level, or need not be.
+    async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: Level) -> bool {
         let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
         let declared = match link.declared() {
             Some(declared) => Some(declared),
             None => link.open().await.ok(),
         };
-        let Some(declared) = declared.filter(|declared| legacy(declared)) else {
-            return;
+        let Some(declared) = declared else {
+            return false;
         };
         let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
         let logs = json::members(text)
             .is_ok_and(|members| members.iter().any(|(name, _)| name == "logging"));
-        if !logs || !visit.raise_level(link.upstream(), level) {
-            return;
+        if !legacy(&declared) || !logs {
+            return true;
         }
         let request = format!(
             r#"{{"jsonrpc":"2.0","id":0,"method":"logging/setLevel","params":{{"level":"{}"}}}}"#,
             level.as_str()
         );
         let Ok(request) = self.reparse(request.into()) else {
-            return;
+            return false;
         };
         let reply = link.call(&request, call).await;
-        if !reply.is_ok_and(|reply| reply.error().is_none()) {
+        let told = reply.is_ok_and(|reply| reply.error().is_none());
+        if !told {
             tracing::debug!(upstream = %link.upstream(), "level not set");
-            visit.forget_level(link.upstream(), level);
         }
+        told
     }
 
     /// A modern client is told of no method whose capability its pure endpoint does not advertise,

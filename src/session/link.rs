@@ -177,6 +177,6 @@ impl DownstreamLink for CallLink {
     }
 
     fn level(&self) -> Option<Level> {
-        self.session.level()
+        self.session.levels().wanted()
     }
 }

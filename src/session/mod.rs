@@ -8,6 +8,7 @@
 mod calls;
 mod completions;
 mod id;
+mod levels;
 mod link;
 mod questions;
 mod registry;
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub use calls::{NoRoom, StreamPermit};
 pub use completions::Completions;
 pub use id::{EventId, SessionId, SessionIds};
+pub use levels::Levels;
 pub use link::{CallLink, Outlet};
 pub use questions::{Questions, reply_of};
 pub use registry::{NewSession, Refused, Sessions, Settings};
@@ -39,7 +41,7 @@ pub use subscriptions::{Subscribing, Subscriptions, is_below};
 pub use tasks::{Task, Tasks};
 pub use visit::{Listener, Listening, ToolHeaders, Visit, VisitCall};
 
-use crate::call::{ClientCapabilities, Level, Notice, OwnerKey, Principal, UpstreamLink};
+use crate::call::{ClientCapabilities, Notice, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
@@ -75,7 +77,7 @@ pub struct Session {
     initialized: AtomicBool,
     watched: AtomicBool,
     changed: Notify,
-    level: Mutex<Option<Level>>,
+    levels: Levels,
     /// Set when the client is a modern one, which knows of no session.
     visit: Option<Visit>,
     subscriptions: Subscriptions,
@@ -172,15 +174,10 @@ impl Session {
         self.changed.notify_waiters();
     }
 
-    /// The log level the client set, if it did.
+    /// Its log levels.
     #[must_use]
-    pub fn level(&self) -> Option<Level> {
-        *lock(&self.level)
-    }
-
-    /// Remembers the log level the client wants.
-    pub fn set_level(&self, level: Level) {
-        *lock(&self.level) = Some(level);
+    pub fn levels(&self) -> &Levels {
+        &self.levels
     }
 
     /// What it subscribed to.

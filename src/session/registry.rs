@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::known::KnownIds;
 use super::visit::{Visit, VisitKey};
-use super::{Delivery, Session, SessionId, SessionIds, lock};
+use super::{Delivery, Levels, Session, SessionId, SessionIds, lock};
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
@@ -257,7 +257,7 @@ impl Sessions {
             initialized: std::sync::atomic::AtomicBool::new(false),
             watched: std::sync::atomic::AtomicBool::new(false),
             changed: tokio::sync::Notify::new(),
-            level: Mutex::new(None),
+            levels: Levels::default(),
             visit,
             subscriptions: super::Subscriptions::default(),
             shelf: super::Shelf::default(),

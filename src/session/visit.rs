@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{NoRoom, Session, lock};
-use crate::call::{BindingKey, Level, Notice};
+use crate::call::{BindingKey, Notice};
 use crate::protocol::param_headers::ParamHeaders;
 
 /// How long it is believed which headers the tools of an upstream have.
@@ -46,8 +46,6 @@ pub struct Visit {
     next: AtomicU64,
     running: AtomicUsize,
     listeners: Mutex<BTreeMap<u64, Arc<dyn Listener>>>,
-    /// The most verbose log level that was wanted of each upstream.
-    levels: Mutex<HashMap<Arc<str>, Level>>,
     /// The tools of each upstream that have parameter headers.
     tool_headers: Mutex<HashMap<Arc<str>, Learned>>,
     /// How many subscriptions follow a resource, as the client spells it.
@@ -82,7 +80,6 @@ impl Visit {
             next: AtomicU64::default(),
             running: AtomicUsize::default(),
             listeners: Mutex::default(),
-            levels: Mutex::default(),
             tool_headers: Mutex::default(),
             followed: tokio::sync::Mutex::default(),
             task_changes: OnceLock::new(),
@@ -101,31 +98,6 @@ impl Visit {
         let listeners: Vec<_> = lock(&self.listeners).values().map(Arc::clone).collect();
         for listener in listeners {
             listener.tell(notice);
-        }
-    }
-
-    /// Notes that a call wants log messages of `level`; whether its upstream must be told, because
-    /// none wanted as much before.
-    pub fn raise_level(&self, upstream: &Arc<str>, level: Level) -> bool {
-        let mut levels = lock(&self.levels);
-        match levels.get_mut(upstream) {
-            Some(known) if *known <= level => false,
-            Some(known) => {
-                *known = level;
-                true
-            }
-            None => {
-                levels.insert(Arc::clone(upstream), level);
-                true
-            }
-        }
-    }
-
-    /// The upstream could not be told of `level`.
-    pub fn forget_level(&self, upstream: &Arc<str>, level: Level) {
-        let mut levels = lock(&self.levels);
-        if levels.get(upstream) == Some(&level) {
-            levels.remove(upstream);
         }
     }
 
@@ -216,30 +188,5 @@ impl Drop for Listening {
         if let Some(visit) = &self.session.visit {
             lock(&visit.listeners).remove(&self.number);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::call::Principal;
-
-    #[test]
-    fn an_upstream_is_told_of_a_level_when_none_wanted_as_much_or_it_was_not_told() {
-        let principal = Principal::new("https://issuer", "alice", "client", Vec::new(), None);
-        let key = VisitKey {
-            binding: principal.binding(),
-            endpoint: "mcp".into(),
-            declared: 0,
-        };
-        let (visit, up) = (Visit::new(key), Arc::from("up"));
-        assert!(visit.raise_level(&up, Level::Info));
-        assert!(!visit.raise_level(&up, Level::Info));
-        assert!(!visit.raise_level(&up, Level::Error));
-        assert!(visit.raise_level(&up, Level::Debug));
-        visit.forget_level(&up, Level::Info);
-        assert!(!visit.raise_level(&up, Level::Debug), "outdone since");
-        visit.forget_level(&up, Level::Debug);
-        assert!(visit.raise_level(&up, Level::Info));
     }
 }

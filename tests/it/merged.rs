@@ -336,6 +336,25 @@ async fn log_messages_name_their_upstream() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.5: a session that is answered from what is known opens an upstream later.
+#[tokio::test]
+async fn an_upstream_hears_of_the_level_that_was_set_before_it_was_opened() {
+    let (gw, _stub) = two().await;
+    pids(&gw.anonymous().open("/mcp").await).await;
+    let user = gw.anonymous().open("/mcp").await;
+    user.request("logging/setLevel", json!({"level": "debug"}))
+        .await
+        .expect("a level");
+    for up in ["left", "right"] {
+        for _ in 0..2 {
+            let stats = user.text(&format!("{up}__stats"), json!({})).await;
+            let stats: Value = serde_json::from_str(&stats).unwrap();
+            assert_eq!(stats["counts"]["logging/setLevel"], 1, "{up}: {stats}");
+        }
+    }
+    gw.stop().await;
+}
+
 // Spec: BRIDGING §5.1, DESIGN §4.
 #[tokio::test]
 async fn the_merged_hello_promises_what_the_gateway_can_keep() {
