@@ -4,7 +4,7 @@
 //! it was sealed with. Being able to open one is no authentication: the binding inside has to be
 //! compared by the caller (SPEC A-30).
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use base64::Engine as _;
@@ -87,7 +87,7 @@ pub enum SealError {
 struct RingKey {
     id: [u8; ID_LEN],
     /// By position in [`Purpose::ALL`].
-    derived: Vec<RandomizedNonceKey>,
+    derived: Vec<LessSafeKey>,
 }
 
 /// Seals with the first key of the ring and opens with any.
@@ -127,12 +127,15 @@ impl Sealer {
         let (id, key) = self.sealing_key(purpose);
         let mut text = plain.to_vec();
         text.reserve_exact(TAG_LEN);
-        let nonce = key
-            .seal_in_place_append_tag(associated(purpose, aad), &mut text)
+        // Of the thread's cryptographic generator: that of the cipher's library gathers entropy for
+        // some 40 ms before its first number, which the first caller would wait for.
+        let nonce: [u8; NONCE_LEN] = rand::random();
+        let unique = Nonce::assume_unique_for_key(nonce);
+        key.seal_in_place_append_tag(unique, associated(purpose, aad), &mut text)
             .expect("a handle is short");
         let mut sealed = Vec::with_capacity(ID_LEN + NONCE_LEN + text.len());
         sealed.extend_from_slice(id);
-        sealed.extend_from_slice(nonce.as_ref());
+        sealed.extend_from_slice(&nonce);
         sealed.extend_from_slice(&text);
         BASE64_URL_SAFE_NO_PAD.encode(sealed)
     }
@@ -164,7 +167,7 @@ impl Sealer {
             })
     }
 
-    fn sealing_key(&self, purpose: Purpose) -> (&[u8; ID_LEN], &RandomizedNonceKey) {
+    fn sealing_key(&self, purpose: Purpose) -> (&[u8; ID_LEN], &LessSafeKey) {
         #[expect(
             clippy::indexing_slicing,
             reason = "`new` makes a ring of at least one key, each derived for every purpose"
@@ -188,7 +191,8 @@ impl RingKey {
                     .expand(&[purpose.label().as_bytes()], DerivedLen)
                     .and_then(|okm| okm.fill(&mut key))
                     .map_err(|_| unusable())?;
-                RandomizedNonceKey::new(&AES_256_GCM, &key).map_err(|_| unusable())
+                let key = UnboundKey::new(&AES_256_GCM, &key).map_err(|_| unusable())?;
+                Ok(LessSafeKey::new(key))
             })
             .collect::<Result<_, _>>()?;
         let mut id = [0; ID_LEN];
