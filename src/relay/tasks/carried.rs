@@ -10,8 +10,8 @@ use super::handle::is_task;
 use super::state::State;
 use super::watched::request;
 use crate::call::{
-    Asked, Call, ClientCapabilities, Declared, DownstreamLink, Level, Notice, Question, Reply,
-    Round, UpstreamLink,
+    Asked, Call, ClientCapabilities, Declared, DownstreamLink, Notice, Question, Reply, Round,
+    UpstreamLink,
 };
 use crate::fault::{Fault, FaultKind};
 use crate::policy::Permit;
@@ -263,15 +263,7 @@ impl DownstreamLink for Marking {
         })
     }
 
-    fn cancel_reason(&self) -> Option<&str> {
-        self.inner.cancel_reason()
-    }
-
-    fn level(&self) -> Option<Level> {
-        self.inner.level()
-    }
-
-    fn routed(&self, upstream: &Arc<str>) {
-        self.inner.routed(upstream);
+    fn behind(&self) -> Option<&dyn DownstreamLink> {
+        Some(&*self.inner)
     }
 }
