@@ -27,11 +27,11 @@ pub struct Tasks(Mutex<VecDeque<Task>>);
 impl Tasks {
     /// Remembers a task; what the client calls it.
     pub fn add(&self, upstream: &Arc<str>, id: &str) -> Arc<str> {
-        if let Some(handle) = self.handle_of(upstream, id) {
-            return handle;
+        let mut tasks = lock(&self.0);
+        if let Some(known) = find(&tasks, upstream, id) {
+            return Arc::clone(&known.handle);
         }
         let handle: Arc<str> = format!("{:032x}", rand::random::<u128>()).into();
-        let mut tasks = lock(&self.0);
         if tasks.len() >= REMEMBERED {
             tasks.pop_front();
         }
@@ -53,10 +53,7 @@ impl Tasks {
     /// What the client calls a task of `upstream`.
     #[must_use]
     pub fn handle_of(&self, upstream: &str, id: &str) -> Option<Arc<str>> {
-        let tasks = lock(&self.0);
-        let mut known = tasks.iter();
-        let found = known.find(|task| *task.upstream == *upstream && *task.id == *id);
-        found.map(|task| Arc::clone(&task.handle))
+        find(&lock(&self.0), upstream, id).map(|task| Arc::clone(&task.handle))
     }
 
     /// All of them, the oldest first.
@@ -64,6 +61,11 @@ impl Tasks {
     pub fn all(&self) -> Vec<Task> {
         lock(&self.0).iter().cloned().collect()
     }
+}
+
+fn find<'t>(tasks: &'t VecDeque<Task>, upstream: &str, id: &str) -> Option<&'t Task> {
+    let mut known = tasks.iter();
+    known.find(|task| *task.upstream == *upstream && *task.id == *id)
 }
 
 #[cfg(test)]
