@@ -74,7 +74,7 @@ impl Relay {
         call: &Call,
         session: &Arc<Session>,
     ) -> Result<Reply, Failure> {
-        let links = session.links();
+        let (links, level) = (session.links(), session.levels().wanted());
         let told = links.iter().map(|link| async {
             let logs = link
                 .declared()
@@ -87,10 +87,16 @@ impl Relay {
             let audited = self.audit_part(call, upstream);
             let reply = link.call(&call.message, call).await;
             audited.end(audited_outcome(&reply));
-            match (reply, session.levels().wanted()) {
-                (Ok(_), Some(level)) => session.levels().tell(upstream, level),
-                (Ok(_), None) => {}
-                (Err(fault), _) => tracing::debug!(%upstream, error = %fault, "level not set"),
+            match reply {
+                Ok(reply) => {
+                    if reply.error().is_some() {
+                        tracing::debug!(%upstream, "it refuses the level");
+                    }
+                    if let Some(level) = level {
+                        session.levels().tell(upstream, level);
+                    }
+                }
+                Err(fault) => tracing::debug!(%upstream, error = %fault, "level not set"),
             }
         });
         join_all(told).await;

@@ -88,7 +88,7 @@ impl Relay {
         }
     }
 
-    /// Whether an upstream was told of a level, or need not be.
+    /// Whether an upstream was told of a level, or need not be: one that refuses it is not asked again.
     async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: Level) -> bool {
         let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
         let declared = match link.declared() {
@@ -111,12 +111,18 @@ impl Relay {
         let Ok(request) = self.reparse(request.into()) else {
             return false;
         };
-        let reply = link.call(&request, call).await;
-        let told = reply.is_ok_and(|reply| reply.error().is_none());
-        if !told {
-            tracing::debug!(upstream = %link.upstream(), "level not set");
+        match link.call(&request, call).await {
+            Ok(reply) => {
+                if reply.error().is_some() {
+                    tracing::debug!(upstream = %link.upstream(), "it refuses the level");
+                }
+                true
+            }
+            Err(fault) => {
+                tracing::debug!(upstream = %link.upstream(), error = %fault, "level not set");
+                false
+            }
         }
-        told
     }
 
     /// A modern client is told of no method whose capability its pure endpoint does not advertise,
