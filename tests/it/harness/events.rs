@@ -51,12 +51,16 @@ impl EventStream {
 
     /// The next JSON-RPC message, comments and empty events skipped.
     pub(crate) async fn message(&mut self) -> Option<Value> {
-        while let Some(event) = self.next().await {
-            if let Some(message) = event.message() {
-                return Some(message);
+        // Comments come as long as the stream lives: they do not prolong the wait.
+        within("the next message", async {
+            while let Some(event) = self.read().await {
+                if let Some(message) = event.message() {
+                    return Some(message);
+                }
             }
-        }
-        None
+            None
+        })
+        .await
     }
 
     /// The next message with this method; others are dropped.
