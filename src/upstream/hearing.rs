@@ -49,6 +49,17 @@ impl Hearing {
         self.set(State::Never);
     }
 
+    /// It is tried again with a source that had none: what comes of it is not known yet.
+    pub(crate) fn try_again(&self) {
+        self.0.send_if_modified(|state| {
+            let had_none = *state == State::Never;
+            if had_none {
+                *state = State::NotNow;
+            }
+            had_none
+        });
+    }
+
     /// See [`crate::call::UpstreamLink::hearing`].
     pub(crate) fn stretch(&self) -> Option<u64> {
         match *self.0.borrow() {
@@ -102,5 +113,17 @@ mod tests {
         assert_eq!(hearing.stretch(), None);
         assert!(hearing.begin());
         assert_ne!(hearing.stretch(), first);
+    }
+
+    #[test]
+    fn only_what_was_given_up_is_open_again_when_it_is_tried_again() {
+        let hearing = Hearing::default();
+        hearing.give_up();
+        hearing.try_again();
+        assert_eq!(*hearing.0.borrow(), State::NotNow);
+        assert!(hearing.begin());
+        let lasting = hearing.stretch();
+        hearing.try_again();
+        assert_eq!(hearing.stretch(), lasting);
     }
 }

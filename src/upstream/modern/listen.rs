@@ -166,6 +166,10 @@ impl ModernLink {
                 .as_ref()
                 .filter(|stream| opened.is_ok() && stream.hears());
             let begins = self.listening.hear(hearing.is_some());
+            let is_settled = matches!(opened, Ok(_) | Err(LinkError::Handshake(_)));
+            if hearing.is_none() && is_settled {
+                self.listening.hear_none(number);
+            }
             match opened {
                 Ok(fresh) => {
                     pause = REOPEN_FIRST;
@@ -328,3 +332,6 @@ fn invalid(message: &str) -> Reply {
     let message = json::quote(message);
     Reply::Error(format!(r#"{{"code":-32602,"message":{message}}}"#).into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -54,7 +54,11 @@ impl Listening {
     /// Changes what is wanted; the number of the wish.
     pub(super) fn wish(&self, change: impl FnOnce(&mut Wanted)) -> u64 {
         let mut wanted = lock(&self.wanted);
+        let had_lists = wanted.lists;
         change(&mut wanted);
+        if wanted.lists && !had_lists {
+            self.hearing.try_again();
+        }
         let mut number = 0;
         self.generation.send_modify(|generation| {
             *generation += 1;
@@ -87,6 +91,17 @@ impl Listening {
         }
         self.hearing.end();
         false
+    }
+
+    /// No change of a list will be announced, as far as wish `number` goes: none is, or the upstream
+    /// refuses to. Whoever waits for it waits no longer (SPEC M-75).
+    pub(super) fn hear_none(&self, number: u64) {
+        // No wish comes in between.
+        let _wanted = lock(&self.wanted);
+        self.hearing.end();
+        if *self.generation.borrow() == number {
+            self.hearing.give_up();
+        }
     }
 
     pub(in super::super) fn hearing(&self) -> &Hearing {
