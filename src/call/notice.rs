@@ -121,4 +121,19 @@ impl Notice {
             bytes: Bytes::from_static(bytes),
         }
     }
+
+    /// A notice that the resource `uri` may have changed.
+    #[must_use]
+    pub fn resource_updated(uri: &str) -> Self {
+        let quoted = json::quote(uri);
+        let bytes = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{quoted}}}}}"#
+        );
+        Self {
+            kind: NoticeKind::ResourceUpdated {
+                uri: uri.to_owned(),
+            },
+            bytes: bytes.into(),
+        }
+    }
 }

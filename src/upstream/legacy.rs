@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 
-use crate::call::{Call, Declared, Level, Reply};
+use crate::call::{Call, Declared, Level, Notice, Reply};
 use crate::protocol::Message;
 use crate::protocol::json::quote;
 use crate::telemetry::metrics::LABELED;
@@ -137,7 +137,7 @@ impl LegacyLink {
     /// Makes a connection the current one.
     async fn install(&self, connection: &Arc<Connection>) -> Result<(), LinkError> {
         LABELED.upstream_opened.add(&self.settings.name, 1);
-        self.restore(connection).await;
+        let followed = self.restore(connection).await;
         let previous = lock(&self.current).replace(Arc::clone(connection));
         if let Some(previous) = previous {
             previous.close().await;
@@ -151,7 +151,28 @@ impl LegacyLink {
         self.settings.intake.opened(&self.settings.name, declared);
         connection.listen(self.listening.load(Ordering::Relaxed));
         self.hold();
+        self.tell_what_was_missed(connection, followed);
         Ok(())
+    }
+
+    /// Resources that were followed before the connection was opened may have changed while nobody
+    /// heard of it. Told when changes can be heard again, if they can. Spec: BRIDGING §3.4.
+    fn tell_what_was_missed(&self, connection: &Arc<Connection>, followed: HashSet<String>) {
+        if followed.is_empty() {
+            return;
+        }
+        let is_listening = self.listening.load(Ordering::Relaxed);
+        let (settings, connection) = (Arc::clone(&self.settings), Arc::clone(connection));
+        self.settings.tasks.spawn_service(async move {
+            if is_listening {
+                let limit = settings.upstream.connect_timeout;
+                drop(tokio::time::timeout(limit, connection.until_heard()).await);
+            }
+            for uri in &followed {
+                let notice = Notice::resource_updated(uri);
+                settings.intake.notice(&settings.name, notice);
+            }
+        });
     }
 
     /// Opens a connection: with the child that was started already, if there is one. One that was
@@ -174,8 +195,9 @@ impl LegacyLink {
             .unwrap_or(Err(LinkError::Timeout))
     }
 
-    /// Tells a fresh connection what the last one knew (SPEC U-02, D-06).
-    async fn restore(&self, connection: &Arc<Connection>) {
+    /// Tells a fresh connection what the last one knew (SPEC U-02, D-06); the resources that are
+    /// followed again.
+    async fn restore(&self, connection: &Arc<Connection>) -> HashSet<String> {
         let remembered = lock(&self.remembered).clone();
         if let Some(level) = remembered.level {
             connection.tell("logging/setLevel", "level", &level).await;
@@ -184,6 +206,7 @@ impl LegacyLink {
             let uri = quote(uri);
             connection.tell("resources/subscribe", "uri", &uri).await;
         }
+        remembered.subscriptions
     }
 
     /// Keeps what a successful request changed for the next connection.

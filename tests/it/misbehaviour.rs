@@ -7,6 +7,7 @@ use crate::harness::process::{find, is_alive};
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually, within};
+use crate::modern::Modern;
 
 /// The stub behind either carrier; the returned stub lives as long as the test.
 async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpStub>) {
@@ -210,6 +211,53 @@ async fn an_http_upstream_that_forgets_the_session_gets_a_new_one() {
     .await;
     assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
     drop(stub);
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4: with a session its subscriptions are lost, and what changed until the next one
+// was announced to nobody.
+#[rstest]
+#[tokio::test]
+async fn who_follows_a_resource_hears_of_it_when_the_session_was_lost(
+    #[values("stdio", "http")] carrier: &str,
+    #[values("legacy", "modern")] client: &str,
+) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let uri = "stub://static/1";
+    let session = gw.anonymous().open("/mcp/stub").await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/stub");
+    let mut stream = if client == "legacy" {
+        let stream = session.listen().await;
+        let subscribed = session.request("resources/subscribe", json!({"uri": uri}));
+        assert_eq!(subscribed.await, Ok(json!({})));
+        stream
+    } else {
+        let wanted = json!({"notifications": {"resourceSubscriptions": [uri]}});
+        let request = modern.request(&json!(1), "subscriptions/listen", wanted.clone());
+        let mut stream = modern.post(&request).await.events();
+        let ack = stream.message().await.expect("an acknowledgement");
+        assert_eq!(ack["params"]["notifications"], wanted["notifications"]);
+        stream
+    };
+    let call = async |tool| match client {
+        "legacy" => session.call(tool, json!({})).await,
+        _ => modern.call(tool, json!({})).await,
+    };
+    let lose = if carrier == "stdio" {
+        "crash"
+    } else {
+        "forget_session"
+    };
+    drop(call(lose).await);
+    eventually("calls work again", async || {
+        let echoed = call("echo").await;
+        echoed
+            .is_ok_and(|result| result["isError"] != true)
+            .then_some(())
+    })
+    .await;
+    let told = stream.until("notifications/resources/updated").await;
+    assert_eq!(told["params"]["uri"], uri, "{told}");
     gw.stop().await;
 }
 

@@ -22,7 +22,7 @@ use self::wishes::Wanted;
 use super::ModernLink;
 use super::discover;
 use super::flight::{Flight, For};
-use crate::call::{Notice, NoticeKind, Reply};
+use crate::call::{Notice, Reply};
 use crate::protocol::{Message, json};
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
@@ -310,15 +310,7 @@ impl ModernLink {
             intake.notice(&self.settings.name, Notice::list_changed(what));
         }
         for uri in &filter.uris {
-            let bytes = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{}}}}}"#,
-                json::quote(uri)
-            );
-            let notice = Notice {
-                kind: NoticeKind::ResourceUpdated { uri: uri.clone() },
-                bytes: bytes.into(),
-            };
-            intake.notice(&self.settings.name, notice);
+            intake.notice(&self.settings.name, Notice::resource_updated(uri));
         }
     }
 }
