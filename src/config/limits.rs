@@ -36,6 +36,18 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         parked_total: s
             .key("parked_total", "Calls that wait for an answer, in all.")
             .count(10_000),
+        tasks_per_session: s
+            .key(
+                "tasks_per_session",
+                "Tasks of 2025-11-25 that a session knows; for one more it forgets its oldest, which runs on.",
+            )
+            .count(64),
+        tasks_per_subscription: s
+            .key(
+                "tasks_per_subscription",
+                "Tasks that one subscription follows; those beyond are not acknowledged.",
+            )
+            .count(64),
         unread: s
             .key(
                 "unread",

@@ -316,6 +316,10 @@ pub struct Limits {
     pub parked_per_principal: usize,
     /// Parked calls.
     pub parked_total: usize,
+    /// Tasks of 2025-11-25 that a session knows.
+    pub tasks_per_session: usize,
+    /// Tasks that one subscription follows.
+    pub tasks_per_subscription: usize,
     /// Bytes that a client of HTTP+SSE or WebSocket may leave unread.
     pub unread: usize,
     /// Requests of one principal.

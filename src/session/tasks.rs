@@ -6,9 +6,6 @@ use std::sync::{Arc, Mutex};
 
 use super::lock;
 
-/// Tasks that are remembered, the newest.
-const REMEMBERED: usize = 64;
-
 /// A task of an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
@@ -20,27 +17,38 @@ pub struct Task {
     pub id: Arc<str>,
 }
 
+/// A task that is known to its session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// What the client calls it.
+    pub handle: Arc<str>,
+    /// What was forgotten to make room for it.
+    pub forgotten: Option<Task>,
+}
+
 /// The tasks of one session. An older one is forgotten for a new one, and runs on.
 #[derive(Debug, Default)]
 pub struct Tasks(Mutex<VecDeque<Task>>);
 
 impl Tasks {
-    /// Remembers a task; what the client calls it.
-    pub fn add(&self, upstream: &Arc<str>, id: &str) -> Arc<str> {
+    /// Remembers a task; where `max` are remembered already, the oldest is forgotten.
+    pub fn add(&self, upstream: &Arc<str>, id: &str, max: usize) -> Known {
         let mut tasks = lock(&self.0);
         if let Some(known) = find(&tasks, upstream, id) {
-            return Arc::clone(&known.handle);
+            return Known {
+                handle: Arc::clone(&known.handle),
+                forgotten: None,
+            };
         }
         let handle: Arc<str> = format!("{:032x}", rand::random::<u128>()).into();
-        if tasks.len() >= REMEMBERED {
-            tasks.pop_front();
-        }
+        let is_full = tasks.len() >= max;
+        let forgotten = is_full.then(|| tasks.pop_front()).flatten();
         tasks.push_back(Task {
             handle: Arc::clone(&handle),
             upstream: Arc::clone(upstream),
             id: id.into(),
         });
-        handle
+        Known { handle, forgotten }
     }
 
     /// The task that the client calls so.
@@ -76,9 +84,9 @@ mod tests {
     fn a_task_has_one_name_and_each_upstream_its_own() {
         let (tasks, up, other): (_, Arc<str>, Arc<str>) =
             (Tasks::default(), "up".into(), "other".into());
-        let handle = tasks.add(&up, "1");
-        assert_eq!(tasks.add(&up, "1"), handle);
-        assert_ne!(tasks.add(&other, "1"), handle);
+        let handle = tasks.add(&up, "1", 9).handle;
+        assert_eq!(tasks.add(&up, "1", 9).handle, handle);
+        assert_ne!(tasks.add(&other, "1", 9).handle, handle);
         let found = tasks.find(&handle).unwrap();
         assert_eq!((&*found.upstream, &*found.id), ("up", "1"));
         assert_eq!(tasks.find("1"), None);
@@ -88,10 +96,12 @@ mod tests {
     #[test]
     fn only_the_newest_are_remembered() {
         let (tasks, up): (_, Arc<str>) = (Tasks::default(), "up".into());
-        for number in 0..=REMEMBERED {
-            tasks.add(&up, &number.to_string());
-        }
-        assert_eq!(tasks.all().len(), REMEMBERED);
+        let first = tasks.add(&up, "0", 2).handle;
+        assert_eq!(tasks.add(&up, "1", 2).forgotten, None);
+        assert_eq!(tasks.add(&up, "1", 2).forgotten, None, "it is known");
+        let forgotten = tasks.add(&up, "2", 2).forgotten.unwrap();
+        assert_eq!((forgotten.handle, &*forgotten.id), (first, "0"));
+        assert_eq!(tasks.all().len(), 2);
         assert_eq!(tasks.handle_of("up", "0"), None);
     }
 }

@@ -72,6 +72,10 @@ table! {
             "Calls whose client could not be asked because too many were parked.";
         calls_park_expired = CALLS_PARK_EXPIRED "{call}"
             "Parked calls whose client never came back.";
+        tasks_forgotten = TASKS_FORGOTTEN "{task}"
+            "Tasks forgotten because their session began too many.";
+        tasks_unfollowed = TASKS_UNFOLLOWED "{task}"
+            "Tasks not followed because their subscription names too many.";
         questions_asked = QUESTIONS_ASKED "{question}"
             "Questions of upstreams that were put to clients.";
         questions_withdrawn = QUESTIONS_WITHDRAWN "{question}"

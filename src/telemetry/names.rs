@@ -110,6 +110,10 @@ pub mod metric {
     pub const CALLS_PARK_REFUSED: &str = "drawbridge.calls.park_refused";
     /// Parked calls whose client never came back.
     pub const CALLS_PARK_EXPIRED: &str = "drawbridge.calls.park_expired";
+    /// Tasks forgotten because their session began too many.
+    pub const TASKS_FORGOTTEN: &str = "drawbridge.tasks.forgotten";
+    /// Tasks not followed because their subscription names too many.
+    pub const TASKS_UNFOLLOWED: &str = "drawbridge.tasks.unfollowed";
     /// Events in the log.
     pub const EVENTS_KEPT: &str = "drawbridge.events.kept";
     /// Size of the event log.

@@ -26,9 +26,7 @@ use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
 use crate::relay::{Filter, FollowedTask};
 use crate::session::{Listener, Listening, Session, StreamPermit};
-
-/// Tasks that one subscription follows at most.
-const TASKS: usize = 64;
+use crate::telemetry::metrics::COUNTERS;
 
 /// Takes the notices of a visit for one subscription.
 #[derive(Debug)]
@@ -125,6 +123,22 @@ impl Front {
         self.tasks.spawn_service(task.tell(notices));
     }
 
+    /// As many of these tasks as one subscription may follow.
+    fn followable(&self, mut tasks: Vec<String>) -> Vec<String> {
+        let max = self.settings.limits.tasks_per_subscription;
+        if tasks.len() > max {
+            let beyond = u64::try_from(tasks.len() - max).unwrap_or(u64::MAX);
+            COUNTERS.tasks_unfollowed.add(beyond);
+            tracing::warn!(
+                tasks = tasks.len(),
+                tasks_per_subscription = max,
+                "a subscription names more tasks than it may follow"
+            );
+            tasks.truncate(max);
+        }
+        tasks
+    }
+
     async fn open_subscription(
         self: &Arc<Self>,
         asked: &Asked,
@@ -164,7 +178,7 @@ impl Front {
         }
         honoured.uris.clone_from(&held.uris);
         let (sender, tasks) = mpsc::channel(1);
-        for id in wanted.tasks.into_iter().take(TASKS) {
+        for id in self.followable(wanted.tasks) {
             let following = self.relay.follow_task(&asked.principal, &session, &id);
             let followed = tokio::time::timeout_at(end, following).await;
             if let Ok(Some(task)) = followed {

@@ -20,6 +20,7 @@ use crate::protocol::{Message, meta};
 use crate::relay::Relay;
 use crate::relay::route::{Target, invalid, unknown_method};
 use crate::session::{Session, Task};
+use crate::telemetry::metrics::COUNTERS;
 
 /// Whether calls of this client may run as tasks of an upstream that declared `declared`.
 fn are_carried(session: &Session, declared: &Declared) -> bool {
@@ -135,6 +136,20 @@ impl Relay {
         named(reply.result()?, &task.handle)
     }
 
+    /// What the client calls a task of its session.
+    fn remember_task(&self, session: &Session, upstream: &Arc<str>, id: &str) -> Arc<str> {
+        let max = self.parts.settings.limits.tasks_per_session;
+        let known = session.tasks().add(upstream, id, max);
+        if let Some(forgotten) = known.forgotten {
+            COUNTERS.tasks_forgotten.add(1);
+            tracing::warn!(
+                upstream = %forgotten.upstream, tasks_per_session = max,
+                "a session began more tasks than it may: its oldest is forgotten"
+            );
+        }
+        known.handle
+    }
+
     /// The reply to a request of tasks, or that begins one, under the name that its client knows.
     pub(in crate::relay) fn show_own_task(
         &self,
@@ -158,7 +173,7 @@ impl Relay {
                 let Some((text, state)) = begun.zip(state) else {
                     return Ok(reply);
                 };
-                let handle = session.tasks().add(&target.upstream, &state.id);
+                let handle = self.remember_task(session, &target.upstream, &state.id);
                 named(text, &handle).map(|task| message.edit().result_member("task", task))
             }
             ("tasks/result", Some(result)) => {

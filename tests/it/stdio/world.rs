@@ -115,6 +115,8 @@ pub(super) fn limits() -> Limits {
         calls_per_principal: 256,
         parked_per_principal: 16,
         parked_total: 10000,
+        tasks_per_session: 64,
+        tasks_per_subscription: 64,
         unread: 1 << 20,
         rate: Rate {
             count: 100,

@@ -25,8 +25,14 @@ const PLACES: [(&str, &str); 3] = [
 
 impl World {
     async fn start() -> Self {
+        Self::with("").await
+    }
+
+    /// With more of a configuration.
+    async fn with(toml: &str) -> Self {
         let remote = HttpStub::start(&["--tasks"]).await;
         let gw = Setup::secured()
+            .toml(toml)
             .stub("child", &["--tasks"])
             .http("remote", &remote, "")
             .start()
@@ -253,6 +259,23 @@ async fn a_subscription_is_told_how_a_task_stands_until_it_is_over() {
         let (followed, _events) = follow(&world.user("bob", path), &[&task["taskId"]]).await;
         assert_eq!(followed, Value::Null);
     }
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_subscription_follows_no_more_tasks_than_it_may() {
+    let world = World::with("[limits]\ntasks_per_subscription = 2").await;
+    let alice = world.user("alice", "/mcp/child");
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        begun.push(begin(&alice, "errand", json!({"ms": 600_000})).await["taskId"].clone());
+    }
+    let (followed, _events) = follow(&alice, &begun.iter().collect::<Vec<_>>()).await;
+    assert_eq!(followed, json!(begun[..2]));
+    let beyond = world.gw.metric("drawbridge_tasks_unfollowed_total", "");
+    assert!((beyond.await - 1.0).abs() < 0.5);
+    let (followed, _all) = follow(&alice, &begun[1..].iter().collect::<Vec<_>>()).await;
+    assert_eq!(followed, json!(begun[1..]));
     world.gw.stop().await;
 }
 

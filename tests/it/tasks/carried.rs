@@ -23,8 +23,14 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::with("").await
+    }
+
+    /// With more of a configuration.
+    async fn with(toml: &str) -> Self {
         let remote = HttpStub::start(&["--tasks"]).await;
         let gw = Setup::secured()
+            .toml(toml)
             .stub("child", &["--tasks"])
             .http("remote", &remote, "")
             .stub("newer", &["--era", "modern"])
@@ -126,6 +132,25 @@ async fn a_task_is_known_in_the_session_that_began_it_alone() {
         let again = alice.request("tasks/cancel", about).await;
         assert_eq!(again.unwrap_err()["code"], -32602);
     }
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn the_oldest_task_is_forgotten_for_one_too_many() {
+    let world = World::with("[limits]\ntasks_per_session = 2").await;
+    let alice = world.user("alice", "/mcp/child").await;
+    let mut begun = Vec::new();
+    for _ in 0..3 {
+        begun.push(begin(&alice, "errand", json!({"ms": 600_000})).await);
+    }
+    let list = alice.request("tasks/list", json!({})).await.unwrap();
+    let listed = list["tasks"].as_array().unwrap();
+    let listed: Vec<&Value> = listed.iter().map(|task| &task["taskId"]).collect();
+    assert_eq!(json!(listed), json!(begun[1..]));
+    let refused = alice.request("tasks/get", json!({"taskId": begun[0]}));
+    assert_eq!(refused.await.unwrap_err()["code"], -32602);
+    let forgotten = world.gw.metric("drawbridge_tasks_forgotten_total", "");
+    assert!((forgotten.await - 1.0).abs() < 0.5);
     world.gw.stop().await;
 }
 
