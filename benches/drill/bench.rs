@@ -1,6 +1,5 @@
 //! The figures: direct, through nginx, through the gateway with one and two threads, in one run.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,8 +8,9 @@ use anyhow::Context as _;
 use clap::Args;
 
 use crate::client::{Caller, Client, Target};
+use crate::figures::{self, Figures, Handshakes, RowFigures, Runs};
 use crate::gauges::{count, stats};
-use crate::load::{self, Measured, Plan};
+use crate::load::{self, Plan};
 use crate::memory::{self, Memory, Sizes};
 use crate::place::{Gateway, GatewayPlan, Nginx, Place, Stub};
 use crate::report;
@@ -55,27 +55,6 @@ pub(crate) struct BenchArgs {
     /// Where the figures go.
     #[arg(long)]
     pub(crate) json: Option<PathBuf>,
-}
-
-/// Medians of one row, by target.
-pub(crate) type Medians = BTreeMap<&'static str, Measured>;
-
-/// Everything measured.
-#[derive(Debug)]
-pub(crate) struct Figures {
-    pub(crate) rows: Vec<(Row, Medians)>,
-    pub(crate) handshakes: Option<Handshakes>,
-    pub(crate) memory: Option<Memory>,
-    pub(crate) start_millis: Option<f64>,
-}
-
-/// What modern calls cost a legacy upstream in sessions.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Handshakes {
-    /// How often it was greeted.
-    pub(crate) seen: u64,
-    /// How often at most: once for each caller and gateway, however many calls there are.
-    pub(crate) allowed: u64,
 }
 
 /// A target of the load: its callers and the process that it costs.
@@ -148,13 +127,13 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     };
     let mut gateways = Vec::new();
     if !args.no_gateway {
-        gateways.push((report::ONE, Gateway::start(&place, &plan("gateway-1", 1))?));
-        gateways.push((report::TWO, Gateway::start(&place, &plan("gateway-2", 2))?));
+        gateways.push((figures::ONE, Gateway::start(&place, &plan("gateway-1", 1))?));
+        gateways.push((figures::TWO, Gateway::start(&place, &plan("gateway-2", 2))?));
     }
-    let mut lanes = vec![plain(report::DIRECT, &direct, &modern, None)];
+    let mut lanes = vec![plain(figures::DIRECT, &direct, &modern, None)];
     if let Some(nginx) = &nginx {
         let (http, modern) = (Target::parse(nginx.url(0)?)?, Target::parse(nginx.url(1)?)?);
-        lanes.push(plain(report::NGINX, &http, &modern, Some(nginx.worker)));
+        lanes.push(plain(figures::NGINX, &http, &modern, Some(nginx.worker)));
     }
     for (name, gateway) in &gateways {
         lanes.push(lane(name, &place, gateway)?);
@@ -167,13 +146,13 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     } else {
         rest(&place, &args, &plan("gateway-memory", 2)).await?
     };
-    let figures = Figures {
+    let measured = Figures {
         rows,
         handshakes,
         memory,
         start_millis,
     };
-    let passed = report::write(&args, &figures)?;
+    let passed = report::write(&args, &measured)?;
     drop((nginx, stubs));
     place.clean()?;
     Ok(passed)
@@ -205,19 +184,20 @@ async fn measure_rows(
     lanes: &[Lane],
     stubs: &Stubs,
     list: &Arc<str>,
-) -> anyhow::Result<(Vec<(Row, Medians)>, Option<Handshakes>)> {
-    let mut rows = Vec::new();
+) -> anyhow::Result<(Vec<RowFigures>, Option<Handshakes>)> {
+    let mut figures = Vec::new();
     let mut handshakes = None;
-    let wanted = |row: &&Row| {
+    let wanted = |row: &Row| {
         args.only
             .as_ref()
             .is_none_or(|only| row.name.contains(only))
     };
-    for row in ROWS.iter().filter(wanted) {
+    let rows: Vec<Row> = ROWS.into_iter().filter(wanted).collect();
+    for group in rows.chunk_by(|row, next| next.is_compared_with(row)) {
         let greeted = || anyhow::Ok(count(&stats(&stubs.legacy)?, "initialize"));
         let before = greeted()?;
-        let medians = measure_row(args, row, lanes, stubs.behind(row.over), list).await?;
-        if row.over == Over::Bridged {
+        let measured = measure_group(args, group, lanes, stubs, list).await?;
+        if let Some(row) = group.iter().find(|row| row.over == Over::Bridged) {
             let callers = lanes.iter().map(|lane| lane.callers(row.over).len());
             handshakes = Some(Handshakes {
                 seen: greeted()? - before,
@@ -226,43 +206,56 @@ async fn measure_rows(
                     .sum(),
             });
         }
-        report::progress(row, &medians)?;
-        rows.push((*row, medians));
+        for row in &measured {
+            report::progress(row)?;
+        }
+        figures.extend(measured);
     }
-    Ok((rows, handshakes))
+    Ok((figures, handshakes))
 }
 
-async fn measure_row(
+/// Measures rows that are compared with each other.
+///
+/// A round measures each lane, and on each lane one row directly after the other, so that a slow moment of the
+/// machine hits whatever is compared alike.
+async fn measure_group(
     args: &BenchArgs,
-    row: &Row,
+    group: &[Row],
     lanes: &[Lane],
-    stub: &Stub,
+    stubs: &Stubs,
     list: &Arc<str>,
-) -> anyhow::Result<Medians> {
-    let mut runs: BTreeMap<&'static str, Vec<Measured>> = BTreeMap::new();
-    // Rounds alternate between targets, so that a slow moment of the machine hits all.
+) -> anyhow::Result<Vec<RowFigures>> {
+    let mut runs = vec![Runs::new(); group.len()];
     for _ in 0..args.rounds {
         for lane in lanes {
-            let callers = lane.callers(row.over);
-            if callers.is_empty() {
-                continue;
+            for (row, runs) in group.iter().zip(&mut runs) {
+                if lane.callers(row.over).is_empty() {
+                    continue;
+                }
+                let measured = load::run(&plan_of(args, row, lane, stubs, list)).await?;
+                runs.entry(lane.name).or_default().push(measured);
             }
-            let own = lane.pid.map(|pid| (report::SELF.to_owned(), pid));
-            let upstream = (report::UPSTREAM.to_owned(), stub.process.pid());
-            let measured = load::run(&Plan {
-                scenario: row.scenario,
-                callers: callers.iter().cycle().take(row.sessions).cloned().collect(),
-                warm: Duration::from_millis(args.window / 4),
-                window: Duration::from_millis(args.window),
-                watch: own.into_iter().chain([upstream]).collect(),
-                list: Some(Arc::clone(list)),
-            })
-            .await?;
-            runs.entry(lane.name).or_default().push(measured);
         }
     }
-    let median = |(name, runs): (_, Vec<_>)| (name, report::median(&runs));
-    Ok(runs.into_iter().map(median).collect())
+    let figures = |(row, runs): (&Row, Runs)| RowFigures::new(*row, runs);
+    Ok(group.iter().zip(runs).map(figures).collect())
+}
+
+fn plan_of(args: &BenchArgs, row: &Row, lane: &Lane, stubs: &Stubs, list: &Arc<str>) -> Plan {
+    let own = lane.pid.map(|pid| (figures::SELF.to_owned(), pid));
+    let upstream = stubs.behind(row.over).process.pid();
+    let callers = lane.callers(row.over).iter().cycle();
+    Plan {
+        scenario: row.scenario,
+        callers: callers.take(row.sessions).cloned().collect(),
+        warm: Duration::from_millis(args.window / 4),
+        window: Duration::from_millis(args.window),
+        watch: own
+            .into_iter()
+            .chain([(figures::UPSTREAM.to_owned(), upstream)])
+            .collect(),
+        list: Some(Arc::clone(list)),
+    }
 }
 
 /// A lane that nobody has to be known on.

@@ -11,6 +11,7 @@
 mod bench;
 mod client;
 mod drain;
+mod figures;
 mod gauges;
 mod keys;
 mod kills;

@@ -1,4 +1,4 @@
-//! Medians, verdicts, and the two forms of the report.
+//! The two forms of the report.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -7,47 +7,18 @@ use std::time::UNIX_EPOCH;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
-use crate::bench::{BenchArgs, Figures, Handshakes, Medians};
-use crate::load::Measured;
-use crate::rows::{Budget, Over, Row};
-
-pub(crate) const DIRECT: &str = "direct";
-pub(crate) const NGINX: &str = "nginx";
-pub(crate) const ONE: &str = "gateway-1";
-pub(crate) const TWO: &str = "gateway-2";
-/// The process that is measured.
-pub(crate) const SELF: &str = "self";
-/// The stub behind it.
-pub(crate) const UPSTREAM: &str = "upstream";
-
-/// The run with the median CPU time; failures of all runs are kept.
-pub(crate) fn median(runs: &[Measured]) -> Measured {
-    let mut sorted: Vec<&Measured> = runs.iter().collect();
-    let key = |run: &Measured| {
-        run.cpu_micros
-            .get(SELF)
-            .or_else(|| run.cpu_micros.get(UPSTREAM))
-            .copied()
-            .unwrap_or(0.0)
-    };
-    sorted.sort_unstable_by(|a, b| key(a).total_cmp(&key(b)));
-    let mut median = sorted
-        .get(sorted.len() / 2)
-        .map_or_else(Measured::default, |m| (*m).clone());
-    median.failures = runs.iter().map(|run| run.failures).sum();
-    median.replies = runs.iter().map(|run| run.replies).sum();
-    median.problems = runs.iter().flat_map(|run| run.problems.clone()).collect();
-    median
-}
+use crate::bench::BenchArgs;
+use crate::figures::{DIRECT, Figures, Handshakes, NGINX, ONE, RowFigures, TWO};
+use crate::rows::Budget;
 
 /// Says on stderr how far we are.
-pub(crate) fn progress(row: &Row, medians: &Medians) -> anyhow::Result<()> {
-    let mut line = format!("{:<38}", row.name);
-    for (name, measured) in medians {
+pub(crate) fn progress(row: &RowFigures) -> anyhow::Result<()> {
+    let mut line = format!("{:<38}", row.row.name);
+    for (name, measured) in &row.medians {
         write!(
             line,
             " {name}: {:.1} µs {:.0}/s",
-            cpu(medians, name).unwrap_or(0.0),
+            measured.own_cpu().unwrap_or(0.0),
             measured.per_second
         )?;
         if measured.failures > 0 {
@@ -60,45 +31,6 @@ pub(crate) fn progress(row: &Row, medians: &Medians) -> anyhow::Result<()> {
     }
     writeln!(std::io::stderr(), "{line}")?;
     Ok(())
-}
-
-fn cpu(medians: &Medians, target: &str) -> Option<f64> {
-    medians.get(target)?.cpu_micros.get(SELF).copied()
-}
-
-/// How many times nginx a target costs; nothing where nginx cannot be between.
-fn times_nginx(row: &Row, medians: &Medians, target: &str) -> Option<f64> {
-    match row.over {
-        Over::Http | Over::Modern => Some(cpu(medians, target)? / cpu(medians, NGINX)?),
-        Over::Bridged | Over::Stdio => None,
-    }
-}
-
-impl Figures {
-    /// The ratio or time that the row's budget is about, for one target.
-    fn figure(&self, row: &Row, medians: &Medians, target: &str) -> Option<f64> {
-        let own = cpu(medians, target)?;
-        match row.budget {
-            None | Some(Budget::TimesNginx(_)) => times_nginx(row, medians, target),
-            Some(Budget::Micros(_)) => Some(own),
-            Some(Budget::TimesRow(_, other)) => {
-                let (_, other) = self.rows.iter().find(|(row, _)| row.name == other)?;
-                Some(own / cpu(other, target)?)
-            }
-        }
-    }
-
-    fn verdict(&self, row: &Row, medians: &Medians) -> Option<bool> {
-        let limit = match row.budget? {
-            Budget::TimesNginx(limit) | Budget::TimesRow(limit, _) | Budget::Micros(limit) => limit,
-        };
-        let figures = [ONE, TWO].map(|target| self.figure(row, medians, target));
-        figures
-            .into_iter()
-            .flatten()
-            .map(|figure| figure <= limit)
-            .reduce(|a, b| a && b)
-    }
 }
 
 /// One single figure and its budget.
@@ -174,13 +106,13 @@ pub(crate) fn write(args: &BenchArgs, figures: &Figures) -> anyhow::Result<bool>
     let failures: u64 = figures
         .rows
         .iter()
-        .flat_map(|(_, medians)| medians.values())
+        .flat_map(|row| row.medians.values())
         .map(|measured| measured.failures)
         .sum();
     let rows_pass = figures
         .rows
         .iter()
-        .all(|(row, medians)| figures.verdict(row, medians) != Some(false));
+        .all(|row| figures.verdict(row) != Some(false));
     let singles_pass = singles
         .iter()
         .all(|s| s.limit.is_none_or(|limit| s.value <= limit));
@@ -223,8 +155,8 @@ fn markdown(
         "| what | nginx µs | gateway, 1 thread | gateway, 2 threads | × nginx (1 / 2) | budget | verdict | replies/s: direct, nginx, 1, 2 | p99 ms (1 / 2) |\n\
          | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for (row, medians) in &figures.rows {
-        out.push_str(&table_line(figures, row, medians));
+    for row in &figures.rows {
+        out.push_str(&table_line(figures, row));
     }
     if !singles.is_empty() {
         out.push_str("\n| what | figure | budget | verdict |\n| --- | --- | --- | --- |\n");
@@ -246,49 +178,52 @@ fn markdown(
     Ok(out)
 }
 
-fn table_line(figures: &Figures, row: &Row, medians: &Medians) -> String {
-    let micros =
-        |target| cpu(medians, target).map_or_else(|| "–".to_owned(), |cpu| format!("{cpu:.1}"));
+fn table_line(figures: &Figures, row: &RowFigures) -> String {
+    let micros = |target| {
+        row.cpu(target)
+            .map_or_else(|| "–".to_owned(), |cpu| format!("{cpu:.1}"))
+    };
     let shown = |ratio: Option<f64>| ratio.map_or_else(|| "–".to_owned(), |r| format!("{r:.2}"));
-    let ratio = |target| shown(times_nginx(row, medians, target));
-    let budget = match row.budget {
+    let ratio = |target| shown(row.times_nginx(target));
+    let budget = match row.row.budget {
         Some(Budget::TimesNginx(limit)) => format!("≤ {limit} ×"),
         Some(Budget::TimesRow(limit, other)) => {
-            let is = [ONE, TWO].map(|target| shown(figures.figure(row, medians, target)));
+            let is = [ONE, TWO].map(|target| shown(figures.figure(row, target)));
             format!("≤ {limit} × \"{other}\": {}", is.join(" / "))
         }
         Some(Budget::Micros(limit)) => format!("≤ {limit} µs"),
         None => "–".to_owned(),
     };
     let rates = [DIRECT, NGINX, ONE, TWO].map(|target| {
-        medians
+        row.medians
             .get(target)
             .map_or_else(|| "–".to_owned(), |m| format!("{:.0}", m.per_second))
     });
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     let p99 = [ONE, TWO].map(|target| {
-        medians.get(target).map_or_else(
+        row.medians.get(target).map_or_else(
             || "–".to_owned(),
             |m| format!("{:.1}", m.p99_micros as f64 / 1000.0),
         )
     });
     format!(
         "| {} | {} | {} µs | {} µs | {} / {} | {budget} | {} | {} | {} |\n",
-        row.name,
+        row.row.name,
         micros(NGINX),
         micros(ONE),
         micros(TWO),
         ratio(ONE),
         ratio(TWO),
-        word(figures.verdict(row, medians)),
+        word(figures.verdict(row)),
         rates.join(", "),
         p99.join(" / "),
     )
 }
 
 fn as_json(figures: &Figures, singles: &[Single]) -> Value {
-    let rows = figures.rows.iter().map(|(row, medians)| {
-        let targets: serde_json::Map<String, Value> = medians
+    let rows = figures.rows.iter().map(|row| {
+        let targets: serde_json::Map<String, Value> = row
+            .medians
             .iter()
             .map(|(name, m)| {
                 let value = json!({
@@ -300,9 +235,9 @@ fn as_json(figures: &Figures, singles: &[Single]) -> Value {
             })
             .collect();
         json!({
-            "name": row.name, "sessions": row.sessions, "targets": targets,
-            "figure": [figures.figure(row, medians, ONE), figures.figure(row, medians, TWO)],
-            "pass": figures.verdict(row, medians),
+            "name": row.row.name, "sessions": row.row.sessions, "targets": targets,
+            "figure": [figures.figure(row, ONE), figures.figure(row, TWO)],
+            "pass": figures.verdict(row),
         })
     });
     let singles = singles.iter().map(|single| {
@@ -353,7 +288,8 @@ through the gateway with one and with two worker threads, in alternating rounds 
 The gateway verifies a JWT per request, decides by policy, counts metrics, exports sampled traces and writes
 its access and audit log to standard output.
 Figures are microseconds of CPU time of the process itself (`/proc/<pid>/task/*/schedstat`) per verified reply:
-every reply's id and content is checked. Compare ratios, not absolute times: they travel between machines.
+every reply's id and content is checked. A ratio is the median of the ratios of the rounds; what is held against
+each other is measured in turn within each round. Compare ratios, not absolute times: they travel between machines.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
 

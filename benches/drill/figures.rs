@@ -1,0 +1,179 @@
+//! What the rounds of each row come to, and whether that is within the budget.
+
+use std::collections::BTreeMap;
+
+use crate::load::Measured;
+use crate::memory::Memory;
+use crate::rows::{Budget, Over, Row};
+
+pub(crate) const DIRECT: &str = "direct";
+pub(crate) const NGINX: &str = "nginx";
+pub(crate) const ONE: &str = "gateway-1";
+pub(crate) const TWO: &str = "gateway-2";
+/// The process that is measured.
+pub(crate) const SELF: &str = "self";
+/// The stub behind it.
+pub(crate) const UPSTREAM: &str = "upstream";
+
+/// The runs of one row, by target: one per round, in order.
+pub(crate) type Runs = BTreeMap<&'static str, Vec<Measured>>;
+
+/// Everything measured.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    pub(crate) rows: Vec<RowFigures>,
+    pub(crate) handshakes: Option<Handshakes>,
+    pub(crate) memory: Option<Memory>,
+    pub(crate) start_millis: Option<f64>,
+}
+
+/// What modern calls cost a legacy upstream in sessions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handshakes {
+    /// How often it was greeted.
+    pub(crate) seen: u64,
+    /// How often at most: once for each caller and gateway, however many calls there are.
+    pub(crate) allowed: u64,
+}
+
+/// One row as measured.
+#[derive(Debug)]
+pub(crate) struct RowFigures {
+    pub(crate) row: Row,
+    runs: Runs,
+    /// The middle run of each target.
+    pub(crate) medians: BTreeMap<&'static str, Measured>,
+}
+
+impl RowFigures {
+    pub(crate) fn new(row: Row, runs: Runs) -> Self {
+        let medians = runs.iter().map(|(name, runs)| (*name, median(runs)));
+        Self {
+            row,
+            medians: medians.collect(),
+            runs,
+        }
+    }
+
+    /// Median CPU time of a target, in microseconds per reply.
+    pub(crate) fn cpu(&self, target: &str) -> Option<f64> {
+        self.medians.get(target)?.own_cpu()
+    }
+
+    /// How many times nginx a target costs; nothing where nginx cannot be between.
+    pub(crate) fn times_nginx(&self, target: &str) -> Option<f64> {
+        match self.row.over {
+            Over::Http | Over::Modern => ratio(self.runs.get(target)?, self.runs.get(NGINX)?),
+            Over::Bridged | Over::Stdio => None,
+        }
+    }
+}
+
+impl Figures {
+    /// The ratio or time that the row's budget is about, for one target.
+    pub(crate) fn figure(&self, row: &RowFigures, target: &str) -> Option<f64> {
+        match row.row.budget {
+            None | Some(Budget::TimesNginx(_)) => row.times_nginx(target),
+            Some(Budget::Micros(_)) => row.cpu(target),
+            Some(Budget::TimesRow(..)) => {
+                let mut rows = self.rows.iter();
+                let other = rows.find(|other| row.row.is_compared_with(&other.row))?;
+                ratio(row.runs.get(target)?, other.runs.get(target)?)
+            }
+        }
+    }
+
+    /// Whether the budget is kept by all gateways; nothing without a budget or a figure.
+    pub(crate) fn verdict(&self, row: &RowFigures) -> Option<bool> {
+        let limit = match row.row.budget? {
+            Budget::TimesNginx(limit) | Budget::TimesRow(limit, _) | Budget::Micros(limit) => limit,
+        };
+        let figures = [ONE, TWO].map(|target| self.figure(row, target));
+        figures
+            .into_iter()
+            .flatten()
+            .map(|figure| figure <= limit)
+            .reduce(|a, b| a && b)
+    }
+}
+
+/// The median over the rounds of how many times `under` costs `over`: a slow round slows both.
+fn ratio(over: &[Measured], under: &[Measured]) -> Option<f64> {
+    let of_round = |(over, under): (&Measured, &Measured)| Some(over.own_cpu()? / under.own_cpu()?);
+    let mut ratios: Vec<f64> = over.iter().zip(under).filter_map(of_round).collect();
+    ratios.sort_unstable_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied()
+}
+
+/// The run with the median CPU time; replies and failures of all runs are kept.
+fn median(runs: &[Measured]) -> Measured {
+    let mut sorted: Vec<&Measured> = runs.iter().collect();
+    let key = |run: &Measured| {
+        run.own_cpu()
+            .or_else(|| run.cpu_micros.get(UPSTREAM).copied())
+            .unwrap_or(0.0)
+    };
+    sorted.sort_unstable_by(|a, b| key(a).total_cmp(&key(b)));
+    let mut median = sorted
+        .get(sorted.len() / 2)
+        .map_or_else(Measured::default, |m| (*m).clone());
+    median.failures = runs.iter().map(|run| run.failures).sum();
+    median.replies = runs.iter().map(|run| run.replies).sum();
+    median.problems = runs.iter().flat_map(|run| run.problems.clone()).collect();
+    median
+}
+
+impl Measured {
+    /// CPU time of the process that is measured, in microseconds per reply.
+    pub(crate) fn own_cpu(&self) -> Option<f64> {
+        self.cpu_micros.get(SELF).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::ROWS;
+
+    fn runs(target: &'static str, cpu: &[f64]) -> Runs {
+        let run = |micros: &f64| Measured {
+            cpu_micros: BTreeMap::from([(SELF.to_owned(), *micros)]),
+            ..Measured::default()
+        };
+        Runs::from([(target, cpu.iter().map(run).collect())])
+    }
+
+    #[test]
+    fn rows_are_compared_round_by_round() {
+        let (row, other) = ROWS
+            .windows(2)
+            .find_map(|pair| {
+                let [other, row] = pair else { return None };
+                row.is_compared_with(other).then_some((*row, *other))
+            })
+            .unwrap();
+        // The medians alone, 30 and 20, would say 1.5.
+        let other = RowFigures::new(other, runs(ONE, &[10.0, 20.0, 40.0]));
+        let row = RowFigures::new(row, runs(ONE, &[9.0, 30.0, 36.0]));
+        let figures = Figures {
+            rows: vec![other, row],
+            handshakes: None,
+            memory: None,
+            start_millis: None,
+        };
+        let [_, row] = figures.rows.as_slice() else {
+            unreachable!()
+        };
+        assert_eq!(figures.figure(row, ONE), Some(0.9));
+        assert_eq!(figures.verdict(row), Some(true));
+    }
+
+    #[test]
+    fn a_row_that_is_compared_follows_the_other() {
+        for (at, row) in ROWS.iter().enumerate() {
+            if matches!(row.budget, Some(Budget::TimesRow(..))) {
+                assert!(row.is_compared_with(&ROWS[at - 1]), "{}", row.name);
+            }
+        }
+    }
+}
