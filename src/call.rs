@@ -131,6 +131,12 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// The way to the client for what still comes when the call has its reply; nothing where there is
+    /// none. Does not keep the client's session.
+    fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
+        self.behind()?.afterwards()
+    }
+
     /// Why the client cancelled the call, if it did and said so (SPEC C-12).
     fn cancel_reason(&self) -> Option<&str> {
         self.behind()?.cancel_reason()

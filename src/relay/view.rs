@@ -132,6 +132,15 @@ impl DownstreamLink for ShownLink {
     fn behind(&self) -> Option<&dyn DownstreamLink> {
         Some(&*self.inner)
     }
+
+    fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
+        Some(Arc::new(Self {
+            inner: self.inner.afterwards()?,
+            view: self.view.clone(),
+            projection: self.projection,
+            declared: self.declared.clone(),
+        }))
+    }
 }
 
 /// Whether a log message is at least as severe as `wanted`; one that does not say counts as such.

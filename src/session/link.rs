@@ -1,7 +1,7 @@
 //! What a running call may do toward its legacy client: the downstream link of the legacy era.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::future::BoxFuture;
@@ -178,5 +178,36 @@ impl DownstreamLink for CallLink {
 
     fn level(&self) -> Option<Level> {
         self.session.levels().wanted()
+    }
+
+    fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
+        Some(Arc::new(Afterwards {
+            session: Arc::downgrade(&self.session),
+            capabilities: self.session.capabilities.clone(),
+        }))
+    }
+}
+
+/// What is left of a call that has its reply: the stream of its session for what belongs to no call.
+#[derive(Debug)]
+struct Afterwards {
+    session: Weak<Session>,
+    capabilities: ClientCapabilities,
+}
+
+impl DownstreamLink for Afterwards {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
+    }
+
+    fn notify(&self, notice: Notice) {
+        if let Some(session) = self.session.upgrade() {
+            session.tell(notice);
+        }
+    }
+
+    fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
+        let refusal = Asked::CannotAsk("the call is over".to_owned());
+        Box::pin(std::future::ready(refusal))
     }
 }

@@ -9,6 +9,7 @@ mod further;
 pub(super) mod handshake;
 mod in_flight;
 mod inbound;
+mod lasting;
 mod opening;
 mod own_stream;
 mod place;

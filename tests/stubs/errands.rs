@@ -1,7 +1,8 @@
 //! Tools that run as tasks, in the design of 2025-11-25 and in that of the extension. An errand
 //! lasts `ms` milliseconds and until it was looked after `looks` times; with `ask` it wants to know a
 //! name first; with `fail` it ends in a tool's error, with `code` in a JSON-RPC error. It wants to be looked after
-//! every `interval` milliseconds. `call_off` cancels all of them, and says so to its session.
+//! every `interval` milliseconds. `call_off` cancels all of them, and says so to its session; `report` tells
+//! of the progress of each that was begun with a token, even when it is over, to the session that began it.
 
 #![expect(
     clippy::indexing_slicing,
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::rpc::{Outcome, notification};
+use crate::session::Session;
 use crate::tools::{self, Call};
 use crate::world::locked;
 
@@ -32,6 +34,8 @@ pub(crate) struct Errands(Mutex<BTreeMap<String, Arc<Errand>>>);
 pub(crate) struct Errand {
     id: String,
     arguments: Value,
+    /// Who is told of its progress, under which token.
+    told: Option<(Arc<Session>, Value)>,
     begun: Instant,
     inner: Mutex<Inner>,
 }
@@ -39,17 +43,23 @@ pub(crate) struct Errand {
 #[derive(Debug, Default)]
 struct Inner {
     looks: u64,
+    reports: u64,
     asked: bool,
     answer: Option<Value>,
     cancelled: bool,
 }
 
 impl Errands {
-    pub(crate) fn begin(&self, arguments: &Value) -> Arc<Errand> {
+    pub(crate) fn begin(
+        &self,
+        arguments: &Value,
+        told: Option<(Arc<Session>, Value)>,
+    ) -> Arc<Errand> {
         let mut errands = locked(&self.0);
         let errand = Arc::new(Errand {
             id: format!("errand-{}", errands.len() + 1),
             arguments: arguments.clone(),
+            told,
             begun: Instant::now(),
             inner: Mutex::default(),
         });
@@ -160,11 +170,12 @@ impl Errand {
 }
 
 /// What a legacy server adds to its list of tools.
-pub(crate) fn legacy_tools() -> [Value; 3] {
+pub(crate) fn legacy_tools() -> [Value; 4] {
     let support = [
         ("errand", "required"),
         ("chore", "optional"),
         ("call_off", "forbidden"),
+        ("report", "forbidden"),
     ];
     support.map(|(name, support)| {
         let mut tool = tools::entry(name, "Runs as a task", ARGUMENTS);
@@ -185,7 +196,11 @@ pub(crate) fn begin_legacy(call: &Call, task: Option<&Value>) -> Outcome {
     } else {
         "no ttl"
     });
-    let errand = call.world.errands.begin(&call.arguments);
+    let meta: Value =
+        serde_json::from_str(call.meta.as_deref().unwrap_or("null")).unwrap_or_default();
+    let token = meta.get("progressToken").cloned();
+    let told = token.map(|token| (Arc::clone(&call.session), token));
+    let errand = call.world.errands.begin(&call.arguments, told);
     Outcome::Result(json!({"task": errand.legacy()}).to_string())
 }
 
@@ -238,6 +253,21 @@ pub(crate) fn call_off(call: &Call) -> Outcome {
         call.session.general.message(notice);
     }
     Outcome::text("called off")
+}
+
+/// Tells of the progress of all errands.
+pub(crate) fn report(call: &Call) -> Outcome {
+    for errand in locked(&call.world.errands.0).values() {
+        let Some((session, token)) = &errand.told else {
+            continue;
+        };
+        let mut inner = locked(&errand.inner);
+        inner.reports += 1;
+        let params = json!({"progressToken": token, "progress": inner.reports});
+        let notice = notification("notifications/progress", &params);
+        session.general.message(notice);
+    }
+    Outcome::text("reported")
 }
 
 /// `tasks/get` and `tasks/cancel` of 2025-11-25.

@@ -347,7 +347,7 @@ async fn call(
         "task" => return Outcome::Result(task("task")),
         "errand" if !takes_tasks(params) => return Outcome::Error(-32021, EXTENSION.to_owned()),
         "errand" | "unasked_errand" => {
-            let errand = world.errands.begin(arguments);
+            let errand = world.errands.begin(arguments, None);
             return Outcome::Result(errand.modern("task").to_string());
         }
         "echo" | "headered" | "shifting" => return Outcome::text(&arguments.to_string()),

@@ -258,6 +258,7 @@ async fn dispatch(call: &Call) -> Outcome {
         "linger" => linger::run(call).await,
         "chore" => Outcome::text("chore done"),
         "call_off" => errands::call_off(call),
+        "report" => errands::report(call),
         "tasks/result" => errands::result(call).await,
         "admit_listens" => {
             call.world.modern.admit();

@@ -45,7 +45,7 @@ type Landing = oneshot::Receiver<Result<Message, LinkError>>;
 
 impl Pending {
     /// A request of our own.
-    fn new(id: u64, activity: &Arc<Activity>) -> Self {
+    pub(super) fn new(id: u64, activity: &Arc<Activity>) -> Self {
         Self {
             id,
             link: None,
@@ -108,6 +108,10 @@ impl Connection {
             // Once the reply is there, nothing else is looked at.
             biased;
             reply = self.exchange(flight.pending(), bytes, Some(span.context()), reply) => {
+                // Before it lands: progress may come right behind the reply.
+                if let Ok(reply) = &reply {
+                    self.lasting.keep(request, flight.pending(), reply);
+                }
                 flight.landed();
                 reply
             }
@@ -124,6 +128,9 @@ impl Connection {
             Ok(reply) => reply.error_code().map_or(Outcome::Ok, Outcome::Rpc),
             Err(error) => Outcome::Failed(error.kind()),
         });
+        if let Ok(reply) = &outcome {
+            self.lasting.replied(method, request, reply);
+        }
         outcome.map(Reply::Relayed)
     }
 

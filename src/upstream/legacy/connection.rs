@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::Settings;
 use super::calls::Pending;
 use super::ears::Ears;
+use super::lasting::Lasting;
 use super::turn::Turn;
 use super::wire::Wire;
 use crate::call::Declared;
@@ -29,6 +30,8 @@ pub(super) struct Connection {
     declared: Arc<Declared>,
     pub(super) next_id: AtomicU64,
     pub(super) pending: Mutex<HashMap<u64, Arc<Pending>>>,
+    /// Calls that go on as tasks.
+    pub(super) lasting: Lasting,
     /// Open questions of the upstream, by its id, with what withdraws them.
     pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
     /// Whose client the upstream may ask without naming the call.
@@ -54,6 +57,7 @@ impl Connection {
             declared,
             next_id: AtomicU64::new(2),
             pending: Mutex::default(),
+            lasting: Lasting::default(),
             asking: Mutex::default(),
             turn: Turn::new(),
             answers: Arc::new(Semaphore::new(settings.upstream.open_questions)),
@@ -110,6 +114,7 @@ impl Connection {
     /// The upstream no longer knows this session.
     pub(super) fn forget(self: &Arc<Self>) {
         self.forgotten.store(true, Ordering::Relaxed);
+        self.lasting.clear();
         self.listen(false);
     }
 
@@ -148,6 +153,7 @@ impl Connection {
 
     /// Whoever waits for a reply or an answer waits no longer.
     pub(super) fn fail_all(&self) {
+        self.lasting.clear();
         let last_words = match &self.wire {
             Wire::Duplex(duplex) => duplex.last_words(),
             Wire::Http(_) => None,

@@ -97,8 +97,13 @@ impl Connection {
     pub(super) fn can_push(&self) -> bool {
         let text = String::from_utf8_lossy(&self.declared().capabilities);
         self.settings.capabilities.raw().as_ref() != b"{}"
-            || ["\"listChanged\"", "\"subscribe\"", "\"logging\""]
-                .iter()
-                .any(|word| text.contains(word))
+            || [
+                "\"listChanged\"",
+                "\"subscribe\"",
+                "\"logging\"",
+                "\"tasks\"",
+            ]
+            .iter()
+            .any(|word| text.contains(word))
     }
 }

@@ -47,6 +47,7 @@ impl Connection {
             "notifications/cancelled" => return self.on_withdrawn(message),
             "notifications/tasks/status" => {
                 let (intake, name) = (&self.settings.intake, &self.settings.name);
+                self.lasting.stands(message.params().unwrap_or("{}"));
                 return intake.task_changed(name, message);
             }
             "notifications/message" => NoticeKind::Log,
@@ -96,10 +97,10 @@ impl Connection {
 
     /// Routed by token, wherever it came (SPEC C-02).
     fn on_progress(&self, message: &Message, origin: Option<&Arc<Pending>>) {
-        let token = message
+        let token: Option<u64> = message
             .param("progressToken")
             .and_then(|token| token.parse().ok());
-        let found = token.and_then(|id: u64| match origin {
+        let found = token.and_then(|id| match origin {
             Some(own) if own.id == id => Some(Arc::clone(own)),
             _ => {
                 let found = lock(&self.pending).get(&id).map(Arc::clone)?;
@@ -110,16 +111,13 @@ impl Connection {
         let wanted = found
             .as_ref()
             .and_then(|pending| Some((pending.link.as_ref()?, pending.progress.as_ref()?)));
-        let Some((link, token)) = wanted else {
-            LABELED.upstream_garbage.add(&self.settings.name, 1);
-            return;
-        };
-        link.notify(Notice {
-            bytes: message.with_param("progressToken", token),
-            kind: NoticeKind::Progress {
-                token: Arc::clone(token),
-            },
-        });
+        if let Some((link, token)) = wanted {
+            return link.notify(progress(message, token));
+        }
+        match token.and_then(|token| self.lasting.progress(token)) {
+            Some(task) => task.link.notify(progress(message, &task.token)),
+            None => LABELED.upstream_garbage.add(&self.settings.name, 1),
+        }
     }
 
     /// The upstream no longer wants an answer to its question.
@@ -277,6 +275,16 @@ impl Connection {
             this.send(bytes).await;
             drop(place);
         });
+    }
+}
+
+/// Progress under the client's own token, JSON text.
+fn progress(message: &Message, token: &Arc<str>) -> Notice {
+    Notice {
+        bytes: message.with_param("progressToken", token),
+        kind: NoticeKind::Progress {
+            token: Arc::clone(token),
+        },
     }
 }
 

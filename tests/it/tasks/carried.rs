@@ -172,6 +172,40 @@ async fn a_client_hears_what_its_upstream_says_of_a_task() {
     world.gw.stop().await;
 }
 
+// Spec: MCP 2025-11-25, progress, "Behavior Requirements" 3; SPEC K-04.
+#[tokio::test]
+async fn progress_of_a_task_comes_until_it_is_over() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path).await;
+        let named = |name: &str| tool.replace("errand", name);
+        let mut stream = alice.listen().await;
+        let params = json!({"name": tool, "arguments": {"ms": 600_000}, "task": {"ttl": 60_000},
+            "_meta": {"progressToken": "mine"}});
+        let begun = alice.request("tools/call", params).await.unwrap();
+        let about = json!({"taskId": begun["task"]["taskId"]});
+        for progress in 1..=2 {
+            alice.call(&named("report"), json!({})).await.unwrap();
+            let told = stream.until("notifications/progress").await;
+            let expected = json!({"progressToken": "mine", "progress": progress});
+            assert_eq!(told["params"], expected);
+            let state = alice.request("tasks/get", about.clone()).await.unwrap();
+            assert_eq!(state["status"], "working");
+        }
+        alice.request("tasks/cancel", about).await.unwrap();
+        alice.call(&named("report"), json!({})).await.unwrap();
+        alice.call(&named("change_tools"), json!({})).await.unwrap();
+        loop {
+            let told = stream.message().await.expect("a notification");
+            assert_ne!(told["method"], "notifications/progress", "{told}");
+            if told["method"] == "notifications/tools/list_changed" {
+                break;
+            }
+        }
+    }
+    world.gw.stop().await;
+}
+
 // Spec: SPEC K-15, L-02.
 #[tokio::test]
 async fn who_cannot_have_tasks_is_told_of_none() {

@@ -1,0 +1,227 @@
+//! Calls that go on as tasks of 2025-11-25: their progress token stays good until the task is over.
+//! Spec: MCP 2025-11-25, progress, "Behavior Requirements" 3; SPEC K-04.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::calls::Pending;
+use crate::call::DownstreamLink;
+use crate::protocol::{Message, json};
+use crate::upstream::lock;
+
+/// Tasks of one connection whose progress is passed on; the oldest gives way to one more. Who hears of
+/// them is bounded per session (`limits.tasks_per_session`); this bounds those that sessions share.
+const MOST: usize = 1024;
+
+/// The calls of a connection that have become tasks, under our progress tokens.
+#[derive(Debug, Default)]
+pub(super) struct Lasting(Mutex<BTreeMap<u64, Task>>);
+
+#[derive(Debug)]
+struct Task {
+    /// As the upstream calls it.
+    id: String,
+    progress: Progress,
+    /// When its upstream forgets it, if ever.
+    until: Option<Instant>,
+}
+
+/// Where the progress of a task goes.
+#[derive(Debug, Clone)]
+pub(super) struct Progress {
+    pub(super) link: Arc<dyn DownstreamLink>,
+    /// JSON text of the client's token.
+    pub(super) token: Arc<str>,
+}
+
+impl Lasting {
+    /// Keeps the way back of a call that `reply` makes a task, if its client wants to know of progress.
+    pub(super) fn keep(&self, request: &Message, call: &Pending, reply: &Message) {
+        let Some(token) = &call.progress else { return };
+        if request.param("task").is_none() {
+            return;
+        }
+        let begun = reply.result_member("task");
+        let Some((id, task)) = begun.and_then(|task| Some((id_of(task)?, task))) else {
+            return;
+        };
+        let link = call.link.as_ref().and_then(|link| link.afterwards());
+        let Some(link) = link.filter(|_| !is_over(task)) else {
+            return;
+        };
+        let ttl = json::member(task, "ttl").and_then(|ttl| ttl.parse().ok());
+        let until = ttl.and_then(|ttl| Instant::now().checked_add(Duration::from_millis(ttl)));
+        let token = Arc::clone(token);
+        let mut tasks = lock(&self.0);
+        tasks.retain(|_, task| task.until.is_none_or(|until| until > Instant::now()));
+        if tasks.len() >= MOST {
+            tasks.pop_first();
+        }
+        let progress = Progress { link, token };
+        tasks.insert(
+            call.id,
+            Task {
+                id,
+                progress,
+                until,
+            },
+        );
+    }
+
+    /// Where progress under one of our tokens goes.
+    pub(super) fn progress(&self, token: u64) -> Option<Progress> {
+        let tasks = lock(&self.0);
+        Some(tasks.get(&token)?.progress.clone())
+    }
+
+    /// Takes what the upstream says of a task, JSON text.
+    pub(super) fn stands(&self, task: &str) {
+        if let Some(id) = id_of(task).filter(|_| is_over(task)) {
+            self.end(&id);
+        }
+    }
+
+    /// Takes the reply to a request of `method` about a task.
+    pub(super) fn replied(&self, method: &str, request: &Message, reply: &Message) {
+        match (method, reply.result()) {
+            ("tasks/get" | "tasks/cancel", Some(task)) => self.stands(task),
+            // With its result a task is over, however it ended.
+            ("tasks/result", _) => {
+                if let Some(id) = request.param_str("taskId") {
+                    self.end(&id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The connection is over, and its tasks with it.
+    pub(super) fn clear(&self) {
+        lock(&self.0).clear();
+    }
+
+    fn end(&self, id: &str) {
+        lock(&self.0).retain(|_, task| task.id != id);
+    }
+}
+
+fn id_of(task: &str) -> Option<String> {
+    json::string(json::member(task, "taskId")?).map(std::borrow::Cow::into_owned)
+}
+
+fn is_over(task: &str) -> bool {
+    let status = json::member(task, "status");
+    !matches!(status, Some("\"working\"" | "\"input_required\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::{Asked, ClientCapabilities, Notice, Round};
+    use crate::upstream::activity::Activity;
+
+    /// A client that hears what comes afterwards.
+    #[derive(Debug)]
+    struct Client(ClientCapabilities);
+
+    impl DownstreamLink for Client {
+        fn capabilities(&self) -> &ClientCapabilities {
+            &self.0
+        }
+
+        fn notify(&self, _notice: Notice) {}
+
+        fn ask(&self, _round: Round) -> futures_util::future::BoxFuture<'_, Asked> {
+            Box::pin(std::future::ready(Asked::CannotAsk(String::new())))
+        }
+
+        fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
+            Some(Arc::new(Self(self.0.clone())))
+        }
+    }
+
+    fn message(text: String) -> Message {
+        Message::parse(text.into(), 128).unwrap()
+    }
+
+    fn request(params: &str) -> Message {
+        message(format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#
+        ))
+    }
+
+    fn reply(result: &str) -> Message {
+        message(format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#))
+    }
+
+    /// The call under the token `id` becomes the task `task`, which is kept for `ttl`.
+    fn begin(lasting: &Lasting, id: u64, task: &str, ttl: &str) {
+        let call = Pending {
+            link: Some(Arc::new(Client(ClientCapabilities::none()))),
+            progress: Some("\"mine\"".into()),
+            ..Pending::new(id, &Arc::new(Activity::new()))
+        };
+        let begun = format!(r#"{{"task":{{"taskId":"{task}","status":"working","ttl":{ttl}}}}}"#);
+        lasting.keep(&request(r#"{"task":{}}"#), &call, &reply(&begun));
+    }
+
+    fn is_kept(lasting: &Lasting, id: u64) -> bool {
+        lasting
+            .progress(id)
+            .is_some_and(|kept| &*kept.token == "\"mine\"")
+    }
+
+    #[tokio::test]
+    async fn a_token_is_good_until_its_task_is_over_whoever_says_so() {
+        let lasting = Lasting::default();
+        let over = r#"{"taskId":"a","status":"failed"}"#;
+        let about = request(r#"{"taskId":"a"}"#);
+        let acts: [&dyn Fn(); 4] = [
+            &|| lasting.stands(over),
+            &|| lasting.replied("tasks/get", &about, &reply(over)),
+            &|| lasting.replied("tasks/cancel", &about, &reply(over)),
+            &|| lasting.replied("tasks/result", &about, &reply("{}")),
+        ];
+        for act in acts {
+            begin(&lasting, 7, "a", "60000");
+            lasting.stands(r#"{"taskId":"a","status":"input_required"}"#);
+            lasting.stands(r#"{"taskId":"b","status":"completed"}"#);
+            lasting.replied(
+                "tasks/get",
+                &about,
+                &reply(r#"{"taskId":"a","status":"working"}"#),
+            );
+            assert!(is_kept(&lasting, 7));
+            act();
+            assert!(!is_kept(&lasting, 7));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_ends_with_its_lifetime_and_with_the_connection() {
+        let lasting = Lasting::default();
+        begin(&lasting, 1, "a", "1000");
+        begin(&lasting, 2, "b", "null");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        begin(&lasting, 3, "c", "1000");
+        assert_eq!(
+            [1, 2, 3].map(|id| is_kept(&lasting, id)),
+            [false, true, true]
+        );
+        lasting.clear();
+        assert!(!is_kept(&lasting, 2));
+    }
+
+    #[tokio::test]
+    async fn the_oldest_gives_way_to_one_more() {
+        let lasting = Lasting::default();
+        let most = u64::try_from(MOST).unwrap();
+        for id in 0..=most {
+            begin(&lasting, id, &format!("t{id}"), "null");
+        }
+        assert!(!is_kept(&lasting, 0) && is_kept(&lasting, 1) && is_kept(&lasting, most));
+    }
+}
