@@ -1,10 +1,12 @@
 //! `/mcp`: several upstreams behind one URL. Spec: BRIDGING §4, §5; DESIGN §4.
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
+use crate::modern::Modern;
 
 async fn two() -> (Gateway, HttpStub) {
     let stub = HttpStub::start(&["--name", "web server"]).await;
@@ -350,6 +352,38 @@ async fn an_upstream_hears_of_the_level_that_was_set_before_it_was_opened() {
             let stats = user.text(&format!("{up}__stats"), json!({})).await;
             let stats: Value = serde_json::from_str(&stats).unwrap();
             assert_eq!(stats["counts"]["logging/setLevel"], 1, "{up}: {stats}");
+        }
+    }
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.5: it would refuse it before every call.
+#[rstest]
+#[tokio::test]
+async fn an_upstream_that_refuses_a_log_level_is_asked_for_it_once(
+    #[values("legacy", "modern")] client: &str,
+) {
+    let args = ["--refuse-levels"];
+    let stub = HttpStub::start(&args).await;
+    let setup = Setup::open().stub("left", &args).http("right", &stub, "");
+    let gw = setup.start().await;
+    let session = gw.anonymous().open("/mcp").await;
+    pids(&session).await;
+    for (asked, level) in [(1, "info"), (2, "debug")] {
+        let meta = json!({"io.modelcontextprotocol/logLevel": level});
+        let modern = Modern::new(gw.anonymous(), "/mcp").meta(meta);
+        if client == "legacy" {
+            let set = session.request("logging/setLevel", json!({"level": level}));
+            assert_eq!(set.await, Ok(json!({})));
+        }
+        for tool in ["left__stats", "right__stats", "left__stats", "right__stats"] {
+            let stats = match client {
+                "legacy" => session.call(tool, json!({})).await,
+                _ => modern.call(tool, json!({})).await,
+            };
+            let stats: Value = serde_json::from_str(text_of(&stats.unwrap())).unwrap();
+            let counts = &stats["counts"];
+            assert_eq!(counts["logging/setLevel"], asked, "{tool}: {counts}");
         }
     }
     gw.stop().await;

@@ -108,6 +108,9 @@ pub(crate) fn receive(
             let work = Work::Subscribe(value(message.params));
             return Handled::Later(Later { call, work });
         }
+        "logging/setLevel" if world.options.refuse_levels => {
+            Outcome::Error(-32602, "there are no levels here".to_owned())
+        }
         "ping" | "resources/unsubscribe" | "resources/subscribe" | "logging/setLevel" => {
             setting(session, method, &value(message.params))
         }

@@ -79,6 +79,9 @@ pub(crate) struct Options {
     /// stream before `admit_listens` is called; what is said while none is open is lost.
     #[arg(long, global = true)]
     pub(crate) hold_listens: bool,
+    /// Refuse every log level.
+    #[arg(long, global = true)]
+    pub(crate) refuse_levels: bool,
     /// Declare these extensions, and show them.
     #[arg(long, global = true, value_name = "JSON")]
     pub(crate) extensions: Option<String>,
