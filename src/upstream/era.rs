@@ -106,6 +106,11 @@ impl EraCell {
         (!is_stale).then(|| known.verdict.clone())
     }
 
+    /// Whether it is believed to speak the modern era; nothing is believed of one that is pinned.
+    pub(super) fn speaks_modern(&self) -> bool {
+        matches!(self.believed(), Some(Verdict::Modern(_)))
+    }
+
     /// Whether it is believed to keep legacy sessions as well. That it keeps none is believed as long
     /// as "legacy" is: a change would never show by itself.
     fn keeps_sessions(&self) -> Option<bool> {

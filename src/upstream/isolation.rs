@@ -156,6 +156,14 @@ impl Upstreams {
             .is_some_and(|entry| entry.health.is_stuck())
     }
 
+    /// Whether an upstream turned out to speak the modern era, whatever else it speaks.
+    #[must_use]
+    pub fn speaks_modern(&self, upstream: &str) -> bool {
+        self.entries
+            .get(upstream)
+            .is_some_and(|entry| entry.era.speaks_modern())
+    }
+
     /// Notes that somebody went on without an upstream because it took too long.
     pub fn was_late(&self, upstream: &str) {
         if let Some(entry) = self.entries.get(upstream) {

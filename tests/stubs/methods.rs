@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::catalog::{List, resource_text};
 use crate::errands;
 use crate::extension;
-use crate::options::Options;
+use crate::options::{Era, Options};
 use crate::outlet::Outlet;
 use crate::rpc::{CallParams, Message, Outcome, text_result};
 use crate::session::Session;
@@ -217,6 +217,9 @@ fn call(
     };
     call.arguments = value(params.arguments);
     call.meta = params.meta.map(|meta| meta.get().to_owned());
+    if world.options.era == Era::Dual && !world.options.tasks && call.name == "errand" {
+        return Err(Outcome::Error(-32021, errands::EXTENSION.to_owned()));
+    }
     if world.options.tasks && matches!(call.name.as_str(), "errand" | "chore") {
         let task = params.task.map(|task| value(Some(task)));
         if task.is_some() || call.name == "errand" {

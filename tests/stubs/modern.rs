@@ -231,7 +231,7 @@ async fn answer(
     };
     Some(match outcome {
         Outcome::Result(result) => result_reply(&id, &complete(world, &result)),
-        Outcome::Error(-32021, missing) => self::missing(&message["id"], &missing),
+        Outcome::Error(-32021, missing) => self::missing(&id, &missing),
         Outcome::Error(-32602, text) if method == "resources/read" => {
             json!({"jsonrpc": "2.0", "id": message["id"],
                    "error": {"code": -32602, "message": text, "data": {"uri": params["uri"]}}})
@@ -261,7 +261,9 @@ fn complete(world: &World, result: &str) -> String {
     result.to_string()
 }
 
-fn missing(id: &Value, what: &str) -> String {
+/// The refusal of a request whose client lacks a capability; `id` is a JSON text.
+pub(crate) fn missing(id: &str, what: &str) -> String {
+    let id: Value = serde_json::from_str(id).unwrap_or_default();
     let required = match what {
         EXTENSION => json!({"extensions": {EXTENSION: {}}}),
         _ => json!({"elicitation": {}}),

@@ -55,6 +55,7 @@ impl Outcome {
     pub(crate) fn reply(&self, id: &str) -> Option<String> {
         match self {
             Self::Result(result) => Some(result_reply(id, result)),
+            Self::Error(-32021, missing) => Some(crate::modern::missing(id, missing)),
             Self::Error(code, message) => Some(error_reply(id, *code, message)),
             Self::Silence => None,
         }

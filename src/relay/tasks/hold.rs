@@ -83,12 +83,17 @@ impl Relay {
         if takes_tasks {
             return Ok(reply);
         }
-        let reply = if runs_tasks && would_help(&reply, call) {
-            self.send(permit, &**link, &declaring(call), session, target)
-                .await?
+        let (reply, newer) = if runs_tasks && would_help(&reply, call) {
+            // It has run nothing yet, and an older session cannot say what would help.
+            let newer = Box::pin(self.newer_link(&**link, session)).await;
+            let link = newer.as_ref().unwrap_or(link);
+            let declaring = declaring(call);
+            let sent = self.send(permit, &**link, &declaring, session, target);
+            (sent.await?, newer)
         } else {
-            reply
+            (reply, None)
         };
+        let link = newer.as_ref().unwrap_or(link);
         match State::begun(&reply, Design::Extension) {
             Some(_) if !runs_tasks => Err(unasked(&target.upstream)),
             Some(state) => {

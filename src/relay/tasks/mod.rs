@@ -1,9 +1,10 @@
 //! Calls that go on after their first answer. Two designs know them: tasks of 2025-11-25, which the
 //! caller asks for (*legacy* ones), and those of the extension, which the server begins.
 //!
-//! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `bridge`
-//! shows legacy tasks as those of the extension, `carried` passes them between two sides of
-//! 2025-11-25, `follow` tells subscriptions how tasks stand. Clients are told of no others.
+//! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `newer` is
+//! where an upstream of both eras runs it, `bridge` shows legacy tasks as those of the extension,
+//! `carried` passes them between two sides of 2025-11-25, `follow` tells subscriptions how tasks
+//! stand. Clients are told of no others.
 //! Spec: SPEC §11; BRIDGING §3.8.
 
 mod bridge;
@@ -14,6 +15,7 @@ mod follow;
 mod handle;
 mod hold;
 mod inputs;
+mod newer;
 mod pace;
 mod shape;
 mod state;

@@ -114,6 +114,32 @@ async fn what_only_sessions_have_reaches_a_legacy_client(#[values("http", "stdio
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.8: what the older era refuses has not run, and the newer one runs it as a task.
+#[rstest]
+#[case("http", &["--era", "dual"])]
+#[case("stdio", &["--era", "dual"])]
+#[case("stdio", &["--era", "dual", "--first-decides"])]
+#[tokio::test]
+async fn a_legacy_client_calls_what_only_the_newer_era_runs(
+    #[case] carrier: &str,
+    #[case] args: &[&str],
+) {
+    for (keys, runs) in [("", true), ("run_tasks = false", false)] {
+        let (gw, _stub) = before(carrier, args, keys).await;
+        let user = user(&gw).await;
+        let session = serving(&user).await;
+        let reply = user.call("errand", json!({"looks": 1})).await;
+        let is_done = reply
+            .as_ref()
+            .is_ok_and(|result| text_of(result) == "errand done");
+        assert_eq!(is_done, runs, "{reply:?}");
+        // Its own session is where it was.
+        assert_ne!(session, "modern");
+        assert_eq!(serving(&user).await, session);
+        gw.stop().await;
+    }
+}
+
 #[tokio::test]
 async fn lists_of_the_two_eras_are_kept_apart() {
     let keys = "isolation = \"shared\"";

@@ -1,0 +1,60 @@
+//! The newer era of an upstream that speaks both, for a call which its older one refuses: it runs only
+//! as a task of the extension, for which a legacy session has no word. Spec: `docs/adr/0008`.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::call::{Asked, Declared, Intake, Notice, Question, UpstreamLink};
+use crate::protocol::{Era, Message, Revision};
+use crate::relay::Relay;
+use crate::session::Session;
+use crate::upstream::Seat;
+
+impl Relay {
+    /// A link of the newer era to the upstream of `link`, which is of the older one; nothing where it
+    /// is not known to speak both, or cannot be reached. It ends when it is dropped.
+    pub(super) async fn newer_link(
+        &self,
+        link: &dyn UpstreamLink,
+        session: &Arc<Session>,
+    ) -> Option<Arc<dyn UpstreamLink>> {
+        let upstream = link.upstream();
+        let is_older = link.declared()?.revision.era() == Era::Legacy;
+        if !is_older || !self.parts.upstreams.speaks_modern(upstream) {
+            return None;
+        }
+        let seat = Seat {
+            offer: Revision::V2026_07_28,
+            intake: Arc::new(Deaf),
+            ..self.seat(session, upstream)
+        };
+        let newer = self.parts.upstreams.link(upstream, seat)?;
+        match newer.open().await {
+            Ok(declared) => (declared.revision.era() == Era::Modern).then_some(newer),
+            Err(fault) => {
+                tracing::debug!(%upstream, error = %fault, "its newer era is out of reach");
+                None
+            }
+        }
+    }
+}
+
+/// What belongs to no call the session hears in its own era.
+#[derive(Debug)]
+struct Deaf;
+
+impl Intake for Deaf {
+    fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
+
+    fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str]) {}
+
+    fn notice(&self, _upstream: &Arc<str>, _notice: Notice) {}
+
+    fn task_changed(&self, _upstream: &Arc<str>, _status: &Message) {}
+
+    fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
+        let refusal = "the session is of the older era";
+        Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))
+    }
+}
