@@ -3,11 +3,15 @@
 //! Whoever takes a frame of a hyper body wakes the connection it came over. Here that connection is
 //! polled by the same task, which is just being polled: it would run once more and find nothing to
 //! do. [`quietly`] holds such a wake-up back until the caller knows whether it is of use.
+//!
+//! hyper polls a body up to three times for one wake-up: after what it gave was taken, and after that
+//! was flushed. [`Bell::poll_if_rung`] leaves a part of the task alone that was not woken in between.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
@@ -24,9 +28,11 @@ pub struct Bell {
     waker: Waker,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     task: AtomicWaker,
+    /// Whether it has rung since the part was last polled only for that; at first it has.
+    rung: AtomicBool,
 }
 
 /// The wake-up that was held back, if there was one; gone when dropped.
@@ -37,7 +43,10 @@ impl Bell {
     /// A bell for one task.
     #[must_use]
     pub fn new() -> Self {
-        let inner = Arc::new(Inner::default());
+        let inner = Arc::new(Inner {
+            task: AtomicWaker::new(),
+            rung: AtomicBool::new(true),
+        });
         Self {
             waker: Waker::from(Arc::clone(&inner)),
             inner,
@@ -48,6 +57,28 @@ impl Bell {
     pub fn poll<F: Future>(&self, part: Pin<&mut F>, cx: &Context<'_>) -> Poll<F::Output> {
         self.inner.task.register(cx.waker());
         part.poll(&mut Context::from_waker(&self.waker))
+    }
+
+    /// Polls a part of the task, whose wake-ups then come through this bell, if one has come since
+    /// the last time, or this is the first; otherwise nothing has changed, and it is pending.
+    pub fn poll_if_rung<T>(
+        &self,
+        cx: &Context<'_>,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        // Registered first: a wake-up after that is seen now or wakes the task.
+        self.inner.task.register(cx.waker());
+        if !self.inner.rung.swap(false, Ordering::AcqRel) {
+            return Poll::Pending;
+        }
+        poll(&mut Context::from_waker(&self.waker))
+    }
+}
+
+impl Inner {
+    fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+        self.task.wake();
     }
 }
 
@@ -71,7 +102,7 @@ impl Wake for Inner {
             None => false,
         });
         if !held {
-            self.task.wake();
+            self.ring();
         }
     }
 }
@@ -80,7 +111,7 @@ impl Held {
     /// Wakes the task after all.
     pub fn release(self) {
         if let Some(inner) = self.0 {
-            inner.task.wake();
+            inner.ring();
         }
     }
 }
@@ -98,7 +129,7 @@ pub fn quietly<T>(work: impl FnOnce() -> T) -> (T, Held) {
 mod tests {
     use std::future::poll_fn;
     use std::pin::pin;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -138,6 +169,45 @@ mod tests {
         assert_eq!(count.0.load(Ordering::Relaxed), 0);
         held.release();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn a_part_is_polled_once_for_each_wake_up_and_once_at_first() {
+        let (bell, count) = (Bell::new(), Arc::<Count>::default());
+        let task = Waker::from(Arc::clone(&count));
+        let cx = Context::from_waker(&task);
+        let mut left = None;
+        let mut is_polled = || {
+            let mut polled = false;
+            let _: Poll<()> = bell.poll_if_rung(&cx, |cx| {
+                polled = true;
+                left = Some(cx.waker().clone());
+                Poll::Pending
+            });
+            (polled, left.clone())
+        };
+        let (first, waker) = is_polled();
+        assert!(first && !is_polled().0);
+        for _ in 0..2 {
+            waker.as_ref().unwrap().wake_by_ref();
+        }
+        assert!(count.0.load(Ordering::Relaxed) > 0, "the task is woken");
+        assert!(is_polled().0 && !is_polled().0);
+    }
+
+    #[test]
+    fn a_part_that_wakes_itself_is_polled_again() {
+        let bell = Bell::new();
+        let cx = Context::from_waker(Waker::noop());
+        let mut polls = 0;
+        for _ in 0..3 {
+            let _: Poll<()> = bell.poll_if_rung(&cx, |cx| {
+                polls += 1;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            });
+        }
+        assert_eq!(polls, 3);
     }
 
     #[test]

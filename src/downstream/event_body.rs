@@ -17,6 +17,7 @@ use super::running::Running;
 use crate::protocol::sse::{self, NumberedEvents};
 use crate::session::{EventId, Next, Reader, StreamPermit};
 use crate::store::events::Event;
+use crate::wake::Bell;
 
 /// What a client is told to wait before it comes back, milliseconds.
 const RETRY_MS: u64 = 500;
@@ -28,6 +29,8 @@ pub(super) struct EventBody {
     reader: Reader,
     events: NumberedEvents,
     running: Option<Running>,
+    /// What wakes the call that runs.
+    bell: Bell,
     keep_alive: KeepAlive,
     /// Resolves when a stream without an end of its own has to end.
     ends: Option<Ends>,
@@ -55,6 +58,7 @@ impl EventBody {
             reader: parts.reader,
             events: NumberedEvents::new(&stem),
             running: parts.running,
+            bell: Bell::new(),
             keep_alive: KeepAlive::new(parts.keep_alive),
             ends: parts.ends,
             polls: parts.polls,
@@ -106,8 +110,12 @@ impl Body for EventBody {
         }
         // First the call, so that what it has just sent goes out in the same write.
         if let Some(running) = &mut this.running {
-            this.reader.rest();
-            if running.poll_finish(cx).is_ready() {
+            let reader = &this.reader;
+            let polled = this.bell.poll_if_rung(cx, |cx| {
+                reader.rest();
+                running.poll_finish(cx)
+            });
+            if polled.is_ready() {
                 this.running = None;
             }
         }
