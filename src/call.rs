@@ -4,6 +4,7 @@
 //! the other: what a call may do toward its client stands in [`DownstreamLink`], one logical
 //! connection to a server in [`UpstreamLink`].
 
+mod burst;
 mod capabilities;
 mod declared;
 mod notice;
@@ -17,6 +18,7 @@ use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
+pub use burst::Burst;
 pub use capabilities::ClientCapabilities;
 pub use declared::{Declared, takes_tasks};
 pub use notice::{Level, Notice, NoticeKind};
@@ -119,6 +121,11 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// Hands a notification to the client's stream. Never waits; bounded by coalescing and
     /// counted drops.
     fn notify(&self, notice: Notice);
+
+    /// Hands on progress that came at once; `token` is the client's (JSON text).
+    fn progress(&self, token: &Arc<str>, burst: Burst) {
+        burst.notices(token).for_each(|notice| self.notify(notice));
+    }
 
     /// Asks the client.
     ///

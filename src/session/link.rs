@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::{EventStream, Session, lock};
-use crate::call::{Asked, ClientCapabilities, DownstreamLink, Level, Notice, Round};
+use crate::call::{Asked, Burst, ClientCapabilities, DownstreamLink, Level, Notice, Round};
 use crate::protocol::RequestId;
 
 /// Orders calls and streams by age, over all sessions.
@@ -163,6 +163,10 @@ impl DownstreamLink for CallLink {
 
     fn notify(&self, notice: Notice) {
         self.open().notify(notice);
+    }
+
+    fn progress(&self, token: &Arc<str>, burst: Burst) {
+        self.open().notify_all(burst.notices(token));
     }
 
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {

@@ -145,6 +145,24 @@ impl EventStream {
     /// Returns `false` when it was dropped.
     pub fn notify(&self, notice: Notice) -> bool {
         let mut state = self.lock();
+        let taken = self.admit(&mut state, notice);
+        wake(state);
+        taken
+    }
+
+    /// Puts notifications on the stream that came at once, each as [`notify`](Self::notify) would.
+    pub fn notify_all(&self, notices: impl Iterator<Item = Notice>) {
+        let mut state = self.lock();
+        state
+            .fresh
+            .reserve(notices.size_hint().0.min(UNREAD_FRAMES));
+        for notice in notices {
+            self.admit(&mut state, notice);
+        }
+        wake(state);
+    }
+
+    fn admit(&self, state: &mut State, notice: Notice) -> bool {
         if state.finished {
             return false;
         }
@@ -152,7 +170,7 @@ impl EventStream {
         let full = state.notices >= UNREAD_FRAMES || state.notice_bytes + size > UNREAD_BYTES;
         let is_read = state.audience == Audience::Attached;
         if full || (!is_read && merges_when_unread(&notice.kind)) {
-            if let Some(merged) = self.merge(&mut state, &notice) {
+            if let Some(merged) = self.merge(state, &notice) {
                 COUNTERS.notices_coalesced.add(1);
                 return merged;
             }
@@ -163,15 +181,16 @@ impl EventStream {
         }
         state.notices += 1;
         state.notice_bytes += size;
-        self.push(state, notice.bytes, Some(notice.kind));
+        self.add(state, notice.bytes, Some(notice.kind));
         true
     }
 
     /// Puts a question or one of several replies on the stream; never dropped before its end.
     pub fn put(&self, message: Bytes) {
-        let state = self.lock();
+        let mut state = self.lock();
         if !state.finished {
-            self.push(state, message, None);
+            self.add(&mut state, message, None);
+            wake(state);
         }
     }
 
@@ -188,7 +207,8 @@ impl EventStream {
         }
         state.finished = true;
         state.ended = true;
-        self.push(state, reply.unwrap_or_default(), None);
+        self.add(&mut state, reply.unwrap_or_default(), None);
+        wake(state);
     }
 
     /// Ends the stream without a message: its session is over, and nothing more may be logged.
@@ -234,14 +254,13 @@ impl EventStream {
         Ok(Reader::new(Arc::clone(self), number, position, pending))
     }
 
-    fn push(&self, mut state: MutexGuard<'_, State>, payload: Bytes, kind: Option<NoticeKind>) {
+    fn add(&self, state: &mut State, payload: Bytes, kind: Option<NoticeKind>) {
         state.fresh_bytes += payload.len();
         state.fresh.push(Fresh { payload, kind });
         let is_left = state.audience == Audience::Nobody;
         if is_left || state.fresh.len() >= READ_AT_ONCE || state.fresh_bytes > FRESH_BYTES {
-            self.log_fresh(&mut state);
+            self.log_fresh(state);
         }
-        wake(state);
     }
 
     /// Exchanges the oldest unread notification of the same kind; nothing when there is none that

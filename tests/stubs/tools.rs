@@ -30,8 +30,8 @@ const TOOLS: &[Tool] = &[
     ("sleep", "Answers after so many milliseconds", &["ms"]),
     (
         "notices",
-        "Sends n progress (or log) notifications, then answers",
-        &["n", "bytes", "gap_ms", "apart"],
+        "Sends n progress (or log) notifications, and a log message after so many, then answers",
+        &["n", "bytes", "gap_ms", "apart", "logs"],
     ),
     ("big", "Answers with so many bytes of text", &["bytes"]),
     (

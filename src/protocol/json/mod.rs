@@ -13,7 +13,7 @@ use std::ops::Range;
 
 pub(crate) use duplicates::{Folding, first_duplicate};
 pub(crate) use raw::{Flaw, RawString, Stop};
-pub(crate) use scan::{Scanner, plain_end};
+pub(crate) use scan::Scanner;
 pub use write::{ObjectWriter, array, object, object_with, quote, quote_into, strings};
 
 /// How deep containers may nest at most, whatever the configuration says: the scanner recurses.

@@ -5,46 +5,48 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
-
-use super::super::json::plain_end;
-
 /// A progress notification with nothing unusual about it. Spec: SPEC C-01, C-02.
 #[derive(Debug, Clone)]
-pub struct Progress {
-    bytes: Bytes,
+pub struct Progress<'a> {
+    text: &'a [u8],
     token: Range<usize>,
 }
 
-impl Progress {
+impl<'a> Progress<'a> {
     /// Reads a notification whose members are all known and appear once, without escapes or
     /// other things that take a closer look. Nothing for everything else: that may well be a
     /// progress notification, or no message at all, as [`Message::parse`](super::Message::parse)
     /// will tell.
     #[must_use]
-    pub fn read(bytes: &Bytes) -> Option<Self> {
-        let mut cursor = Cursor { text: bytes, at: 0 };
-        let token = cursor.message()?;
-        Some(Self {
-            bytes: bytes.clone(),
-            token,
-        })
+    pub fn read(text: &'a [u8]) -> Option<Self> {
+        let token = Cursor { text, at: 0 }.message()?;
+        is_plain(text).then_some(Self { text, token })
     }
 
-    /// The token, when it is a number like those that we give out.
+    /// Whether it is of the request with this token, a number as we give them out (JSON text).
     #[must_use]
-    pub fn token(&self) -> Option<u64> {
-        let digits = self.bytes.get(self.token.clone())?;
-        std::str::from_utf8(digits).ok()?.parse().ok()
+    pub fn is_of(&self, token: &str) -> bool {
+        self.text.get(self.token.clone()) == Some(token.as_bytes())
     }
 
-    /// The notification under another token (JSON text).
-    #[must_use]
-    pub fn with_token(&self, json: &str) -> Bytes {
-        let before = self.bytes.get(..self.token.start).unwrap_or_default();
-        let after = self.bytes.get(self.token.end..).unwrap_or_default();
-        [before, json.as_bytes(), after].concat().into()
+    /// Appends the notification under another token (JSON text) to `out`.
+    pub fn write_with_token(&self, json: &str, out: &mut Vec<u8>) {
+        let before = self.text.get(..self.token.start).unwrap_or_default();
+        let after = self.text.get(self.token.end..).unwrap_or_default();
+        out.reserve(self.text.len() + json.len());
+        out.extend_from_slice(before);
+        out.extend_from_slice(json.as_bytes());
+        out.extend_from_slice(after);
     }
+}
+
+/// Whether a text is UTF-8 without control characters.
+fn is_plain(text: &[u8]) -> bool {
+    // One comparison finds both what is below and what is above the visible ASCII characters, and
+    // without a branch that is done in blocks.
+    let odd = |byte: &u8| u8::from(byte.cast_signed() < 0x20);
+    let is_ascii = text.iter().fold(0, |any, byte| any | odd(byte)) == 0;
+    is_ascii || !text.iter().any(|byte| *byte < 0x20) && std::str::from_utf8(text).is_ok()
 }
 
 /// A place in a text; every step is none where the text is not as expected.
@@ -58,44 +60,59 @@ impl Cursor<'_> {
     fn message(&mut self) -> Option<Range<usize>> {
         const ALL: u8 = 0b111;
         let mut token = None;
-        let seen = self.object(|cursor, name| match name {
-            b"jsonrpc" => cursor.word(b"\"2.0\"").map(|()| 0b1),
-            b"method" => cursor.word(b"\"notifications/progress\"").map(|()| 0b10),
-            b"params" => {
+        let seen = self.object(|cursor, initial| match initial {
+            b'j' => {
+                cursor.name(b"\"jsonrpc\":")?;
+                cursor.word(b"\"2.0\"").map(|()| 0b1)
+            }
+            b'm' => {
+                cursor.name(b"\"method\":")?;
+                cursor.word(b"\"notifications/progress\"").map(|()| 0b10)
+            }
+            _ => {
+                cursor.name(b"\"params\":")?;
                 token = Some(cursor.params()?);
                 Some(0b100)
             }
-            _ => None,
         })?;
         (seen == ALL && self.at == self.text.len()).then_some(token?)
     }
 
     fn params(&mut self) -> Option<Range<usize>> {
         let mut token = None;
-        self.object(|cursor, name| match name {
-            b"progressToken" => {
+        self.object(|cursor, initial| match initial {
+            b'p' if cursor.name(b"\"progressToken\":").is_some() => {
                 let start = cursor.at;
                 cursor.digits()?;
                 token = Some(start..cursor.at);
                 Some(0b1)
             }
-            b"progress" => cursor.number().map(|()| 0b10),
-            b"total" => cursor.number().map(|()| 0b100),
-            b"message" => cursor.string().map(|()| 0b1000),
-            _ => None,
+            b'p' => {
+                cursor.name(b"\"progress\":")?;
+                cursor.number().map(|()| 0b10)
+            }
+            b't' => {
+                cursor.name(b"\"total\":")?;
+                cursor.number().map(|()| 0b100)
+            }
+            _ => {
+                cursor.name(b"\"message\":")?;
+                cursor.string().map(|()| 0b1000)
+            }
         })?;
         token
     }
 
     /// Moves over an object that is not empty; the marks of its members, each of which has one of
-    /// its own. `value` moves over the value of a member and says its mark.
+    /// its own. `member` is told with what the next name begins, moves over name and value, and says
+    /// its mark.
     #[inline]
-    fn object(&mut self, mut value: impl FnMut(&mut Self, &[u8]) -> Option<u8>) -> Option<u8> {
-        self.byte(b'{')?;
+    fn object(&mut self, mut member: impl FnMut(&mut Self, u8) -> Option<u8>) -> Option<u8> {
+        self.word(b"{")?;
         let mut seen = 0;
         loop {
-            let name = self.name()?;
-            let mark = value(self, self.text.get(name)?)?;
+            let initial = *self.text.get(self.at + 1)?;
+            let mark = member(self, initial)?;
             if seen & mark != 0 {
                 return None;
             }
@@ -110,26 +127,21 @@ impl Cursor<'_> {
         }
     }
 
-    /// Moves over a name and the colon after it.
+    /// Moves over `name`, with its quotes and the colon after it.
     #[inline]
-    fn name(&mut self) -> Option<Range<usize>> {
-        self.byte(b'"')?;
-        let start = self.at;
-        self.at = plain_end(self.text, start);
-        let name = start..self.at;
-        self.byte(b'"')?;
-        self.byte(b':')?;
+    fn name<const LEN: usize>(&mut self, name: &[u8; LEN]) -> Option<()> {
+        self.word(name)?;
         self.space();
-        Some(name)
+        Some(())
     }
 
-    /// Moves over a string without escapes.
+    /// Moves over a string without escapes; what else must not stand in one is looked for in the
+    /// whole text.
     fn string(&mut self) -> Option<()> {
-        self.byte(b'"')?;
-        let start = self.at;
-        self.at = plain_end(self.text, start);
-        std::str::from_utf8(self.text.get(start..self.at)?).ok()?;
-        self.byte(b'"')
+        self.word(b"\"")?;
+        let rest = self.text.get(self.at..)?;
+        self.at += memchr::memchr2(b'"', b'\\', rest)?;
+        self.word(b"\"")
     }
 
     /// Moves over a number without sign and exponent.
@@ -154,27 +166,25 @@ impl Cursor<'_> {
     }
 
     /// Moves over the space that some writers put after a comma or colon.
+    #[inline]
     fn space(&mut self) {
         self.at += usize::from(self.text.get(self.at) == Some(&b' '));
     }
 
-    fn byte(&mut self, byte: u8) -> Option<()> {
-        let is_next = self.text.get(self.at) == Some(&byte);
-        self.at += 1;
-        is_next.then_some(())
-    }
-
     /// Moves over `word`, whose length is known when this is compiled, so that it is compared as
     /// numbers are.
+    #[inline]
     fn word<const LEN: usize>(&mut self, word: &[u8; LEN]) -> Option<()> {
         let next = self.text.get(self.at..)?.first_chunk::<LEN>()?;
+        (next == word).then_some(())?;
         self.at += LEN;
-        (next == word).then_some(())
+        Some(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use proptest::prelude::*;
 
     use super::*;
@@ -182,8 +192,8 @@ mod tests {
 
     const USUAL: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":0.5,"total":10,"message":"half ü"}}"#;
 
-    fn read(text: &str) -> Option<Progress> {
-        Progress::read(&Bytes::copy_from_slice(text.as_bytes()))
+    fn read(text: &str) -> Option<Progress<'_>> {
+        Progress::read(text.as_bytes())
     }
 
     /// What is read here is what the whole reader makes of it.
@@ -195,9 +205,12 @@ mod tests {
         assert_eq!(message.kind(), Kind::Notification);
         assert_eq!(message.method(), Some("notifications/progress"));
         let token = message.param("progressToken").unwrap();
-        assert_eq!(progress.token(), token.parse().ok());
+        assert!(progress.is_of(token) && !progress.is_of("70"));
+        assert!(token.bytes().all(|byte| byte.is_ascii_digit()), "{token}");
         let edited = message.edit().param("progressToken", "\"t\"").finish();
-        assert_eq!(progress.with_token("\"t\""), edited);
+        let mut written = b"before".to_vec();
+        progress.write_with_token("\"t\"", &mut written);
+        assert_eq!(written, [b"before", &*edited].concat());
     }
 
     #[test]
@@ -205,7 +218,7 @@ mod tests {
         let spaced = USUAL.replace(':', ": ").replace(',', ", ");
         let turned = r#"{"method":"notifications/progress","params":{"progress":1,"progressToken":7},"jsonrpc":"2.0"}"#;
         for text in [USUAL, &spaced, turned] {
-            assert_eq!(read(text).and_then(|read| read.token()), Some(7), "{text}");
+            assert!(read(text).is_some_and(|read| read.is_of("7")), "{text}");
             agrees(&Bytes::copy_from_slice(text.as_bytes()));
         }
     }
@@ -237,7 +250,7 @@ mod tests {
         let mut latin = USUAL.replace("ü", "u").into_bytes();
         let at = latin.len() - 4;
         latin[at] = 0xfc;
-        assert!(Progress::read(&latin.into()).is_none());
+        assert!(Progress::read(&latin).is_none());
     }
 
     proptest! {

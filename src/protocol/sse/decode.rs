@@ -1,5 +1,7 @@
 //! Reading events, bounded.
 
+use std::ops::Range;
+
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Ids longer than this are ignored: they are kept, and sent back in a header.
@@ -61,6 +63,14 @@ pub struct SseDecoder {
     failed: bool,
 }
 
+/// Where an event lies in a chunk that is one as most servers write it: perhaps its type, and data on
+/// one line.
+struct Usual {
+    is_named: bool,
+    data: Range<usize>,
+    end: usize,
+}
+
 /// A field of an event; what belongs to no event is none.
 enum Field {
     Data,
@@ -119,7 +129,15 @@ impl SseDecoder {
         }
         let chunk = std::mem::take(&mut self.chunk);
         let event = match self.usual(&chunk) {
-            Some(usual) => Ok(Some(usual)),
+            Some(usual) => {
+                self.at = usual.end;
+                Ok(Some(SseEvent {
+                    event: usual.is_named.then(|| Bytes::from_static(b"message")),
+                    data: chunk.slice(usual.data),
+                    has_data: true,
+                    ..SseEvent::default()
+                }))
+            }
             None => self.read(&chunk),
         };
         // What is read to its end is let go, with the buffer that it lies in.
@@ -131,11 +149,29 @@ impl SseDecoder {
         event
     }
 
+    /// Shows `take` the data of the next event where it is one without an id, as most servers write
+    /// it, and moves past it if `take` says so; otherwise [`next`](Self::next) gives it. Whether an
+    /// event was taken.
+    pub fn take_usual(&mut self, take: impl FnOnce(&[u8]) -> bool) -> bool {
+        let Some(usual) = self.usual(&self.chunk) else {
+            return false;
+        };
+        let taken = self.chunk.get(usual.data).is_some_and(take);
+        if taken {
+            self.at = usual.end;
+            if self.at == self.chunk.len() {
+                self.chunk = Bytes::new();
+                self.at = 0;
+            }
+        }
+        taken
+    }
+
     /// The next event, if it is one as most servers write it and lies in `chunk` from its beginning
     /// to its end: what reading it line by line would give.
-    fn usual(&mut self, chunk: &Bytes) -> Option<SseEvent> {
+    fn usual(&self, chunk: &Bytes) -> Option<Usual> {
         let begins = self.before == Before::LineFeed && self.partial.is_empty();
-        if !begins || !self.event.is_empty() {
+        if !begins || self.failed || !self.event.is_empty() {
             return None;
         }
         let rest = chunk.get(self.at..)?;
@@ -147,12 +183,10 @@ impl SseDecoder {
             return None;
         }
         let start = self.at + before;
-        self.at = start + len + 2;
-        Some(SseEvent {
-            event: named.map(|_| Bytes::from_static(b"message")),
-            data: chunk.slice(start..start + len),
-            has_data: true,
-            ..SseEvent::default()
+        Some(Usual {
+            is_named: named.is_some(),
+            data: start..start + len,
+            end: start + len + 2,
         })
     }
 

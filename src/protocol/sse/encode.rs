@@ -19,11 +19,11 @@ impl NumberedEvents {
     /// Ids begin with `stem`; its control characters are left out.
     #[must_use]
     pub fn new(stem: &str) -> Self {
-        let stem = stem.bytes().filter(|b| !b.is_ascii_control());
-        let head = Self::EVENT.iter().chain(b"id: ").copied().chain(stem);
-        Self {
-            head: head.collect(),
-        }
+        let mut head = Vec::with_capacity(Self::EVENT.len() + b"id: ".len() + stem.len());
+        head.extend_from_slice(Self::EVENT);
+        head.extend_from_slice(b"id: ");
+        head.extend(stem.bytes().filter(|b| !b.is_ascii_control()));
+        Self { head: head.into() }
     }
 
     /// Bytes that an event takes at most, besides its data.

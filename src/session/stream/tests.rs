@@ -132,6 +132,40 @@ fn a_crowded_stream_keeps_the_newest_progress_and_drops_logs() {
 }
 
 #[test]
+fn notices_that_come_at_once_are_taken_as_one_by_one() {
+    let streams = [stream(), stream()];
+    let mut readers = streams.each_ref().map(EventStream::attach);
+    let notices = || {
+        let many = (0..2 * UNREAD_FRAMES).map(|_| log("l"));
+        [progress("1", "10%")]
+            .into_iter()
+            .chain(many)
+            .chain([progress("1", "90%")])
+    };
+    for notice in notices() {
+        streams[0].notify(notice);
+    }
+    streams[1].notify_all(notices());
+    streams[1].notify_all(std::iter::empty());
+    let [one_by_one, at_once] = readers.each_mut().map(|reader| texts(read(reader)));
+    assert_eq!(at_once, one_by_one);
+    assert_eq!((at_once.len(), &*at_once[0]), (UNREAD_FRAMES, "90%"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn notices_that_come_at_once_wake_the_reader() {
+    let stream = stream();
+    let mut reader = stream.attach();
+    let both = async {
+        let next = poll_fn(|cx| reader.poll_next(cx));
+        let put = async { stream.notify_all([log("a"), log("b")].into_iter()) };
+        tokio::join!(next, put).0
+    };
+    let next = tokio::time::timeout(Duration::from_secs(1), both).await;
+    assert_eq!(texts(next.ok()), ["a", "b"]);
+}
+
+#[test]
 fn change_notices_merge_while_nobody_reads() {
     let stream = stream();
     for _ in 0..3 {

@@ -107,10 +107,10 @@ impl HttpWire {
                 continue;
             };
             decoder.feed(data);
-            let reply = self.read_fed(&mut decoder, place, sink)?;
+            let read = self.read_fed(&mut decoder, place, sink);
             sink.taken();
-            if reply.is_some() {
-                return Ok(reply);
+            if let Some(reply) = read? {
+                return Ok(Some(reply));
             }
         }
         Ok(None)
@@ -123,14 +123,19 @@ impl HttpWire {
         place: &mut Place,
         sink: &mut dyn Sink,
     ) -> Result<Option<Message>, LinkError> {
-        while let Some(event) = decoder.next().map_err(|_| LinkError::TooLarge {
-            limit: self.bounds.event,
-        })? {
-            place.note(event.id.as_deref(), event.retry);
-            if !event.has_data || event.data.is_empty() {
-                continue;
+        loop {
+            let mut take = |data: &[u8]| Progress::read(data).is_some_and(|it| sink.progress(&it));
+            while decoder.take_usual(&mut take) {
+                place.note(None, None);
             }
-            if Progress::read(&event.data).is_some_and(|progress| sink.progress(&progress)) {
+            let too_large = |_| LinkError::TooLarge {
+                limit: self.bounds.event,
+            };
+            let Some(event) = decoder.next().map_err(too_large)? else {
+                return Ok(None);
+            };
+            place.note(event.id.as_deref(), event.retry);
+            if !event.has_data || event.data.is_empty() || take(&event.data) {
                 continue;
             }
             match Message::parse(event.data, self.bounds.depth) {
@@ -142,6 +147,5 @@ impl HttpWire {
                 Err(error) => self.suspect(&error),
             }
         }
-        Ok(None)
     }
 }

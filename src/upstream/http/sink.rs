@@ -9,7 +9,7 @@ pub(crate) trait Sink: Send {
 
     /// Takes a progress notification that needs no closer look; `false` leaves it, and it comes
     /// again as a message.
-    fn progress(&mut self, _progress: &Progress) -> bool {
+    fn progress(&mut self, _progress: &Progress<'_>) -> bool {
         false
     }
 

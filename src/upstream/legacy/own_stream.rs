@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::calls::Pending;
 use super::connection::Connection;
-use crate::call::{Notice, NoticeKind};
+use crate::call::Burst;
 use crate::protocol::{Message, Progress};
 use crate::upstream::http::sink::Sink;
 
@@ -13,6 +13,10 @@ use crate::upstream::http::sink::Sink;
 pub(super) struct OwnStream<'a> {
     connection: &'a Arc<Connection>,
     pending: &'a Arc<Pending>,
+    /// The request's progress token upstream: JSON text.
+    token: String,
+    /// Its progress that is not handed on yet.
+    burst: Burst,
     /// Whether progress has come since the idle clock was last set back.
     moved: bool,
 }
@@ -23,35 +27,48 @@ impl<'a> OwnStream<'a> {
         Self {
             connection,
             pending,
+            token: pending.id.to_string(),
+            burst: Burst::default(),
             moved: false,
+        }
+    }
+
+    /// Hands on the progress that came up to here.
+    fn hand_on(&mut self) {
+        if self.burst.is_empty() {
+            return;
+        }
+        let burst = std::mem::take(&mut self.burst);
+        if let (Some(link), Some(token)) = (&self.pending.link, &self.pending.progress) {
+            link.progress(token, burst);
         }
     }
 }
 
 impl Sink for OwnStream<'_> {
     fn message(&mut self, message: Message) -> Option<Message> {
+        self.hand_on();
         self.connection.on_message(message, Some(self.pending))
     }
 
     /// Takes the request's own progress, when the client wants to know of it.
-    fn progress(&mut self, progress: &Progress) -> bool {
-        let (Some(link), Some(token)) = (&self.pending.link, &self.pending.progress) else {
+    fn progress(&mut self, progress: &Progress<'_>) -> bool {
+        let Some(token) = &self.pending.progress else {
             return false;
         };
-        if progress.token() != Some(self.pending.id) {
+        if self.pending.link.is_none() || !progress.is_of(&self.token) {
             return false;
         }
         self.moved = true;
-        link.notify(Notice {
-            bytes: progress.with_token(token),
-            kind: NoticeKind::Progress {
-                token: Arc::clone(token),
-            },
-        });
+        self.burst.push(|out| progress.write_with_token(token, out));
+        if self.burst.is_full() {
+            self.hand_on();
+        }
         true
     }
 
     fn taken(&mut self) {
+        self.hand_on();
         if std::mem::take(&mut self.moved) {
             self.pending.activity.touch();
         }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup};
 
 async fn gateway() -> Gateway {
@@ -55,6 +56,38 @@ async fn a_notice_before_the_reply_makes_it_a_stream() {
     assert_eq!(reply["id"], 8);
     assert_eq!(text_of(&reply["result"]), "3 sent");
     assert_eq!(stream.message().await, None, "the reply ends the stream");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-23, C-02.
+#[tokio::test]
+async fn what_an_upstream_sends_at_once_keeps_its_order() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let params = json!({"name": "notices", "arguments": {"n": 40, "logs": 7},
+                        "_meta": {"progressToken": "p"}});
+    let (_, exchange) = user.start("tools/call", params).await;
+    let mut stream = exchange.stream();
+    let mut got = Vec::new();
+    while let Some(message) = stream.message().await {
+        let params = &message["params"];
+        got.push(match message["method"].as_str() {
+            Some("notifications/progress") => {
+                assert_eq!(params["progressToken"], "p");
+                format!("progress {}", params["progress"])
+            }
+            Some(_) => format!("log {}", params["data"]),
+            None => text_of(&message["result"]).to_owned(),
+        });
+    }
+    let mut expected = Vec::new();
+    for number in 1..=40 {
+        expected.push(format!("progress {number}"));
+        expected.extend((number % 7 == 0).then(|| format!("log {number}")));
+    }
+    expected.push("40 sent".to_owned());
+    assert_eq!(got, expected);
     gw.stop().await;
 }
 

@@ -50,6 +50,11 @@ async fn notices(call: &Call) -> Outcome {
             ),
         };
         call.outlet.message(notice);
+        if call.number("logs").is_some_and(|every| number % every == 0) {
+            let params = json!({"level": "info", "logger": "notices", "data": number});
+            call.outlet
+                .message(notification("notifications/message", &params));
+        }
         let gap = call.millis("gap_ms");
         if !gap.is_zero() {
             tokio::time::sleep(gap).await;

@@ -100,6 +100,24 @@ fn one_line_in_one_chunk_is_not_copied() {
 }
 
 #[test]
+fn an_event_that_is_taken_is_not_given_and_one_that_is_left_is() {
+    let mut decoder = SseDecoder::new(100);
+    decoder.feed(Bytes::from_static(b":\n\ndata: 1\n\ndata: 2\n\n"));
+    assert!(
+        !decoder.take_usual(|_| true),
+        "at the start a mark may come"
+    );
+    assert_eq!(decoder.next().unwrap().unwrap().data, "1");
+    assert!(!decoder.take_usual(|data| data == b"1"));
+    assert!(decoder.take_usual(|data| data == b"2"));
+    assert!(!decoder.take_usual(|_| true));
+    assert_eq!(decoder.next(), Ok(None));
+    decoder.feed(Bytes::from_static(b"id: 1\ndata: 3\n\n"));
+    assert!(!decoder.take_usual(|_| true), "its id would be lost");
+    assert_eq!(decoder.next().unwrap().unwrap().id.unwrap(), "1");
+}
+
+#[test]
 fn what_outgrows_the_bound_ends_the_stream() {
     let endless_line = "data: ".to_owned() + &"x".repeat(200);
     let endless_event = "data: 12345678\n".repeat(20);
@@ -146,6 +164,32 @@ proptest! {
             .map(|(number, data)| (format!("t.1.{number}"), data))
             .collect();
         prop_assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn what_is_taken_is_what_would_be_given(
+        text in "(data: [0-9]\n\n|event: message\n|event: x\n|data: |id: |x|\n|\r|:){0,20}",
+        chunk in 1usize..99,
+        which in any::<u64>(),
+    ) {
+        let mut decoder = SseDecoder::new(1 << 20);
+        let mut seen = Vec::new();
+        for part in text.as_bytes().chunks(chunk) {
+            decoder.feed(Bytes::copy_from_slice(part));
+            loop {
+                let wanted = which >> (seen.len() % 64) & 1 == 1;
+                let mut data = Vec::new();
+                if decoder.take_usual(|shown| { data = shown.to_vec(); wanted }) {
+                    seen.push(data);
+                    continue;
+                }
+                let Some(event) = decoder.next().unwrap() else { break };
+                prop_assert!(data.is_empty() || event.data == data);
+                seen.push(event.data.to_vec());
+            }
+        }
+        let given: Vec<_> = decode(text.as_bytes(), chunk).iter().map(|e| e.data.to_vec()).collect();
+        prop_assert_eq!(seen, given);
     }
 
     #[test]

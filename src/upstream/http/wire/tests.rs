@@ -3,6 +3,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::config::{HttpCarrier, Transport};
+use crate::protocol::Progress;
 
 fn wire(listener: &TcpListener) -> HttpWire {
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -21,22 +22,31 @@ fn wire(listener: &TcpListener) -> HttpWire {
     HttpWire::new("up".into(), HttpClient::new(&carrier).unwrap(), bounds)
 }
 
-/// Reads one request and answers it with a stream of one notice and the reply.
-async fn answer(stream: &mut TcpStream) {
+/// Reads one request and answers it with a stream of `events`, as far as they are read.
+async fn answer_with(stream: &mut TcpStream, events: &str) {
     let mut read = Vec::new();
     while !read.ends_with(b"{}") {
         assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "it is gone");
     }
-    let events = concat!(
-        "data: {\"jsonrpc\":\"2.0\",\"method\":\"a\"}\n\n",
-        "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"
-    );
     let response = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
          transfer-encoding: chunked\r\n\r\n{:x}\r\n{events}\r\n0\r\n\r\n",
         events.len()
     );
-    stream.write_all(response.as_bytes()).await.unwrap();
+    // The other side may have had enough.
+    stream
+        .write_all(response.as_bytes())
+        .await
+        .unwrap_or_default();
+}
+
+/// The same with one notice and the reply.
+async fn answer(stream: &mut TcpStream) {
+    let events = concat!(
+        "data: {\"jsonrpc\":\"2.0\",\"method\":\"a\"}\n\n",
+        "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"
+    );
+    answer_with(stream, events).await;
 }
 
 #[tokio::test]
@@ -59,4 +69,87 @@ async fn a_reply_on_a_stream_leaves_its_connection_to_the_next_request() {
         }
     };
     tokio::join!(ask, play);
+}
+
+/// Writes down what it takes.
+#[derive(Default)]
+struct Record(Vec<String>);
+
+impl Sink for Record {
+    fn message(&mut self, message: Message) -> Option<Message> {
+        self.0.push(message.method().unwrap_or("reply").to_owned());
+        message.id().is_some().then_some(message)
+    }
+
+    fn progress(&mut self, progress: &Progress<'_>) -> bool {
+        let is_ours = progress.is_of("1");
+        self.0.extend(is_ours.then(|| "progress".to_owned()));
+        is_ours
+    }
+
+    fn taken(&mut self) {
+        self.0.push("taken".to_owned());
+    }
+}
+
+fn progress(token: u64) -> String {
+    format!(
+        "data: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\
+         \"params\":{{\"progressToken\":{token},\"progress\":1}}}}\n\n"
+    )
+}
+
+async fn record(events: String) -> (Vec<String>, Result<Message, LinkError>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let wire = wire(&listener);
+    let mut record = Record::default();
+    let ask = wire.request(Bytes::from_static(b"{}"), None, &mut record);
+    let play = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        answer_with(&mut stream, &events).await;
+        stream
+    };
+    let (reply, _stream) = tokio::join!(ask, play);
+    (record.0, reply)
+}
+
+#[tokio::test]
+async fn progress_of_the_request_is_told_apart_and_all_is_taken_in_order() {
+    let first = progress(1);
+    let named = format!("event: message\n{first}");
+    let with_id = format!("id: 1\n{first}");
+    let foreign = progress(2);
+    let log = "data: {\"jsonrpc\":\"2.0\",\"method\":\"log\"}\n\n";
+    let reply = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n";
+    let (mut taken, outcome) = record(
+        [&first, &named, log, &with_id, &foreign, &first, reply]
+            .map(String::from)
+            .concat(),
+    )
+    .await;
+    assert!(outcome.is_ok());
+    assert_eq!(taken.last().map(String::as_str), Some("taken"));
+    taken.retain(|what| what != "taken");
+    let expected = [
+        "progress",
+        "progress",
+        "log",
+        "progress",
+        "notifications/progress",
+        "progress",
+        "reply",
+    ];
+    assert_eq!(taken, expected);
+}
+
+#[tokio::test]
+async fn what_came_before_an_event_that_is_too_large_is_taken() {
+    let large = format!("data: {}\n\n", "x".repeat(2 << 20));
+    let (taken, outcome) = record(progress(1) + &large).await;
+    assert!(
+        matches!(outcome, Err(LinkError::TooLarge { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(taken.first().map(String::as_str), Some("progress"));
+    assert_eq!(taken.last().map(String::as_str), Some("taken"));
 }

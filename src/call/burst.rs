@@ -1,0 +1,90 @@
+//! Progress of one call that came at once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Notice, NoticeKind};
+
+/// Notifications in a burst before it is full.
+const FULL: usize = 64;
+/// Bytes in a burst before it is full. Whoever keeps one notification keeps the whole burst.
+const FULL_BYTES: usize = 16 * 1024;
+
+/// Progress notifications of one call, oldest first, end to end in one buffer. Holds less than 16 KiB
+/// besides the one that was pushed last.
+#[derive(Debug, Default)]
+pub struct Burst {
+    text: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Burst {
+    /// Adds what `write` appends: one JSON-RPC message under the client's progress token.
+    pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        if self.ends.len() == 1 {
+            // Where one follows another, more do, and of the same size.
+            self.text.reserve((self.text.len() * 24).min(FULL_BYTES));
+            self.ends.reserve(24);
+        }
+        write(&mut self.text);
+        self.ends.push(self.text.len());
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Whether it has to be handed on before more is added.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.ends.len() >= FULL || self.text.len() >= FULL_BYTES
+    }
+
+    /// Its notifications, of a call whose client gave it `token` (JSON text).
+    pub fn notices(self, token: &Arc<str>) -> impl Iterator<Item = Notice> {
+        let text = Bytes::from(self.text);
+        let mut start = 0;
+        self.ends.into_iter().map(move |end| Notice {
+            kind: NoticeKind::Progress {
+                token: Arc::clone(token),
+            },
+            bytes: text.slice(std::mem::replace(&mut start, end)..end),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn burst(texts: &[&str]) -> Burst {
+        let mut burst = Burst::default();
+        for text in texts {
+            burst.push(|out| out.extend_from_slice(text.as_bytes()));
+        }
+        burst
+    }
+
+    #[test]
+    fn every_notification_comes_as_it_was_written() {
+        let token: Arc<str> = "\"t\"".into();
+        let notices: Vec<_> = burst(&["a", "", "ccc"]).notices(&token).collect();
+        let kind = NoticeKind::Progress { token };
+        let expected = ["a", "", "ccc"].map(|text| Notice {
+            kind: kind.clone(),
+            bytes: text.into(),
+        });
+        assert_eq!(notices, expected);
+    }
+
+    #[test]
+    fn a_burst_is_full_at_a_number_and_at_a_size() {
+        assert!(burst(&[]).is_empty() && !burst(&["a"]).is_empty());
+        assert!(!burst(&["a"; FULL - 1]).is_full());
+        assert!(burst(&["a"; FULL]).is_full());
+        assert!(burst(&["a".repeat(FULL_BYTES).as_str()]).is_full());
+    }
+}
