@@ -233,23 +233,27 @@ fn call(
     })
 }
 
-/// The arguments, byte for byte: as text if they are one string `text`, else structured too.
-fn echo(arguments: Option<&RawValue>) -> String {
+/// JSON text of the string `text`, where that is all that the arguments are.
+pub(crate) fn only_text(arguments: &str) -> Option<&str> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Text<'a> {
         #[serde(borrow)]
         text: &'a RawValue,
     }
+    let Text { text } = serde_json::from_str(arguments).ok()?;
+    Some(text.get()).filter(|text| text.starts_with('"'))
+}
+
+/// The arguments, byte for byte: as text if they are one string `text`, else structured too.
+fn echo(arguments: Option<&RawValue>) -> String {
     let raw = arguments.map_or("{}", RawValue::get);
-    match serde_json::from_str::<Text<'_>>(raw) {
-        Ok(Text { text }) if text.get().starts_with('"') => text_result(text.get()),
-        _ => {
-            let text = text_result(&Value::from(raw).to_string());
-            let open = text.strip_suffix('}').unwrap_or(&text);
-            format!(r#"{open},"structuredContent":{raw}}}"#)
-        }
+    if let Some(text) = only_text(raw) {
+        return text_result(text);
     }
+    let text = text_result(&Value::from(raw).to_string());
+    let open = text.strip_suffix('}').unwrap_or(&text);
+    format!(r#"{open},"structuredContent":{raw}}}"#)
 }
 
 fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {

@@ -274,6 +274,15 @@ pub(crate) fn missing(id: &str, what: &str) -> String {
     .to_string()
 }
 
+/// What an echo says: the string `text`, where that is all there is, as in the legacy era.
+fn echoed(arguments: &Value) -> String {
+    let text = || {
+        let members = arguments.as_object().filter(|members| members.len() == 1)?;
+        members.get("text")?.as_str()
+    };
+    text().map_or_else(|| arguments.to_string(), str::to_owned)
+}
+
 /// Whether the request declares tasks.
 fn takes_tasks(params: &Value) -> bool {
     params["_meta"][CAPABILITIES]["extensions"][EXTENSION].is_object()
@@ -352,7 +361,8 @@ async fn call(
             let errand = world.errands.begin(arguments, None);
             return Outcome::Result(errand.modern("task").to_string());
         }
-        "echo" | "headered" | "shifting" => return Outcome::text(&arguments.to_string()),
+        "echo" => return Outcome::text(&echoed(arguments)),
+        "headered" | "shifting" => return Outcome::text(&arguments.to_string()),
         "shift" => {
             world.modern.shifted.store(true, Ordering::Relaxed);
             return Outcome::text("shifted");

@@ -1,12 +1,15 @@
 //! The modern echo without a document model, for benchmarks: only of a request that is in order in
 //! every respect. Any other one is left to the strict way.
 
+use std::borrow::Cow;
+
 use hyper::HeaderMap;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::{REVISION, SERVER_INFO};
+use crate::methods::only_text;
 use crate::options::Sse;
 use crate::rpc::result_reply;
 use crate::world::World;
@@ -58,7 +61,11 @@ pub(crate) fn echo(world: &World, headers: &HeaderMap, body: &[u8]) -> Option<St
     }
     world.count(request.method);
     world.count("tool echo");
-    let text = Value::from(params.arguments.get());
+    let arguments = params.arguments.get();
+    let text = only_text(arguments).map_or_else(
+        || Cow::Owned(Value::from(arguments).to_string()),
+        Cow::Borrowed,
+    );
     let name = Value::from(world.options.name.as_str());
     let result = format!(
         r#"{{"resultType":"complete","content":[{{"type":"text","text":{text}}}],"_meta":{{"{SERVER_INFO}":{{"name":{name},"version":"1.0.0"}}}}}}"#
