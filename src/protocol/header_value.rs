@@ -34,10 +34,8 @@ pub fn encode(text: &str) -> HeaderValue {
 /// or is marked as Base64 and is not exactly that. White space around it does not count.
 #[must_use]
 pub fn decode(value: &HeaderValue) -> Option<Cow<'_, str>> {
-    let text = std::str::from_utf8(value.as_bytes()).ok()?;
-    if !text.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')) {
-        return None;
-    }
+    // Printable ASCII and tabs.
+    let text = value.to_str().ok()?;
     let text = text.trim_matches([' ', '\t']);
     let marked = text
         .strip_prefix(MARK)

@@ -320,7 +320,7 @@ impl<'a> Scanner<'a> {
 /// Where the next quote, backslash or control character stands from `at` on, or the end: found
 /// eight bytes at a time, and more once the string has proved to be a long one.
 #[inline]
-fn plain_end(bytes: &[u8], at: usize) -> usize {
+pub(super) fn plain_end(bytes: &[u8], at: usize) -> usize {
     let mut rest = bytes.get(at..).unwrap_or_default();
     for _ in 0..WORDS_OF_A_LONG_STRING {
         let Some((chunk, tail)) = rest.split_first_chunk() else {

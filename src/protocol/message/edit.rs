@@ -1,11 +1,15 @@
 //! Replacing members that are ours, and nothing else.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::super::json;
 use super::{Member, Message, Section, Span};
+
+/// Up to here exchanged values need no list on the heap.
+const FEW: usize = 4;
 
 /// Several replacements in one pass. Values are JSON text and are not checked.
 ///
@@ -140,10 +144,11 @@ impl<'a> Editor<'a> {
             let value = change.value.as_deref()?;
             return self.message.exchange(change.section, &change.name, value);
         }
-        let mut exchanges = Vec::with_capacity(self.changes.len());
-        for change in &self.changes {
+        let mut places: [(Range<usize>, &str); FEW] = Default::default();
+        let exchanges = places.get_mut(..self.changes.len())?;
+        for (place, change) in exchanges.iter_mut().zip(&self.changes) {
             let member = self.message.find(change.section, &change.name)?;
-            exchanges.push((member.value.range(), change.value.as_deref()?));
+            *place = (member.value.range(), change.value.as_deref()?);
         }
         exchanges.sort_unstable_by_key(|(old, _)| old.start);
         let gained: usize = exchanges.iter().map(|(_, new)| new.len()).sum();
@@ -151,7 +156,7 @@ impl<'a> Editor<'a> {
         let len = (self.message.bytes().len() + gained).checked_sub(lost)?;
         let mut out = Vec::with_capacity(len);
         let mut at = 0;
-        for (old, new) in exchanges {
+        for (old, new) in exchanges.iter() {
             // Nothing when one of the values lies inside another one.
             out.extend_from_slice(self.message.bytes().get(at..old.start)?);
             out.extend_from_slice(new.as_bytes());
@@ -161,7 +166,7 @@ impl<'a> Editor<'a> {
         Some(out.into())
     }
 
-    fn object_span(&self, section: Section) -> std::ops::Range<usize> {
+    fn object_span(&self, section: Section) -> Range<usize> {
         let span = self.message.layout.objects.get(section as usize);
         span.copied().flatten().map(Span::range).unwrap_or_default()
     }
@@ -243,7 +248,7 @@ impl<'a> Editor<'a> {
         let created = match section {
             Section::Top => Some(("params", Section::Params)),
             Section::Params => Some(("_meta", Section::Meta)),
-            Section::Meta | Section::Result | Section::Error => None,
+            Section::Meta | Section::Result | Section::ResultMeta | Section::Error => None,
         };
         if let Some((name, child)) = created
             && self.gains(child)
@@ -284,7 +289,7 @@ impl<'a> Editor<'a> {
         let names: &[&str] = match section {
             Section::Top => &["params", "result"],
             Section::Params => &["_meta"],
-            Section::Meta | Section::Result | Section::Error => &[],
+            Section::Meta | Section::Result | Section::ResultMeta | Section::Error => &[],
         };
         let name = names
             .iter()

@@ -1,6 +1,6 @@
 //! One JSON-RPC message: its bytes, and where the members lie that routing needs.
 //!
-//! Reads the message, `params`, `params._meta`, `error` and the top of `result`; everything below
+//! Reads the message, `params`, `error`, the top of `result`, and `_meta` of both; everything below
 //! stays unread and passes byte for byte (DESIGN §3, "Bytes, not trees").
 
 mod edit;
@@ -83,11 +83,13 @@ enum Section {
     Params,
     Meta,
     Result,
+    /// `_meta` of a result; one in which a name may be repeated stays unread, as nothing in it is refused.
+    ResultMeta,
     Error,
 }
 
 impl Section {
-    const COUNT: usize = 5;
+    const COUNT: usize = 6;
 
     /// The section that member `name` of this one holds, if that is read too.
     fn child(self, name: &str) -> Option<Self> {
@@ -96,6 +98,7 @@ impl Section {
             (Self::Top, "result") => Self::Result,
             (Self::Top, "error") => Self::Error,
             (Self::Params, "_meta") => Self::Meta,
+            (Self::Result, "_meta") => Self::ResultMeta,
             _ => return None,
         })
     }
@@ -223,6 +226,12 @@ impl Message {
         self.member(Section::Result, name)
     }
 
+    /// JSON text of one member of `result._meta`; nothing when names there may be repeated.
+    #[must_use]
+    pub fn result_meta(&self, key: &str) -> Option<&str> {
+        self.member(Section::ResultMeta, key)
+    }
+
     /// JSON text of `error`, an object.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
@@ -265,7 +274,11 @@ impl Message {
     }
 
     fn object(&self, section: Section) -> Option<&str> {
-        self.text((*self.layout.objects.get(section as usize)?)?)
+        self.text(self.object_at(section)?)
+    }
+
+    fn object_at(&self, section: Section) -> Option<Span> {
+        *self.layout.objects.get(section as usize)?
     }
 
     fn member(&self, section: Section, name: &str) -> Option<&str> {
@@ -273,6 +286,8 @@ impl Message {
     }
 
     fn find(&self, section: Section, name: &str) -> Option<&Member> {
+        // Most messages lack some of the objects, and all members need not be looked at for that.
+        self.object_at(section)?;
         let mut members = self.layout.members.iter();
         members.find(|m| m.section == section && self.is_named(m, name))
     }
@@ -314,7 +329,7 @@ impl Span {
     }
 
     fn len(self) -> usize {
-        self.range().len()
+        (self.end - self.start) as usize
     }
 }
 

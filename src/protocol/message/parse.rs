@@ -112,6 +112,10 @@ impl Reader {
             may_repeat |= marks.may_repeat(key);
             self.member(scanner, section, key)
         })?;
+        if may_repeat && section == Section::ResultMeta {
+            self.members.truncate(first);
+            return Ok(());
+        }
         if let Some(span) = self.objects.get_mut(section as usize) {
             *span = Some(Span::of(&(start..scanner.offset())));
         }
@@ -128,7 +132,9 @@ impl Reader {
         section: Section,
         key: RawString<'_>,
     ) -> Result<(), Stop> {
-        let decoded: Option<Box<str>> = if key.is_escaped() {
+        // Marked as one that may be repeated, so that its object stays unread.
+        let is_unread = key.is_escaped() && section == Section::ResultMeta;
+        let decoded: Option<Box<str>> = if key.is_escaped() && !is_unread {
             Some(key.decode()?.into())
         } else {
             None
@@ -162,7 +168,9 @@ impl Reader {
     fn refuse_duplicates(&self, text: &str, section: Section, first: usize) -> Result<(), Stop> {
         let folding = match section {
             Section::Top | Section::Params => Folding::Case,
-            Section::Meta | Section::Result | Section::Error => Folding::Exact,
+            Section::Meta | Section::Result | Section::ResultMeta | Section::Error => {
+                Folding::Exact
+            }
         };
         let read = self.members.get(first..).unwrap_or_default();
         let names = read

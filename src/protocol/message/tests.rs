@@ -139,6 +139,21 @@ fn repeated_members_inside_opaque_payload_pass_unread() {
 }
 
 #[test]
+fn meta_of_a_result_is_read_unless_a_name_may_be_repeated() {
+    let meta_k = |meta: &str| {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"_meta":{meta},"a":1}}}}"#);
+        let message = read(&text);
+        assert_eq!(message.result_member("_meta"), Some(meta));
+        assert_eq!(message.result_member("a"), Some("1"));
+        message.result_meta("k").map(str::to_owned)
+    };
+    assert_eq!(meta_k(r#"{"k":{"x":1},"l":2}"#).unwrap(), r#"{"x":1}"#);
+    assert_eq!(meta_k(r#"{"k":1,"k":2}"#), None);
+    assert_eq!(meta_k(r#"{"k":1,"\ud800":2}"#), None);
+    assert_eq!(meta_k(r#"[{"k":1}]"#), None);
+}
+
+#[test]
 fn broken_bytes_are_parse_errors() {
     let invalid_utf8 = Message::parse(Bytes::from_static(b"{\"jsonrpc\":\"2.0\xff\"}"), 128);
     assert_eq!(invalid_utf8.unwrap_err(), DecodeError::NotUtf8);

@@ -132,7 +132,7 @@ impl Projection {
                 changes.push(("cacheScope", Some(origin.hints.scope.as_json().into())));
             }
         }
-        if let Some(meta) = self.named(message.result_member("_meta"), origin)? {
+        if let Some(meta) = self.named(message, origin)? {
             changes.push(("_meta", Some(meta.into())));
         }
         Ok(())
@@ -140,9 +140,13 @@ impl Projection {
 
     /// `_meta` of a modern result, where it changes. A merged endpoint speaks in its own name, and
     /// tells of the upstream under a key of ours (BRIDGING §3.9).
-    fn named(self, meta: Option<&str>, origin: &Origin<'_>) -> Result<Option<String>, JsonError> {
-        let is_named = |meta| member(meta, SERVER_INFO).is_some_and(|own| own.starts_with('{'));
-        if !(origin.is_merged || self.is_up()) && meta.is_some_and(is_named) {
+    fn named(self, message: &Message, origin: &Origin<'_>) -> Result<Option<String>, JsonError> {
+        let meta = message.result_member("_meta");
+        let own = || {
+            let read = message.result_meta(SERVER_INFO);
+            read.or_else(|| member(meta?, SERVER_INFO))
+        };
+        if !(origin.is_merged || self.is_up()) && own().is_some_and(|own| own.starts_with('{')) {
             return Ok(None);
         }
         let members = match meta.filter(|meta| meta.starts_with('{')) {
