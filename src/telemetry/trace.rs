@@ -175,16 +175,13 @@ fn hex(digits: &[u8]) -> Option<u128> {
     })
 }
 
-fn put_hex(into: &mut [u8], mut value: u128) {
-    for place in into.iter_mut().rev() {
-        // Four bits.
-        let digit = (value & 0xf) as u8;
-        *place = if digit < 10 {
-            b'0' + digit
-        } else {
-            b'a' + digit - 10
-        };
-        value >>= 4;
+/// Writes the last digits of `value`, two for each byte of it.
+fn put_hex(into: &mut [u8], value: u128) {
+    let digit = |bits: u8| bits + if bits < 10 { b'0' } else { b'a' - 10 };
+    for (pair, byte) in into.rchunks_exact_mut(2).zip(value.to_le_bytes()) {
+        if let [high, low] = pair {
+            (*high, *low) = (digit(byte >> 4), digit(byte & 0xf));
+        }
     }
 }
 
