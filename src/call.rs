@@ -51,7 +51,7 @@ pub struct Call {
     pub resumption: Option<Arc<Resumption>>,
     /// The `Mcp-Param-*` headers of a modern request, as they came (SPEC M-34); nothing when it came
     /// without headers of its own, so that there are none to compare.
-    pub param_headers: Option<Arc<HeaderMap>>,
+    pub param_headers: Option<HeaderMap>,
 }
 
 /// The answers to a round that was suspended, and the state that went with it.

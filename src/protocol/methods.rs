@@ -219,6 +219,17 @@ impl Method {
     }
 }
 
+/// The member of `params` that `Mcp-Name` repeats. Spec: SPEC M-09, M-10.
+#[must_use]
+pub fn name_param(method: &str) -> Option<&'static str> {
+    match method {
+        "tools/call" | "prompts/get" => Some("name"),
+        "resources/read" => Some("uri"),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => Some("taskId"),
+        _ => None,
+    }
+}
+
 /// What is known of `name`; `None` for extensions and inventions.
 #[must_use]
 pub fn lookup(name: &str) -> Option<&'static Method> {

@@ -31,7 +31,7 @@ impl Relay {
         target: &Target,
     ) -> Result<(), Fault> {
         let tool = target.name.as_deref().unwrap_or_default();
-        let Some(given) = call.param_headers.as_deref() else {
+        let Some(given) = call.param_headers.as_ref() else {
             return Ok(());
         };
         let upstream = &target.upstream;

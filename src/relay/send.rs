@@ -81,9 +81,10 @@ impl Relay {
         // What the upstream lists may change with any call, from its beginning to its end.
         let _disturbs = (request.method() == Some("tools/call"))
             .then(|| Disturbs::new(session, &target.upstream));
-        let revision = link.declared().map(|declared| declared.revision);
+        let declared = link.declared();
+        let revision = declared.as_ref().map(|declared| declared.revision);
         let projection = Projection::of(revision, call.revision);
-        match target.view.link(call, projection, link.declared()) {
+        match target.view.link(call, projection, declared) {
             None => link.call(request, call).await,
             Some(shown) => {
                 link.call(

@@ -160,8 +160,8 @@ impl Relay {
 
 /// Whether an upstream declared what a method needs, for a client of the modern era.
 pub(super) fn provides(declared: &Declared, needs: Needs) -> bool {
-    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-    let has = |name| json::member(text, name).is_some();
+    let text = || std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    let has = |name| json::member(text(), name).is_some();
     match needs {
         Needs::Nothing | Needs::Logging => true,
         Needs::Tools => declared.has_tools(),
@@ -169,8 +169,8 @@ pub(super) fn provides(declared: &Declared, needs: Needs) -> bool {
         Needs::Resources | Needs::Subscribe => has("resources"),
         Needs::Completions => has("completions"),
         Needs::Tasks if declared.revision.era() == Era::Legacy => declared.takes_tasks(),
-        Needs::Tasks => extensions::declares(text, extensions::TASKS),
-        Needs::Skills => extensions::declares(text, extensions::SKILLS),
-        Needs::DirectoryRead => extensions::reads_directories(text),
+        Needs::Tasks => extensions::declares(text(), extensions::TASKS),
+        Needs::Skills => extensions::declares(text(), extensions::SKILLS),
+        Needs::DirectoryRead => extensions::reads_directories(text()),
     }
 }

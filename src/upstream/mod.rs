@@ -22,11 +22,10 @@ use bytes::Bytes;
 use crate::lock::lock;
 
 /// JSON text of our own `Implementation`, declared where no single client stands behind a link.
-pub const OWN_INFO: Bytes = Bytes::from_static(
-    concat!(
-        r#"{"name":"drawbridge","version":""#,
-        env!("CARGO_PKG_VERSION"),
-        "\"}"
-    )
-    .as_bytes(),
+pub const OWN_INFO: Bytes = Bytes::from_static(OWN_INFO_TEXT.as_bytes());
+/// The same as text.
+const OWN_INFO_TEXT: &str = concat!(
+    r#"{"name":"drawbridge","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    "\"}"
 );

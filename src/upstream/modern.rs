@@ -15,6 +15,7 @@ mod schemas;
 mod send;
 mod visits;
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -32,7 +33,7 @@ use super::error::LinkError;
 use super::http::wire::HttpWire;
 use super::lock;
 use crate::call::{Call, ClientCapabilities, Declared, Reply};
-use crate::protocol::{Message, extensions, json};
+use crate::protocol::{Message, extensions, json, methods};
 use crate::telemetry::metrics::LABELED;
 
 /// A link of the modern era.
@@ -63,13 +64,33 @@ enum Wire {
 #[derive(Debug)]
 struct Trip<'a> {
     request: &'a Message,
+    /// What the request is about: a tool, a prompt, a resource or a task.
+    name: Option<Cow<'a, str>>,
     call: &'a Call,
     activity: Arc<Activity>,
     /// The request under way, to be told why it is dropped.
     flight: Mutex<Option<Arc<Flight>>>,
 }
 
-impl Trip<'_> {
+impl<'a> Trip<'a> {
+    fn new(request: &'a Message, call: &'a Call, activity: Arc<Activity>) -> Self {
+        let param = methods::name_param(request.method().unwrap_or_default());
+        Self {
+            request,
+            name: param.and_then(|param| request.param_str(param)),
+            call,
+            activity,
+            flight: Mutex::default(),
+        }
+    }
+
+    /// The tool that is called.
+    fn tool(&self) -> Option<&str> {
+        self.name
+            .as_deref()
+            .filter(|_| self.method() == "tools/call")
+    }
+
     fn method(&self) -> &str {
         self.request.method().unwrap_or_default()
     }
@@ -193,12 +214,7 @@ impl ModernLink {
             }
             _ => {}
         }
-        let trip = Trip {
-            request,
-            call,
-            activity: Arc::new(Activity::new()),
-            flight: Mutex::default(),
-        };
+        let trip = Trip::new(request, call, Arc::new(Activity::new()));
         let upstream = &self.settings.upstream;
         // Not dropped before the request under way knows why.
         let mut work = std::pin::pin!(self.rounds(&trip));

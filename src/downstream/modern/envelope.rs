@@ -63,7 +63,7 @@ pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, R
     // Spec: SPEC M-07 to M-12.
     said_version.agrees(&version)?;
     said_method.agrees(method)?;
-    if let Some(param) = named_by(method) {
+    if let Some(param) = methods::name_param(method) {
         match message.param_str(param) {
             Some(value) => said_name.agrees(&value)?,
             // The method itself refuses what it cannot do without.
@@ -179,16 +179,6 @@ impl<'a> Said<'a> {
 
 fn mismatch(error: &HeaderError) -> Refusal {
     Refusal::mismatch(error.to_string())
-}
-
-/// The member of `params` that `Mcp-Name` repeats. Spec: SPEC M-09, M-10.
-fn named_by(method: &str) -> Option<&'static str> {
-    match method {
-        "tools/call" | "prompts/get" => Some("name"),
-        "resources/read" => Some("uri"),
-        "tasks/get" | "tasks/update" | "tasks/cancel" => Some("taskId"),
-        _ => None,
-    }
 }
 
 /// Whether a request of this method has any answer here: one of this revision, or one that we do

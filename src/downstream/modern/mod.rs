@@ -70,14 +70,14 @@ impl Front {
                 return Refusal::not_a_request().response(message.id());
             }
         }
-        let id = message.id().unwrap_or("null").to_owned();
         let envelope = match envelope::read(&parts.headers, &message) {
             Ok(envelope) => envelope,
             Err(refusal) => {
                 record.outcome(error_type::BAD_REQUEST);
-                return refusal.response(Some(&id));
+                return refusal.response(message.id());
             }
         };
+        let request = message.clone();
         let asked = Asked {
             principal,
             endpoint: Arc::clone(endpoint),
@@ -92,8 +92,8 @@ impl Front {
             .await
         {
             Ok(exchange) => exchange.answer(self.settings.server.keep_alive).await,
-            Err(Stopped::Refused(refusal)) => refusal.response(Some(&id)),
-            Err(Stopped::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
+            Err(Stopped::Refused(refusal)) => refusal.response(request.id()),
+            Err(Stopped::Failed(fault)) => refusal::fault_response(&fault, request.id()),
         }
     }
 
@@ -332,11 +332,10 @@ impl Asked {
 }
 
 /// The headers that carry single arguments, as they came.
-fn param_headers(headers: &HeaderMap) -> Arc<HeaderMap> {
-    let of_params: HeaderMap = headers
+fn param_headers(headers: &HeaderMap) -> HeaderMap {
+    headers
         .iter()
         .filter(|(name, _)| name.as_str().starts_with(MCP_PARAM_PREFIX))
         .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
-    Arc::new(of_params)
+        .collect()
 }

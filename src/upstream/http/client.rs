@@ -26,6 +26,7 @@ use rustls::pki_types::pem::PemObject;
 use super::body::UpstreamBody;
 use super::pool::{self, Pool, PoolError};
 use crate::config::{HttpCarrier, Transport};
+use crate::protocol::headers::{MCP_METHOD, MCP_NAME};
 
 /// How long a TCP connect may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -116,8 +117,12 @@ pub struct MessageHeaders {
     pub traceparent: Option<HeaderValue>,
     /// `tracestate`
     pub tracestate: Option<HeaderValue>,
-    /// Modern: what mirrors the body.
-    pub mirrors: Vec<(HeaderName, HeaderValue)>,
+    /// Modern: `Mcp-Method`
+    pub method: Option<HeaderValue>,
+    /// Modern: `Mcp-Name`
+    pub name: Option<HeaderValue>,
+    /// Modern: what repeats single arguments.
+    pub params: Vec<(HeaderName, HeaderValue)>,
 }
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -273,26 +278,25 @@ impl HttpClient {
         *request.uri_mut() = uri.clone();
         let headers = request.headers_mut();
         headers.reserve(8 + self.fixed.len());
-        let own_mirrors = own.mirrors;
         for (name, value) in &self.fixed {
             // What a message says of itself stands in place of what is configured.
-            if !own_mirrors.iter().any(|(own, _)| own == name) {
+            if !own.params.iter().any(|(own, _)| own == name) {
                 headers.insert(name, value.clone());
             }
         }
-        let own = [
-            (SESSION, own.session),
-            (VERSION, own.version),
-            (LAST_EVENT, own.last_event),
-            (TRACEPARENT, own.traceparent),
-            (TRACESTATE, own.tracestate),
-        ];
-        for (name, value) in own {
+        let mut put = |name: HeaderName, value: Option<HeaderValue>| {
             if let Some(value) = value {
                 headers.insert(name, value);
             }
-        }
-        for (name, value) in own_mirrors {
+        };
+        put(SESSION, own.session);
+        put(VERSION, own.version);
+        put(LAST_EVENT, own.last_event);
+        put(TRACEPARENT, own.traceparent);
+        put(TRACESTATE, own.tracestate);
+        put(MCP_METHOD, own.method);
+        put(MCP_NAME, own.name);
+        for (name, value) in own.params {
             headers.append(name, value);
         }
         request

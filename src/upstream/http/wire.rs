@@ -76,10 +76,9 @@ impl HttpWire {
         MessageHeaders {
             session: self.session.get().cloned(),
             version: self.version.get().cloned(),
-            last_event: None,
             traceparent: parent.and_then(|text| HeaderValue::from_str(text.as_str()).ok()),
             tracestate: state.and_then(|text| HeaderValue::from_str(text).ok()),
-            mirrors: Vec::new(),
+            ..MessageHeaders::default()
         }
     }
 

@@ -10,7 +10,6 @@ use crate::call::Declared;
 use crate::protocol::error_codes::{
     HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
 };
-use crate::protocol::headers::MCP_METHOD;
 use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::upstream::carrier::Settings;
 use crate::upstream::http::client::MessageHeaders;
@@ -61,7 +60,7 @@ pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &Settin
 pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
     MessageHeaders {
         version: Some(HeaderValue::from_static(Revision::V2026_07_28.as_str())),
-        mirrors: vec![(MCP_METHOD, HeaderValue::from_static(method))],
+        method: Some(HeaderValue::from_static(method)),
         ..MessageHeaders::default()
     }
 }

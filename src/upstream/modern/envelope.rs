@@ -4,14 +4,15 @@
 use bytes::Bytes;
 use http::HeaderValue;
 
+use super::Trip;
 use crate::call::Call;
 use crate::protocol::header_value;
-use crate::protocol::headers::{MCP_METHOD, MCP_NAME, MCP_PARAM_PREFIX};
+use crate::protocol::headers::MCP_PARAM_PREFIX;
 use crate::protocol::json::{self, JsonError};
 use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, meta, methods};
-use crate::telemetry::trace::TraceContext;
-use crate::upstream::OWN_INFO;
+use crate::telemetry::trace::{TraceContext, Traceparent};
+use crate::upstream::OWN_INFO_TEXT;
 use crate::upstream::http::client::MessageHeaders;
 
 /// Headers of the client's that we do not know and pass on, at most.
@@ -37,6 +38,22 @@ pub(super) struct Inputs {
     pub(super) state: Option<String>,
 }
 
+/// The place in a trace that a request goes out from, as texts: headers and body have both.
+#[derive(Debug)]
+pub(super) struct Place<'a> {
+    parent: Option<Traceparent>,
+    state: Option<&'a str>,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn of(trace: &'a TraceContext) -> Self {
+        Self {
+            parent: trace.traceparent(),
+            state: trace.tracestate(),
+        }
+    }
+}
+
 /// The outgoing bytes of `request` under our `id`.
 pub(super) fn body(
     id: u64,
@@ -44,11 +61,11 @@ pub(super) fn body(
     call: &Call,
     client_info: &str,
     inputs: &Inputs,
-    trace: &TraceContext,
+    place: &Place<'_>,
 ) -> Bytes {
     let mut digits = itoa::Buffer::new();
     let own = digits.format(id);
-    let meta = own_meta(own, request, call, client_info, trace);
+    let meta = own_meta(own, request, call, client_info, place);
     let mut edit = request.edit().id(own).param("_meta", meta);
     let brought = [
         ("inputResponses", &inputs.responses),
@@ -71,7 +88,7 @@ fn own_meta(
     request: &Message,
     call: &Call,
     client_info: &str,
-    trace: &TraceContext,
+    place: &Place<'_>,
 ) -> String {
     let capabilities = utf8(call.link.capabilities().raw());
     let given = request.param("_meta").map_or(0, str::len);
@@ -83,7 +100,7 @@ fn own_meta(
     out.push('"');
     put(&mut out, meta::CLIENT_INFO, client_info);
     put(&mut out, meta::CLIENT_CAPABILITIES, capabilities);
-    put(&mut out, meta::GATEWAY, utf8(&OWN_INFO));
+    put(&mut out, meta::GATEWAY, OWN_INFO_TEXT);
     if let Some(level) = call.link.level() {
         put_text(&mut out, meta::LOG_LEVEL, level.as_str());
     }
@@ -91,10 +108,13 @@ fn own_meta(
         put(&mut out, meta::PROGRESS_TOKEN, id);
     }
     // Spec: SPEC C-98; what the client put there must not stay the parent.
-    if let Some(parent) = trace.traceparent() {
-        put_text(&mut out, meta::TRACEPARENT, parent.as_str());
+    if let Some(parent) = &place.parent {
+        // Hexadecimal digits and dashes.
+        put(&mut out, meta::TRACEPARENT, "\"");
+        out.push_str(parent.as_str());
+        out.push('"');
     }
-    if let Some(state) = trace.tracestate() {
+    if let Some(state) = place.state {
         put_text(&mut out, meta::TRACESTATE, state);
     }
     for (key, quoted, value) in request.metas() {
@@ -129,57 +149,50 @@ fn put_text(out: &mut String, key: &str, text: &str) {
     json::quote_into(out, text);
 }
 
-/// The headers that go with `request`. `params` are those that its tool asks for, if it is known.
+/// The headers that go with a request. `params` are those that its tool asks for, if it is known.
 ///
 /// # Errors
 /// When the arguments that they mirror are ambiguous.
 pub(super) fn headers(
-    request: &Message,
-    call: &Call,
+    trip: &Trip<'_>,
     params: Option<&ParamHeaders>,
-    trace: &TraceContext,
+    place: &Place<'_>,
 ) -> Result<MessageHeaders, JsonError> {
-    let mut mirrors = Vec::with_capacity(2);
-    let method = request.method().unwrap_or_default();
-    let value = match methods::lookup(method) {
+    let method = trip.method();
+    let method_value = match methods::lookup(method) {
         Some(known) => Some(HeaderValue::from_static(known.name)),
         None => HeaderValue::from_str(method).ok(),
     };
-    mirrors.extend(value.map(|value| (MCP_METHOD, value)));
-    if let Some(name) = name_param(method).and_then(|param| request.param_str(param)) {
-        mirrors.push((MCP_NAME, header_value::encode(&name)));
-    }
+    let mut repeated = Vec::new();
     if method == "tools/call" {
         // Spec: SPEC M-34; those that the tool asks for are made anew.
         let known = |name| params.is_some_and(|params| params.recognizes(name));
-        let given = call.param_headers.iter().flat_map(|given| given.iter());
+        let given = trip
+            .call
+            .param_headers
+            .iter()
+            .flat_map(|given| given.iter());
         let unknown =
             given.filter(|(name, _)| name.as_str().starts_with(MCP_PARAM_PREFIX) && !known(name));
         for (name, value) in unknown.take(MAX_UNKNOWN) {
             if header_value::decode(value).is_some() {
-                mirrors.push((name.clone(), value.clone()));
+                repeated.push((name.clone(), value.clone()));
             }
         }
         if let Some(params) = params {
-            mirrors.extend(params.write(request.param("arguments"))?);
+            repeated.extend(params.write(trip.request.param("arguments"))?);
         }
     }
-    let (parent, state) = (trace.traceparent(), trace.tracestate());
+    let parent = place.parent.as_ref().map(Traceparent::as_str);
     Ok(MessageHeaders {
         version: Some(HeaderValue::from_static(Revision::V2026_07_28.as_str())),
-        traceparent: parent.and_then(|text| HeaderValue::from_str(text.as_str()).ok()),
-        tracestate: state.and_then(|text| HeaderValue::from_str(text).ok()),
-        mirrors,
+        traceparent: parent.and_then(|text| HeaderValue::from_str(text).ok()),
+        tracestate: place
+            .state
+            .and_then(|text| HeaderValue::from_str(text).ok()),
+        method: method_value,
+        name: trip.name.as_deref().map(header_value::encode),
+        params: repeated,
         ..MessageHeaders::default()
-    })
-}
-
-/// The parameter that `Mcp-Name` mirrors. Spec: SPEC M-09, M-10.
-fn name_param(method: &str) -> Option<&'static str> {
-    Some(match method {
-        "tools/call" | "prompts/get" => "name",
-        "resources/read" => "uri",
-        "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
-        _ => return None,
     })
 }

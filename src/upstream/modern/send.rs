@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::envelope::{self, Inputs};
+use super::envelope::{self, Inputs, Place};
 use super::flight::{Flight, For};
 use super::schemas::{Listed, Tools};
 use super::{ModernLink, Trip, Wire, own};
@@ -15,7 +15,7 @@ use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, json, meta};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::attribute;
-use crate::telemetry::trace::{CallSpan, Outcome, TraceContext};
+use crate::telemetry::trace::{CallSpan, Outcome};
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::MessageHeaders;
@@ -74,18 +74,16 @@ impl ModernLink {
     ) -> Result<Message, LinkError> {
         let (request, call) = (trip.request, trip.call);
         let mut span = CallSpan::client(&call.trace, trip.method(), &self.settings.name);
-        if trip.method() == "tools/call"
-            && let Some(tool) = request.param_str("name")
-        {
-            span.attribute(attribute::TOOL, || tool.into_owned());
+        if let Some(tool) = trip.tool() {
+            span.attribute(attribute::TOOL, || tool.to_owned());
         }
         let whose = Flight::of_call(request, call);
         let flight = Flight::new(self.next_id(), whose, Arc::clone(&trip.activity));
         *lock(&trip.flight) = Some(Arc::clone(&flight));
-        let context = span.context();
-        let headers = self.headers(trip, params, context)?;
+        let place = Place::of(span.context());
+        let headers = self.headers(trip, params, &place)?;
         let info = self.client_info(request);
-        let bytes = envelope::body(flight.id, request, call, info, inputs, context);
+        let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
         let reply = self.exchange(bytes, headers, &flight).await;
         span.finish(match &reply {
             Ok(reply) => reply.error_code().map_or(Outcome::Ok, Outcome::Rpc),
@@ -98,12 +96,12 @@ impl ModernLink {
         &self,
         trip: &Trip<'_>,
         params: Option<&ParamHeaders>,
-        trace: &TraceContext,
+        place: &Place<'_>,
     ) -> Result<MessageHeaders, LinkError> {
         if self.pipe().is_some() {
             return Ok(MessageHeaders::default());
         }
-        envelope::headers(trip.request, trip.call, params, trace)
+        envelope::headers(trip, params, place)
             .map_err(|error| LinkError::Unsendable(error.to_string()))
     }
 
@@ -138,9 +136,9 @@ impl ModernLink {
     fn is_safe(&self, trip: &Trip<'_>) -> bool {
         match trip.method() {
             "tools/call" => {
-                let tool = trip.request.param_str("name");
                 let safe = &self.settings.upstream.retry_safe;
-                tool.is_some_and(|tool| safe.iter().any(|name| *name == tool))
+                trip.tool()
+                    .is_some_and(|tool| safe.iter().any(|name| name == tool))
             }
             "resources/read" | "prompts/get" | "completion/complete" => true,
             method => method.ends_with("/list"),
@@ -156,18 +154,15 @@ impl ModernLink {
         self: &Arc<Self>,
         trip: &Trip<'_>,
     ) -> Result<Option<Arc<ParamHeaders>>, LinkError> {
-        if trip.method() != "tools/call" || self.pipe().is_some() {
-            return Ok(None);
-        }
-        let Some(tool) = trip.request.param_str("name") else {
+        let Some(tool) = trip.tool().filter(|_| self.pipe().is_none()) else {
             return Ok(None);
         };
         let tools = self.schemas.of(self.settings.owner, &self.tools);
-        if let Some(Listed::Asks(headers)) = tools.get(&tool) {
+        if let Some(Listed::Asks(headers)) = tools.get(tool) {
             return Ok(Some(headers));
         }
         let _walking = tools.walking.lock().await;
-        if !matches!(tools.get(&tool), Some(Listed::Asks(_))) && !tools.walked_lately() {
+        if !matches!(tools.get(tool), Some(Listed::Asks(_))) && !tools.walked_lately() {
             let walk = Box::pin(self.walk(&tools, trip));
             let walk = tokio::time::timeout(WALK, walk).await;
             if let Err(problem) = walk.unwrap_or(Err(LinkError::Timeout)) {
@@ -179,7 +174,7 @@ impl ModernLink {
             }
             tools.walked();
         }
-        match tools.get(&tool) {
+        match tools.get(tool) {
             Some(Listed::Asks(headers)) => Ok(Some(headers)),
             Some(Listed::Invalid) => {
                 let why = "the x-mcp-header annotations of the tool are invalid";
@@ -201,17 +196,13 @@ impl ModernLink {
                 format!(r#"{{"jsonrpc":"2.0","id":0,"method":"tools/list","params":{params}}}"#);
             let request = own(text)?;
             let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
-            let listing = Trip {
-                request: &request,
-                call: trip.call,
-                activity: Arc::clone(&flight.activity),
-                flight: std::sync::Mutex::default(),
-            };
+            let listing = Trip::new(&request, trip.call, Arc::clone(&flight.activity));
             let trace = trip.call.trace.child();
-            let headers = self.headers(&listing, None, &trace)?;
+            let place = Place::of(&trace);
+            let headers = self.headers(&listing, None, &place)?;
             let info = self.client_info(trip.request);
             let inputs = Inputs::default();
-            let bytes = envelope::body(flight.id, &request, trip.call, info, &inputs, &trace);
+            let bytes = envelope::body(flight.id, &request, trip.call, info, &inputs, &place);
             let reply = self.exchange(bytes, headers, &flight).await?;
             trip.activity.touch();
             let Some(page) = reply.result_member("tools") else {
