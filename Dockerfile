@@ -14,6 +14,7 @@ WORKDIR /src
 # Dependencies first: this layer changes with Cargo.lock only. Every target of the manifest gets an
 # empty stand-in.
 COPY Cargo.toml Cargo.lock ./
+COPY .cargo ./.cargo
 RUN set -eu; \
     for file in src/lib.rs $(sed -n 's/^path = "\(.*\)"/\1/p' Cargo.toml); do \
       mkdir -p "$(dirname "$file")"; \

@@ -2,8 +2,6 @@
 //! connection, its calls and the upstream connections that these use never meet another thread's
 //! queue (`docs/adr/0010`).
 
-mod memory;
-
 use std::cell::Cell;
 use std::io;
 use std::sync::Arc;
@@ -139,9 +137,7 @@ impl Drop for Seat {
 }
 
 fn runtime() -> io::Result<Runtime> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.spawn(memory::tend());
-    Ok(runtime)
+    Builder::new_current_thread().enable_all().build()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::process::{descendants, find, is_alive, resident, zombies};
+use crate::harness::process::{descendants, find, is_alive, resident, threads, zombies};
 use crate::harness::{Setup, eventually};
 
 // Issue: "kill -9 of the gateway leaves no child and no grandchild".
@@ -66,6 +66,19 @@ async fn abandoned_sessions_leave_nothing_behind() {
     })
     .await;
     gw.stop().await;
+}
+
+// docs/adr/0011: the setting with which the allocator is built is easily lost.
+#[tokio::test]
+async fn the_allocator_gives_memory_back_by_threads_of_its_own() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    eventually("such a thread runs", async || {
+        threads(gw.pid())
+            .iter()
+            .any(|name| name.starts_with("jemalloc_bg"))
+            .then_some(())
+    })
+    .await;
 }
 
 // Spec: DESIGN §6: over the cap the principal's own idle child is stopped, else 503.

@@ -75,6 +75,15 @@ pub(crate) fn is_alive(process: Process) -> bool {
     stat(process.pid).is_some_and(|stat| stat.process == process && !stat.is_zombie)
 }
 
+/// The names of its threads.
+pub(crate) fn threads(pid: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
+        .map(|name| name.trim_end().to_owned())
+        .collect()
+}
+
 /// Whether it waits for something.
 pub(crate) fn is_asleep(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| stat.is_asleep)
