@@ -161,8 +161,10 @@ async fn notices_that_come_at_once_wake_the_reader() {
         let put = async { stream.notify_all([log("a"), log("b")].into_iter()) };
         tokio::join!(next, put).0
     };
+    let started = tokio::time::Instant::now();
     let next = tokio::time::timeout(Duration::from_secs(1), both).await;
     assert_eq!(texts(next.ok()), ["a", "b"]);
+    assert!(started.elapsed().is_zero(), "not woken");
 }
 
 #[test]

@@ -5,6 +5,9 @@ use super::*;
 use crate::config::{HttpCarrier, Transport};
 use crate::protocol::Progress;
 
+/// The largest event that is read, bytes.
+const EVENT: usize = 1 << 10;
+
 fn wire(listener: &TcpListener) -> HttpWire {
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let carrier = HttpCarrier {
@@ -16,7 +19,7 @@ fn wire(listener: &TcpListener) -> HttpWire {
     };
     let bounds = Bounds {
         message: 1 << 20,
-        event: 1 << 20,
+        event: EVENT,
         depth: 64,
     };
     HttpWire::new("up".into(), HttpClient::new(&carrier).unwrap(), bounds)
@@ -144,7 +147,7 @@ async fn progress_of_the_request_is_told_apart_and_all_is_taken_in_order() {
 
 #[tokio::test]
 async fn what_came_before_an_event_that_is_too_large_is_taken() {
-    let large = format!("data: {}\n\n", "x".repeat(2 << 20));
+    let large = format!("data: {}\n\n", "x".repeat(2 * EVENT));
     let (taken, outcome) = record(progress(1) + &large).await;
     assert!(
         matches!(outcome, Err(LinkError::TooLarge { .. })),
