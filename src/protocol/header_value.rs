@@ -36,7 +36,7 @@ pub fn encode(text: &str) -> HeaderValue {
 pub fn decode(value: &HeaderValue) -> Option<Cow<'_, str>> {
     // Printable ASCII and tabs.
     let text = value.to_str().ok()?;
-    let text = text.trim_matches([' ', '\t']);
+    let text = text.trim_ascii();
     let marked = text
         .strip_prefix(MARK)
         .and_then(|rest| rest.strip_suffix(END));

@@ -109,22 +109,15 @@ pub(super) fn is_task(method: &str) -> bool {
 
 /// What `params._meta` holds: the version it names, and the rest. Spec: SPEC M-05, M-06.
 fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
-    let (mut version, mut capabilities, mut level) = (None, None, None);
-    for (key, _, value) in message.metas() {
-        match key {
-            meta::PROTOCOL_VERSION => version = Some(value),
-            meta::CLIENT_CAPABILITIES => capabilities = Some(value),
-            meta::LOG_LEVEL => level = Some(value),
-            _ => {}
-        }
-    }
-    let version = version
+    let version = message
+        .meta(meta::PROTOCOL_VERSION)
         .and_then(json::string)
         .ok_or_else(|| Refusal::key(meta::PROTOCOL_VERSION, "a string"))?;
-    let capabilities = capabilities
+    let capabilities = message
+        .meta(meta::CLIENT_CAPABILITIES)
         .filter(|text| json::members(text).is_ok())
         .ok_or_else(|| Refusal::key(meta::CLIENT_CAPABILITIES, "an object"))?;
-    let level = match level {
+    let level = match message.meta(meta::LOG_LEVEL) {
         None => None,
         Some(text) => Some(
             json::string(text)

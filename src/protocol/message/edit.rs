@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::super::json;
-use super::{Member, Message, Section, Span};
+use super::{Member, Message, Section};
 
 /// Up to here exchanged values need no list on the heap.
 const FEW: usize = 4;
@@ -167,8 +167,8 @@ impl<'a> Editor<'a> {
     }
 
     fn object_span(&self, section: Section) -> Range<usize> {
-        let span = self.message.layout.objects.get(section as usize);
-        span.copied().flatten().map(Span::range).unwrap_or_default()
+        let object = self.message.read(section);
+        object.map(|object| object.span.range()).unwrap_or_default()
     }
 
     fn bytes(&self, start: usize, end: usize) -> &[u8] {

@@ -4,6 +4,7 @@
 //! stays unread and passes byte for byte (DESIGN §3, "Bytes, not trees").
 
 mod edit;
+mod marks;
 mod parse;
 mod progress;
 
@@ -17,6 +18,7 @@ use bytestring::ByteString;
 pub use edit::Editor;
 pub use progress::Progress;
 
+use self::marks::Marks;
 use super::decode_error::DecodeError;
 use super::json;
 
@@ -47,7 +49,15 @@ struct Layout {
     method: Option<Method>,
     members: Vec<Member>,
     /// Each object that was read, by [`Section`].
-    objects: [Option<Span>; Section::COUNT],
+    objects: [Option<Object>; Section::COUNT],
+}
+
+/// An object that was read.
+#[derive(Debug, Clone, Copy)]
+struct Object {
+    span: Span,
+    /// The names of its members.
+    marks: Marks,
 }
 
 /// A place in the bytes, half as large as a range: a message has many.
@@ -274,11 +284,11 @@ impl Message {
     }
 
     fn object(&self, section: Section) -> Option<&str> {
-        self.text(self.object_at(section)?)
+        self.text(self.read(section)?.span)
     }
 
-    fn object_at(&self, section: Section) -> Option<Span> {
-        *self.layout.objects.get(section as usize)?
+    fn read(&self, section: Section) -> Option<&Object> {
+        self.layout.objects.get(section as usize)?.as_ref()
     }
 
     fn member(&self, section: Section, name: &str) -> Option<&str> {
@@ -286,8 +296,10 @@ impl Message {
     }
 
     fn find(&self, section: Section, name: &str) -> Option<&Member> {
-        // Most messages lack some of the objects, and all members need not be looked at for that.
-        self.object_at(section)?;
+        // Most of what is looked for is not there.
+        if !self.read(section)?.marks.may_hold(name) {
+            return None;
+        }
         let mut members = self.layout.members.iter();
         members.find(|m| m.section == section && self.is_named(m, name))
     }

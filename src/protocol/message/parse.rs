@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::super::decode_error::DecodeError;
 use super::super::id::is_id;
 use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
-use super::{Kind, Layout, Member, Method, Section, Span};
+use super::{Kind, Layout, Marks, Member, Method, Object, Section, Span};
 
 /// Longer ids are refused: they become map keys and are echoed.
 const MAX_ID_BYTES: usize = 4096;
@@ -67,7 +67,7 @@ pub(super) fn batch(
 
 struct Reader {
     members: Vec<Member>,
-    objects: [Option<Span>; Section::COUNT],
+    objects: [Option<Object>; Section::COUNT],
     top: Top,
     /// Whether the whole text is ASCII.
     is_ascii: bool,
@@ -103,21 +103,19 @@ impl Reader {
     fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
         let start = scanner.offset();
         let first = self.members.len();
-        let mut marks = Marks {
-            seen: 0,
-            is_ascii: self.is_ascii,
-        };
+        let mut marks = Marks::default();
         let mut may_repeat = false;
         scanner.object(|scanner, key| {
-            may_repeat |= marks.may_repeat(key);
+            may_repeat |= marks.note(key, self.is_ascii);
             self.member(scanner, section, key)
         })?;
         if may_repeat && section == Section::ResultMeta {
             self.members.truncate(first);
             return Ok(());
         }
-        if let Some(span) = self.objects.get_mut(section as usize) {
-            *span = Some(Span::of(&(start..scanner.offset())));
+        if let Some(object) = self.objects.get_mut(section as usize) {
+            let span = Span::of(&(start..scanner.offset()));
+            *object = Some(Object { span, marks });
         }
         if may_repeat {
             self.refuse_duplicates(scanner.text(), section, first)
@@ -233,31 +231,6 @@ impl Reader {
             members: self.members,
             objects: self.objects,
         })
-    }
-}
-
-/// Tells quickly that no two names of an object can be the same, so that most objects need no
-/// comparing: equal names, whatever their case, have equal marks.
-struct Marks {
-    seen: u64,
-    /// Whether all names are known to be ASCII.
-    is_ascii: bool,
-}
-
-impl Marks {
-    fn may_repeat(&mut self, key: RawString<'_>) -> bool {
-        let name = key.inner.as_bytes();
-        if key.is_escaped() || !self.is_ascii && !name.is_ascii() {
-            return true;
-        }
-        let folded = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(byte | 0x20));
-        let middle = folded(name.get(name.len() / 2));
-        // Weighed so that no two names that MCP has for one object meet.
-        let mark = name.len() * 3 + folded(name.first()) + middle * 7 + folded(name.last());
-        let bit = 1 << (mark & 63);
-        let known = self.seen & bit != 0;
-        self.seen |= bit;
-        known
     }
 }
 

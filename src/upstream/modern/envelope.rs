@@ -91,8 +91,7 @@ fn own_meta(
     place: &Place<'_>,
 ) -> String {
     let capabilities = utf8(call.link.capabilities().raw());
-    let given = request.param("_meta").map_or(0, str::len);
-    let mut out = String::with_capacity(OWN_META + given + client_info.len() + capabilities.len());
+    let mut out = String::with_capacity(OWN_META + client_info.len() + capabilities.len());
     out.push_str("{\"");
     out.push_str(meta::PROTOCOL_VERSION);
     out.push_str("\":\"");

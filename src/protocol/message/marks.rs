@@ -1,0 +1,82 @@
+//! Telling quickly what an object does not hold.
+
+use super::super::json::RawString;
+
+/// Marks of the names in an object: equal names, whatever their case, have equal marks, and few others have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Marks(u64);
+
+impl Marks {
+    /// Notes a name; whether it may repeat an earlier one, so that they have to be compared.
+    /// `is_ascii` says that all of the text is known to be ASCII.
+    pub(super) fn note(&mut self, key: RawString<'_>, is_ascii: bool) -> bool {
+        let name = key.inner.as_bytes();
+        if key.is_escaped() || !is_ascii && !name.is_ascii() {
+            // It may be any name.
+            self.0 = u64::MAX;
+            return true;
+        }
+        let mark = mark(name);
+        let known = self.0 & mark != 0;
+        self.0 |= mark;
+        known
+    }
+
+    /// Whether a name, given as decoded, may be among those that were noted.
+    pub(super) fn may_hold(self, name: &str) -> bool {
+        self.0 & mark(name.as_bytes()) != 0
+    }
+}
+
+/// Weighed so that no two names that MCP has for one object meet.
+fn mark(name: &[u8]) -> u64 {
+    let folded = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(byte | 0x20));
+    let middle = folded(name.get(name.len() / 2));
+    let weight = name.len() * 3 + folded(name.first()) + middle * 7 + folded(name.last());
+    1 << (weight & 63)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::json::Scanner;
+    use super::*;
+
+    fn noted(names: &[&str]) -> (Marks, bool) {
+        let mut marks = Marks::default();
+        let mut repeats = false;
+        for name in names {
+            let text = format!("\"{name}\"");
+            let key = Scanner::new(&text, 1).string().unwrap();
+            repeats |= marks.note(key, false);
+        }
+        (marks, repeats)
+    }
+
+    #[test]
+    fn names_that_were_noted_may_be_there() {
+        let (marks, repeats) = noted(&["name", "arguments", "_meta"]);
+        assert!(!repeats);
+        let may_hold = |name| marks.may_hold(name);
+        assert!(
+            ["name", "arguments", "_meta", "NAME"]
+                .into_iter()
+                .all(may_hold)
+        );
+        assert!(
+            !["task", "inputResponses", "requestState"]
+                .into_iter()
+                .any(may_hold)
+        );
+    }
+
+    #[test]
+    fn an_escaped_or_foreign_name_may_be_any() {
+        for unclear in ["\\u006eame", "\u{e9}"] {
+            let (marks, repeats) = noted(&[unclear]);
+            assert!(
+                repeats && marks.may_hold("name") && marks.may_hold("task"),
+                "{unclear}"
+            );
+        }
+    }
+}
