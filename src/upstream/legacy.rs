@@ -9,6 +9,7 @@ mod further;
 pub(super) mod handshake;
 mod in_flight;
 mod inbound;
+mod keeper;
 mod lasting;
 mod opening;
 mod own_stream;
@@ -51,6 +52,8 @@ pub struct LegacyLink {
     /// Subscriptions that are asked for now.
     asking: Asking,
     listening: AtomicBool,
+    /// Whether it is opened again when it is lost.
+    kept: AtomicBool,
     /// Whoever had this link is gone: nothing is opened any more.
     ended: AtomicBool,
 }
@@ -74,6 +77,7 @@ impl LegacyLink {
             remembered: Mutex::default(),
             asking: Asking::default(),
             listening: AtomicBool::new(false),
+            kept: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         })
     }
@@ -252,12 +256,15 @@ impl LegacyLink {
         self.further.set_level(&level).await;
     }
 
-    /// A child whose notices somebody waits for is not idle, though nobody calls it.
+    /// A child whose notices somebody waits for is not idle, though nobody calls it; and a connection
+    /// is then opened again when it is lost.
     fn hold(&self) {
-        let wanted = self.listening.load(Ordering::Relaxed)
-            || !lock(&self.remembered).subscriptions.is_empty();
+        let wanted = self.is_heard();
         if let Some(connection) = self.open_connection() {
             connection.hold(wanted);
+            if wanted {
+                self.keep();
+            }
         }
     }
 

@@ -9,6 +9,15 @@ use super::wire::{HttpWire, is_event_stream};
 use crate::protocol::Message;
 use crate::upstream::hearing::Hearing;
 
+/// What an upstream refuses that answers a GET without a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It has no such streams, or none for us.
+    Stream,
+    /// It had one, and does not know the session any more.
+    Session,
+}
+
 /// Open ears; closed when dropped.
 struct Ears<'a>(&'a Hearing);
 
@@ -39,8 +48,8 @@ impl HttpWire {
         self.answered.cancelled().await;
     }
 
-    /// Keeps the GET stream open until the upstream turns out to have none; `on_open` is told of
-    /// each that does not go on where the one before it broke off. Whoever asks what is heard waits
+    /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the
+    /// session; `on_open` is told of each that does not go on where the one before it broke off. Whoever asks what is heard waits
     /// from now on, whatever became of an earlier stream.
     ///
     /// # Cancel safety
@@ -49,7 +58,7 @@ impl HttpWire {
         self: Arc<Self>,
         on_open: impl FnMut() + Send,
         on_message: impl FnMut(Message) + Send,
-    ) -> impl Future<Output = ()> + Send {
+    ) -> impl Future<Output = Refused> + Send {
         self.hearing.end();
         self.keep_listening(on_open, on_message)
     }
@@ -58,9 +67,10 @@ impl HttpWire {
         self: Arc<Self>,
         mut on_open: impl FnMut() + Send,
         mut on_message: impl FnMut(Message) + Send,
-    ) {
+    ) -> Refused {
         let mut place = Place::default();
         let mut pause = RESUME_DELAY;
+        let mut was_open = false;
         loop {
             let headers = MessageHeaders {
                 last_event: place.last_event.clone(),
@@ -71,6 +81,7 @@ impl HttpWire {
             match answer {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                     pause = RESUME_DELAY;
+                    was_open = true;
                     let mut body = response.into_body();
                     let _ears = Ears::open(&self.hearing);
                     if place.last_event.is_none() {
@@ -90,7 +101,12 @@ impl HttpWire {
                 }
                 Ok(response) if response.status().is_client_error() => {
                     self.hearing.give_up();
-                    return;
+                    // An upstream without such streams may say 404 as well.
+                    return if was_open && response.status() == 404 && self.has_session() {
+                        Refused::Session
+                    } else {
+                        Refused::Stream
+                    };
                 }
                 Ok(_) | Err(_) => pause = (pause * 2).min(LONGEST_RETRY),
             }

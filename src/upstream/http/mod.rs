@@ -2,7 +2,7 @@
 
 pub mod body;
 pub mod client;
-mod get_stream;
+pub(in crate::upstream) mod get_stream;
 mod pool;
 mod reading;
 pub(crate) mod sink;

@@ -1,12 +1,13 @@
 //! One physical connection of a legacy link, after its handshake.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Settings;
 use super::calls::Pending;
@@ -39,6 +40,8 @@ pub(super) struct Connection {
     /// Places for answers on their way that needed nobody to be asked.
     pub(super) answers: Arc<Semaphore>,
     forgotten: AtomicBool,
+    /// Forgotten, or dropped.
+    over: DropGuard,
     pub(super) closed: CancellationToken,
     pub(super) ears: Ears,
     /// The stretch of hearing of a pipe, which lasts as long as the connection.
@@ -62,6 +65,7 @@ impl Connection {
             turn: Turn::new(),
             answers: Arc::new(Semaphore::new(settings.upstream.open_questions)),
             forgotten: AtomicBool::new(false),
+            over: CancellationToken::new().drop_guard(),
             closed: CancellationToken::new(),
             ears: Ears::default(),
             stretch: next_stretch(),
@@ -111,9 +115,29 @@ impl Connection {
         }
     }
 
+    /// Ready when nothing comes of the connection any more: its pipe is closed, the upstream has
+    /// forgotten its session, or it was dropped. Does not keep it.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + use<> {
+        let over = self.over.token().clone();
+        let pipe = match &self.wire {
+            Wire::Duplex(duplex) => duplex.closed().clone(),
+            Wire::Http(_) => over.clone(),
+        };
+        async move {
+            tokio::select! {
+                () = over.cancelled() => {}
+                () = pipe.cancelled() => {}
+            }
+        }
+    }
+
     /// The upstream no longer knows this session.
     pub(super) fn forget(self: &Arc<Self>) {
         self.forgotten.store(true, Ordering::Relaxed);
+        self.over.token().cancel();
         self.lasting.clear();
         self.listen(false);
     }

@@ -12,6 +12,8 @@ use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::Call;
 use crate::protocol::Era;
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::http::get_stream::Refused;
 use crate::upstream::lock;
 
 /// How long a call waits for the stream to be open; then it goes on without.
@@ -37,6 +39,7 @@ impl Connection {
                 let stop = self.closed.child_token();
                 *listener = Some(stop.clone());
                 let (opening, this) = (Arc::downgrade(self), Arc::downgrade(self));
+                let forgotten = Arc::downgrade(self);
                 let on_open = move || {
                     if let Some(this) = opening.upgrade() {
                         this.hears();
@@ -48,9 +51,15 @@ impl Connection {
                     }
                 });
                 self.settings.tasks.spawn_service(async move {
-                    tokio::select! {
-                        () = listen => {}
-                        () = stop.cancelled() => {}
+                    let refused = tokio::select! {
+                        refused = listen => refused,
+                        () = stop.cancelled() => return,
+                    };
+                    if refused == Refused::Session
+                        && let Some(this) = forgotten.upgrade()
+                    {
+                        LABELED.upstream_lost.add(&this.settings.name, 1);
+                        this.forget();
                     }
                 });
             }
