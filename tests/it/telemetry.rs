@@ -241,21 +241,19 @@ async fn one_structured_line_per_request_and_no_secrets() {
     let keys = "env = { API_KEY = \"hunter2-secret\" }";
     let gw = Setup::secured().stub_with("stub", &[], keys).start().await;
     let alice = gw.principal("alice").open("/mcp/stub").await;
-    let before = gw.log_records().len();
     alice.text("echo", json!({"text": "private words"})).await;
     gw.bearer("wrong-token-value")
         .post("/mcp/stub", &[], &json!({}))
         .await;
-    let records = eventually("two access lines", async || {
+    let is_call = |record: &Value| record.to_string().contains("tools/call");
+    let records = eventually("the access lines of both", async || {
         let records = gw.log_records();
-        (records.len() >= before + 2).then_some(records)
+        let is_refused = |record: &Value| record["status"] == 401;
+        (records.iter().any(is_refused) && records.iter().any(is_call)).then_some(records)
     })
     .await;
-    let access: Vec<&Value> = records
-        .iter()
-        .filter(|record| record.to_string().contains("tools/call"))
-        .collect();
-    assert_eq!(access.len(), 1, "{records:#?}");
+    let calls = records.iter().filter(|record| is_call(record)).count();
+    assert_eq!(calls, 1, "{records:#?}");
     let all = gw.log().join("\n");
     for secret in [
         alice.actor.token().unwrap(),
