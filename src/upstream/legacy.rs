@@ -53,7 +53,7 @@ pub struct LegacyLink {
     asking: Asking,
     listening: AtomicBool,
     /// Whether it is opened again when it is lost.
-    kept: AtomicBool,
+    kept: Mutex<bool>,
     /// Whoever had this link is gone: nothing is opened any more.
     ended: AtomicBool,
 }
@@ -77,7 +77,7 @@ impl LegacyLink {
             remembered: Mutex::default(),
             asking: Asking::default(),
             listening: AtomicBool::new(false),
-            kept: AtomicBool::new(false),
+            kept: Mutex::default(),
             ended: AtomicBool::new(false),
         })
     }

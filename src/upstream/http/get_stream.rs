@@ -49,8 +49,8 @@ impl HttpWire {
     }
 
     /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the
-    /// session; `on_open` is told of each that does not go on where the one before it broke off. Whoever asks what is heard waits
-    /// from now on, whatever became of an earlier stream.
+    /// session; `on_open` is told of each that does not go on where the one before it broke off.
+    /// Whoever asks what is heard waits from now on, whatever became of an earlier stream.
     ///
     /// # Cancel safety
     /// Dropping the future closes the stream.

@@ -57,6 +57,7 @@ impl Connection {
                     };
                     if refused == Refused::Session
                         && let Some(this) = forgotten.upgrade()
+                        && !this.is_closed()
                     {
                         LABELED.upstream_lost.add(&this.settings.name, 1);
                         this.forget();

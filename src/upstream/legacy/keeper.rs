@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 use super::LegacyLink;
 use crate::upstream::lock;
 
-/// The pause before a lost connection is opened again. Doubled each time that this fails or the
-/// connection is soon lost again.
+/// The pause before a lost connection is opened again, a quarter more or less. Doubled each time that
+/// this fails or the connection is soon lost again.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause; a connection that lasted as long has recovered.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
@@ -25,7 +25,8 @@ impl LegacyLink {
 
     /// From now on, what is open is opened again when it is lost, for as long as somebody listens.
     pub(super) fn keep(&self) {
-        if !self.kept.swap(true, Ordering::AcqRel) {
+        let was_kept = std::mem::replace(&mut *lock(&self.kept), true);
+        if !was_kept {
             let kept = keep(Weak::clone(&self.own));
             self.settings.tasks.spawn_service(kept);
         }
@@ -33,12 +34,10 @@ impl LegacyLink {
 
     /// Whether the link is still to be kept; if not, it is not kept any more.
     fn goes_on(&self) -> bool {
-        if self.is_heard() {
-            return true;
-        }
-        self.kept.store(false, Ordering::Release);
-        // Somebody may have begun to listen who saw that it was kept.
-        self.is_heard() && !self.kept.swap(true, Ordering::AcqRel)
+        // Whoever begins to listen and sees under this lock that it is kept, is seen here.
+        let mut kept = lock(&self.kept);
+        *kept = self.is_heard();
+        *kept
     }
 }
 
@@ -54,7 +53,8 @@ async fn keep(link: Weak<LegacyLink>) {
                 pause = FIRST_PAUSE;
             }
         }
-        sleep(pause).await;
+        // All sessions of an upstream lose it at the same time.
+        sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
         let Some(link) = link.upgrade() else { return };
         if link.ended.load(Ordering::Acquire) || !link.goes_on() {
