@@ -76,6 +76,8 @@ table! {
             "Tasks forgotten because their session began too many.";
         tasks_unfollowed = TASKS_UNFOLLOWED "{task}"
             "Tasks not followed because their subscription names too many.";
+        tasks_unheard = TASKS_UNHEARD "{task}"
+            "Tasks whose progress is no longer passed on because a connection has too many.";
         questions_asked = QUESTIONS_ASKED "{question}"
             "Questions of upstreams that were put to clients.";
         questions_withdrawn = QUESTIONS_WITHDRAWN "{question}"

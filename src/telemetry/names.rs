@@ -114,6 +114,8 @@ pub mod metric {
     pub const TASKS_FORGOTTEN: &str = "drawbridge.tasks.forgotten";
     /// Tasks not followed because their subscription names too many.
     pub const TASKS_UNFOLLOWED: &str = "drawbridge.tasks.unfollowed";
+    /// Tasks whose progress is no longer passed on because a connection has too many.
+    pub const TASKS_UNHEARD: &str = "drawbridge.tasks.unheard";
     /// Events in the log.
     pub const EVENTS_KEPT: &str = "drawbridge.events.kept";
     /// Size of the event log.

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::calls::Pending;
 use crate::call::DownstreamLink;
 use crate::protocol::{Message, json};
+use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::lock;
 
 /// Tasks of one connection whose progress is passed on; the oldest gives way to one more. Who hears of
@@ -57,8 +58,8 @@ impl Lasting {
         let token = Arc::clone(token);
         let mut tasks = lock(&self.0);
         tasks.retain(|_, task| task.until.is_none_or(|until| until > Instant::now()));
-        if tasks.len() >= MOST {
-            tasks.pop_first();
+        if tasks.len() >= MOST && tasks.pop_first().is_some() {
+            COUNTERS.tasks_unheard.add(1);
         }
         let progress = Progress { link, token };
         tasks.insert(
@@ -219,9 +220,11 @@ mod tests {
     async fn the_oldest_gives_way_to_one_more() {
         let lasting = Lasting::default();
         let most = u64::try_from(MOST).unwrap();
+        let before = COUNTERS.tasks_unheard.get();
         for id in 0..=most {
             begin(&lasting, id, &format!("t{id}"), "null");
         }
         assert!(!is_kept(&lasting, 0) && is_kept(&lasting, 1) && is_kept(&lasting, most));
+        assert_eq!(COUNTERS.tasks_unheard.get(), before + 1);
     }
 }
