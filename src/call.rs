@@ -6,6 +6,7 @@
 
 mod burst;
 mod capabilities;
+mod deaf;
 mod declared;
 mod notice;
 mod principal;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use burst::Burst;
 pub use capabilities::ClientCapabilities;
+pub use deaf::Deaf;
 pub use declared::{Declared, takes_tasks};
 pub use notice::{Level, Notice, NoticeKind};
 pub use principal::{BindingKey, OwnerKey, Principal};

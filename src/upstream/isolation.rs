@@ -276,29 +276,9 @@ fn has_streams_of_calls(carrier: &config::Carrier) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::future::BoxFuture;
-
     use super::*;
-    use crate::call::{Asked, Declared, Notice, Principal, Question};
+    use crate::call::{Deaf, Principal};
     use crate::fault::FaultKind;
-    use crate::protocol::Message;
-
-    #[derive(Debug)]
-    struct Nobody;
-
-    impl Intake for Nobody {
-        fn task_changed(&self, _upstream: &Arc<str>, _status: &Message) {}
-
-        fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
-
-        fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str]) {}
-
-        fn notice(&self, _upstream: &Arc<str>, _notice: Notice) {}
-
-        fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
-            Box::pin(std::future::ready(Asked::CannotAsk(String::new())))
-        }
-    }
 
     #[tokio::test]
     async fn a_link_whose_session_is_over_opens_nothing() {
@@ -310,7 +290,7 @@ mod tests {
             capabilities: ClientCapabilities::none(),
             client_info: Bytes::from_static(b"{}"),
             offer: Revision::LATEST_LEGACY,
-            intake: Arc::new(Nobody),
+            intake: Arc::new(Deaf),
         };
         let link = upstreams.link("up", seat).unwrap();
         let before = link.open().await.unwrap_err();

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
-use crate::call::{Asked, Declared, Intake, Notice, Question, UpstreamLink};
-use crate::protocol::{Era, Message, Revision};
+use crate::call::{Deaf, UpstreamLink};
+use crate::protocol::{Era, Revision};
 use crate::relay::Relay;
 use crate::session::Session;
 use crate::upstream::Seat;
@@ -26,6 +24,7 @@ impl Relay {
         }
         let seat = Seat {
             offer: Revision::V2026_07_28,
+            // What belongs to no call the session hears in its own era.
             intake: Arc::new(Deaf),
             ..self.seat(session, upstream)
         };
@@ -37,24 +36,5 @@ impl Relay {
                 None
             }
         }
-    }
-}
-
-/// What belongs to no call the session hears in its own era.
-#[derive(Debug)]
-struct Deaf;
-
-impl Intake for Deaf {
-    fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
-
-    fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str]) {}
-
-    fn notice(&self, _upstream: &Arc<str>, _notice: Notice) {}
-
-    fn task_changed(&self, _upstream: &Arc<str>, _status: &Message) {}
-
-    fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
-        let refusal = "the session is of the older era";
-        Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))
     }
 }

@@ -1,10 +1,8 @@
 //! Who waits for what a link hears. Nothing is sent: what the upstream declares is known.
 
-use futures_util::future::BoxFuture;
-
 use super::super::Schemas;
 use super::*;
-use crate::call::{Asked, ClientCapabilities, Declared, Intake, Principal, Question};
+use crate::call::{ClientCapabilities, Deaf, Declared, Principal};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Revision};
@@ -12,23 +10,6 @@ use crate::upstream::carrier::{Carrier, Settings, Unattributed};
 use crate::upstream::health::Health;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::Bounds;
-
-#[derive(Debug)]
-struct Nobody;
-
-impl Intake for Nobody {
-    fn task_changed(&self, _upstream: &Arc<str>, _status: &Message) {}
-
-    fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
-
-    fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str]) {}
-
-    fn notice(&self, _upstream: &Arc<str>, _notice: Notice) {}
-
-    fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
-        Box::pin(std::future::ready(Asked::CannotAsk(String::new())))
-    }
-}
 
 /// A link to an upstream that declares these capabilities and is never reached.
 fn link(capabilities: &'static str) -> Arc<ModernLink> {
@@ -54,7 +35,7 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
         client_info: Bytes::from_static(b"{}"),
         client: Era::Modern,
         offer: Revision::LATEST_LEGACY,
-        intake: Arc::new(Nobody),
+        intake: Arc::new(Deaf),
         exclusive: true,
         unattributed: Unattributed::Call,
         tasks: Tasks::new(),
