@@ -19,7 +19,6 @@ mod subscribe;
 mod turn;
 mod wire;
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -34,6 +33,7 @@ use super::carrier::{Settings, Started};
 use super::error::LinkError;
 use super::lock;
 use connection::Connection;
+use ears::Followed;
 use further::Further;
 use subscribe::Asking;
 
@@ -48,7 +48,10 @@ pub struct LegacyLink {
     current: Mutex<Option<Arc<Connection>>>,
     opening: tokio::sync::Mutex<()>,
     further: Arc<Further>,
-    remembered: Mutex<Remembered>,
+    /// The log level that was asked for, as JSON text, and what is followed: a fresh connection has to
+    /// be told again.
+    level: Mutex<Option<String>>,
+    followed: Followed,
     /// Subscriptions that are asked for now.
     asking: Asking,
     listening: AtomicBool,
@@ -56,13 +59,6 @@ pub struct LegacyLink {
     kept: Mutex<bool>,
     /// Whoever had this link is gone: nothing is opened any more.
     ended: AtomicBool,
-}
-
-/// What a fresh connection has to be told again.
-#[derive(Debug, Default, Clone)]
-struct Remembered {
-    level: Option<String>,
-    subscriptions: HashSet<String>,
 }
 
 impl LegacyLink {
@@ -74,7 +70,8 @@ impl LegacyLink {
             started: Mutex::new(started),
             current: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
-            remembered: Mutex::default(),
+            level: Mutex::default(),
+            followed: Followed::default(),
             asking: Asking::default(),
             listening: AtomicBool::new(false),
             kept: Mutex::default(),
@@ -154,6 +151,7 @@ impl LegacyLink {
         }
         let declared = connection.declared();
         self.settings.intake.opened(&self.settings.name, declared);
+        connection.follow(&self.followed);
         connection.listen(self.listening.load(Ordering::Relaxed));
         self.hold();
         self.tell_what_was_missed(connection, followed);
@@ -162,7 +160,7 @@ impl LegacyLink {
 
     /// Resources that were followed before the connection was opened may have changed while nobody
     /// heard of it. Told when changes can be heard again, if they can. Spec: BRIDGING §3.4.
-    fn tell_what_was_missed(&self, connection: &Arc<Connection>, followed: HashSet<String>) {
+    fn tell_what_was_missed(&self, connection: &Arc<Connection>, followed: Vec<String>) {
         if followed.is_empty() {
             return;
         }
@@ -202,16 +200,17 @@ impl LegacyLink {
 
     /// Tells a fresh connection what the last one knew (SPEC U-02, D-06); the resources that are
     /// followed again.
-    async fn restore(&self, connection: &Arc<Connection>) -> HashSet<String> {
-        let remembered = lock(&self.remembered).clone();
-        if let Some(level) = remembered.level {
+    async fn restore(&self, connection: &Arc<Connection>) -> Vec<String> {
+        let level = lock(&self.level).clone();
+        if let Some(level) = level {
             connection.tell("logging/setLevel", "level", &level).await;
         }
-        for uri in &remembered.subscriptions {
+        let followed = self.followed.all();
+        for uri in &followed {
             let uri = quote(uri);
             connection.tell("resources/subscribe", "uri", &uri).await;
         }
-        remembered.subscriptions
+        followed
     }
 
     /// Keeps what a successful request changed for the next connection.
@@ -222,14 +221,13 @@ impl LegacyLink {
         let uri = || request.param_str("uri").unwrap_or_default();
         match request.method() {
             Some("logging/setLevel") => {
-                lock(&self.remembered).level = request.param("level").map(str::to_owned);
+                *lock(&self.level) = request.param("level").map(str::to_owned);
             }
             Some("resources/subscribe") => {
-                let uri = uri().into_owned();
-                lock(&self.remembered).subscriptions.insert(uri);
+                self.followed.insert(uri().into_owned());
             }
             Some("resources/unsubscribe") => {
-                lock(&self.remembered).subscriptions.remove(&*uri());
+                self.followed.remove(&uri());
             }
             _ => return,
         }
@@ -238,7 +236,7 @@ impl LegacyLink {
 
     /// Ends a subscription that nobody has any more.
     pub(super) async fn unsubscribe(&self, uri: &str) {
-        lock(&self.remembered).subscriptions.remove(uri);
+        self.followed.remove(uri);
         if let Some(connection) = self.open_connection() {
             let uri = quote(uri);
             connection.tell("resources/unsubscribe", "uri", &uri).await;
@@ -249,7 +247,7 @@ impl LegacyLink {
     /// The sessions at the link want other log messages than before.
     pub(super) async fn set_level(&self, level: Level) {
         let level = quote(level.as_str());
-        lock(&self.remembered).level = Some(level.clone());
+        *lock(&self.level) = Some(level.clone());
         if let Some(connection) = self.open_connection() {
             connection.tell("logging/setLevel", "level", &level).await;
         }

@@ -209,7 +209,7 @@ async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
     assert_eq!(logged(&bob).await, ["\"error\""]);
     let mut streams = [alice.listen().await, bob.listen().await];
     if let Some(stub) = &stub {
-        open_get(stub).await;
+        stub.heard().await;
         for level in ["debug", "error"] {
             alice
                 .text("log", json!({"level": level, "via": "get"}))
@@ -231,16 +231,6 @@ async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
     })
     .await;
     gw.stop().await;
-}
-
-/// Waits until our GET stream to the upstream is open.
-async fn open_get(stub: &HttpStub) {
-    let base = stub.url.trim_end_matches("/mcp");
-    eventually("the upstream's GET stream", async || {
-        let stats = Actor::new(base, None).get("/stats", &[]).await.json().await;
-        (stats["open_get_streams"] == json!(1)).then_some(())
-    })
-    .await;
 }
 
 // Spec: SPEC C-50.

@@ -2,10 +2,9 @@
 
 use futures_util::future::join_all;
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::events::EventStream;
-use crate::harness::http::Actor;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
 use crate::modern::Modern;
@@ -32,23 +31,14 @@ impl World {
         self.gw.principal(who).open("/mcp/stub").await
     }
 
-    async fn stats(&self) -> Value {
-        let base = self.stub.url.trim_end_matches("/mcp");
-        Actor::new(base, None).get("/stats", &[]).await.json().await
-    }
-
     /// How often the upstream was asked for its tools.
     async fn asked(&self) -> u64 {
-        let stats = self.stats().await;
-        stats["counts"]["tools/list"].as_u64().unwrap_or(0)
+        self.stub.counted("tools/list").await
     }
 
     /// Waits until our GET stream to the upstream is open.
     async fn heard(&self) {
-        eventually("the upstream's GET stream", async || {
-            (self.stats().await["open_get_streams"] == json!(1)).then_some(())
-        })
-        .await;
+        self.stub.heard().await;
     }
 
     async fn stop(self) {
@@ -276,7 +266,7 @@ async fn unheard(world: &World) -> (Session, EventStream) {
     let stream = user.listen().await;
     user.tools().await;
     eventually("the GET stream is asked for", async || {
-        (world.stats().await["counts"]["GET"] == 1).then_some(())
+        (world.stub.counted("GET").await == 1).then_some(())
     })
     .await;
     (user, stream)

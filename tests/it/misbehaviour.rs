@@ -196,21 +196,48 @@ async fn a_child_that_ignores_its_end_is_killed_with_its_group() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-02: not replayed, but the next call opens a new upstream session.
+// Spec: SPEC U-02. What SDKs' examples say where 404 belongs means the same; the call has not run.
+#[rstest]
+#[case::not_found("404")]
+#[case::example(
+    r#"400 {"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}"#
+)]
+#[case::without_an_id(r#"400 {"error":{"code":-32600,"message":"Session not found"},"id":null}"#)]
+#[case::only_one_transport(
+    r#"400 {"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}"#
+)]
+#[case::plain_text("400 Bad Request: No valid session ID provided")]
 #[tokio::test]
-async fn an_http_upstream_that_forgets_the_session_gets_a_new_one() {
-    let (gw, stub) = behind("http", "").await;
+async fn an_http_upstream_that_forgets_the_session_gets_a_new_one(#[case] answer: &str) {
+    let stub = HttpStub::start(&["--unknown-session", answer]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
     let user = gw.anonymous().open("/mcp/stub").await;
     user.text("forget_session", json!({})).await;
-    eventually("calls work again", async || {
-        user.call("echo", json!({}))
-            .await
-            .is_ok_and(|result| result["isError"] != true)
-            .then_some(())
+    eventually("a second session", async || {
+        let echoed = user.text("echo", json!({"a": 1})).await;
+        assert_eq!(echoed, r#"{"a":1}"#);
+        (stub.counted("initialize").await == 2).then_some(())
     })
     .await;
-    assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
-    drop(stub);
+    gw.stop().await;
+}
+
+#[rstest]
+#[case::of_another_kind(r#"400 {"error":{"code":-32602,"message":"no such session type"}}"#)]
+#[case::about_something_else(r#"400 {"error":{"code":-32000,"message":"bad colour"}}"#)]
+#[tokio::test]
+async fn another_refusal_with_400_costs_no_session(#[case] answer: &str) {
+    let stub = HttpStub::start(&["--unknown-session", answer]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.text("forget_session", json!({})).await;
+    let words = answer.split('"').nth(7).unwrap();
+    eventually("the refusal", async || {
+        let answer = user.call("echo", json!({})).await;
+        format!("{answer:?}").contains(words).then_some(())
+    })
+    .await;
+    assert_eq!(stub.counted("initialize").await, 1);
     gw.stop().await;
 }
 
@@ -261,6 +288,29 @@ async fn who_follows_a_resource_hears_of_it_when_the_session_was_lost(
     }
     let told = stream.until("notifications/resources/updated").await;
     assert_eq!(told["params"]["uri"], uri, "{told}");
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4: what was said between two streams of a session was said to nobody.
+#[rstest]
+#[case::ended("end_stream", "404")]
+#[case::forgotten("forget_session", "400 Invalid or missing session ID")]
+#[tokio::test]
+async fn who_follows_a_resource_hears_of_it_when_the_stream_was_lost(
+    #[case] tool: &str,
+    #[case] answer: &str,
+) {
+    let stub = HttpStub::start(&["--unknown-session", answer]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let mut stream = user.listen().await;
+    let uri = json!({"uri": "stub://static/1"});
+    let subscribed = user.request("resources/subscribe", uri.clone()).await;
+    assert_eq!(subscribed, Ok(json!({})));
+    stub.heard().await;
+    drop(user.call(tool, json!({})).await);
+    let told = stream.until("notifications/resources/updated").await;
+    assert_eq!(told["params"], uri);
     gw.stop().await;
 }
 

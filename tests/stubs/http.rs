@@ -12,6 +12,7 @@ use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -169,7 +170,7 @@ async fn post(world: &Arc<World>, request: Request<Incoming>) -> Response<Body> 
             None => return refused(StatusCode::SERVICE_UNAVAILABLE, "too many sessions"),
         }
     } else {
-        match find(world, &head.headers) {
+        match find(world, &head.headers, message.id) {
             Ok(session) => session,
             Err(response) => return *response,
         }
@@ -340,7 +341,7 @@ fn primes(world: &World, session: &Session) -> bool {
 }
 
 async fn get(world: &Arc<World>, headers: &HeaderMap) -> Response<Body> {
-    let session = match find(world, headers) {
+    let session = match find(world, headers, None) {
         Ok(session) => session,
         Err(response) => return *response,
     };
@@ -400,10 +401,14 @@ fn open(world: &World) -> Option<Arc<Session>> {
     world.add_session(&session).then_some(session)
 }
 
-/// The session that the request names.
-fn find(world: &World, headers: &HeaderMap) -> Result<Arc<Session>, Box<Response<Body>>> {
-    let id = match header(headers, &SESSION_ID) {
-        Some(id) => id,
+/// The session that the request `id` names.
+fn find(
+    world: &World,
+    headers: &HeaderMap,
+    id: Option<&RawValue>,
+) -> Result<Arc<Session>, Box<Response<Body>>> {
+    let name = match header(headers, &SESSION_ID) {
+        Some(name) => name,
         None if world.options.stateless => "",
         None => {
             return Err(Box::new(refused(
@@ -412,10 +417,17 @@ fn find(world: &World, headers: &HeaderMap) -> Result<Arc<Session>, Box<Response
             )));
         }
     };
-    world.session(id).ok_or_else(|| {
+    world.session(name).ok_or_else(|| {
         world.count("unknown_sessions");
-        let body = refusal(-32001, "Session not found");
-        Box::new(json_body(StatusCode::NOT_FOUND, body))
+        let id = id
+            .map(|id| serde_json::from_str(id.get()).unwrap_or_default())
+            .unwrap_or_default();
+        let script = world.options.unknown_session.as_deref();
+        let answer = match script.map(|script| modern::play(script, &id)) {
+            Some(Scripted::Answer(status, body)) => json_body(status_of(status), body),
+            _ => json_body(StatusCode::NOT_FOUND, refusal(-32001, "Session not found")),
+        };
+        Box::new(answer)
     })
 }
 

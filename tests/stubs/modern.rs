@@ -151,15 +151,20 @@ pub(crate) fn scripted(world: &World, message: &Value) -> Option<Scripted> {
         }
         _ => return None,
     };
+    Some(play(script, &message["id"]))
+}
+
+/// What a script says to the request `id`.
+pub(crate) fn play(script: &str, id: &Value) -> Scripted {
     let (status, body) = script.split_once(' ').unwrap_or((script, ""));
-    Some(match status {
+    match status {
         "silent" => Scripted::Silence,
         "exit" => Scripted::Exit,
         status => {
             let mut reply: Value = serde_json::from_str(body).unwrap_or_default();
             if reply.is_object() {
                 reply["jsonrpc"] = "2.0".into();
-                reply["id"] = message["id"].clone();
+                reply["id"] = id.clone();
             }
             let body = if reply.is_null() {
                 body.to_owned()
@@ -168,7 +173,7 @@ pub(crate) fn scripted(world: &World, message: &Value) -> Option<Scripted> {
             };
             Scripted::Answer(status.parse().unwrap_or(500), body)
         }
-    })
+    }
 }
 
 /// Answers one checked request on `outlet`.

@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// How `initialize` is answered, in the same way.
     #[arg(long, global = true, value_name = "SCRIPT")]
     pub(crate) handshake: Option<String>,
+    /// How a request of an unknown session is answered, in the same way.
+    #[arg(long, global = true, value_name = "SCRIPT")]
+    pub(crate) unknown_session: Option<String>,
     /// stdio: the first request decides which of both eras the process speaks.
     #[arg(long, global = true)]
     pub(crate) first_decides: bool,

@@ -101,8 +101,9 @@ impl HttpWire {
                 }
                 Ok(response) if response.status().is_client_error() => {
                     self.hearing.give_up();
-                    // An upstream without such streams may say 404 as well.
-                    return if was_open && response.status() == 404 && self.has_session() {
+                    // An upstream without such streams may say 404 as well, or 400.
+                    let unknown = matches!(response.status().as_u16(), 400 | 404);
+                    return if was_open && unknown && self.has_session() {
                         Refused::Session
                     } else {
                         Refused::Stream

@@ -13,10 +13,16 @@ use super::body::UpstreamBody;
 use super::client::{HttpClient, MessageHeaders};
 use super::reading::Place;
 use super::sink::Sink;
-use crate::protocol::Message;
+use crate::protocol::{Message, error_codes};
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
 use crate::upstream::hearing::Hearing;
+
+/// What SDKs before and beside the 404 of the specification say of a session that they do not know.
+const LOST_SESSION_CODES: [i64; 3] = [-32000, -32001, error_codes::INVALID_REQUEST];
+const LOST_SESSION_WORDS: [&str; 2] = ["session", "not initialized"];
+/// How much of a refusal is looked at, bytes.
+const LONGEST_REFUSAL: usize = 1024;
 
 /// Bounds on what an upstream may send.
 #[derive(Debug, Clone, Copy)]
@@ -216,10 +222,14 @@ impl HttpWire {
         let retry = retry_after(&response);
         let gone = status == StatusCode::NOT_FOUND && self.has_session();
         if !gone && let Ok(body) = self.body(response).await {
-            let reply = Message::parse(body, self.bounds.depth)
-                .ok()
-                .and_then(|message| sink.message(message));
-            if let Some(reply) = reply {
+            let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
+            if status == StatusCode::BAD_REQUEST
+                && self.has_session()
+                && names_lost_session(&body, parsed.as_ref())
+            {
+                return Err(LinkError::SessionGone);
+            }
+            if let Some(reply) = parsed.and_then(|message| sink.message(message)) {
                 return Ok(reply);
             }
         }
@@ -255,6 +265,18 @@ impl HttpWire {
                 }
             })
     }
+}
+
+/// Whether a refusal with 400 says that the session is not known, where 404 should be said: servers
+/// built after the examples of older SDKs answer so after a restart. What is refused so has not run.
+fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
+    let may_say_so = message.is_none_or(|message| {
+        let code = message.error_code();
+        code.is_some_and(|code| LOST_SESSION_CODES.contains(&code))
+    });
+    let start = body.get(..LONGEST_REFUSAL).unwrap_or(body);
+    let text = String::from_utf8_lossy(start).to_ascii_lowercase();
+    may_say_so && LOST_SESSION_WORDS.iter().any(|words| text.contains(words))
 }
 
 /// When the upstream asks us to come back.

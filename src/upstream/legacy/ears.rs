@@ -1,8 +1,9 @@
 //! The GET stream of an HTTP session: for whom it is open, and that it is when a question may come
 //! on it. Spec: BRIDGING §2.3, §3.4; DESIGN §6 (GET streams).
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -10,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::place::may_be_asked;
 use super::wire::Wire;
-use crate::call::Call;
+use crate::call::{Call, Notice};
 use crate::protocol::Era;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::http::get_stream::Refused;
@@ -26,6 +27,36 @@ pub(super) struct Ears {
     listener: Mutex<Option<CancellationToken>>,
     /// Whether it is open for a client that opens no stream of its own.
     is_asked: AtomicBool,
+    /// The resources that the link follows.
+    followed: OnceLock<Followed>,
+}
+
+/// URIs of the resources that are subscribed to at the upstream: of a link, through all its
+/// connections. Bounded by `limits.subscriptions_per_session` of each of its sessions.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Followed(Arc<Mutex<HashSet<String>>>);
+
+impl Followed {
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
+    pub(super) fn contains(&self, uri: &str) -> bool {
+        lock(&self.0).contains(uri)
+    }
+
+    pub(super) fn insert(&self, uri: String) {
+        lock(&self.0).insert(uri);
+    }
+
+    pub(super) fn remove(&self, uri: &str) {
+        lock(&self.0).remove(uri);
+    }
+
+    /// Those of now.
+    pub(super) fn all(&self) -> Vec<String> {
+        lock(&self.0).iter().cloned().collect()
+    }
 }
 
 impl Connection {
@@ -40,9 +71,11 @@ impl Connection {
                 *listener = Some(stop.clone());
                 let (opening, this) = (Arc::downgrade(self), Arc::downgrade(self));
                 let forgotten = Arc::downgrade(self);
+                let mut was_open = false;
                 let on_open = move || {
+                    let again = std::mem::replace(&mut was_open, true);
                     if let Some(this) = opening.upgrade() {
-                        this.hears();
+                        this.hears(again);
                     }
                 };
                 let listen = Arc::clone(http).listen(on_open, move |message| {
@@ -72,11 +105,22 @@ impl Connection {
         }
     }
 
-    /// The stream is open: what was announced before it was has been heard by nobody.
-    fn hears(&self) {
+    /// From now on, who follows one of these hears of it when notices may have been missed.
+    pub(super) fn follow(&self, followed: &Followed) {
+        self.ears.followed.get_or_init(|| followed.clone());
+    }
+
+    /// The stream is open: what was announced before it was has been heard by nobody, also between
+    /// it and one that broke.
+    fn hears(&self, again: bool) {
         let lists = self.declared().announced();
         if !lists.is_empty() {
             self.settings.intake.heard(&self.settings.name, &lists);
+        }
+        let followed = self.ears.followed.get().filter(|_| again);
+        for uri in followed.map(Followed::all).unwrap_or_default() {
+            let notice = Notice::resource_updated(&uri);
+            self.settings.intake.notice(&self.settings.name, notice);
         }
     }
 

@@ -20,7 +20,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 impl LegacyLink {
     /// Whether somebody waits for what the upstream announces.
     pub(super) fn is_heard(&self) -> bool {
-        self.listening.load(Ordering::Relaxed) || !lock(&self.remembered).subscriptions.is_empty()
+        self.listening.load(Ordering::Relaxed) || !self.followed.is_empty()
     }
 
     /// From now on, what is open is opened again when it is lost, for as long as somebody listens.

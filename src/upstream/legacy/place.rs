@@ -101,7 +101,7 @@ impl LegacyLink {
         all: &[Arc<Connection>],
         limit: Instant,
     ) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
-        let level = lock(&self.remembered).level.clone();
+        let level = lock(&self.level).clone();
         let mut opening = Box::pin(Arc::clone(&self.further).open(level));
         let (mut no_other, mut no_turn) = (false, false);
         loop {

@@ -2,11 +2,11 @@
 
 use std::process::Stdio;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::{Actor, within};
+use super::{Actor, eventually, within};
 
 /// The path of the stub, which cargo builds with `--features stubs`.
 pub(crate) fn stub_program() -> String {
@@ -63,6 +63,19 @@ impl HttpStub {
         let base = self.url.strip_suffix("/mcp").unwrap();
         let text = Actor::new(base, None).try_get_any("/stats").await;
         serde_json::from_str(&text).unwrap()
+    }
+
+    /// How often it has received this method.
+    pub(crate) async fn counted(&self, method: &str) -> u64 {
+        self.stats().await["counts"][method].as_u64().unwrap_or(0)
+    }
+
+    /// Waits until our GET stream to it is open.
+    pub(crate) async fn heard(&self) {
+        eventually("the upstream's GET stream", async || {
+            (self.stats().await["open_get_streams"] == json!(1)).then_some(())
+        })
+        .await;
     }
 
     /// Ends it and waits until its port is free.
