@@ -17,7 +17,7 @@ use super::{Front, Target, Way, cors, modern, reply};
 use crate::auth;
 use crate::config::{AuthMode, Config};
 use crate::endpoint::Endpoint;
-use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::telemetry::metrics::LABELED;
 
 /// Every path and what it leads to; a trailing slash is routed too (CLIENTS.md).
 pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<String, Target> {
@@ -142,7 +142,6 @@ impl Front {
             return reply::post_only();
         }
         if let Err(wait) = self.rate.check(principal.owner()) {
-            COUNTERS.rate_limited.add(1);
             record.outcome("rate_limited");
             let mut response = reply::plain(
                 StatusCode::TOO_MANY_REQUESTS,

@@ -184,7 +184,6 @@ impl Front {
         let Err(wait) = self.rate.check(channel.principal.owner()) else {
             return true;
         };
-        COUNTERS.rate_limited.add(1);
         let fault = Fault::new(
             FaultKind::CallerBusy,
             Side::Gateway,

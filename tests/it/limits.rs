@@ -34,6 +34,10 @@ async fn over_the_rate_is_429_for_this_principal_alone() {
         "the burst is served"
     );
     assert_eq!(bob.request("ping", json!({})).await, Ok(json!({})));
+    let counted = gw
+        .metric("drawbridge_requests_rate_limited_total", "")
+        .await;
+    assert_eq!(counted.to_string(), refused.len().to_string());
     gw.stop().await;
 }
 
