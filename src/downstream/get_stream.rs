@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::body::Body;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
 use super::media::Accept;
@@ -17,7 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::protocol::headers::LAST_EVENT_ID;
-use crate::session::{EventId, Session};
+use crate::session::{EventId, EventStream, Session};
 use crate::telemetry::metrics::COUNTERS;
 
 impl Front {
@@ -55,31 +55,34 @@ impl Front {
         let session = self.bind(session_id(headers), principal, endpoint)?;
         record.session(session.tag());
         let polls = session.revision >= Revision::V2025_11_25;
-        let permit = session
-            .open_stream(self.settings.limits.streams_per_session)
-            .map_err(no_room)?;
-        let reader = match headers.get(LAST_EVENT_ID) {
+        let resumed = match headers.get(LAST_EVENT_ID) {
+            None => None,
+            Some(last) => Some(known_stream(&session, last).ok_or_else(nothing_to_resume)?),
+        };
+        let stream = resumed.as_ref().map(|(stream, _)| stream);
+        let stream = stream.unwrap_or_else(|| session.standalone());
+        let standalone = stream.number() == session.standalone().number();
+        let limits = &self.settings.limits;
+        let permit = if standalone {
+            session.open_standalone(limits.streams_per_session)
+        } else {
+            // As many as calls could begin, which have a stream each.
+            session.open_stream(limits.streams_per_session + limits.calls_per_session)
+        };
+        let permit = permit.map_err(no_room)?;
+        let reader = match resumed {
             None => {
                 if polls {
                     session.standalone().prime();
                 }
                 session.standalone().attach()
             }
-            Some(last) => {
-                let last = last.to_str().ok().and_then(EventId::parse);
-                let known = last.filter(|last| last.tag == session.tag());
-                let resumed =
-                    known.and_then(|last| session.stream(last.stream)?.resume(last.seq).ok());
-                let resumed = resumed.inspect(|_| COUNTERS.streams_resumed.add(1));
-                resumed.ok_or_else(|| {
-                    Fault::downstream(
-                        FaultKind::UnknownSession,
-                        "there is nothing to resume after this Last-Event-ID",
-                    )
-                })?
+            Some((stream, seq)) => {
+                let reader = stream.resume(seq).map_err(|_| nothing_to_resume())?;
+                COUNTERS.streams_resumed.add(1);
+                reader
             }
         };
-        let standalone = reader.stream().number() == session.standalone().number();
         if standalone {
             self.relay.listen(&session);
         }
@@ -114,4 +117,18 @@ impl Front {
             }
         })
     }
+}
+
+/// The stream that an event id belongs to, and where that event stands in it. Spec: SPEC T-25.
+fn known_stream(session: &Session, last: &HeaderValue) -> Option<(Arc<EventStream>, u64)> {
+    let last = last.to_str().ok().and_then(EventId::parse)?;
+    let stream = (last.tag == session.tag()).then(|| session.stream(last.stream))?;
+    Some((stream?, last.seq))
+}
+
+fn nothing_to_resume() -> Fault {
+    Fault::downstream(
+        FaultKind::UnknownSession,
+        "there is nothing to resume after this Last-Event-ID",
+    )
 }

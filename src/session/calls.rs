@@ -1,8 +1,9 @@
 //! The running calls of a session, and the streams that their messages go to.
 //! Spec: SPEC T-25, T-26; DESIGN §5.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{CallLink, EventStream, Outlet, Session, lock};
 use crate::protocol::{RequestId, Revision};
@@ -30,14 +31,38 @@ pub enum NoRoom {
 #[derive(Debug)]
 pub struct StreamPermit {
     session: Arc<Session>,
+    /// Whether it is one for messages outside calls.
+    is_standalone: bool,
     _open: Open,
 }
 
 impl Drop for StreamPermit {
     fn drop(&mut self) {
-        self.session.open_streams.fetch_sub(1, Ordering::Relaxed);
+        self.session
+            .open_streams(self.is_standalone)
+            .fetch_sub(1, Ordering::Relaxed);
         self.session.touch();
         self.session.changed.notify_waiters();
+    }
+}
+
+/// Forgets finished streams, the oldest first, of which nothing is kept or which are too many. One
+/// that goes on keeps none of those after it.
+fn forget_finished(streams: &mut BTreeMap<u32, Arc<EventStream>>) {
+    let mut excess = (streams.len() + 1).saturating_sub(FINISHED_STREAMS);
+    let mut forgotten = Vec::new();
+    for (number, stream) in &*streams {
+        if !stream.is_finished() {
+            continue;
+        }
+        if excess == 0 && stream.is_kept() {
+            break;
+        }
+        excess = excess.saturating_sub(1);
+        forgotten.push(*number);
+    }
+    for number in forgotten {
+        streams.remove(&number);
     }
 }
 
@@ -51,14 +76,37 @@ impl Session {
         lock(&self.streams).get(&number).map(Arc::clone)
     }
 
-    /// Counts an open stream in.
+    /// Counts an open stream of a call in.
     ///
     /// # Errors
-    /// [`NoRoom::TooManyStreams`] at `max`.
+    /// [`NoRoom::TooManyStreams`] when `max` of them are open.
     pub fn open_stream(self: &Arc<Self>, max: usize) -> Result<StreamPermit, NoRoom> {
-        let before = self.open_streams.fetch_add(1, Ordering::Relaxed);
+        self.permit(false, max)
+    }
+
+    /// Counts an open stream for messages outside calls in, of which `max` are open at most, however
+    /// many calls have theirs.
+    ///
+    /// # Errors
+    /// [`NoRoom::TooManyStreams`] when `max` of them are open.
+    pub fn open_standalone(self: &Arc<Self>, max: usize) -> Result<StreamPermit, NoRoom> {
+        self.permit(true, max)
+    }
+
+    fn open_streams(&self, standalone: bool) -> &AtomicUsize {
+        if standalone {
+            &self.open_standalones
+        } else {
+            &self.open_streams
+        }
+    }
+
+    fn permit(self: &Arc<Self>, is_standalone: bool, max: usize) -> Result<StreamPermit, NoRoom> {
+        let open = self.open_streams(is_standalone);
+        let before = open.fetch_add(1, Ordering::Relaxed);
         let permit = StreamPermit {
             session: Arc::clone(self),
+            is_standalone,
             _open: GAUGES.streams_open.enter(),
         };
         if before >= max {
@@ -125,14 +173,7 @@ impl Session {
         };
         let stream = EventStream::awaited(key, Arc::clone(&self.events));
         let mut streams = lock(&self.streams);
-        while let Some((oldest, entry)) = streams.first_key_value() {
-            let forgotten = streams.len() >= FINISHED_STREAMS || !entry.is_kept();
-            if !(entry.is_finished() && forgotten) {
-                break;
-            }
-            let oldest = *oldest;
-            streams.remove(&oldest);
-        }
+        forget_finished(&mut streams);
         streams.insert(number, Arc::clone(&stream));
         drop(streams);
         if self.closed.is_cancelled() {

@@ -84,7 +84,9 @@ pub struct Session {
     shelf: Shelf,
     completions: Completions,
     tasks: Tasks,
+    /// Of calls, and those for messages outside calls.
     open_streams: AtomicUsize,
+    open_standalones: AtomicUsize,
     started: Instant,
     used_us: AtomicU64,
     closed: CancellationToken,
@@ -164,6 +166,7 @@ impl Session {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.open_streams.load(Ordering::Relaxed) > 0
+            || self.open_standalones.load(Ordering::Relaxed) > 0
             || self.visit.as_ref().is_some_and(Visit::is_busy)
             || !lock(&self.calls).is_empty()
     }

@@ -264,6 +264,7 @@ impl Sessions {
             completions: super::Completions::default(),
             tasks: super::Tasks::default(),
             open_streams: AtomicUsize::new(0),
+            open_standalones: AtomicUsize::new(0),
             hold_question: self.settings.hold_question,
             started: Instant::now(),
             used_us: AtomicU64::new(0),

@@ -81,6 +81,32 @@ async fn streams_are_capped_per_session() {
     gw.stop().await;
 }
 
+// Spec: SPEC T-23, T-25: every call has a stream, and each that broke can be resumed.
+#[tokio::test]
+async fn streams_of_calls_take_no_place_of_the_get_stream() {
+    let setup = Setup::open()
+        .server("sse_after = \"20ms\"")
+        .toml("[limits]\nstreams_per_session = 1\ncalls_per_session = 3")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let mut places = Vec::new();
+    for _ in 0..3 {
+        let (_, exchange) = user.start_call("sleep", json!({"ms": 2_000})).await;
+        let mut stream = exchange.stream();
+        stream.next().await.expect("a priming event");
+        places.push(stream.last_id.clone().expect("its id"));
+    }
+    let _listening = user.listen().await;
+    let resumed = join_all(places.iter().map(|place| user.resume(place))).await;
+    for answer in resumed {
+        let answer = answer.expect(http::StatusCode::OK).await;
+        let reply = answer.events().message().await.expect("the reply");
+        assert_eq!(reply["result"]["content"][0]["text"], "slept");
+    }
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_request_head_over_the_limit_is_431() {
     let setup = Setup::open()

@@ -204,3 +204,19 @@ async fn a_running_id_cannot_be_used_again_and_calls_are_capped() {
     call.end();
     assert!(begin("1", 2, 2).is_ok());
 }
+
+#[tokio::test]
+async fn a_call_that_goes_on_keeps_no_finished_streams_after_it() {
+    let f = fixture(1, 1);
+    let session = f.sessions.open(new("alice")).unwrap();
+    let long = session.new_stream();
+    for _ in 0..1100 {
+        session.new_stream().finish(Some(Bytes::from_static(b"{}")));
+    }
+    let newest = session.new_stream();
+    assert!(session.stream(long.number()).is_some());
+    assert!(session.stream(long.number() + 1).is_none(), "the oldest");
+    assert!(session.stream(newest.number() - 1).is_some());
+    let kept = (long.number()..=newest.number()).filter(|number| session.stream(*number).is_some());
+    assert_eq!(kept.count(), 1024);
+}
