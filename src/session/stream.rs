@@ -57,6 +57,9 @@ struct State {
     /// Whether older readers have to end, rather than stay open without messages.
     resumed: bool,
     audience: Audience,
+    /// Whether its replies wait for who reads them now, however large, rather than in the log, which
+    /// gives up older events for newer ones.
+    holds_replies: bool,
     waker: Option<Waker>,
 }
 
@@ -97,12 +100,16 @@ impl EventStream {
         })
     }
 
-    /// The same, whose first reader is about to come: it attaches, or [`settle`](Self::settle) is
-    /// called.
+    /// The same for calls, whose first reader is about to come: it attaches, or
+    /// [`settle`](Self::settle) is called. No more replies and questions wait for a reader than calls
+    /// run.
     #[must_use]
     pub(super) fn awaited(key: StreamKey, store: Arc<dyn EventStore>) -> Arc<Self> {
         let stream = Self::new(key, store);
-        stream.lock().audience = Audience::Awaited;
+        let mut state = stream.lock();
+        state.audience = Audience::Awaited;
+        state.holds_replies = true;
+        drop(state);
         stream
     }
 
@@ -258,7 +265,10 @@ impl EventStream {
         state.fresh_bytes += payload.len();
         state.fresh.push(Fresh { payload, kind });
         let is_left = state.audience == Audience::Nobody;
-        if is_left || state.fresh.len() >= READ_AT_ONCE || state.fresh_bytes > FRESH_BYTES {
+        let is_much = state.fresh.len() >= READ_AT_ONCE || state.fresh_bytes > FRESH_BYTES;
+        let may_be_missed = |fresh: &Fresh| fresh.kind.is_some() || fresh.payload.is_empty();
+        let waits = state.holds_replies && !state.fresh.iter().all(may_be_missed);
+        if is_left || is_much && !waits {
             self.log_fresh(state);
         }
     }

@@ -251,16 +251,31 @@ fn little_waits_beside_the_log() {
     let stream = stream();
     let mut reader = stream.attach();
     let large: &str = Box::leak("x".repeat(FRESH_BYTES + 1).into_boxed_str());
-    stream.put(Bytes::from_static(large.as_bytes()));
+    stream.notify(log(large));
     assert_eq!(logged(&stream), [large]);
     assert_eq!(texts(read(&mut reader)), [large]);
     for _ in 0..READ_AT_ONCE {
-        stream.put(Bytes::from_static(b"q"));
+        stream.notify(log("n"));
     }
     assert_eq!(logged(&stream).len(), READ_AT_ONCE + 1);
     stream.put(Bytes::from_static(b"last"));
     assert_eq!(texts(read(&mut reader)).len(), READ_AT_ONCE);
     assert_eq!(texts(read(&mut reader)), ["last"]);
+}
+
+#[test]
+fn replies_that_the_log_cannot_keep_together_reach_a_reader_that_is_there() {
+    let stream = stream();
+    stream.lock().holds_replies = true;
+    let mut reader = stream.attach();
+    let large = Bytes::from("x".repeat(600 * 1024));
+    stream.put(large.clone());
+    stream.put(large.clone());
+    stream.notify(log("n"));
+    stream.finish(Some(large.clone()));
+    let text = String::from_utf8(large.to_vec()).unwrap();
+    assert!(texts(read(&mut reader)) == [text.as_str(), &text, "n", &text]);
+    assert_eq!(read(&mut reader), Some(Next::Finished));
 }
 
 #[test]
