@@ -61,16 +61,7 @@ impl Front {
         let limits = &self.settings.limits;
         let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
             .map_err(|error| reply::decode_fault(&error))?;
-        for message in elements.iter().flatten() {
-            if message.method() == Some("initialize") {
-                return Err(refuse("initialize must not be part of an array"));
-            }
-            if meta::is_modern(message) {
-                return Err(refuse(
-                    "an array must not hold messages of a later revision",
-                ));
-            }
-        }
+        check_elements(&elements)?;
         Ok(elements)
     }
 
@@ -95,7 +86,8 @@ impl Front {
                 }
             };
             match message.kind() {
-                Kind::Notification => self.relay.notification(session, &message).await,
+                // Not waited for: a client that goes meanwhile would leave calls behind that nobody runs.
+                Kind::Notification => self.pass_on(Arc::clone(session), message),
                 Kind::Response => drop(session.questions().answer(&message)),
                 Kind::Request => {
                     let id = message.id().map(str::to_owned);
@@ -137,6 +129,21 @@ impl Front {
         };
         self.answer(session, running).await
     }
+}
+
+/// Whether all of them may stand in an array. Spec: SPEC T-32, T-33.
+pub(super) fn check_elements(elements: &[Result<Message, DecodeError>]) -> Result<(), Fault> {
+    for message in elements.iter().flatten() {
+        if message.method() == Some("initialize") {
+            return Err(refuse("initialize must not be part of an array"));
+        }
+        if meta::is_modern(message) {
+            return Err(refuse(
+                "an array must not hold messages of a later revision",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Puts a reply on the stream, if there is one; else it waits for the others.

@@ -61,6 +61,7 @@ impl Front {
             }
             let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
                 .map_err(|error| (reply::decode_fault(&error), None))?;
+            batch::check_elements(&elements).map_err(|fault| (fault, None))?;
             for element in elements {
                 match element {
                     Ok(message) => self.take(channel, arrival, message),
@@ -198,7 +199,7 @@ impl Front {
 
     /// Notifications take effect in their order; an upstream that is slow to take one does not
     /// hold up what comes after.
-    fn pass_on(self: &Arc<Self>, session: Arc<Session>, message: Message) {
+    pub(super) fn pass_on(self: &Arc<Self>, session: Arc<Session>, message: Message) {
         let front = Arc::clone(self);
         let mut passing = Box::pin(async move {
             front.relay.notification(&session, &message).await;

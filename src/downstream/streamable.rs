@@ -101,7 +101,7 @@ impl Front {
                 Ok(self.exchange(call, session, link, record).await)
             }
             Kind::Notification => {
-                self.relay.notification(&session, &message).await;
+                self.pass_on(session, message);
                 Ok(reply::empty(StatusCode::ACCEPTED))
             }
             Kind::Response => {

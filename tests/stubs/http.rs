@@ -163,6 +163,10 @@ async fn post(world: &Arc<World>, request: Request<Incoming>) -> Response<Body> 
             refusal(-32700, "unreadable message"),
         );
     };
+    if message.method.is_some() && message.method.as_deref() == world.options.deaf_to.as_deref() {
+        world.count("deaf");
+        return std::future::pending().await;
+    }
     let opens = message.method.as_deref() == Some("initialize");
     let session = if opens {
         match open(world) {

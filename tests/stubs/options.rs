@@ -32,6 +32,9 @@ pub(crate) struct Options {
     /// How a request of an unknown session is answered, in the same way.
     #[arg(long, global = true, value_name = "SCRIPT")]
     pub(crate) unknown_session: Option<String>,
+    /// HTTP: never answer posts of this method.
+    #[arg(long, global = true, value_name = "METHOD")]
+    pub(crate) deaf_to: Option<String>,
     /// stdio: the first request decides which of both eras the process speaks.
     #[arg(long, global = true)]
     pub(crate) first_decides: bool,

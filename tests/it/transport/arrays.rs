@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::harness::http::initialize;
-use crate::harness::{Gateway, Session, Setup};
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Session, Setup, within};
 
 async fn gateway() -> Gateway {
     Setup::open().stub("stub", &[]).start().await
@@ -164,5 +165,46 @@ async fn an_element_that_is_no_message_spoils_only_itself() {
         replies.iter().any(|reply| reply["error"]["code"] == -32600),
         "{replies:?}"
     );
+    gw.stop().await;
+}
+
+// Spec: SPEC T-31, C-10: a call that nobody runs would count for ever.
+#[tokio::test]
+async fn an_upstream_that_is_slow_to_take_a_notification_holds_up_nobody() {
+    const ROOTS: &str = "notifications/roots/list_changed";
+    let stub = HttpStub::start(&["--deaf-to", ROOTS]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = old_session(&gw).await;
+    user.text("echo", json!({})).await;
+    within("it is accepted", user.notify(ROOTS, json!({}))).await;
+    let array = json!([
+        {"jsonrpc": "2.0", "id": 50, "method": "ping"},
+        {"jsonrpc": "2.0", "method": ROOTS},
+    ]);
+    for _ in 0..2 {
+        let replies = within("an answer", user.post(&array)).await.json().await;
+        assert_eq!(ids(replies.as_array().expect("an array")), [50]);
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-30: replies that no log would keep together.
+#[tokio::test]
+async fn large_replies_of_an_array_all_arrive() {
+    let gw = gateway().await;
+    let user = old_session(&gw).await;
+    let array = json!([
+        call(1, "big", &json!({"bytes": 600_000})),
+        call(2, "big", &json!({"bytes": 600_000})),
+        call(3, "notices", &json!({"n": 2, "gap_ms": 20})),
+    ]);
+    let mut stream = user.post(&array).await.events();
+    let mut replies = Vec::new();
+    while let Some(message) = stream.message().await {
+        if message.get("method").is_none() {
+            replies.push(message);
+        }
+    }
+    assert_eq!(ids(&replies), [1, 2, 3]);
     gw.stop().await;
 }
