@@ -206,7 +206,10 @@ impl Front {
         headers: &HeaderMap,
         record: &AccessRecord,
     ) -> Response<Body> {
-        match self.bind(session_id(headers), principal, endpoint) {
+        // Spec: SPEC T-60.
+        let bound = check_version(headers)
+            .and_then(|()| self.bind(session_id(headers), principal, endpoint));
+        match bound {
             Ok(session) => {
                 record.session(session.tag());
                 self.sessions.close(&session);

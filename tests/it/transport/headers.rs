@@ -148,6 +148,18 @@ async fn requests_need_a_session_and_an_unknown_one_is_404() {
             .await;
         assert_eq!(deleted.status(), 404, "{id}");
     }
+    // Spec: SPEC T-60.
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let headers = [
+        ("mcp-session-id", user.id.as_str()),
+        ("mcp-protocol-version", "1999-01-01"),
+    ];
+    let deleted = gw
+        .anonymous()
+        .send(Method::DELETE, "/mcp/stub", &headers, "")
+        .await;
+    assert_eq!(deleted.status(), 400);
+    assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
     gw.stop().await;
 }
 

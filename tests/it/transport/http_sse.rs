@@ -56,6 +56,27 @@ async fn a_client_of_the_old_transport_may_be_pointed_at_the_new_url() {
     gw.stop().await;
 }
 
+// Spec: SPEC T-33.
+#[tokio::test]
+async fn an_array_with_a_message_of_a_later_revision_is_refused_whole() {
+    let gw = secured().await;
+    let alice = gw.principal("alice");
+    let nothing = json!({});
+    let (mut session, _) = EventSession::open_as(&alice, "/sse/stub", "2025-03-26", &nothing).await;
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                      "io.modelcontextprotocol/clientCapabilities": {}});
+    let array = json!([
+        {"jsonrpc": "2.0", "id": 70, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 71, "method": "tools/list", "params": {"_meta": meta}},
+    ]);
+    assert_eq!(session.post(&array).await.status(), 400);
+    // Neither was answered before what comes now.
+    let id = session.start("ping", json!({})).await;
+    let first = session.stream.message().await.expect("a reply");
+    assert_eq!(first["id"], id, "{first}");
+    gw.stop().await;
+}
+
 // Spec: SPEC H-08.
 #[tokio::test]
 async fn switched_off_the_paths_do_not_exist() {
