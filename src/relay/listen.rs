@@ -16,8 +16,8 @@ use crate::session::{Session, is_below};
 
 /// How long the stream for changes of an upstream may take to open.
 const HEARING_WAIT: Duration = Duration::from_secs(1);
-/// Resources that one visit follows.
-const FOLLOWED: usize = 1024;
+/// Resources that one visit follows, and how many one subscription may name.
+pub const FOLLOWED: usize = 1024;
 
 /// What a subscription asks for, or what of it is honoured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -64,7 +64,7 @@ use crate::upstream::knowledge::Knowledge;
 use self::bring_back::Source;
 use self::catalog::Catalog;
 use self::kept::Listing;
-pub use self::listen::Filter;
+pub use self::listen::{FOLLOWED, Filter};
 use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
 use self::route::{Route, Target, subscribing};

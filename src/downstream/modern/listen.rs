@@ -1,6 +1,7 @@
 //! `subscriptions/listen`: a stream of changes that a client asked for, until either side ends it.
 //! Spec: SPEC M-70 to M-77, K-16; BRIDGING §3.4.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -24,7 +25,7 @@ use crate::fault::Fault;
 use crate::lock::lock;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
-use crate::relay::{Filter, FollowedTask};
+use crate::relay::{FOLLOWED, Filter, FollowedTask};
 use crate::session::{Listener, Listening, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -235,13 +236,19 @@ fn wanted(asked: &Asked) -> Result<Filter, Refusal> {
     Ok(filter)
 }
 
-/// The different strings of an array.
+/// The different strings of an array, which has as many elements as a visit may follow at most.
 fn strings(name: &str, value: &str) -> Result<Vec<String>, Refusal> {
     let invalid = || Refusal::params(format!("{name} must be an array of strings"));
-    let mut strings = Vec::new();
-    for element in json::elements(value).map_err(|_| invalid())? {
+    let elements = json::elements(value).map_err(|_| invalid())?;
+    if elements.len() > FOLLOWED {
+        return Err(Refusal::params(format!(
+            "{name} may have at most {FOLLOWED} elements, ask for fewer"
+        )));
+    }
+    let (mut strings, mut known) = (Vec::new(), HashSet::new());
+    for element in elements {
         let string = json::string(element).ok_or_else(invalid)?.into_owned();
-        if !strings.contains(&string) {
+        if known.insert(string.clone()) {
             strings.push(string);
         }
     }
@@ -318,6 +325,19 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_named_twice_counts_once_and_too_many_are_refused() {
+        let named = |many: usize| {
+            let all: Vec<String> = (0..many).map(|n| format!("a:{}", n % 1000)).collect();
+            strings("taskIds", &json::strings(&all))
+        };
+        let unique = named(FOLLOWED).unwrap();
+        assert_eq!((unique.len(), &*unique[999]), (1000, "a:999"));
+        let refused = named(FOLLOWED + 1).unwrap_err().reply();
+        let error = refused.error().unwrap();
+        assert!(error.contains("-32602") && error.contains("1024"), "{error}");
+    }
 
     // SPEC M-70, M-72.
     #[test]

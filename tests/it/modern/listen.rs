@@ -142,8 +142,14 @@ async fn what_cannot_be_told_is_not_honoured() {
         json!({"toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true});
     let (honoured, _events) = listen(&user, &json!(1), all).await;
     assert_eq!(honoured, json!({}));
+    let too_many = vec!["stub://static/1"; 1025];
     for (params, status, code) in [
         (json!({}), 200, -32602),
+        (
+            json!({"notifications": {"resourceSubscriptions": too_many}}),
+            200,
+            -32602,
+        ),
         (
             json!({"notifications": {"resourceSubscriptions": [1]}}),
             200,
