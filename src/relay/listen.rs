@@ -2,12 +2,17 @@
 //! it. Legacy upstreams push when they are listened to, and follow single resources when asked.
 //! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, join_all};
+use futures_util::stream::{self, BoxStream, SelectAll};
+use tokio::time::Instant;
 
 use super::Relay;
+use super::naming::Resolved;
 use super::nobody::own_call;
 use crate::call::{Call, ClientCapabilities, Declared, NoticeKind, Principal, UpstreamLink};
 use crate::fault::Fault;
@@ -18,6 +23,8 @@ use crate::session::{Session, is_below};
 const HEARING_WAIT: Duration = Duration::from_secs(1);
 /// Resources that one visit follows, and how many one subscription may name.
 pub const FOLLOWED: usize = 1024;
+/// Resources of one upstream that one subscription asks for at once.
+const AT_ONCE: usize = 64;
 
 /// What a subscription asks for, or what of it is honoured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -104,64 +111,95 @@ impl Relay {
         None
     }
 
-    /// Follows a resource for one more subscription of a visit; `false` when its upstream does not
-    /// let it be followed, or not within `wait`.
-    pub async fn follow(
-        &self,
-        principal: &Arc<Principal>,
-        session: &Arc<Session>,
-        uri: &str,
-        wait: Duration,
-    ) -> bool {
-        let Some(visit) = session.visit() else {
+    /// Follows resources for one more subscription of a visit: those that its upstreams let it follow,
+    /// as they are known, until the moment when it waits no longer. Who does not answer holds up
+    /// nobody else. Spec: SPEC G-03, M-75.
+    pub fn follow_all<'a>(
+        &'a self,
+        principal: &'a Arc<Principal>,
+        session: &'a Arc<Session>,
+        uris: &'a [String],
+        until: Instant,
+    ) -> BoxStream<'a, &'a str> {
+        let all = self.beside(uris, move |uri| {
+            Box::pin(async move {
+                let following = self.follow(principal, session, uri);
+                let followed = tokio::time::timeout_at(until, following).await;
+                followed.unwrap_or(false).then_some(uri)
+            })
+        });
+        all.filter_map(std::future::ready).boxed()
+    }
+
+    async fn follow(&self, principal: &Arc<Principal>, session: &Arc<Session>, uri: &str) -> bool {
+        let visit = session.visit();
+        let Some(resource) = visit.and_then(|visit| visit.resource(uri, FOLLOWED)) else {
             return false;
         };
-        let following = async {
-            let mut followed = visit.followed().await;
-            if let Some(count) = followed.get_mut(uri) {
-                *count += 1;
-                return true;
-            }
-            if followed.len() >= FOLLOWED {
-                return false;
-            }
+        let mut count = resource.count().await;
+        if *count == 0 {
             let call = self.own_call(principal, session, "resources/subscribe", uri);
             let Ok(call) = call else { return false };
             let reply = self.handle(&call, session).await;
-            let done = reply.is_ok_and(|reply| reply.error().is_none());
-            if done {
-                followed.insert(uri.to_owned(), 1);
+            if reply.map_or(true, |reply| reply.error().is_some()) {
+                return false;
             }
-            done
-        };
-        tokio::time::timeout(wait, following).await.unwrap_or(false)
+        }
+        *count += 1;
+        true
     }
 
     /// One subscription is over that followed `uris`; with the last one nothing is listened to.
     pub async fn leave(&self, principal: &Arc<Principal>, session: &Arc<Session>, uris: &[String]) {
-        let Some(visit) = session.visit() else { return };
-        for uri in uris {
-            let mut followed = visit.followed().await;
-            let Some(count) = followed.get_mut(uri) else {
-                continue;
-            };
-            *count -= 1;
-            if *count > 0 {
-                continue;
-            }
-            followed.remove(uri);
-            let call = self.own_call(principal, session, "resources/unsubscribe", uri);
-            if let Ok(call) = call
-                && let Err(failure) = self.handle(&call, session).await
-            {
-                tracing::debug!(?failure, "a resource is still followed");
-            }
-        }
+        let leaving = self.beside(uris, move |uri| {
+            Box::pin(self.leave_one(principal, session, uri))
+        });
+        leaving.for_each(std::future::ready).await;
         if !session.is_listened_to() {
             for link in session.links() {
                 link.listen(false);
             }
         }
+    }
+
+    async fn leave_one(&self, principal: &Arc<Principal>, session: &Arc<Session>, uri: &str) {
+        let visit = session.visit();
+        let Some(resource) = visit.and_then(|visit| visit.resource(uri, usize::MAX)) else {
+            return;
+        };
+        let mut count = resource.count().await;
+        let is_last = *count == 1;
+        *count = count.saturating_sub(1);
+        if !is_last {
+            return;
+        }
+        let call = self.own_call(principal, session, "resources/unsubscribe", uri);
+        if let Ok(call) = call
+            && let Err(failure) = self.handle(&call, session).await
+        {
+            tracing::debug!(?failure, "a resource is still followed");
+        }
+    }
+
+    /// Does `work` for each resource: a few of one upstream at once, and the upstreams beside each
+    /// other.
+    fn beside<'a, T: Send + 'a>(
+        &self,
+        uris: &'a [String],
+        work: impl Fn(&'a str) -> BoxFuture<'a, T> + Copy + Send + 'a,
+    ) -> SelectAll<BoxStream<'a, T>> {
+        let mut lanes: HashMap<Option<Arc<str>>, Vec<&'a str>> = HashMap::new();
+        for uri in uris {
+            let upstream = match self.prefixes.resolve_uri(uri) {
+                Resolved::Exact { upstream, .. } => Some(upstream),
+                Resolved::NeedsIndex | Resolved::Unknown => None,
+            };
+            lanes.entry(upstream).or_default().push(uri);
+        }
+        stream::select_all(lanes.into_values().map(|uris| {
+            let works = stream::iter(uris).map(work);
+            works.buffer_unordered(AT_ONCE).boxed()
+        }))
     }
 
     fn own_call(

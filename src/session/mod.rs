@@ -39,7 +39,7 @@ pub use shelf::Shelf;
 pub use stream::{EventStream, Next, NotKept, Reader};
 pub use subscriptions::{Subscribing, Subscriptions, is_below};
 pub use tasks::{Task, Tasks};
-pub use visit::{Listener, Listening, ToolHeaders, Visit, VisitCall};
+pub use visit::{FollowedResource, Listener, Listening, ToolHeaders, Visit, VisitCall};
 
 use crate::call::{ClientCapabilities, Notice, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;

@@ -48,8 +48,8 @@ pub struct Visit {
     listeners: Mutex<BTreeMap<u64, Arc<dyn Listener>>>,
     /// The tools of each upstream that have parameter headers.
     tool_headers: Mutex<HashMap<Arc<str>, Learned>>,
-    /// How many subscriptions follow a resource, as the client spells it.
-    followed: tokio::sync::Mutex<HashMap<String, usize>>,
+    /// The resources that subscriptions follow or ask for, as the client spells them.
+    followed: Mutex<HashMap<String, Resource>>,
     /// Counts what was heard of tasks, once somebody follows one.
     task_changes: OnceLock<watch::Sender<u64>>,
 }
@@ -59,6 +59,23 @@ pub struct Visit {
 struct Learned {
     since: Instant,
     tools: Arc<ToolHeaders>,
+}
+
+/// A resource of a visit.
+#[derive(Debug, Default)]
+struct Resource {
+    /// Who looks at it now.
+    users: usize,
+    /// How many subscriptions follow it.
+    count: Arc<tokio::sync::Mutex<usize>>,
+}
+
+/// A resource that subscriptions of a visit follow or ask for; forgotten once none does.
+#[derive(Debug)]
+pub struct FollowedResource<'a> {
+    visit: &'a Visit,
+    uri: &'a str,
+    count: Arc<tokio::sync::Mutex<usize>>,
 }
 
 /// A running call, counted; it ends when this is dropped.
@@ -81,7 +98,7 @@ impl Visit {
             running: AtomicUsize::default(),
             listeners: Mutex::default(),
             tool_headers: Mutex::default(),
-            followed: tokio::sync::Mutex::default(),
+            followed: Mutex::default(),
             task_changes: OnceLock::new(),
         }
     }
@@ -133,9 +150,41 @@ impl Visit {
         }
     }
 
-    /// The resources that subscriptions follow, with how many do; locked while an upstream is told.
-    pub async fn followed(&self) -> tokio::sync::MutexGuard<'_, HashMap<String, usize>> {
-        self.followed.lock().await
+    /// A resource that is followed or asked for, or one more; nothing when `max` others are.
+    pub fn resource<'a>(&'a self, uri: &'a str, max: usize) -> Option<FollowedResource<'a>> {
+        let mut all = lock(&self.followed);
+        if all.len() >= max && !all.contains_key(uri) {
+            return None;
+        }
+        let resource = all.entry(uri.to_owned()).or_default();
+        resource.users += 1;
+        Some(FollowedResource {
+            visit: self,
+            uri,
+            count: Arc::clone(&resource.count),
+        })
+    }
+}
+
+impl FollowedResource<'_> {
+    /// How many subscriptions follow it; locked while its upstream is told, for this resource alone.
+    pub async fn count(&self) -> tokio::sync::MutexGuard<'_, usize> {
+        self.count.lock().await
+    }
+}
+
+impl Drop for FollowedResource<'_> {
+    fn drop(&mut self) {
+        let mut all = lock(&self.visit.followed);
+        let Some(resource) = all.get_mut(self.uri) else {
+            return;
+        };
+        resource.users -= 1;
+        // Only users lock it.
+        let is_left = resource.count.try_lock().is_ok_and(|count| *count == 0);
+        if resource.users == 0 && is_left {
+            all.remove(self.uri);
+        }
     }
 }
 
@@ -188,5 +237,49 @@ impl Drop for Listening {
         if let Some(visit) = &self.session.visit {
             lock(&visit.listeners).remove(&self.number);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Principal;
+
+    fn visit() -> Visit {
+        let principal = Principal::new("https://issuer", "alice", "client", Vec::new(), None);
+        Visit::new(VisitKey {
+            binding: principal.binding(),
+            endpoint: "files".into(),
+            declared: 0,
+        })
+    }
+
+    #[tokio::test]
+    async fn resources_are_bounded_and_forgotten_when_nobody_follows_them() {
+        let visit = visit();
+        let one = visit.resource("a:1", 1).unwrap();
+        assert!(visit.resource("a:2", 1).is_none());
+        let again = visit.resource("a:1", 1).unwrap();
+        *one.count().await += 1;
+        drop((one, again));
+        assert!(visit.resource("a:2", 1).is_none(), "one is followed");
+        let one = visit.resource("a:1", 1).unwrap();
+        *one.count().await -= 1;
+        drop(one);
+        assert!(visit.resource("a:2", 1).is_some());
+        assert!(lock(&visit.followed).is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_resource_is_locked_without_the_others() {
+        use futures_util::FutureExt;
+        let visit = visit();
+        let slow = visit.resource("a:1", 9).unwrap();
+        let asked = slow.count().await;
+        let other = visit.resource("a:2", 9).unwrap();
+        assert!(other.count().now_or_never().is_some());
+        let same = visit.resource("a:1", 9).unwrap();
+        assert!(same.count().now_or_never().is_none());
+        drop(asked);
     }
 }

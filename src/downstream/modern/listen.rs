@@ -10,6 +10,8 @@ use std::task::{Context, Poll};
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::{self, Stream};
 use http::Response;
 use tokio::sync::mpsc;
@@ -140,6 +142,33 @@ impl Front {
         tasks
     }
 
+    /// Has upstreams follow the resources that are named, and looks for the tasks: all at once, so
+    /// that what is late is left out and nothing else waits for it. Spec: SPEC G-03, M-75.
+    async fn follow(
+        &self,
+        asked: &Asked,
+        wanted: &Filter,
+        held: &mut Held,
+    ) -> Vec<(String, FollowedTask)> {
+        let (principal, session) = (&asked.principal, Arc::clone(&held.session));
+        let until = Instant::now() + self.settings.mcp.connect_wait;
+        let resources = async {
+            let relay = &self.relay;
+            let mut followed = relay.follow_all(principal, &session, &wanted.uris, until);
+            while let Some(uri) = followed.next().await {
+                held.uris.push(uri.to_owned());
+            }
+        };
+        let ids = self.followable(wanted.tasks.clone());
+        let tasks = join_all(ids.into_iter().map(async |id| {
+            let following = self.relay.follow_task(principal, &session, &id);
+            let task = tokio::time::timeout_at(until, following).await.ok()??;
+            Some((id, task))
+        }));
+        let ((), tasks) = tokio::join!(resources, tasks);
+        tasks.into_iter().flatten().collect()
+    }
+
     async fn open_subscription(
         self: &Arc<Self>,
         asked: &Asked,
@@ -166,26 +195,15 @@ impl Front {
             _permit: permit,
         };
         let mut honoured = self.relay.listen_all(&session, &wanted).await;
-        let end = Instant::now() + self.settings.mcp.connect_wait;
-        for uri in wanted.uris {
-            let left = end.saturating_duration_since(Instant::now());
-            if self
-                .relay
-                .follow(&asked.principal, &session, &uri, left)
-                .await
-            {
-                held.uris.push(uri);
-            }
-        }
-        honoured.uris.clone_from(&held.uris);
+        let found = self.follow(asked, &wanted, &mut held).await;
+        // As the client ordered them.
+        let followed: HashSet<&String> = held.uris.iter().collect();
+        honoured.uris = wanted.uris;
+        honoured.uris.retain(|uri| followed.contains(uri));
         let (sender, tasks) = mpsc::channel(1);
-        for id in self.followable(wanted.tasks) {
-            let following = self.relay.follow_task(&asked.principal, &session, &id);
-            let followed = tokio::time::timeout_at(end, following).await;
-            if let Ok(Some(task)) = followed {
-                honoured.tasks.push(id);
-                self.tell_of(task, sender.clone());
-            }
+        for (id, task) in found {
+            honoured.tasks.push(id);
+            self.tell_of(task, sender.clone());
         }
         let ack = acknowledgement(&subscription.id, &honoured);
         subscription.honours(honoured);
@@ -336,7 +354,10 @@ mod tests {
         assert_eq!((unique.len(), &*unique[999]), (1000, "a:999"));
         let refused = named(FOLLOWED + 1).unwrap_err().reply();
         let error = refused.error().unwrap();
-        assert!(error.contains("-32602") && error.contains("1024"), "{error}");
+        assert!(
+            error.contains("-32602") && error.contains("1024"),
+            "{error}"
+        );
     }
 
     // SPEC M-70, M-72.

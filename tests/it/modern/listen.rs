@@ -103,6 +103,58 @@ async fn a_merged_endpoint_maps_what_it_tells() {
     gw.stop().await;
 }
 
+// Spec: SPEC G-03, M-75.
+#[tokio::test]
+async fn an_upstream_that_never_answers_leaves_out_its_own_resources_alone() {
+    let gw = Setup::open()
+        .toml("[mcp]\nconnect_wait = \"2s\"")
+        .stub("hung", &["--hold-listens"])
+        .stub("good", &[])
+        .start()
+        .await;
+    let user = Modern::new(gw.anonymous(), "/mcp");
+    for tool in ["hung__echo", "good__echo"] {
+        user.call(tool, json!({})).await.unwrap();
+    }
+    let good = ["good+stub://static/1", "good+stub://static/2"];
+    let mut uris: Vec<String> = (1..=100).map(|n| format!("hung+stub://{n}")).collect();
+    uris.extend(good.map(str::to_owned));
+    let (honoured, _events) =
+        listen(&user, &json!(1), json!({"resourceSubscriptions": uris})).await;
+    assert_eq!(honoured, json!({"resourceSubscriptions": good}));
+    gw.stop().await;
+}
+
+// Spec: SPEC G-03.
+#[tokio::test]
+async fn a_subscription_does_not_wait_for_what_another_asks() {
+    let gw = Setup::open()
+        .toml("[mcp]\nconnect_wait = \"20s\"")
+        .stub("hung", &["--hold-listens"])
+        .stub("good", &[])
+        .start()
+        .await;
+    let user = Modern::new(gw.anonymous(), "/mcp");
+    let hung = json!({"resourceSubscriptions": ["hung+stub://static/1"]});
+    let good = json!({"resourceSubscriptions": ["good+stub://static/1"]});
+    let other = async {
+        eventually("the upstream is asked", async || {
+            let stats = user.call("hung__stats", json!({})).await.unwrap();
+            let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
+            (stats["counts"]["resources/subscribe"] == 1).then_some(())
+        })
+        .await;
+        listen(&user, &json!(2), good.clone()).await
+    };
+    let id = json!(1);
+    tokio::select! {
+        biased;
+        _ = listen(&user, &id, hung) => panic!("it was not waited for"),
+        (honoured, _events) = other => assert_eq!(honoured, good),
+    }
+    gw.stop().await;
+}
+
 // Spec: BRIDGING §3.4: references are counted.
 #[tokio::test]
 async fn a_resource_is_followed_as_long_as_anybody_follows_it() {
