@@ -82,7 +82,7 @@ impl EventBody {
                     self.done = true;
                     return Poll::Ready(());
                 }
-                Poll::Ready(Next::Quiet) | Poll::Pending => return Poll::Pending,
+                Poll::Pending => return Poll::Pending,
             }
         }
     }

@@ -14,6 +14,7 @@ use bytes::Bytes;
 
 pub use reader::{Next, NotKept, Reader};
 
+use self::reader::{Beside, supersede, take_over};
 use crate::call::{Notice, NoticeKind};
 use crate::lock::lock;
 use crate::store::events::{Event, EventStore, Replay, StreamKey};
@@ -52,14 +53,22 @@ struct State {
     finished: bool,
     /// Whether the newest message ends the stream.
     ended: bool,
-    /// Counts readers; only the newest is served.
-    reader: u64,
-    /// Whether older readers have to end, rather than stay open without messages.
-    resumed: bool,
+    /// Counts readers.
+    readers: u64,
+    /// The one that is served: the newest that is open.
+    current: u64,
+    /// Where it goes on, when a newer one is gone: after what that one has taken.
+    goes_on: u64,
+    /// Open readers that are older, the oldest first. There are as many as the session may have
+    /// streams.
+    beside: Vec<Beside>,
+    /// Readers up to this one have to end, rather than stay open without messages.
+    superseded: u64,
     audience: Audience,
     /// Whether its replies wait for who reads them now, however large, rather than in the log, which
     /// gives up older events for newer ones.
     holds_replies: bool,
+    /// Of the reader that is served.
     waker: Option<Waker>,
 }
 
@@ -226,12 +235,12 @@ impl EventStream {
         wake(state);
     }
 
-    /// A new reader of what is unread; an older one is superseded.
+    /// A new reader of what is unread; older ones are served again when it is gone (SPEC T-29).
     #[must_use]
     pub fn attach(self: &Arc<Self>) -> Reader {
         let mut state = self.lock();
         let position = state.read;
-        let number = take_over(&mut state, false);
+        let number = take_over(&mut state);
         drop(state);
         Reader::new(Arc::clone(self), number, position, None)
     }
@@ -256,7 +265,8 @@ impl EventStream {
             }
             Replay::Unknown => return Err(NotKept),
         }
-        let number = take_over(&mut state, true);
+        let number = take_over(&mut state);
+        supersede(&mut state);
         drop(state);
         Ok(Reader::new(Arc::clone(self), number, position, pending))
     }
@@ -337,16 +347,6 @@ fn unlogged(state: &mut State, fresh: Vec<Fresh>) -> Vec<Event> {
         newest.last = state.ended;
     }
     events
-}
-
-fn take_over(state: &mut State, resumed: bool) -> u64 {
-    state.resumed = resumed;
-    state.reader += 1;
-    state.audience = Audience::Attached;
-    if let Some(waker) = state.waker.take() {
-        waker.wake();
-    }
-    state.reader
 }
 
 fn wake(mut state: MutexGuard<'_, State>) {

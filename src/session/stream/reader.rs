@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use super::{Audience, EventStream, READ_AT_ONCE, State};
 use crate::store::events::{Event, Replay};
 
-/// The newest reader of a stream; detaches when dropped.
+/// A reader of a stream, which is served while no newer one is open; detaches when dropped.
 #[derive(Debug)]
 pub struct Reader {
     stream: Arc<EventStream>,
@@ -17,6 +17,13 @@ pub struct Reader {
     pending: Option<Event>,
     /// Whether events were gone before they were read.
     missed: bool,
+}
+
+/// A reader that stays open beside a newer one, and is served once that one is gone.
+#[derive(Debug)]
+pub(super) struct Beside {
+    reader: u64,
+    waker: Option<Waker>,
 }
 
 /// Why a stream cannot be resumed from a position.
@@ -33,8 +40,6 @@ pub enum Next {
     Finished,
     /// A newer reader took over by resuming: this one ends.
     Superseded,
-    /// A newer reader was opened beside this one and is served instead (SPEC T-29).
-    Quiet,
 }
 
 impl Reader {
@@ -71,12 +76,12 @@ impl Reader {
     /// that may put something on the stream.
     pub fn rest(&self) {
         let mut state = self.stream.lock();
-        if state.reader == self.number {
+        if state.current == self.number {
             state.waker = None;
         }
     }
 
-    /// What comes next.
+    /// What comes next; nothing while a newer reader is open beside this one (SPEC T-29).
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
@@ -85,13 +90,18 @@ impl Reader {
             return Poll::Ready(Next::Events(vec![event]));
         }
         let mut state = self.stream.lock();
-        if state.reader != self.number {
-            return Poll::Ready(if state.resumed {
-                Next::Superseded
-            } else {
-                Next::Quiet
-            });
+        if self.number <= state.superseded {
+            return Poll::Ready(Next::Superseded);
         }
+        if state.current != self.number {
+            let mut beside = state.beside.iter_mut();
+            if let Some(this) = beside.find(|beside| beside.reader == self.number) {
+                this.waker = Some(cx.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        // Each message goes to one reader. Spec: SPEC T-21.
+        self.position = self.position.max(state.goes_on);
         if state.logged > self.position {
             let replay = self
                 .stream
@@ -129,10 +139,49 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
-        if state.reader == self.number {
-            state.audience = Audience::Nobody;
-            state.waker = None;
+        if state.current != self.number {
+            state.beside.retain(|beside| beside.reader != self.number);
+            return;
+        }
+        hand_back(&mut state);
+        if state.audience == Audience::Nobody {
             self.stream.log_fresh(&mut state);
+        }
+    }
+}
+
+/// Makes a new reader the one that is served; its number.
+pub(super) fn take_over(state: &mut State) -> u64 {
+    let waker = state.waker.take();
+    if state.audience == Audience::Attached {
+        let reader = state.current;
+        state.beside.push(Beside { reader, waker });
+    }
+    state.readers += 1;
+    state.current = state.readers;
+    state.goes_on = 0;
+    state.audience = Audience::Attached;
+    state.current
+}
+
+/// Ends every reader but the newest.
+pub(super) fn supersede(state: &mut State) {
+    state.superseded = state.current - 1;
+    let older = std::mem::take(&mut state.beside).into_iter();
+    older.filter_map(|older| older.waker).for_each(Waker::wake);
+}
+
+/// The reader that is served is gone: the next newest is, or nobody.
+fn hand_back(state: &mut State) {
+    state.waker = None;
+    match state.beside.pop() {
+        None => state.audience = Audience::Nobody,
+        Some(next) => {
+            state.current = next.reader;
+            state.goes_on = state.read;
+            if let Some(waker) = next.waker {
+                waker.wake();
+            }
         }
     }
 }

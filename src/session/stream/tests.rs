@@ -103,8 +103,42 @@ fn a_second_reader_beside_the_first_is_served_alone() {
     let mut old = stream.attach();
     let mut new = stream.attach();
     stream.notify(log("x"));
-    assert_eq!(read(&mut old), Some(Next::Quiet));
+    assert_eq!(read(&mut old), None);
     assert_eq!(texts(read(&mut new)), ["x"]);
+}
+
+// SPEC T-21, T-29: the next newest goes on where the newest ended.
+#[tokio::test(start_paused = true)]
+async fn when_the_newest_reader_goes_the_next_newest_is_served() {
+    let stream = stream();
+    let [mut first, mut second, mut third] = [stream.attach(), stream.attach(), stream.attach()];
+    stream.notify(log("1"));
+    assert_eq!(texts(read(&mut third)), ["1"]);
+    stream.notify(log("2"));
+    assert_eq!(read(&mut first), None);
+    let next = poll_fn(|cx| second.poll_next(cx));
+    let (next, ()) = tokio::join!(next, async { drop(third) });
+    assert_eq!(texts(Some(next)), ["2"]);
+    assert_eq!(logged(&stream), ["1", "2"]);
+    drop(second);
+    assert!(stream.is_attached());
+    stream.notify(log("3"));
+    assert_eq!(texts(read(&mut first)), ["3"]);
+    drop(first);
+    assert!(!stream.is_attached());
+}
+
+#[test]
+fn an_older_reader_that_goes_leaves_the_newest_alone() {
+    let stream = stream();
+    let [first, second] = [stream.attach(), stream.attach()];
+    drop(first);
+    assert!(stream.is_attached());
+    drop(second);
+    assert!(!stream.is_attached());
+    let mut later = stream.attach();
+    stream.notify(log("1"));
+    assert_eq!(texts(read(&mut later)), ["1"]);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::harness::Setup;
 use crate::harness::http::everything;
+use crate::harness::{Setup, eventually};
 
 // Spec: SPEC T-21, T-22, T-29.
 #[tokio::test]
@@ -28,6 +28,24 @@ async fn a_change_is_told_once_on_one_stream() {
         seen = method == "notifications/resources/list_changed";
     }
     assert_eq!(changes, 0, "the first change was told twice");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-29.
+#[tokio::test]
+async fn a_stream_is_heard_again_when_a_newer_one_is_closed() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.tools().await;
+    let mut older = user.listen().await;
+    let newer = user.listen().await;
+    drop(newer);
+    eventually("one stream is closed", async || {
+        (gw.metric("drawbridge_streams_open", "").await < 1.5).then_some(())
+    })
+    .await;
+    user.text("change_tools", json!({})).await;
+    older.until("notifications/tools/list_changed").await;
     gw.stop().await;
 }
 
