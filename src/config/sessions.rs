@@ -15,7 +15,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Sessions {
         absolute: s
             .key(
                 "absolute",
-                "A session ends after this long, whatever happens.",
+                "A session ends after this long, whatever happens; calls of a modern client (2026-07-28) that run are finished.",
             )
             .duration("24h"),
         max_per_principal: s

@@ -242,7 +242,7 @@ pub struct NamedEndpoint {
 pub struct Sessions {
     /// Without a request or open stream.
     pub idle: Duration,
-    /// Whatever happens.
+    /// Whatever happens, but for the running calls of a visit.
     pub absolute: Duration,
     /// Live sessions of one principal.
     pub max_per_principal: usize,

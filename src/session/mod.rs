@@ -147,13 +147,18 @@ impl Session {
         self.started.elapsed().saturating_sub(used)
     }
 
-    /// Whether it was idle for longer than `idle`, or is older than `absolute`. Asked for every
-    /// request: whether it is busy matters only after a long silence.
+    /// Whether it was idle for longer than `idle`, or is older than `absolute`: then it is over, but
+    /// for the running and parked calls of a visit, whose client knows of no session and could not
+    /// have begun another. Asked for every request: whether it is busy matters only after a long
+    /// silence.
     #[must_use]
     pub fn outlived(&self, idle: Duration, absolute: Duration) -> bool {
         let age = self.age();
+        if age > absolute {
+            return !self.visit.as_ref().is_some_and(Visit::is_busy);
+        }
         let used = Duration::from_micros(self.used_us.load(Ordering::Relaxed));
-        age > absolute || age.saturating_sub(used) > idle && !self.is_busy()
+        age.saturating_sub(used) > idle && !self.is_busy()
     }
 
     /// Since it was opened.

@@ -34,7 +34,7 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES};
 pub struct Settings {
     /// Without a request or an open stream.
     pub idle: Duration,
-    /// Whatever happens.
+    /// Whatever happens, but for the running calls of a visit.
     pub absolute: Duration,
     /// Live sessions of one principal.
     pub max_per_principal: usize,
@@ -159,10 +159,14 @@ impl Sessions {
         let known = self.visits.get(&key).map(|visit| Arc::clone(&visit));
         if let Some(visit) = known {
             if !visit.closed().is_cancelled() && !self.is_expired(&visit) {
-                visit.touch();
-                return Ok(visit);
+                if !self.is_over_age(&visit) {
+                    visit.touch();
+                    return Ok(visit);
+                }
+                self.retire(&visit);
+            } else {
+                self.close(&visit);
             }
-            self.close(&visit);
         }
         let made = self.open_as(new(), Some(Visit::new(key.clone())))?;
         let visit = Arc::clone(&self.visits.entry(key).or_insert_with(|| Arc::clone(&made)));

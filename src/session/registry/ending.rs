@@ -26,10 +26,8 @@ impl Sessions {
         self.known.forget(session);
         self.count.fetch_sub(1, Ordering::Relaxed);
         GAUGES.sessions_open.add(-1);
-        if let Some(visit) = &session.visit {
-            self.visits
-                .remove_if(&visit.key, |_, visit| Arc::ptr_eq(visit, session));
-        } else {
+        self.retire(session);
+        if session.visit.is_none() {
             server_session_ended(session.revision.as_str(), session.age());
         }
         let owner_key = session.owner();
@@ -41,6 +39,14 @@ impl Sessions {
             lock(&owner.sessions).is_empty() && owner.calls.load(Ordering::Relaxed) == 0
         });
         Some(session.end())
+    }
+
+    /// Has no further request join a visit: its client's next one gets a new visit.
+    pub(super) fn retire(&self, session: &Arc<Session>) {
+        if let Some(visit) = &session.visit {
+            self.visits
+                .remove_if(&visit.key, |_, visit| Arc::ptr_eq(visit, session));
+        }
     }
 
     /// Ends every session, for a shutdown, and waits up to `grace` for its upstream links.
@@ -90,5 +96,9 @@ impl Sessions {
 
     pub(super) fn is_expired(&self, session: &Session) -> bool {
         session.outlived(self.settings.idle, self.settings.absolute)
+    }
+
+    pub(super) fn is_over_age(&self, session: &Session) -> bool {
+        session.age() > self.settings.absolute
     }
 }

@@ -220,3 +220,48 @@ async fn a_call_that_goes_on_keeps_no_finished_streams_after_it() {
     let kept = (long.number()..=newest.number()).filter(|number| session.stream(*number).is_some());
     assert_eq!(kept.count(), 1024);
 }
+
+// SPEC M-44, M-67: its calls have ends of their own.
+#[tokio::test(start_paused = true)]
+async fn a_busy_visit_that_is_over_age_ends_with_its_calls() {
+    let f = fixture(10, 10);
+    let (alice, files) = (principal("alice"), endpoint("files"));
+    let visit = || {
+        let visit = f.sessions.visit(&alice, &files, "{}", || new("alice"));
+        visit.unwrap()
+    };
+    let old = visit();
+    let call = old.begin_visit_call(9).unwrap();
+    tokio::time::advance(Duration::from_secs(601)).await;
+    f.sessions.reap_once();
+    assert!(!old.closed().is_cancelled(), "a call runs");
+    let fresh = visit();
+    assert!(!Arc::ptr_eq(&old, &fresh));
+    assert!(!old.closed().is_cancelled(), "a call runs");
+    assert!(Arc::ptr_eq(&fresh, &visit()));
+    assert!(f.sessions.live_visit(old.key()).is_some());
+    drop(call);
+    f.sessions.reap_once();
+    assert!(old.closed().is_cancelled());
+    assert!(!fresh.closed().is_cancelled());
+    assert!(Arc::ptr_eq(&fresh, &visit()));
+}
+
+// SPEC M-74: its client subscribes again.
+#[tokio::test(start_paused = true)]
+async fn a_visit_that_is_over_age_ends_though_somebody_subscribes() {
+    let f = fixture(10, 10);
+    let visit = f
+        .sessions
+        .visit(&principal("alice"), &endpoint("files"), "{}", || {
+            new("alice")
+        })
+        .unwrap();
+    let _subscription = visit.open_stream(9).unwrap();
+    tokio::time::advance(Duration::from_secs(599)).await;
+    f.sessions.reap_once();
+    assert!(!visit.closed().is_cancelled());
+    tokio::time::advance(Duration::from_secs(2)).await;
+    f.sessions.reap_once();
+    assert!(visit.closed().is_cancelled());
+}
