@@ -21,6 +21,13 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         streams_per_session: s
             .key("streams_per_session", "Open streams of a session.")
             .count(8),
+        subscriptions_per_session: s
+            .key(
+                "subscriptions_per_session",
+                "Open subscriptions (`subscriptions/listen`, 2026-07-28) of one caller on one endpoint; \
+                 all its programs that declare the same capabilities share them.",
+            )
+            .count(64),
         calls_per_session: s
             .key("calls_per_session", "Running calls of a session.")
             .count(64),

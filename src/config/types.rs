@@ -308,6 +308,8 @@ pub struct Limits {
     pub batch: usize,
     /// Open streams of a session.
     pub streams_per_session: usize,
+    /// Open subscriptions of a visit.
+    pub subscriptions_per_session: usize,
     /// Running calls of a session.
     pub calls_per_session: usize,
     /// Running calls of a principal.

@@ -22,8 +22,8 @@ use super::refusal::Refusal;
 use super::{Asked, Stopped, refusal};
 use crate::call::{Notice, Principal};
 use crate::downstream::plain_events::PlainEvents;
-use crate::downstream::{Front, reply, streamable};
-use crate::fault::Fault;
+use crate::downstream::{Front, reply};
+use crate::fault::{Fault, FaultKind};
 use crate::lock::lock;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
@@ -179,8 +179,8 @@ impl Front {
             .relay
             .visit(&asked.principal, &asked.endpoint, capabilities)?;
         let permit = session
-            .open_stream(self.settings.limits.streams_per_session)
-            .map_err(streamable::no_room)?;
+            .open_stream(self.settings.limits.subscriptions_per_session)
+            .map_err(|_| too_many())?;
         let subscription = Arc::new(Subscription {
             id: asked.id(),
             outlet: Outlet::new(),
@@ -225,6 +225,11 @@ impl Front {
             _held: held,
         })
     }
+}
+
+fn too_many() -> Fault {
+    let message = "too many subscriptions are open, close one or ask for more in one";
+    Fault::downstream(FaultKind::CallerBusy, message)
 }
 
 /// What a request asks for.

@@ -73,7 +73,7 @@ struct Place {
 /// The two sides of a socket, with its bounds.
 pub(in crate::downstream) fn on_socket(limits: &Limits) -> (Calls, Frames) {
     let (sender, receiver) = mpsc::channel(WAITING);
-    let most = limits.calls_per_principal + limits.streams_per_session;
+    let most = limits.calls_per_principal + limits.subscriptions_per_session;
     let calls = Calls {
         queue: sender,
         running: Arc::default(),

@@ -182,6 +182,30 @@ async fn a_resource_is_followed_as_long_as_anybody_follows_it() {
     gw.stop().await;
 }
 
+// Spec: SPEC M-73.
+#[tokio::test]
+async fn subscriptions_have_a_cap_of_their_own() {
+    let limits = "[limits]\nstreams_per_session = 1\nsubscriptions_per_session = 3";
+    let gw = Setup::open().toml(limits).stub("stub", &[]).start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let wanted = json!({"toolsListChanged": true});
+    let mut open = Vec::new();
+    for id in 1..=3 {
+        open.push(listen(&user, &json!(id), wanted.clone()).await);
+    }
+    let one_more = json!({"notifications": wanted});
+    let one_more = user.request(&json!(4), "subscriptions/listen", one_more);
+    let refused = user.post(&one_more).await;
+    assert_eq!(refused.status(), 429);
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    open.pop();
+    eventually("there is room again", async || {
+        (user.post(&one_more).await.status() == 200).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
 // Spec: SPEC M-71, M-76.
 #[tokio::test]
 async fn what_cannot_be_told_is_not_honoured() {

@@ -111,6 +111,7 @@ pub(super) fn limits() -> Limits {
         json_depth: 128,
         batch: 50,
         streams_per_session: 8,
+        subscriptions_per_session: 64,
         calls_per_session: 64,
         calls_per_principal: 256,
         parked_per_principal: 16,
