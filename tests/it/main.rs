@@ -48,3 +48,4 @@ mod tasks;
 mod telemetry;
 mod transport;
 mod turns;
+mod unsteady_upstream;

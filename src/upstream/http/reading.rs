@@ -1,15 +1,16 @@
 //! Reading the event stream that answers a request, and resuming it where it broke off.
 //! Spec: SPEC U-10, U-14, T-27.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
 use super::client::MessageHeaders;
 use super::sink::Sink;
-use super::wire::{HttpWire, is_event_stream};
+use super::wire::{HttpWire, is_event_stream, names_lost_session};
 use crate::protocol::sse::SseDecoder;
 use crate::protocol::{Message, Progress};
 use crate::telemetry::metrics::LABELED;
@@ -45,8 +46,25 @@ impl Place {
     }
 }
 
+/// Whether a refused stream may be had a moment later: the upstream starts again, has too much to do,
+/// or has not noticed yet that the stream before it is gone.
+pub(super) fn may_pass(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::REQUEST_TIMEOUT
+                | StatusCode::CONFLICT
+                | StatusCode::TOO_EARLY
+                | StatusCode::TOO_MANY_REQUESTS
+        )
+}
+
 impl HttpWire {
-    /// Reads a stream until the reply, resuming it where the upstream gave event ids.
+    /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was
+    /// taken: whatever becomes of that, it must not look like one that has not run (SPEC M-44).
+    ///
+    /// # Errors
+    /// [`LinkError::Lost`] when it cannot be resumed.
     pub(super) async fn read_stream(
         &self,
         response: Response<UpstreamBody>,
@@ -78,10 +96,32 @@ impl HttpWire {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                     body = response.into_body();
                 }
-                Ok(response) => return Err(self.status_error(response.status(), None)),
-                Err(error) if attempts + 1 >= RESUME_ATTEMPTS => return Err(error.into()),
+                Ok(response) if may_pass(response.status()) => {}
+                Ok(response) => {
+                    self.note_refused_resumption(response).await;
+                    return Err(LinkError::Lost { last_words: None });
+                }
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Notes a session that is lost together with the stream.
+    async fn note_refused_resumption(&self, response: Response<UpstreamBody>) {
+        let status = response.status();
+        if !self.has_session() {
+            return;
+        }
+        let is_gone = match status {
+            StatusCode::NOT_FOUND => true,
+            StatusCode::BAD_REQUEST => self.body(response).await.is_ok_and(|body| {
+                let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
+                names_lost_session(&body, parsed.as_ref())
+            }),
+            _ => false,
+        };
+        if is_gone {
+            self.is_lost.store(true, Ordering::Relaxed);
         }
     }
 

@@ -1,5 +1,6 @@
 //! One upstream session over Streamable HTTP: posting, and what comes of it. Spec: SPEC U-01…U-04.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub struct HttpWire {
     pub(super) bounds: Bounds,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
+    /// Whether the session turned out to be lost while a reply was waited for.
+    pub(super) is_lost: AtomicBool,
     /// Of the GET stream, while it is open.
     pub(super) hearing: Hearing,
     /// Cancelled once the upstream has answered a GET, whatever it said.
@@ -59,6 +62,7 @@ impl HttpWire {
             bounds,
             session: OnceLock::new(),
             version: OnceLock::new(),
+            is_lost: AtomicBool::new(false),
             hearing: Hearing::default(),
             answered: CancellationToken::new(),
         }
@@ -68,6 +72,13 @@ impl HttpWire {
     #[must_use]
     pub fn has_session(&self) -> bool {
         self.session.get().is_some()
+    }
+
+    /// Whether the upstream said that it does not know the session any more, to a request that says
+    /// nothing of whether the call before it ran.
+    #[must_use]
+    pub fn has_lost_session(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// The revision every further request names (SPEC U-03).
@@ -236,11 +247,7 @@ impl HttpWire {
         Err(self.status_error(status, retry))
     }
 
-    pub(super) fn status_error(
-        &self,
-        status: StatusCode,
-        retry_after: Option<Duration>,
-    ) -> LinkError {
+    fn status_error(&self, status: StatusCode, retry_after: Option<Duration>) -> LinkError {
         match status {
             StatusCode::NOT_FOUND if self.has_session() => LinkError::SessionGone,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
@@ -250,7 +257,7 @@ impl HttpWire {
         }
     }
 
-    async fn body(&self, response: Response<UpstreamBody>) -> Result<Bytes, LinkError> {
+    pub(super) async fn body(&self, response: Response<UpstreamBody>) -> Result<Bytes, LinkError> {
         let body = Limited::new(response.into_body(), self.bounds.message)
             .collect()
             .await;
@@ -269,7 +276,7 @@ impl HttpWire {
 
 /// Whether a refusal with 400 says that the session is not known, where 404 should be said: servers
 /// built after the examples of older SDKs answer so after a restart. What is refused so has not run.
-fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
+pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
     let may_say_so = message.is_none_or(|message| {
         let code = message.error_code();
         code.is_some_and(|code| LOST_SESSION_CODES.contains(&code))

@@ -16,6 +16,7 @@ use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::{Call, DownstreamLink, Reply};
 use crate::protocol::Message;
+use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::Activity;
@@ -186,11 +187,17 @@ impl Connection {
             }
             Wire::Http(http) => {
                 let mut take = OwnStream::new(self, pending);
-                tokio::select! {
+                let outcome = tokio::select! {
                     biased;
                     direct = http.request(bytes, trace, &mut take) => direct,
                     Ok(elsewhere) = reply => elsewhere,
+                };
+                // The next call opens a new one; this one may have run.
+                if outcome.is_err() && http.has_lost_session() && !self.is_closed() {
+                    LABELED.upstream_lost.add(&self.settings.name, 1);
+                    self.forget();
                 }
+                outcome
             }
         }
     }

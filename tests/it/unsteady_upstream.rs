@@ -1,0 +1,223 @@
+//! HTTP upstreams that hang, refuse or break off at the wrong moment: what runs runs once, and nobody
+//! waits longer than he was told. Spec: SPEC M-44, U-02, U-10, U-12, C-10; BRIDGING §3.4, §3.7.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::Request;
+use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
+use http::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::harness::{Gateway, Session, Setup, eventually, within};
+
+/// What an upstream does with one message.
+enum Does {
+    /// What a well-behaved one would.
+    Usual,
+    /// The same, when this is cancelled.
+    Later(CancellationToken),
+    Status(u16, &'static str),
+    /// Nothing, for ever.
+    Hang,
+    /// Writes these to an event stream, each after so many milliseconds, and then its reply if there is
+    /// one.
+    Events(Vec<(u64, &'static str)>, Option<Value>),
+}
+
+/// Told what was asked and how often it was before: `call TOOL`, another JSON-RPC method, or the method
+/// of HTTP.
+type Script = dyn Fn(&str, usize) -> Does + Send + Sync;
+
+/// A scripted upstream.
+#[derive(Clone)]
+struct Upstream {
+    url: String,
+    script: Arc<Script>,
+    seen: Arc<Mutex<Vec<String>>>,
+    /// Requests that wait for an answer in vain.
+    hanging: Arc<AtomicUsize>,
+}
+
+struct Hanging(Arc<AtomicUsize>);
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Upstream {
+    async fn start(script: impl Fn(&str, usize) -> Does + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let this = Self {
+            url: format!("http://{}/mcp", listener.local_addr().unwrap()),
+            script: Arc::new(script),
+            seen: Arc::default(),
+            hanging: Arc::default(),
+        };
+        let upstream = this.clone();
+        let router = Router::new().fallback(move |request: Request| {
+            let upstream = upstream.clone();
+            async move { upstream.answer(request).await }
+        });
+        tokio::spawn(axum::serve(listener, router).into_future());
+        this
+    }
+
+    async fn behind(&self, keys: &str) -> Gateway {
+        Setup::open().url("up", &self.url, keys).start().await
+    }
+
+    fn count(&self, what: &str) -> usize {
+        let seen = self.seen.lock().unwrap();
+        seen.iter().filter(|seen| *seen == what).count()
+    }
+
+    async fn answer(&self, request: Request) -> Response {
+        let method = request.method().clone();
+        let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let name = match body["method"].as_str() {
+            Some("tools/call") => format!("call {}", body["params"]["name"].as_str().unwrap()),
+            Some(other) => other.to_owned(),
+            None => method.to_string(),
+        };
+        let before = self.count(&name);
+        self.seen.lock().unwrap().push(name.clone());
+        match (self.script)(&name, before) {
+            Does::Usual => usual(&method, &body),
+            Does::Later(now) => {
+                now.cancelled().await;
+                usual(&method, &body)
+            }
+            Does::Status(status, text) => plain(status, text),
+            Does::Hang => {
+                self.hanging.fetch_add(1, Ordering::SeqCst);
+                let _hanging = Hanging(Arc::clone(&self.hanging));
+                std::future::pending().await
+            }
+            Does::Events(events, reply) => {
+                let reply = reply.map(|result| {
+                    let reply = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+                    (0, format!("data: {reply}\n\n"))
+                });
+                let events = events.into_iter().map(|(ms, text)| (ms, text.to_owned()));
+                let events = stream::iter(events.chain(reply)).then(async |(ms, text)| {
+                    tokio::time::sleep(Duration::from_millis(ms)).await;
+                    Ok::<_, Infallible>(Bytes::from(text))
+                });
+                Response::builder()
+                    .header("content-type", "text/event-stream")
+                    .body(Body::from_stream(events))
+                    .unwrap()
+            }
+        }
+    }
+}
+
+fn plain(status: u16, text: &'static str) -> Response {
+    let response = Response::builder().status(status);
+    response.body(Body::from(text)).unwrap()
+}
+
+fn usual(method: &Method, body: &Value) -> Response {
+    let result = match body["method"].as_str() {
+        _ if *method == Method::GET => return plain(405, ""),
+        _ if *method == Method::DELETE => return plain(200, ""),
+        Some("initialize") => json!({
+            "protocolVersion": "2025-11-25", "serverInfo": {"name": "unsteady", "version": "1"},
+            "capabilities": {"tools": {"listChanged": true}, "resources": {"subscribe": true}},
+        }),
+        Some("server/discover") => json!({
+            "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+            "ttlMs": 60_000, "cacheScope": "public",
+        }),
+        Some("tools/list") => json!({"tools": []}),
+        Some("tools/call") => done(),
+        _ if body.get("id").is_none() || body.get("method").is_none() => return plain(202, ""),
+        _ => json!({}),
+    };
+    let reply = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+    Response::builder()
+        .header("content-type", "application/json")
+        .header("mcp-session-id", "a-session")
+        .body(Body::from(reply.to_string()))
+        .unwrap()
+}
+
+fn done() -> Value {
+    json!({"content": [{"type": "text", "text": "done"}]})
+}
+
+/// What a call came to, as text.
+async fn outcome(user: &Session, tool: &str) -> String {
+    let reply = within(tool, user.call(tool, json!({}))).await;
+    reply.map_or_else(|error| error.to_string(), |result| result.to_string())
+}
+
+const LEGACY: &str = "era = \"legacy\"\n";
+
+// Spec: SPEC M-44, U-02; BRIDGING §3.7.
+#[rstest]
+#[case::unknown_session(404, "", 2)]
+#[case::named_session(400, "Bad Request: No valid session ID provided", 2)]
+#[case::busy(503, "", 1)]
+#[case::other(418, "", 1)]
+#[tokio::test]
+async fn a_call_whose_stream_cannot_be_resumed_is_not_run_again(
+    #[case] status: u16,
+    #[case] text: &'static str,
+    #[case] sessions: usize,
+) {
+    let up = Upstream::start(move |what, _| match what {
+        "call once" => Does::Events(vec![(0, "id: 1\nretry: 1\ndata: \n\n")], None),
+        "GET" => Does::Status(status, text),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "once").await;
+    assert!(
+        said.contains("whether the request ran is unknown"),
+        "{said}"
+    );
+    assert_eq!(up.count("call once"), 1);
+    assert!(outcome(&user, "next").await.contains("done"));
+    assert_eq!(up.count("initialize"), sessions);
+    gw.stop().await;
+}
+
+// Spec: SPEC U-10: it starts again, or has not noticed that the stream before is gone.
+#[tokio::test]
+async fn a_stream_is_resumed_after_a_refusal_that_passes() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("call once", _) => Does::Events(vec![(0, "id: 1\nretry: 1\ndata: \n\n")], None),
+        ("GET", 0) => Does::Status(503, ""),
+        ("GET", 1) => Does::Status(409, ""),
+        ("GET", _) => Does::Events(
+            vec![(
+                0,
+                "data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"content\":[]}}\n\n",
+            )],
+            None,
+        ),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let reply = within("the reply", user.call("once", json!({}))).await;
+    assert!(reply.is_ok(), "{reply:?}");
+    assert_eq!(up.count("call once"), 1);
+    gw.stop().await;
+}
