@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::error::LinkError;
 
 /// When a call last showed life.
 #[derive(Debug)]
@@ -12,6 +15,24 @@ pub(super) struct Activity {
     started: Instant,
     last_ms: AtomicU64,
     questions: AtomicUsize,
+}
+
+/// Does what comes before a call is sent, as opening its upstream, for as long as somebody waits for the
+/// call and at most for `limit`: what is cancelled before it was sent must not be sent afterwards.
+///
+/// # Errors
+/// [`LinkError::Cancelled`] and [`LinkError::Timeout`] besides those of `work`, which is dropped then.
+pub(super) async fn before_sending<T>(
+    cancel: &CancellationToken,
+    limit: Duration,
+    work: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    tokio::select! {
+        // Looked at first: what is ready is not begun for nobody.
+        biased;
+        () = cancel.cancelled() => Err(LinkError::Cancelled),
+        done = tokio::time::timeout(limit, work) => done.unwrap_or(Err(LinkError::Timeout)),
+    }
 }
 
 /// Stops the idle clock while a question is open.
@@ -95,6 +116,19 @@ mod tests {
             other.touch();
         });
         assert_eq!(lasted, Duration::from_secs(110));
+    }
+
+    // Spec: SPEC C-10, U-12.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_ready_is_not_begun_for_a_cancelled_call_and_nothing_is_waited_for_endlessly() {
+        let cancel = CancellationToken::new();
+        let ready = before_sending(&cancel, TOTAL, async { Ok(()) }).await;
+        assert!(ready.is_ok(), "{ready:?}");
+        let never = before_sending::<()>(&cancel, TOTAL, std::future::pending()).await;
+        assert!(matches!(never, Err(LinkError::Timeout)), "{never:?}");
+        cancel.cancel();
+        let ready = before_sending(&cancel, TOTAL, async { Ok(()) }).await;
+        assert!(matches!(ready, Err(LinkError::Cancelled)), "{ready:?}");
     }
 
     #[tokio::test(start_paused = true)]

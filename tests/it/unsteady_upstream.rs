@@ -221,3 +221,34 @@ async fn a_stream_is_resumed_after_a_refusal_that_passes() {
     assert_eq!(up.count("call once"), 1);
     gw.stop().await;
 }
+
+// Spec: SPEC C-10; BRIDGING §3.7.
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_its_upstream_opens_is_not_sent() {
+    let now = CancellationToken::new();
+    let later = now.clone();
+    let up = Upstream::start(move |what, before| match (what, before) {
+        ("call first", 0) => Does::Status(404, ""),
+        ("initialize", 1) => Does::Later(later.clone()),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    outcome(&user, "warm").await;
+    let id = user.next_id();
+    let params = json!({"name": "first", "arguments": {}});
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+    tokio::join!(user.post(&call), async {
+        eventually("it is opened again", async || {
+            (up.count("initialize") == 2).then_some(())
+        })
+        .await;
+        let cancel = json!({"requestId": id});
+        user.notify("notifications/cancelled", cancel).await;
+        now.cancel();
+    });
+    assert!(outcome(&user, "second").await.contains("done"));
+    assert_eq!(up.count("call first"), 1, "only the one that was refused");
+    gw.stop().await;
+}

@@ -14,6 +14,7 @@ use crate::call::{Call, Declared, Level, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::{Era, Message};
+use crate::upstream::activity::before_sending;
 use crate::upstream::carrier::{Carrier, Settings};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
@@ -96,7 +97,9 @@ impl EraLink {
         let Inner::Legacy { link, presumed } = inner else {
             return;
         };
-        if !presumed.load(Ordering::Relaxed) {
+        // That a call was cancelled meanwhile says nothing, and others may wait for the same link.
+        let is_cancelled = matches!(outcome, Err(LinkError::Cancelled));
+        if !presumed.load(Ordering::Relaxed) || is_cancelled && link.declared().is_none() {
             return;
         }
         if outcome.is_ok() || link.declared().is_some() {
@@ -166,7 +169,8 @@ impl EraLink {
     }
 
     async fn call_era(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
-        let inner = self.inner().await?;
+        let limit = self.settings.upstream.total_timeout;
+        let inner = before_sending(&call.cancel, limit, self.inner()).await?;
         let reply = inner.call(request, call).await;
         self.settle(&inner, &reply).await;
         if inner.is_contradicted(&reply)

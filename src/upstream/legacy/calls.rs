@@ -19,7 +19,7 @@ use crate::protocol::Message;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
-use crate::upstream::activity::Activity;
+use crate::upstream::activity::{Activity, before_sending};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
@@ -70,7 +70,12 @@ impl Connection {
         request: &Message,
         call: &Call,
     ) -> Result<Reply, LinkError> {
-        self.hear_questions(call).await;
+        let limit = self.settings.upstream.total_timeout;
+        let heard = async {
+            self.hear_questions(call).await;
+            Ok(())
+        };
+        before_sending(&call.cancel, limit, heard).await?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let progress = request.meta("progressToken").map(Arc::from);
         let own = id.to_string();

@@ -12,6 +12,7 @@ use super::{LegacyLink, Settings};
 use crate::call::Call;
 use crate::protocol::{Message, methods};
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::activity::before_sending;
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
@@ -57,12 +58,12 @@ impl LegacyLink {
     /// Finds a connection for a call: the first one, or one whose turn it gets if it needs one.
     ///
     /// # Errors
-    /// [`LinkError::AwaitsAnswer`] when it gets no turn within `ask_wait`.
+    /// [`LinkError::Cancelled`] when the call is cancelled first, [`LinkError::AwaitsAnswer`] when it gets no turn within `ask_wait`.
     ///
     /// # Cancel safety
     /// A turn that was just given goes on to the next who waits.
     pub(super) async fn place(&self, request: &Message, call: &Call) -> Result<Place, LinkError> {
-        let first = self.connection().await?;
+        let first = self.first_for(call).await?;
         if !first.is_pipe() || !needs_turn(&self.settings, request, call) {
             return Ok(Place::beside(first));
         }
@@ -73,11 +74,17 @@ impl LegacyLink {
         Ok(Place::with_turn(turn, &self.further))
     }
 
+    /// The first connection, as long as the call is wanted and may last.
+    async fn first_for(&self, call: &Call) -> Result<Arc<Connection>, LinkError> {
+        let limit = self.settings.upstream.total_timeout;
+        before_sending(&call.cancel, limit, self.connection()).await
+    }
+
     /// Waits for the turn of a connection, and opens another one meanwhile if the caps allow it.
     async fn turn(&self, call: &Call) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
         let limit = Instant::now() + self.settings.upstream.ask_wait;
         loop {
-            let mut all = vec![self.connection().await?];
+            let mut all = vec![self.first_for(call).await?];
             all.extend(self.further.all());
             let free = all.iter().find_map(|connection| {
                 let turn = connection.turn.take()?;

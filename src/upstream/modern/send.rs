@@ -73,6 +73,10 @@ impl ModernLink {
         params: Option<&ParamHeaders>,
     ) -> Result<Message, LinkError> {
         let (request, call) = (trip.request, trip.call);
+        // Whoever waits for the reply looks for it first.
+        if call.cancel.is_cancelled() {
+            return Err(LinkError::Cancelled);
+        }
         let mut span = CallSpan::client(&call.trace, trip.method(), &self.settings.name);
         if let Some(tool) = trip.tool() {
             span.attribute(attribute::TOOL, || tool.to_owned());
