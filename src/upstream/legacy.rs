@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 
 use crate::call::{Call, Declared, Level, Notice, Reply};
 use crate::protocol::Message;
@@ -36,6 +37,9 @@ use connection::Connection;
 use ears::Followed;
 use further::Further;
 use subscribe::Asking;
+
+/// Subscriptions that are restored side by side.
+const RESTORED_AT_ONCE: usize = 16;
 
 /// A link of the legacy era.
 #[derive(Debug)]
@@ -142,7 +146,9 @@ impl LegacyLink {
         let followed = self.restore(connection).await;
         let previous = lock(&self.current).replace(Arc::clone(connection));
         if let Some(previous) = previous {
-            previous.close().await;
+            // Nobody who waits for the new one has to wait for the end of this.
+            let closing = async move { previous.close().await };
+            self.settings.tasks.spawn_service(closing);
         }
         // The session ended while this was opened: nobody would ever close it.
         if self.ended.load(Ordering::Acquire) {
@@ -198,17 +204,28 @@ impl LegacyLink {
             .unwrap_or(Err(LinkError::Timeout))
     }
 
-    /// Tells a fresh connection what the last one knew (SPEC U-02, D-06); the resources that are
-    /// followed again.
+    /// Tells a fresh connection what the last one knew (SPEC U-02, D-06), within the time that
+    /// connecting may take; the resources that are followed again.
     async fn restore(&self, connection: &Arc<Connection>) -> Vec<String> {
         let level = lock(&self.level).clone();
-        if let Some(level) = level {
-            connection.tell("logging/setLevel", "level", &level).await;
-        }
         let followed = self.followed.all();
-        for uri in &followed {
-            let uri = quote(uri);
-            connection.tell("resources/subscribe", "uri", &uri).await;
+        let tell = async {
+            if let Some(level) = level {
+                connection.tell("logging/setLevel", "level", &level).await;
+            }
+            let all = futures_util::stream::iter(&followed);
+            all.for_each_concurrent(RESTORED_AT_ONCE, async |uri| {
+                let uri = quote(uri);
+                connection.tell("resources/subscribe", "uri", &uri).await;
+            })
+            .await;
+        };
+        let limit = self.settings.upstream.connect_timeout;
+        if tokio::time::timeout(limit, tell).await.is_err() {
+            tracing::warn!(
+                upstream = %self.settings.name, resources = followed.len(),
+                "not all subscriptions are restored: it takes longer than connect_timeout"
+            );
         }
         followed
     }

@@ -252,3 +252,44 @@ async fn a_call_that_is_cancelled_while_its_upstream_opens_is_not_sent() {
     assert_eq!(up.count("call first"), 1, "only the one that was refused");
     gw.stop().await;
 }
+
+// Spec: SPEC U-12.
+#[tokio::test]
+async fn a_session_that_cannot_be_ended_does_not_hold_up_the_next_one() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("call again", 0) => Does::Status(404, ""),
+        ("DELETE", 0) => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up
+        .behind(&format!("{LEGACY}connect_timeout = \"1m\""))
+        .await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    outcome(&user, "warm").await;
+    assert!(outcome(&user, "again").await.contains("done"));
+    gw.stop().await;
+}
+
+// Spec: SPEC U-02, U-12.
+#[tokio::test]
+async fn subscriptions_that_are_not_answered_hold_up_a_call_for_one_limit_only() {
+    const FOLLOWED: usize = 40;
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("call again", 0) => Does::Status(404, ""),
+        ("resources/subscribe", FOLLOWED..) => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up
+        .behind(&format!("{LEGACY}connect_timeout = \"1s\""))
+        .await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    for n in 0..FOLLOWED {
+        let uri = json!({"uri": format!("test://{n}")});
+        let reply = user.request("resources/subscribe", uri).await;
+        reply.expect("a subscription");
+    }
+    assert!(outcome(&user, "again").await.contains("done"));
+    gw.stop().await;
+}

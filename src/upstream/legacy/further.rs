@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::join_all;
+
 use super::connection::Connection;
 use super::turn::TurnGuard;
 use crate::telemetry::metrics::LABELED;
@@ -70,9 +72,11 @@ impl Further {
 
     /// Tells all of them that the client wants other log messages.
     pub(super) async fn set_level(&self, level: &str) {
-        for connection in self.all() {
-            connection.tell("logging/setLevel", "level", level).await;
-        }
+        let all = self.all();
+        let told = all
+            .iter()
+            .map(|connection| connection.tell("logging/setLevel", "level", level));
+        join_all(told).await;
     }
 
     /// Ends all of them, for good.
