@@ -293,3 +293,27 @@ async fn subscriptions_that_are_not_answered_hold_up_a_call_for_one_limit_only()
     assert!(outcome(&user, "again").await.contains("done"));
     gw.stop().await;
 }
+
+// Spec: SPEC U-12.
+#[tokio::test]
+async fn a_call_that_timed_out_leaves_nothing_at_an_upstream_that_hangs() {
+    let up = Upstream::start(|what, _| match what {
+        "call never" | "notifications/cancelled" => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let keys = format!("{LEGACY}idle_timeout = \"1s\"\nconnect_timeout = \"1s\"");
+    let gw = up.behind(&keys).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "never").await;
+    assert!(said.contains("in time"), "{said}");
+    eventually("it is told", async || {
+        (up.count("notifications/cancelled") == 1).then_some(())
+    })
+    .await;
+    eventually("nothing hangs any more", async || {
+        (up.hanging.load(Ordering::SeqCst) == 0).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

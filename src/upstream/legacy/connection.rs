@@ -150,7 +150,8 @@ impl Connection {
 
     /// Sends a notification or a response; a failure shows in the calls.
     pub(super) async fn send(&self, message: Bytes) {
-        if let Err(error) = self.wire.send(message).await {
+        let limit = self.settings.upstream.connect_timeout;
+        if let Err(error) = self.wire.send(message, limit).await {
             tracing::debug!(upstream = %self.settings.name, error = %error, "not delivered");
         }
     }
@@ -171,7 +172,8 @@ impl Connection {
     /// Ends the connection politely.
     pub(super) async fn close(&self) {
         self.closed.cancel();
-        self.wire.close().await;
+        let limit = self.settings.upstream.connect_timeout;
+        self.wire.close(limit).await;
         self.fail_all();
     }
 

@@ -64,7 +64,8 @@ impl Connection {
         let declared = handshake::read(&reply?)?;
         wire.set_version(declared.revision.as_str());
         let connection = Self::new(settings, Wire::Http(Arc::new(wire)), declared);
-        connection.wire.send(INITIALIZED).await?;
+        let limit = settings.upstream.connect_timeout;
+        connection.wire.send(INITIALIZED, limit).await?;
         Ok(connection)
     }
 
