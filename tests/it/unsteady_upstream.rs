@@ -317,3 +317,26 @@ async fn a_call_that_timed_out_leaves_nothing_at_an_upstream_that_hangs() {
     .await;
     gw.stop().await;
 }
+
+// Spec: BRIDGING §3.4.
+#[rstest]
+#[tokio::test]
+async fn the_stream_outside_calls_is_tried_again_after_a_refusal_that_passes(
+    #[values(409, 429)] status: u16,
+) {
+    let up = Upstream::start(move |what, before| match (what, before) {
+        ("GET", 0) => Does::Status(status, ""),
+        ("GET", _) => Does::Events(vec![(0, ": hello\n\n"), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let stream = user.listen().await;
+    eventually("it is tried again", async || {
+        (up.count("GET") == 2).then_some(())
+    })
+    .await;
+    drop(stream);
+    gw.stop().await;
+}

@@ -2,12 +2,20 @@
 //! Spec: SPEC U-10, T-27.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::client::MessageHeaders;
-use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY};
-use super::wire::{HttpWire, is_event_stream};
+use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY, may_pass};
+use super::wire::{HttpWire, is_event_stream, retry_after};
 use crate::protocol::Message;
 use crate::upstream::hearing::Hearing;
+
+/// A stream that lasted as long was no failure, whatever it brought.
+const LASTING: Duration = Duration::from_secs(30);
+/// The shortest wait that an upstream may ask for.
+const SHORTEST: Duration = Duration::from_millis(20);
 
 /// What an upstream refuses that answers a GET without a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +24,39 @@ pub(crate) enum Refused {
     Stream,
     /// It had one, and does not know the session any more.
     Session,
+}
+
+/// How long to wait before the stream is opened again: twice as long each time that it was refused, or
+/// ended at once without anything to tell.
+#[derive(Debug)]
+struct Pace(Duration);
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self(RESUME_DELAY)
+    }
+}
+
+impl Pace {
+    /// A stream ended; `is_good` when it lasted or brought something.
+    fn ended(&mut self, is_good: bool, place: &Place) -> Duration {
+        if !is_good {
+            return self.failed(place.retry);
+        }
+        self.0 = RESUME_DELAY;
+        match place.retry {
+            // What comes next goes on from there, as often as the upstream wants.
+            Some(retry) if place.last_event.is_some() => retry.max(SHORTEST),
+            // Everything has to be looked at again.
+            retry => self.0.max(retry.unwrap_or_default()),
+        }
+    }
+
+    /// There was no stream; `wanted` is how long the upstream asked us to wait.
+    fn failed(&mut self, wanted: Option<Duration>) -> Duration {
+        self.0 = (self.0 * 2).min(LONGEST_RETRY);
+        self.0.max(wanted.unwrap_or_default().min(LONGEST_RETRY))
+    }
 }
 
 /// Open ears; closed when dropped.
@@ -69,7 +110,7 @@ impl HttpWire {
         mut on_message: impl FnMut(Message) + Send,
     ) -> Refused {
         let mut place = Place::default();
-        let mut pause = RESUME_DELAY;
+        let mut backoff = Pace::default();
         let mut was_open = false;
         loop {
             let headers = MessageHeaders {
@@ -78,10 +119,10 @@ impl HttpWire {
             };
             let answer = self.client.listen(headers).await;
             self.answered.cancel();
-            match answer {
+            let wait = match answer {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
-                    pause = RESUME_DELAY;
                     was_open = true;
+                    let (since, events) = (Instant::now(), place.events);
                     let mut body = response.into_body();
                     let _ears = Ears::open(&self.hearing);
                     if place.last_event.is_none() {
@@ -94,10 +135,16 @@ impl HttpWire {
                     if let Err(error) = self.read_once(&mut body, &mut place, &mut take).await {
                         tracing::warn!(error = %error, "upstream event stream is invalid");
                     }
+                    let is_good = place.events > events || since.elapsed() >= LASTING;
+                    backoff.ended(is_good, &place)
                 }
                 // The position is no longer kept there: go on from now.
                 Ok(response) if place.last_event.is_some() && response.status() == 404 => {
                     place.last_event = None;
+                    backoff.0
+                }
+                Ok(response) if may_pass(response.status()) => {
+                    backoff.failed(retry_after(&response).max(place.retry))
                 }
                 Ok(response) if response.status().is_client_error() => {
                     self.hearing.give_up();
@@ -109,9 +156,49 @@ impl HttpWire {
                         Refused::Stream
                     };
                 }
-                Ok(_) | Err(_) => pause = (pause * 2).min(LONGEST_RETRY),
-            }
-            tokio::time::sleep(place.retry.unwrap_or(pause)).await;
+                Ok(_) | Err(_) => backoff.failed(place.retry),
+            };
+            tokio::time::sleep(wait).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(retry_ms: Option<u64>, id: Option<&'static str>) -> Place {
+        Place {
+            retry: retry_ms.map(Duration::from_millis),
+            last_event: id.map(http::HeaderValue::from_static),
+            ..Place::default()
+        }
+    }
+
+    // Spec: BRIDGING §3.4.
+    #[test]
+    fn a_stream_that_ends_at_once_is_opened_ever_less_often() {
+        for place in [place(None, None), place(Some(1), Some("1"))] {
+            let mut backoff = Pace::default();
+            let waits: Vec<_> = (0..10).map(|_| backoff.ended(false, &place)).collect();
+            assert!(waits.first() > Some(&RESUME_DELAY), "{waits:?}");
+            assert!(waits.is_sorted(), "{waits:?}");
+            assert_eq!(waits.last(), Some(&LONGEST_RETRY));
+            assert_eq!(backoff.failed(place.retry), LONGEST_RETRY);
+            backoff.ended(true, &place);
+            assert_eq!(backoff.0, RESUME_DELAY, "it has recovered");
+        }
+    }
+
+    #[test]
+    fn only_a_stream_that_goes_on_where_it_was_is_opened_as_soon_as_the_upstream_wants() {
+        let mut backoff = Pace::default();
+        let ms = Duration::from_millis;
+        assert_eq!(backoff.ended(true, &place(Some(50), Some("1"))), ms(50));
+        assert_eq!(backoff.ended(true, &place(Some(0), Some("1"))), SHORTEST);
+        assert_eq!(backoff.ended(true, &place(Some(50), None)), RESUME_DELAY);
+        assert_eq!(backoff.ended(true, &place(Some(9000), None)), ms(9000));
+        assert_eq!(backoff.failed(Some(ms(9000))), ms(9000));
+        assert_eq!(backoff.failed(Some(Duration::MAX)), LONGEST_RETRY);
     }
 }

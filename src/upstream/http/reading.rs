@@ -31,7 +31,7 @@ pub(super) struct Place {
     /// How long the upstream wants us to wait before we come back.
     pub(super) retry: Option<Duration>,
     /// How many events were seen.
-    events: u64,
+    pub(super) events: u64,
 }
 
 impl Place {
