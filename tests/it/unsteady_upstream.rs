@@ -340,3 +340,23 @@ async fn the_stream_outside_calls_is_tried_again_after_a_refusal_that_passes(
     drop(stream);
     gw.stop().await;
 }
+
+// Spec: DESIGN §6: the idle time starts anew with any frame of the call.
+#[rstest]
+#[tokio::test]
+async fn a_stream_that_is_kept_alive_keeps_its_call(
+    #[values("legacy", "modern")] era: &str,
+    #[values(": still here\n\n", "data: \n\n")] frame: &'static str,
+) {
+    let up = Upstream::start(move |what, _| match what {
+        "call long" => Does::Events(vec![(250, frame); 10], Some(done())),
+        _ => Does::Usual,
+    })
+    .await;
+    let keys = format!("era = \"{era}\"\nidle_timeout = \"1s\"");
+    let gw = up.behind(&keys).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "long").await;
+    assert!(said.contains("done"), "{said}");
+    gw.stop().await;
+}

@@ -13,7 +13,7 @@ pub(crate) trait Sink: Send {
         false
     }
 
-    /// All that had arrived at once was taken.
+    /// All that had arrived at once was taken, whether or not there was a message in it.
     fn taken(&mut self) {}
 }
 

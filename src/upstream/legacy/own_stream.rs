@@ -17,8 +17,6 @@ pub(super) struct OwnStream<'a> {
     token: String,
     /// Its progress that is not handed on yet.
     burst: Burst,
-    /// Whether progress has come since the idle clock was last set back.
-    moved: bool,
 }
 
 impl<'a> OwnStream<'a> {
@@ -29,7 +27,6 @@ impl<'a> OwnStream<'a> {
             pending,
             token: pending.id.to_string(),
             burst: Burst::default(),
-            moved: false,
         }
     }
 
@@ -59,7 +56,6 @@ impl Sink for OwnStream<'_> {
         if self.pending.link.is_none() || !progress.is_of(&self.token) {
             return false;
         }
-        self.moved = true;
         self.burst.push(|out| progress.write_with_token(token, out));
         if self.burst.is_full() {
             self.hand_on();
@@ -69,8 +65,7 @@ impl Sink for OwnStream<'_> {
 
     fn taken(&mut self) {
         self.hand_on();
-        if std::mem::take(&mut self.moved) {
-            self.pending.activity.touch();
-        }
+        // Also of what is no message: a comment says that the upstream is still there.
+        self.pending.activity.touch();
     }
 }

@@ -19,6 +19,7 @@ use crate::telemetry::trace::{CallSpan, Outcome};
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::MessageHeaders;
+use crate::upstream::http::sink::Sink;
 use crate::upstream::lock;
 
 /// Pages of tools that are read to find one.
@@ -125,7 +126,7 @@ impl ModernLink {
         match &self.wire {
             Wire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
             Wire::Http(http) => {
-                let mut take = |message| self.on_message(message, Some(flight));
+                let mut take = OwnStream(self, flight);
                 let reply = http.exchange(bytes, headers, &mut take).await;
                 if let Err(LinkError::Lost { .. }) = &reply {
                     LABELED.upstream_lost.add(&self.settings.name, 1);
@@ -222,6 +223,20 @@ impl ModernLink {
             }
         }
         Ok(())
+    }
+}
+
+/// Takes what comes on the stream that answers a request.
+struct OwnStream<'a>(&'a ModernLink, &'a Arc<Flight>);
+
+impl Sink for OwnStream<'_> {
+    fn message(&mut self, message: Message) -> Option<Message> {
+        self.0.on_message(message, Some(self.1))
+    }
+
+    /// Also of what is no message: a comment says that the upstream is still there.
+    fn taken(&mut self) {
+        self.1.activity.touch();
     }
 }
 
