@@ -171,7 +171,8 @@ impl Relay {
         let wait = self.parts.settings.mcp.connect_wait;
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
             if self.decide_part(call, upstream, kind.method()).is_err() {
-                return Part::empty(upstream);
+                // What is filtered for some is for nobody else (SPEC M-83).
+                return Part::empty(upstream, Hints::DECLARED);
             }
             let audited = (asks == Asks::Client).then(|| self.audit_part(call, upstream));
             let listed = tokio::time::timeout(wait, self.list_one(call, session, upstream, kind));
@@ -194,9 +195,8 @@ impl Relay {
                     self.await_return(session, upstream);
                     // Partial: nobody shall keep it.
                     Part {
-                        hints: Hints::NONE,
                         is_missing: true,
-                        ..Part::empty(upstream)
+                        ..Part::empty(upstream, Hints::NONE)
                     }
                 }
             }

@@ -9,7 +9,9 @@ mod instructions;
 mod list;
 mod ourselves;
 
-pub(super) use discover::{merged as discover_merged, pure as discover_pure};
+pub(super) use discover::{
+    WHOLE_MS as DISCOVERED_MS, merged as discover_merged, pure as discover_pure,
+};
 pub(super) use initialize::{merged, pure};
 pub use instructions::{Instructions, Part};
 pub use list::{ListMerger, Merged};

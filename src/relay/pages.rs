@@ -13,7 +13,7 @@ use super::project::{Hints, Projection};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
-use crate::protocol::{Message, Revision, extensions, json};
+use crate::protocol::{Era, Message, Revision, extensions, json};
 use crate::session::Session;
 use crate::store::lists::{Digest, Held};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
@@ -34,13 +34,13 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Of an upstream that lists nothing, which takes nothing from what holds for the others.
-    pub(super) fn empty(upstream: &Arc<str>) -> Self {
+    /// Of an upstream that lists nothing, and what may be promised of that.
+    pub(super) fn empty(upstream: &Arc<str>, hints: Hints) -> Self {
         Self {
             upstream: Arc::clone(upstream),
             from: None,
             pages: Vec::new(),
-            hints: Hints::ANY,
+            hints,
             is_missing: false,
         }
     }
@@ -97,7 +97,8 @@ impl Relay {
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> Result<Part, Broken> {
-        let mut part = Part::empty(upstream);
+        // Each page takes from it.
+        let mut part = Part::empty(upstream, Hints::ANY);
         let mut cursor: Option<String> = None;
         while part.pages.len() < MAX_PAGES {
             let place = Place {
@@ -123,6 +124,9 @@ impl Relay {
                 break;
             }
             cursor = next;
+        }
+        if part.pages.is_empty() {
+            part.hints = self.promise_of_none(session, upstream);
         }
         Ok(part)
     }
@@ -190,6 +194,16 @@ impl Relay {
         Hints {
             scope: Hints::read(message).scope,
             ..Hints::private(lifetime(held))
+        }
+    }
+
+    /// What may be promised of an upstream that has no such list: it may declare one to somebody
+    /// else, or later. A modern one's declaration holds as long as the discovery that we make of it.
+    fn promise_of_none(&self, session: &Session, upstream: &Arc<str>) -> Hints {
+        let known = self.knowledge.get(&self.knowledge_key(session, upstream));
+        match known.map(|known| known.revision.era()) {
+            Some(Era::Modern) => Hints::DECLARED,
+            _ => Hints::private(self.parts.settings.lists.ttl),
         }
     }
 

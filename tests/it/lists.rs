@@ -335,3 +335,26 @@ async fn a_change_between_two_get_streams_is_announced(#[values("legacy", "moder
     stream.until(TOOLS_CHANGED).await;
     world.stop().await;
 }
+
+// Spec: SPEC M-83; BRIDGING §5.5: what an upstream does not have may be declared to somebody else.
+#[rstest]
+#[case(&[], &["--no-prompts"], 1, 0)]
+#[case(&["--no-prompts"], &["--no-prompts"], 0, 0)]
+#[case(&["--no-prompts", "--era", "modern"], &["--no-prompts", "--era", "modern"], 0, 60_000)]
+#[tokio::test]
+async fn a_list_that_an_upstream_does_not_have_is_never_public(
+    #[case] first: &[&str],
+    #[case] second: &[&str],
+    #[case] offering: usize,
+    #[case] at_most: u64,
+) {
+    let setup = Setup::open().stub("first", first).stub("second", second);
+    let gw = setup.start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp");
+    let list = user.send("prompts/list", json!({})).await.unwrap();
+    let prompts = list["prompts"].as_array().unwrap();
+    assert_eq!(prompts.is_empty(), offering == 0, "{list}");
+    assert_eq!(list["cacheScope"], "private", "{list}");
+    assert!(list["ttlMs"].as_u64().unwrap() <= at_most, "{list}");
+    gw.stop().await;
+}

@@ -303,6 +303,9 @@ pub(crate) fn capabilities(options: &Options) -> Value {
         "logging": {},
         "completions": {},
     });
+    if let (Some(all), true) = (all.as_object_mut(), options.no_prompts) {
+        all.remove("prompts");
+    }
     let extensions = extension::declared(options);
     if let (Some(all), true) = (all.as_object_mut(), extensions.is_object()) {
         all.insert("extensions".to_owned(), extensions);

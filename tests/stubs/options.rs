@@ -81,6 +81,9 @@ pub(crate) struct Options {
     /// Declare no `listChanged`.
     #[arg(long, global = true)]
     pub(crate) no_listchanged: bool,
+    /// Declare no prompts.
+    #[arg(long, global = true)]
+    pub(crate) no_prompts: bool,
     /// Neither note nor acknowledge a `subscriptions/listen` or `resources/subscribe`, nor open a GET
     /// stream before `admit_listens` is called; what is said while none is open is lost.
     #[arg(long, global = true)]

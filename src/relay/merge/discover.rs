@@ -10,7 +10,7 @@ use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
 
 /// How long an answer for which every upstream was known is believed, milliseconds.
-const WHOLE_MS: u32 = 60_000;
+pub(in crate::relay) const WHOLE_MS: u32 = 60_000;
 /// The same for one that an upstream is missing from.
 const PARTIAL_MS: u32 = 1_000;
 

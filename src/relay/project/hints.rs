@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::protocol::Message;
+use crate::relay::merge::DISCOVERED_MS;
 
 /// Who may share an answer that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,6 +36,12 @@ impl Hints {
     /// Nothing.
     pub(in crate::relay) const NONE: Self = Self {
         ttl_ms: 0,
+        scope: Scope::Private,
+    };
+
+    /// What follows from declarations and rules alone: as our own discovery of them.
+    pub(in crate::relay) const DECLARED: Self = Self {
+        ttl_ms: DISCOVERED_MS as u64,
         scope: Scope::Private,
     };
 
