@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::project::{Asked, Hints, Origin, Projection, Scope, Turned};
 use super::route::Target;
 use super::view::View;
@@ -89,8 +91,10 @@ impl Relay {
         source: &Source,
         reply: Reply,
     ) -> Result<Reply, Failure> {
-        let Reply::Relayed(message) = reply else {
-            return Ok(reply);
+        let message = match reply {
+            Reply::Relayed(message) => message,
+            Reply::Error(error) => return Ok(Reply::Error(written(target, error))),
+            Reply::Result(_) => return Ok(reply),
         };
         if let Some(code) = message.error_code() {
             return Ok(error(call, target, source, message, code));
@@ -167,9 +171,38 @@ pub(super) fn tool_failure(call: &Call, source: &Source, text: &str) -> Reply {
     Reply::Result(result.into())
 }
 
+/// The reply of an upstream: where a tool needs an answer that there is none to, the model learns
+/// why. Spec: BRIDGING §3.2, 7; SPEC M-40, M-41.
+pub(super) fn told(
+    call: &Call,
+    source: &Source,
+    reply: Result<Reply, Fault>,
+) -> Result<Reply, Fault> {
+    match reply {
+        Err(fault)
+            if fault.kind == FaultKind::CannotAsk
+                && call.message.method() == Some("tools/call") =>
+        {
+            Ok(tool_failure(call, source, &fault.public))
+        }
+        reply => reply,
+    }
+}
+
 /// What is known of the method of a call.
 fn known(call: &Call) -> Option<&'static Method> {
     methods::lookup(call.message.method()?)
+}
+
+/// An error that the link wrote, about what the endpoint shows under another name.
+fn written(target: &Target, error: Bytes) -> Bytes {
+    match &target.view {
+        View::Merged(prefix) => {
+            let asked = target.name.as_deref().zip(target.shown.as_deref());
+            mapping::written_error(prefix, error, asked)
+        }
+        View::Pure => error,
+    }
 }
 
 /// An upstream's error as the client may see it.

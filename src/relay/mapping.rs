@@ -94,6 +94,17 @@ pub(super) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str
     Message::parse(bytes, ANY_DEPTH).unwrap_or(message)
 }
 
+/// The JSON text of an error that its link wrote for the upstream; see [`error`].
+pub(super) fn written_error(prefix: &Prefix, text: Bytes, asked: Option<(&str, &str)>) -> Bytes {
+    let mapped = std::str::from_utf8(&text)
+        .ok()
+        .and_then(|text| rewrite::error(text, prefix, asked).ok());
+    match mapped {
+        Some(Cow::Owned(mapped)) => mapped.into(),
+        _ => text,
+    }
+}
+
 /// The items of a list of tools that are shown.
 pub(super) fn kept_tools(tools: &str, shows: impl Fn(&str) -> bool) -> String {
     let elements = json::elements(tools).unwrap_or_default();

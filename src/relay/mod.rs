@@ -61,7 +61,7 @@ use crate::telemetry::metrics::LABELED;
 use crate::upstream::Upstreams;
 use crate::upstream::knowledge::Knowledge;
 
-use self::bring_back::Source;
+use self::bring_back::{Source, told};
 use self::catalog::Catalog;
 use self::kept::Listing;
 pub use self::listen::{FOLLOWED, Filter};
@@ -241,7 +241,8 @@ impl Relay {
         }
         let mut source = self.source(call, link.declared(), &target.view);
         source.wraps = self.wraps(call, session, target);
-        let reply = self.show_own_task(call, session, target, reply?)?;
+        let reply = told(call, &source, reply)?;
+        let reply = self.show_own_task(call, session, target, reply)?;
         self.bring_back(call, target, &source, reply)
     }
 

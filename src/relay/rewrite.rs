@@ -60,10 +60,7 @@ pub fn question<'t>(
 ) -> Result<Cow<'t, str>, JsonError> {
     rewrite(params, prefix, |walk, scanner| match method {
         "sampling/createMessage" => walk.sampling(scanner),
-        "elicitation/create" => {
-            let title = format!("[{}] ", clean(title, MAX_TITLE));
-            walk.elicitation(scanner, &json_inner(&title))
-        }
+        "elicitation/create" => walk.elicitation(scanner, &asker(title)),
         _ => Ok(scanner.value().map(drop)?),
     })
 }
@@ -89,7 +86,7 @@ pub fn notice<'t>(
 
 /// An error object, towards the client. Of what it asked for, which the upstream knows as the first
 /// of `asked` and it as the second, `data.uri` is mapped back where it is just that; elicitations
-/// that come first (-32042) get their ids mapped.
+/// that come first (-32042) get their ids mapped and say which upstream asks, as questions do.
 ///
 /// # Errors
 /// When an object that we rewrite repeats a member, or the text is no JSON.
@@ -100,9 +97,14 @@ pub fn error<'t>(
 ) -> Result<Cow<'t, str>, JsonError> {
     rewrite(error, prefix, |walk, scanner| {
         walk.in_member(scanner, "data", |walk, scanner| {
-            walk.error_data(scanner, asked)
+            walk.error_data(scanner, asked, &asker(prefix.upstream()))
         })
     })
+}
+
+/// What a message begins with that says who asks, as the inside of a JSON string.
+fn asker(title: &str) -> String {
+    json_inner(&format!("[{}] ", clean(title, MAX_TITLE)))
 }
 
 /// What a completion is about.

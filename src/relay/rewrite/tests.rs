@@ -255,10 +255,9 @@ fn an_elicitation_is_known_by_its_upstream_too() {
         notice("notifications/elicitation/complete", over, &up()).unwrap(),
         r#"{"elicitationId":"up/e"}"#
     );
-    let first =
-        r#"{"code":-32042,"data":{"elicitations":[{"url":"https://h","elicitationId":"e"}]}}"#;
+    let first = r#"{"code":-32042,"data":{"elicitations":[{"elicitationId":"e","message":"m"}]}}"#;
     assert_eq!(
         error(first, &up(), None).unwrap(),
-        r#"{"code":-32042,"data":{"elicitations":[{"url":"https://h","elicitationId":"up/e"}]}}"#
+        r#"{"code":-32042,"data":{"elicitations":[{"elicitationId":"up/e","message":"[up] m"}]}}"#
     );
 }

@@ -170,11 +170,12 @@ impl<'t> Walk<'t> {
     }
 
     /// `data` of an error about what the upstream knows as the first of `asked`, and the client as
-    /// the second.
+    /// the second; `title` as in [`Self::elicitation`].
     pub(super) fn error_data(
         &mut self,
         scanner: &mut Scanner<'t>,
         asked: Option<(&str, &str)>,
+        title: &str,
     ) -> Result<(), Stop> {
         object(scanner, |scanner, name| {
             match name {
@@ -186,9 +187,7 @@ impl<'t> Walk<'t> {
                         self.requote(raw, shown);
                     }
                 }
-                "elicitations" => array(scanner, |scanner| {
-                    self.in_string(scanner, "elicitationId", Self::elicitation_id)
-                })?,
+                "elicitations" => array(scanner, |scanner| self.elicitation(scanner, title))?,
                 _ => return Ok(false),
             }
             Ok(true)

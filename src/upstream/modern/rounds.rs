@@ -81,7 +81,7 @@ impl ModernLink {
                 Next::Over(reply) => return Ok(reply),
             }
         }
-        self.failed(trip, "it keeps asking for more")
+        Err(LinkError::Unanswered("it keeps asking for more".to_owned()))
     }
 
     /// Puts one round to the client.
@@ -99,7 +99,7 @@ impl ModernLink {
                 "it asks for {}, which this client did not offer",
                 entry.what()
             );
-            return self.failed(trip, &why).map(Next::Over);
+            return Err(LinkError::Unanswered(why));
         }
         let revision = trip.call.revision;
         let questions: Vec<_> = entries
@@ -118,7 +118,7 @@ impl ModernLink {
         let limit = self.settings.upstream.ask_timeout;
         let answers = match tokio::time::timeout(limit, link.ask(round)).await {
             Ok(Asked::Suspended(result)) => return Ok(Next::Over(Reply::Result(result))),
-            Ok(Asked::CannotAsk(missing)) => return self.failed(trip, &missing).map(Next::Over),
+            Ok(Asked::CannotAsk(missing)) => return Err(LinkError::Unanswered(missing)),
             Ok(Asked::Answered(answers)) => answers,
             // Nobody answered in time.
             Err(_) => Vec::new(),
@@ -129,20 +129,8 @@ impl ModernLink {
                 responses: Some(responses),
                 state,
             })),
-            Err(why) => self.failed(trip, &why).map(Next::Over),
+            Err(why) => Err(LinkError::Unanswered(why)),
         }
-    }
-
-    /// The call cannot be completed: for a tool the model learns why (BRIDGING §3.2, 7).
-    fn failed(&self, trip: &Trip<'_>, why: &str) -> Result<Reply, LinkError> {
-        if trip.method() != "tools/call" {
-            return Err(LinkError::Unanswered(why.to_owned()));
-        }
-        let text = format!("upstream \"{}\" needs an answer: {why}", self.settings.name);
-        let text = json::quote(&text);
-        Ok(Reply::Result(
-            format!(r#"{{"content":[{{"type":"text","text":{text}}}],"isError":true}}"#).into(),
-        ))
     }
 
     /// A complete reply: of a list of tools, those that are invalid are left out.

@@ -7,7 +7,8 @@ use super::{behind, user};
 use crate::harness::http::everything;
 use crate::harness::session::{Exchange, text_of};
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Session, Setup};
+use crate::harness::{Gateway, Session, Setup};
+use crate::modern::Modern;
 
 /// The next question of a call.
 async fn question(exchange: &mut Exchange) -> Value {
@@ -17,6 +18,12 @@ async fn question(exchange: &mut Exchange) -> Value {
             return message;
         }
     }
+}
+
+/// A gateway before a modern stub, `stub`, and another one.
+async fn beside_another() -> Gateway {
+    let setup = Setup::open().stub("stub", &["--era", "modern"]);
+    setup.stub("other", &[]).start().await
 }
 
 /// Calls a tool that asks once, answers, and gives question and text of the result.
@@ -90,11 +97,14 @@ async fn a_client_hears_that_its_visit_is_over(#[case] path: &str, #[case] tool:
 }
 
 // Spec: BRIDGING §3.6; SPEC C-83: nobody is sent twice to a page that is not done with.
+#[rstest]
+#[case("/mcp/stub", "ask_url_still")]
+#[case("/mcp", "stub__ask_url_still")]
 #[tokio::test]
-async fn a_visit_that_is_not_over_is_not_asked_for_again() {
-    let (gw, _stub) = behind("http", "").await;
-    let user = user(&gw).await;
-    let (_, mut exchange) = user.start_call("ask_url_still", json!({})).await;
+async fn a_visit_that_is_not_over_is_not_asked_for_again(#[case] path: &str, #[case] tool: &str) {
+    let gw = beside_another().await;
+    let user = gw.anonymous().open(path).await;
+    let (_, mut exchange) = user.start_call(tool, json!({})).await;
     let visit = question(&mut exchange).await;
     user.answer(&visit, json!({"action": "accept"})).await;
     let (more, reply) = exchange.finish().await;
@@ -231,6 +241,26 @@ async fn what_the_client_cannot_give_becomes_text_for_the_model() {
     let result = mute.call("ask_form", json!({})).await.unwrap();
     assert_eq!(result["isError"], true, "{result}");
     assert!(text_of(&result).contains("elicitation"), "{result}");
+    gw.stop().await;
+}
+
+// Spec: SPEC M-40, M-41.
+#[rstest]
+#[case("/mcp/stub", "")]
+#[case("/mcp", "stub__")]
+#[tokio::test]
+async fn a_modern_client_is_told_in_a_whole_result(#[case] path: &str, #[case] mark: &str) {
+    let gw = beside_another().await;
+    let user = Modern::new(gw.anonymous(), path);
+    for tool in ["ask_unasked", "ask_forever"] {
+        let result = user.call(&format!("{mark}{tool}"), json!({})).await;
+        let result = result.unwrap();
+        assert_eq!(result["isError"], true, "{result}");
+        assert_eq!(result["resultType"], "complete", "{result}");
+        let server = &result["_meta"]["io.modelcontextprotocol/serverInfo"];
+        assert!(server["name"].is_string(), "{result}");
+        assert!(text_of(&result).contains("needs an answer"), "{result}");
+    }
     gw.stop().await;
 }
 
