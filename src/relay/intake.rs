@@ -106,7 +106,7 @@ impl Intake for SessionIntake {
                 .wanted()
                 .is_none_or(|wanted| is_loud_enough(&notice, wanted)),
             NoticeKind::ResourceUpdated { uri } => {
-                !self.shared || session.subscriptions().covers(uri)
+                !self.shared || session.subscriptions().covers(upstream, uri)
             }
             _ => true,
         };

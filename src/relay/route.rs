@@ -182,17 +182,17 @@ impl Relay {
 pub(super) fn subscribing<'a>(
     call: &Call,
     session: &'a Session,
-    target: &'a Target,
+    target: &Target,
 ) -> Result<Option<Subscribing<'a>>, Fault> {
     let (all, uri) = (session.subscriptions(), target.name.as_deref());
     match (call.message.method(), uri) {
         (Some("resources/subscribe"), Some(uri)) => {
-            let begun = all.begin(uri, SUBSCRIPTIONS);
+            let begun = all.begin(&target.upstream, uri, SUBSCRIPTIONS);
             let begun = begun.ok_or_else(|| invalid("this session follows too many resources"))?;
             Ok(Some(begun))
         }
         (Some("resources/unsubscribe"), Some(uri)) => {
-            all.remove(uri);
+            all.remove(&target.upstream, uri);
             Ok(None)
         }
         _ => Ok(None),

@@ -110,6 +110,40 @@ async fn updates_name_the_uri_that_was_subscribed_to() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §4.1: also where other sessions follow resources over the same links.
+#[rstest]
+#[tokio::test]
+async fn the_same_uri_is_followed_at_each_upstream_for_itself(
+    #[values("principal", "shared")] isolation: &str,
+) {
+    let keys = format!("isolation = {isolation:?}");
+    let setup = Setup::open().stub_with("left", &[], &keys);
+    let gw = setup.stub_with("right", &[], &keys).start().await;
+    let (left, right) = ("left+stub://static/1", "right+stub://static/1");
+    let both = gw.anonymous().open("/mcp").await;
+    let mut told_both = both.listen().await;
+    let one = gw.anonymous().open("/mcp").await;
+    let mut told_one = one.listen().await;
+    for (user, method, uri) in [
+        (&both, "resources/subscribe", left),
+        (&both, "resources/subscribe", right),
+        (&one, "resources/subscribe", left),
+        (&both, "resources/unsubscribe", left),
+    ] {
+        let answer = user.request(method, json!({"uri": uri})).await;
+        answer.expect("an answer");
+    }
+    let uri = json!({"uri": "stub://static/1"});
+    // What is not followed is told first: it would come first.
+    both.text("right__touch_resource", uri.clone()).await;
+    one.text("left__touch_resource", uri).await;
+    for (stream, uri) in [(&mut told_both, right), (&mut told_one, left)] {
+        let update = stream.until("notifications/resources/updated").await;
+        assert_eq!(update["params"]["uri"], uri);
+    }
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_bare_name_is_an_alias_only_while_one_upstream_has_it() {
     let stub = HttpStub::start(&["--tools", "3"]).await;
