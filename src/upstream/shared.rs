@@ -2,6 +2,7 @@
 //! follows resources without ending what another one follows. Spec: DESIGN §6; BRIDGING §1.3.
 
 mod levels;
+mod visits;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -15,6 +16,7 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
 use self::levels::Levels;
+use self::visits::Visits;
 use super::era::EraLink;
 use super::lock;
 use crate::call::{
@@ -107,6 +109,7 @@ struct Members {
     /// Who follows which URI.
     followers: Mutex<HashMap<String, HashSet<u64>>>,
     levels: Arc<Levels>,
+    visits: Visits,
 }
 
 impl Members {
@@ -175,11 +178,13 @@ impl Intake for Members {
     }
 
     fn notice(&self, upstream: &Arc<str>, notice: Notice) {
+        let concerned = self.visits.over(&notice);
         let members: Vec<_> = {
             let intakes = lock(&self.intakes);
-            let wanting = intakes
-                .iter()
-                .filter(|(member, _)| self.levels.admits(**member, &notice));
+            let wanting = intakes.iter().filter(|(member, _)| {
+                let is_concerned = concerned.as_ref().is_none_or(|all| all.contains(member));
+                is_concerned && self.levels.admits(**member, &notice)
+            });
             wanting.map(|(_, intake)| Arc::clone(intake)).collect()
         };
         for member in members {
@@ -327,10 +332,13 @@ impl UpstreamLink for Place {
                     None => self.pooled.link.call(request, call),
                 }
             }
-            _ => match self.pooled.members.levels.filtered(self.number, call) {
-                None => self.pooled.link.call(request, call),
-                Some(call) => Box::pin(async move { self.pooled.link.call(request, &call).await }),
-            },
+            _ => {
+                let filtered = self.pooled.members.levels.filtered(self.number, call);
+                match self.noting(filtered.as_ref().unwrap_or(call)).or(filtered) {
+                    None => self.pooled.link.call(request, call),
+                    Some(call) => Box::pin(self.call_noting(request, call)),
+                }
+            }
         }
     }
 

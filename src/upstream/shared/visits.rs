@@ -1,0 +1,202 @@
+//! Visits to URLs that a shared link sends its sessions on: that one is over is told only to those
+//! who were sent there. Spec: BRIDGING §2.4, §4.1; SPEC C-83.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use futures_util::future::BoxFuture;
+
+use super::{Members, Place};
+use crate::call::{
+    Asked, Call, ClientCapabilities, DownstreamLink, Notice, NoticeKind, Reply, Round, UpstreamLink,
+};
+use crate::fault::Fault;
+use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
+use crate::protocol::{Message, json};
+use crate::upstream::lock;
+
+/// Visits of one link that are known, the newest.
+const SHOWN: usize = 1024;
+/// Ends of visits that came before anybody was sent there, the newest.
+const EARLY: usize = 64;
+
+/// Who was sent where, by the ids of the upstream.
+#[derive(Debug, Default)]
+pub(super) struct Visits(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    shown: VecDeque<(String, u64)>,
+    early: VecDeque<(String, Notice)>,
+}
+
+impl Visits {
+    /// Who is to be told; nothing where the notice is of another kind. One that comes before the
+    /// message which names the visit waits for it.
+    pub(super) fn over(&self, notice: &Notice) -> Option<Vec<u64>> {
+        if notice.kind != NoticeKind::ElicitationComplete {
+            return None;
+        }
+        let message = Message::parse(notice.bytes.clone(), json::MAX_DEPTH).ok();
+        let id = message.as_ref().and_then(|m| m.param_str("elicitationId"));
+        let Some(id) = id.map(Cow::into_owned) else {
+            return Some(Vec::new());
+        };
+        let mut inner = lock(&self.0);
+        let sent = inner.shown.iter().filter(|(shown, _)| *shown == id);
+        let sent: Vec<u64> = sent.map(|(_, member)| *member).collect();
+        if sent.is_empty() {
+            push(&mut inner.early, (id, notice.clone()), EARLY);
+        }
+        Some(sent)
+    }
+
+    /// A member is sent on a visit; its end, where that is known already.
+    fn show(&self, id: String, member: u64) -> Option<Notice> {
+        let mut inner = lock(&self.0);
+        let early = inner.early.iter().position(|(over, _)| *over == id);
+        let early = early.and_then(|at| inner.early.remove(at));
+        let shown = (id, member);
+        if !inner.shown.contains(&shown) {
+            push(&mut inner.shown, shown, SHOWN);
+        }
+        early.map(|(_, notice)| notice)
+    }
+}
+
+fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize) {
+    if queue.len() >= max {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+impl Members {
+    /// Notes the visit that JSON text of a question's parameters sends a member on.
+    fn sends(&self, upstream: &Arc<str>, member: u64, params: &str) {
+        let id = json::member(params, "elicitationId").and_then(json::string);
+        let Some(over) = id.and_then(|id| self.visits.show(id.into_owned(), member)) else {
+            return;
+        };
+        let intake = lock(&self.intakes).get(&member).map(Arc::clone);
+        if let Some(intake) = intake {
+            intake.notice(upstream, over);
+        }
+    }
+}
+
+impl Place {
+    /// The call with a way back on which it is noted where its client is sent; nothing where it
+    /// cannot be sent anywhere.
+    pub(super) fn noting(&self, call: &Call) -> Option<Call> {
+        let capabilities = call.link.capabilities();
+        capabilities.allows("elicitation/create", true).then(|| {
+            let link = Arc::new(Noting {
+                inner: Arc::clone(&call.link),
+                members: Arc::clone(&self.pooled.members),
+                upstream: Arc::clone(self.upstream()),
+                member: self.number,
+            });
+            Call {
+                link,
+                ..call.clone()
+            }
+        })
+    }
+
+    /// Sends a call, and notes where its error sends the client.
+    pub(super) async fn call_noting(&self, request: &Message, call: Call) -> Result<Reply, Fault> {
+        let reply = self.pooled.link.call(request, &call).await?;
+        if let Reply::Relayed(message) = &reply
+            && message.error_code() == Some(URL_ELICITATION_REQUIRED)
+        {
+            let data = message.error_member("data");
+            let visits = data.and_then(|data| json::member(data, "elicitations"));
+            let visits = visits.and_then(|all| json::elements(all).ok());
+            for visit in visits.unwrap_or_default() {
+                let members = &self.pooled.members;
+                members.sends(self.upstream(), self.number, visit);
+            }
+        }
+        Ok(reply)
+    }
+}
+
+/// The way back to a client that may be sent on visits.
+#[derive(Debug)]
+struct Noting {
+    inner: Arc<dyn DownstreamLink>,
+    members: Arc<Members>,
+    upstream: Arc<str>,
+    member: u64,
+}
+
+impl DownstreamLink for Noting {
+    fn capabilities(&self) -> &ClientCapabilities {
+        self.inner.capabilities()
+    }
+
+    fn notify(&self, notice: Notice) {
+        self.inner.notify(notice);
+    }
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        for (_, question) in &round.entries {
+            let params = question.params.as_deref().map(std::str::from_utf8);
+            if let Some(Ok(params)) = params {
+                self.members.sends(&self.upstream, self.member, params);
+            }
+        }
+        self.inner.ask(round)
+    }
+
+    fn behind(&self) -> Option<&dyn DownstreamLink> {
+        Some(&*self.inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(id: &str) -> Notice {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":"{id}"}}}}"#
+        );
+        Notice {
+            kind: NoticeKind::ElicitationComplete,
+            bytes: text.into(),
+        }
+    }
+
+    // Spec: BRIDGING §2.4: to the originating session only.
+    #[test]
+    fn the_end_of_a_visit_is_told_to_those_who_were_sent_there() {
+        let visits = Visits::default();
+        assert_eq!(visits.show("a".to_owned(), 1), None);
+        assert_eq!(visits.show("b".to_owned(), 2), None);
+        assert_eq!(visits.over(&complete("a")), Some(vec![1]));
+        assert_eq!(visits.over(&complete("c")), Some(vec![]));
+        assert_eq!(visits.over(&Notice::list_changed("tools")), None);
+    }
+
+    #[test]
+    fn an_end_that_comes_before_its_visit_waits_for_it() {
+        let visits = Visits::default();
+        assert_eq!(visits.over(&complete("a")), Some(vec![]));
+        assert!(visits.show("a".to_owned(), 1).is_some());
+        assert!(visits.show("a".to_owned(), 1).is_none());
+    }
+
+    #[test]
+    fn visits_are_bounded() {
+        let visits = Visits::default();
+        for number in 0..=SHOWN {
+            drop(visits.show(number.to_string(), 1));
+            drop(visits.over(&complete(&format!("early {number}"))));
+        }
+        let inner = lock(&visits.0);
+        assert_eq!((inner.shown.len(), inner.early.len()), (SHOWN, EARLY));
+    }
+}
