@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Relay;
-use super::naming::{Found, Resolved};
+use super::naming::{Found, Resolved, is_fetchable};
 use super::rewrite::Reference;
 use super::route::{Target, invalid, unknown_method};
 use crate::call::Call;
@@ -131,6 +131,12 @@ impl Relay {
             ))),
             Found::Nobody => match index.find_by_start(given) {
                 Some(upstream) => Ok((Arc::clone(upstream), given.to_owned())),
+                None if kind == ListKind::Resources && is_fetchable(given) => {
+                    let templates = self.index(call, session, ListKind::Templates).await;
+                    let owner = templates.find_by_template(given);
+                    let owner = owner.ok_or_else(|| nobody(kind, given))?;
+                    Ok((Arc::clone(owner), given.to_owned()))
+                }
                 None => Err(nobody(kind, given)),
             },
         }

@@ -228,6 +228,12 @@ impl Prefixes {
     }
 }
 
+/// Whether clients may fetch `uri` themselves, so that it is shown as it is.
+#[must_use]
+pub fn is_fetchable(uri: &str) -> bool {
+    uri::Form::of(uri) == uri::Form::Fetchable
+}
+
 fn exact<'a>(prefix: &Prefix, original: Cow<'a, str>) -> Resolved<'a> {
     Resolved::Exact {
         upstream: prefix.upstream.clone(),

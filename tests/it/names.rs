@@ -234,6 +234,23 @@ async fn uris_inside_results_can_be_read_and_texts_are_left_alone() {
 }
 
 // A URL can carry secrets: it is never offered around.
+// Spec: BRIDGING §4.1.
+#[tokio::test]
+async fn a_url_of_a_listed_template_is_read_and_followed_where_the_template_comes_from() {
+    let setup = Setup::open().stub("left", &[]);
+    let gw = setup.stub("right", &["--web-items"]).start().await;
+    let user = gw.anonymous().open("/mcp").await;
+    let uri = "https://items.example/i/7";
+    let read = user.request("resources/read", json!({"uri": uri})).await;
+    assert_eq!(read.unwrap()["contents"][0]["text"], "web item 7");
+    let followed = user.request("resources/subscribe", json!({"uri": uri}));
+    assert_eq!(followed.await, Ok(json!({})));
+    let other = json!({"uri": "https://items.example/other"});
+    let refused = user.request("resources/read", other).await.unwrap_err();
+    assert_eq!(refused["code"], -32002, "{refused}");
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn an_unknown_uri_reaches_nobody() {
     let gw = gateway().await;

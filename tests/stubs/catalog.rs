@@ -13,6 +13,9 @@ use crate::tools;
 /// Static resources listed.
 const RESOURCES: usize = 5;
 
+/// What the template of `--web-items` begins with.
+const WEB_ITEMS: &str = "https://items.example/i/";
+
 /// One list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum List {
@@ -74,7 +77,7 @@ impl Catalog {
             tools.extend(errands::legacy_tools());
         }
         tools.extend(extension::tools(options));
-        let entries = [tools, prompts(), resources(), templates()]
+        let entries = [tools, prompts(), resources(), templates(options)]
             .map(|entries| entries.iter().map(Value::to_string).collect::<Vec<_>>());
         let lists = [List::Tools, List::Prompts, List::Resources, List::Templates];
         let whole = lists.map(|list| {
@@ -147,13 +150,20 @@ fn resources() -> Vec<Value> {
     (1..=RESOURCES).map(entry).collect()
 }
 
-fn templates() -> Vec<Value> {
-    vec![json!({"uriTemplate": "stub://item/{id}", "name": "item",
-                "description": "An item by its id", "mimeType": "text/plain"})]
+fn templates(options: &Options) -> Vec<Value> {
+    let mut all = vec![json!({"uriTemplate": "stub://item/{id}", "name": "item",
+                "description": "An item by its id", "mimeType": "text/plain"})];
+    if options.web_items {
+        all.push(json!({"uriTemplate": format!("{WEB_ITEMS}{{id}}"), "name": "web-item"}));
+    }
+    all
 }
 
 /// The text of a resource, if it exists.
 pub(crate) fn resource_text(uri: &str) -> Option<String> {
+    if let Some(id) = uri.strip_prefix(WEB_ITEMS) {
+        return Some(format!("web item {id}"));
+    }
     let path = uri.strip_prefix("stub://")?;
     match path.split_once('/') {
         Some(("static", number)) => {

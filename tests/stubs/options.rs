@@ -81,6 +81,9 @@ pub(crate) struct Options {
     /// Declare no `listChanged`.
     #[arg(long, global = true)]
     pub(crate) no_listchanged: bool,
+    /// List a template of `https:` URLs too, which can be read anyway.
+    #[arg(long, global = true)]
+    pub(crate) web_items: bool,
     /// Declare no prompts.
     #[arg(long, global = true)]
     pub(crate) no_prompts: bool,

@@ -1,9 +1,10 @@
 //! What a principal's own lists say about names that do not name their upstream.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Prefix, uri};
+use super::{Prefix, is_fetchable};
 use crate::protocol::json;
 use crate::protocol::methods::ListKind;
 
@@ -33,6 +34,10 @@ pub enum Found<'a> {
 pub struct Index {
     shown: HashMap<Box<str>, Entry>,
     bare: HashMap<Box<str>, Vec<Entry>>,
+    /// What stands before the first expression of each template of `http` URLs, as listed.
+    literals: Vec<(Box<str>, Arc<str>)>,
+    /// Whether these are URIs.
+    are_uris: bool,
     len: usize,
 }
 
@@ -79,17 +84,30 @@ impl Index {
             upstream: prefix.upstream().clone(),
             original: original.into(),
         };
-        let shown = match kind {
-            ListKind::Tools | ListKind::Prompts => prefix.name(original).into(),
-            ListKind::Resources | ListKind::Templates | ListKind::Skills => prefix.uri(original),
-        };
+        self.are_uris = !matches!(kind, ListKind::Tools | ListKind::Prompts);
+        if kind == ListKind::Templates
+            && is_fetchable(original)
+            && let Some((literal, _)) = original.split_once('{')
+        {
+            let owner = Arc::clone(prefix.upstream());
+            self.literals.push((literal.into(), owner));
+        }
+        let shown = self.shown_as(prefix, original);
         // The first owner keeps what it was listed under.
         self.shown
-            .entry(shown.into())
+            .entry(shown.into_owned().into())
             .or_insert_with(|| entry.clone());
         let owners = self.bare.entry(original.into()).or_default();
         if owners.len() < MAX_OWNERS && !owners.contains(&entry) {
             owners.push(entry);
+        }
+    }
+
+    fn shown_as<'n>(&self, prefix: &Prefix, original: &'n str) -> Cow<'n, str> {
+        if self.are_uris {
+            prefix.uri(original)
+        } else {
+            prefix.name(original).into()
         }
     }
 
@@ -112,10 +130,11 @@ impl Index {
             },
             None | Some([]) => Found::Nobody,
             Some(several) => {
-                let prefixed = several
-                    .iter()
-                    .map(|e| Prefix::new(e.upstream.clone()).name(name));
-                Found::Several(prefixed.collect())
+                let shown = several.iter().map(|entry| {
+                    let prefix = Prefix::new(entry.upstream.clone());
+                    self.shown_as(&prefix, name).into_owned()
+                });
+                Found::Several(shown.collect())
             }
         }
     }
@@ -124,7 +143,7 @@ impl Index {
     /// `http` URLs need this; they are never offered around.
     #[must_use]
     pub fn find_by_start(&self, url: &str) -> Option<&Arc<str>> {
-        if uri::Form::of(url) != uri::Form::Fetchable {
+        if !is_fetchable(url) {
             return None;
         }
         let continues = |known: &str| {
@@ -140,6 +159,29 @@ impl Index {
             .max_by_key(|(length, _)| *length)
             .map(|(_, entry)| &entry.upstream)
     }
+
+    /// The owner of the listed template whose text before its first expression is the longest that
+    /// `url` begins with; the first one of several. A template that leaves open which host it is
+    /// about owns nothing.
+    #[must_use]
+    pub fn find_by_template(&self, url: &str) -> Option<&Arc<str>> {
+        let known = self.literals.iter().rev();
+        known
+            .filter(|(literal, _)| is_begun_by(literal, url))
+            .max_by_key(|(literal, _)| literal.len())
+            .map(|(_, upstream)| upstream)
+    }
+}
+
+/// Whether `url` begins with `literal`, its whole host included.
+fn is_begun_by(literal: &str, url: &str) -> bool {
+    const ENDS_HOST: [char; 3] = ['/', '?', '#'];
+    let Some((_, host)) = literal.split_once("://") else {
+        return false;
+    };
+    let names_host = !host.is_empty() && !host.starts_with(ENDS_HOST);
+    let ends_host = |rest: &str| host.contains(ENDS_HOST) || rest.starts_with(ENDS_HOST);
+    names_host && url.strip_prefix(literal).is_some_and(ends_host)
 }
 
 #[cfg(test)]
@@ -178,6 +220,42 @@ mod tests {
         assert_eq!(owner(&two.find("z")), "nobody");
         // What `b` is shown under is not for `a` to claim by a bare name.
         assert_eq!(owner(&two.find("b__x")), "b x");
+    }
+
+    #[test]
+    fn a_bare_uri_of_several_is_told_apart_as_uris_are() {
+        let items = r#"[{"uri":"x:1"}]"#;
+        let two = index(ListKind::Resources, &[("na", items), ("nb", items)]);
+        assert_eq!(owner(&two.find("x:1")), "na+x:1 nb+x:1");
+    }
+
+    // BRIDGING §4.1: a URL can carry secrets, and goes to nobody who did not name its host.
+    #[test]
+    fn a_url_belongs_to_the_template_that_names_most_of_it() {
+        let two = index(
+            ListKind::Templates,
+            &[
+                (
+                    "a",
+                    r#"[{"uriTemplate":"https://h/i/{id}"},{"uriTemplate":"https://h/both/{x}"}]"#,
+                ),
+                (
+                    "b",
+                    r#"[{"uriTemplate":"https://h/i/b/{id}"},{"uriTemplate":"https://h/both/{y}"},
+                        {"uriTemplate":"https://{host}/x"},{"uriTemplate":"https://open{/path}"},
+                        {"uriTemplate":"x:{id}"}]"#,
+                ),
+            ],
+        );
+        let of = |url| two.find_by_template(url).map(|upstream| &**upstream);
+        assert_eq!(of("https://h/i/7"), Some("a"));
+        assert_eq!(of("https://h/i/b/7"), Some("b"));
+        assert_eq!(of("https://h/both/7"), Some("a"));
+        assert_eq!(of("https://open/p"), Some("b"));
+        assert_eq!(of("https://open.evil/p"), None);
+        assert_eq!(of("https://other/x"), None);
+        assert_eq!(of("https:///x"), None);
+        assert_eq!(of("x:1"), None);
     }
 
     #[test]
