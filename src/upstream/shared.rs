@@ -1,6 +1,7 @@
 //! A link that several sessions share: each has a place at it, hears what belongs to no call, and
 //! follows resources without ending what another one follows. Spec: DESIGN §6; BRIDGING §1.3.
 
+mod leaving;
 mod levels;
 mod visits;
 
@@ -66,6 +67,7 @@ impl SharedLinks {
             idle,
             tasks: tasks.clone(),
             listening: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         })
     }
 
@@ -214,6 +216,8 @@ struct Place {
     idle: Duration,
     tasks: Tasks,
     listening: AtomicBool,
+    /// Whether it was given up.
+    left: AtomicBool,
 }
 
 impl Place {
@@ -271,20 +275,6 @@ impl Place {
             levels.want(self.number, before);
         }
         reply
-    }
-
-    /// Nobody needs what only this session wanted to have logged.
-    async fn leave_level(&self) {
-        let levels = &self.pooled.members.levels;
-        if levels.want(self.number, None).is_none() {
-            return;
-        }
-        let mut told = levels.told.lock().await;
-        let wanted = levels.most_verbose();
-        if told.is_some_and(|told| told != wanted) {
-            self.pooled.link.set_level(wanted).await;
-            *told = Some(wanted);
-        }
     }
 }
 
@@ -376,22 +366,6 @@ impl UpstreamLink for Place {
 
     /// Leaves the link; it ends when nobody has come back for a while.
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.listen(false);
-            self.leave_level().await;
-            let (pooled, members) = (&self.pooled, &self.pooled.members);
-            for uri in members.leave(self.number) {
-                pooled.link.unsubscribe(&uri).await;
-            }
-            if !lock(&members.intakes).is_empty() {
-                return;
-            }
-            let (links, key) = (self.links.clone(), self.key.clone());
-            let (pooled, idle) = (Arc::clone(&self.pooled), self.idle);
-            self.tasks.spawn_service(async move {
-                tokio::time::sleep(idle).await;
-                links.close_unused(&key, &pooled).await;
-            });
-        })
+        Box::pin(self.leave())
     }
 }

@@ -140,6 +140,26 @@ async fn a_legacy_client_calls_what_only_the_newer_era_runs(
     }
 }
 
+#[rstest]
+#[tokio::test]
+async fn what_runs_the_task_ends_when_it_is_not_needed_any_more(
+    #[values("principal", "shared")] isolation: &str,
+) {
+    let keys = format!("isolation = {isolation:?}\n[stdio]\nidle = \"100ms\"");
+    let args = ["--era", "dual", "--first-decides"];
+    let (gw, _stub) = before("stdio", &args, &keys).await;
+    let user = user(&gw).await;
+    let session = serving(&user).await;
+    let reply = user.call("errand", json!({"looks": 1})).await;
+    assert_eq!(text_of(&reply.unwrap()), "errand done");
+    eventually("the child of the newer era is gone", async || {
+        (running(&gw).await == "1").then_some(())
+    })
+    .await;
+    assert_eq!(serving(&user).await, session);
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn lists_of_the_two_eras_are_kept_apart() {
     let keys = "isolation = \"shared\"";
