@@ -19,7 +19,7 @@ use crate::fault::Fault;
 use crate::protocol::json;
 use crate::session::{Session, is_below};
 
-/// How long the stream for changes of an upstream may take to open.
+/// How long an acknowledgement waits for the stream for changes of an upstream to open.
 const HEARING_WAIT: Duration = Duration::from_secs(1);
 /// Resources that one visit follows, and how many one subscription may name.
 pub const FOLLOWED: usize = 1024;
@@ -80,7 +80,7 @@ impl Relay {
         }
     }
 
-    /// Listens to one upstream; what it declares, when its changes can be heard now.
+    /// Listens to one upstream; what it declares, unless its changes cannot be heard.
     async fn listen_one(
         &self,
         session: &Arc<Session>,
@@ -223,10 +223,11 @@ impl Relay {
 }
 
 /// Waits until changes can be heard from an upstream: its stream for them takes a moment to open,
-/// and some have none (SPEC M-75).
+/// and some have none (SPEC M-75). One that is late is taken at its word, and joins silently
+/// (BRIDGING §3.4): what an acknowledgement leaves out is not told for as long as it lasts.
 async fn is_heard(link: &dyn UpstreamLink) -> bool {
     let heard = tokio::time::timeout(HEARING_WAIT, link.until_heard());
-    heard.await.unwrap_or(false)
+    heard.await.unwrap_or(true)
 }
 
 #[cfg(test)]

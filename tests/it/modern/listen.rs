@@ -1,5 +1,7 @@
 //! `subscriptions/listen`. Spec: SPEC M-70 to M-77.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -238,6 +240,28 @@ async fn what_cannot_be_told_is_not_honoured() {
         assert_eq!(answer.status(), status);
         assert_eq!(answer.error().await["code"], code);
     }
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4: late upstreams join silently.
+#[rstest]
+#[tokio::test]
+async fn changes_of_an_upstream_that_is_late_are_told_once_it_is_heard(
+    #[values("modern", "legacy")] era: &str,
+) {
+    let stub = HttpStub::start(&["--era", era, "--hold-listens"]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let wanted = json!({"toolsListChanged": true});
+    let (honoured, mut events) = listen(&user, &json!(1), wanted.clone()).await;
+    assert_eq!(honoured, wanted);
+    user.call("admit_listens", json!({})).await.unwrap();
+    let told = eventually("the late upstream is heard", async || {
+        user.call("change_tools", json!({})).await.unwrap();
+        let told = tokio::time::timeout(Duration::from_millis(100), events.message());
+        told.await.ok().flatten()
+    });
+    assert_eq!(told.await["method"], "notifications/tools/list_changed");
     gw.stop().await;
 }
 
