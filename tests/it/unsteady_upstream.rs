@@ -217,7 +217,8 @@ async fn a_stream_is_resumed_after_a_refusal_that_passes() {
     let gw = up.behind(LEGACY).await;
     let user = gw.anonymous().open("/mcp/up").await;
     let reply = within("the reply", user.call("once", json!({}))).await;
-    assert!(reply.is_ok(), "{reply:?}");
+    assert_eq!(reply, Ok(json!({"content": []})));
+    assert_eq!(up.count("GET"), 3);
     assert_eq!(up.count("call once"), 1);
     gw.stop().await;
 }
@@ -250,6 +251,33 @@ async fn a_call_that_is_cancelled_while_its_upstream_opens_is_not_sent() {
     });
     assert!(outcome(&user, "second").await.contains("done"));
     assert_eq!(up.count("call first"), 1, "only the one that was refused");
+    gw.stop().await;
+}
+
+// Spec: SPEC C-10; BRIDGING §3.7: a child takes its time to start.
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_its_child_starts_is_not_sent() {
+    let slow = ["--slow-start", "1000"];
+    let gw = Setup::open().stub("stub", &slow).start().await;
+    let children = async || gw.metric("drawbridge_children_running", "").await;
+    let known = gw.anonymous().open("/mcp/stub").await;
+    known.text("echo", json!({})).await;
+    let before = children().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let id = user.next_id();
+    let params = json!({"name": "echo", "arguments": {}});
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+    tokio::join!(user.post(&call), async {
+        eventually("a child starts", async || {
+            (children().await > before).then_some(())
+        })
+        .await;
+        let cancel = json!({"requestId": id});
+        user.notify("notifications/cancelled", cancel).await;
+    });
+    let stats = user.text("stats", json!({})).await;
+    let stats: Value = serde_json::from_str(&stats).unwrap();
+    assert_eq!(stats["counts"]["tools/call"], 1, "only this one: {stats}");
     gw.stop().await;
 }
 
