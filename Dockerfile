@@ -15,18 +15,19 @@ WORKDIR /src
 # empty stand-in.
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo ./.cargo
+COPY deploy/profile ./deploy/profile
 RUN set -eu; \
     for file in src/lib.rs $(sed -n 's/^path = "\(.*\)"/\1/p' Cargo.toml); do \
       mkdir -p "$(dirname "$file")"; \
       case "$file" in src/lib.rs) : > "$file" ;; *) echo 'fn main() {}' > "$file" ;; esac; \
     done; \
-    cargo build --locked --release --bin drawbridge; \
+    RUSTFLAGS="$(deploy/profile/flags.sh)" cargo build --locked --release --bin drawbridge; \
     rm -r src
 COPY config ./config
 COPY src ./src
 # Newer than the stand-ins, whatever the checkout says.
 RUN find src -name '*.rs' -exec touch {} + \
-    && cargo build --locked --release --bin drawbridge \
+    && RUSTFLAGS="$(deploy/profile/flags.sh)" cargo build --locked --release --bin drawbridge \
     && strip --strip-debug -o /drawbridge target/release/drawbridge
 
 FROM ${RUN_IMAGE}

@@ -10,13 +10,16 @@ DENY := 0.20.2
 MACHETE := 0.9.2
 RUST_MIN := 1.94
 
+# A release build, compiled with the profile that was taken with this compiler (docs/adr/0012).
+RELEASE := RUSTFLAGS="$$(deploy/profile/flags.sh)" cargo build --release --locked
+
 .PHONY: help
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
 run: preconditions ## Builds the gateway and runs it with a demonstration upstream
-	cargo build --release --locked
+	$(RELEASE)
 	@printf '%s\n' '' \
 	  'Drawbridge starts on http://127.0.0.1:8080/mcp (config/quickstart.toml). Ctrl-C ends it.' '' \
 	  '  Claude Code     claude mcp add --transport http drawbridge http://127.0.0.1:8080/mcp' \
@@ -76,15 +79,21 @@ $(TOOLS)/fuzz-$(FUZZ):
 
 DRILL := target/release/drill
 
+# The gateway as `make run` and the image have it, and what drives it.
 .PHONY: drill
 drill: preconditions
-	cargo build --release --locked --features stubs --bins
+	$(RELEASE)
+	$(RELEASE) --features stubs --bin drill --bin stub-upstream
 
 .PHONY: bench
 bench: drill ## Measures CPU, memory and start-up beside nginx; writes docs/benchmarks.md
 	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
 	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
 	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json
+
+.PHONY: profile
+profile: drill ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
+	deploy/profile/take.sh
 
 .PHONY: soak
 soak: drill ## The long forms: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, all pairings

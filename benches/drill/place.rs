@@ -90,6 +90,14 @@ impl Running {
         }
     }
 
+    /// Asks it to end and waits for that a while, if it has not ended.
+    fn end(&mut self) {
+        // The number of a process that has ended may be another's.
+        if matches!(self.child.try_wait(), Ok(None)) && self.signal(Signal::TERM).is_ok() {
+            self.wait(STOP).map(drop).unwrap_or_default();
+        }
+    }
+
     /// Waits until somebody listens at `addr`.
     fn until_listening(&mut self, addr: SocketAddr) -> anyhow::Result<()> {
         let end = Instant::now() + START;
@@ -233,9 +241,7 @@ impl Nginx {
 impl Drop for Nginx {
     fn drop(&mut self) {
         // A master that is killed leaves its worker behind; one that is asked to end does not.
-        if self.master.signal(Signal::TERM).is_ok() {
-            self.master.wait(STOP).map(drop).unwrap_or_default();
-        }
+        self.master.end();
     }
 }
 
@@ -319,5 +325,12 @@ impl Gateway {
             target: Target::parse(&url)?,
             token: Some(Arc::from(token)),
         })
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        // One that is killed does not write down what it has counted (`make profile`).
+        self.process.end();
     }
 }

@@ -1,0 +1,59 @@
+//! Release builds are compiled with the profile of their compiler, and others without one.
+#![cfg(unix)]
+#![expect(
+    clippy::expect_used,
+    clippy::disallowed_methods,
+    reason = "a test program that runs a script"
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// `deploy/profile/flags.sh` beside a profile for Rust 1.2.3 on some host, and a compiler that says
+/// that it is this.
+fn flags(about: &str, own: &str) -> (String, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("flags.sh");
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/profile/flags.sh");
+    fs::copy(shipped, &script).expect("a copy");
+    let profile = folder.path().join("rustc-1.2.3-some-host.profdata");
+    fs::write(&profile, "").expect("a profile");
+    let rustc = folder.path().join("rustc");
+    fs::write(&rustc, format!("#!/bin/sh\nprintf '{about}'\n")).expect("a compiler");
+    fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755)).expect("a program");
+    let path = format!(
+        "{}:{}",
+        folder.path().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let output = Command::new("sh")
+        .arg(&script)
+        .env("PATH", path)
+        .env("RUSTFLAGS", own)
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8(output.stdout).expect("text");
+    assert!(output.status.success(), "{said}");
+    let profile = profile.canonicalize().expect("a profile");
+    (said.trim().to_owned(), profile)
+}
+
+#[test]
+fn the_profile_of_this_very_compiler_is_used() {
+    let about = "rustc 1.2.3\\nhost: some-host\\nrelease: 1.2.3\\n";
+    let (said, profile) = flags(about, "-Cdebuginfo=0");
+    let profile = format!("-Cprofile-use={}", profile.display());
+    assert!(said.starts_with("-Cdebuginfo=0 "), "{said}");
+    assert!(said.split(' ').any(|flag| flag == profile), "{said}");
+}
+
+#[test]
+fn a_build_with_another_compiler_or_for_another_host_has_no_profile() {
+    for (release, host) in [("1.2.4", "some-host"), ("1.2.3", "other-host")] {
+        let about = format!("rustc\\nhost: {host}\\nrelease: {release}\\n");
+        assert_eq!(flags(&about, "-Cdebuginfo=0").0, "-Cdebuginfo=0");
+        assert_eq!(flags(&about, "").0, "");
+    }
+}
