@@ -11,10 +11,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `deploy/profile/flags.sh` beside a profile for Rust 1.2.3 on some host, and a compiler that says
+/// `deploy/profile/flags.sh` in a folder with this prefix, beside a profile for Rust 1.2.3 on some host, and a compiler that says
 /// that it is this.
-fn flags(about: &str, own: &str) -> (String, PathBuf) {
-    let folder = tempfile::tempdir().expect("a folder");
+fn flags(prefix: &str, about: &str, own: &str) -> (String, PathBuf) {
+    let folder = tempfile::Builder::new().prefix(prefix).tempdir();
+    let folder = folder.expect("a folder");
     let script = folder.path().join("flags.sh");
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/profile/flags.sh");
     fs::copy(shipped, &script).expect("a copy");
@@ -43,7 +44,7 @@ fn flags(about: &str, own: &str) -> (String, PathBuf) {
 #[test]
 fn the_profile_of_this_very_compiler_is_used() {
     let about = "rustc 1.2.3\\nhost: some-host\\nrelease: 1.2.3\\n";
-    let (said, profile) = flags(about, "-Cdebuginfo=0");
+    let (said, profile) = flags("a", about, "-Cdebuginfo=0");
     let profile = format!("-Cprofile-use={}", profile.display());
     assert!(said.starts_with("-Cdebuginfo=0 "), "{said}");
     assert!(said.split(' ').any(|flag| flag == profile), "{said}");
@@ -53,7 +54,13 @@ fn the_profile_of_this_very_compiler_is_used() {
 fn a_build_with_another_compiler_or_for_another_host_has_no_profile() {
     for (release, host) in [("1.2.4", "some-host"), ("1.2.3", "other-host")] {
         let about = format!("rustc\\nhost: {host}\\nrelease: {release}\\n");
-        assert_eq!(flags(&about, "-Cdebuginfo=0").0, "-Cdebuginfo=0");
-        assert_eq!(flags(&about, "").0, "");
+        assert_eq!(flags("a", &about, "-Cdebuginfo=0").0, "-Cdebuginfo=0");
+        assert_eq!(flags("a", &about, "").0, "");
     }
+}
+
+#[test]
+fn a_folder_with_a_space_in_its_name_does_not_break_the_flags() {
+    let about = "rustc 1.2.3\\nhost: some-host\\nrelease: 1.2.3\\n";
+    assert_eq!(flags("a b", about, "-Cdebuginfo=0").0, "-Cdebuginfo=0");
 }

@@ -7,6 +7,10 @@ about=$(rustc -vV)
 part() { printf '%s\n' "$about" | sed -n "s/^$1: //p"; }
 profile="$here/rustc-$(part release)-$(part host).profdata"
 flags=${RUSTFLAGS:-}
+# Flags are parted at white space: below a folder whose name has some, there is no profile.
+case $profile in
+  *[[:space:]]*) profile= ;;
+esac
 if [ -f "$profile" ]; then
   # A function that has changed since is compiled without its profile, and not worth a warning.
   flags="$flags -Cprofile-use=$profile -Cllvm-args=-no-pgo-warn-mismatch"

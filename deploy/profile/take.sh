@@ -7,7 +7,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 tools=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin
-[ -x "$tools/llvm-profdata" ] || rustup component add llvm-tools
+[ -x "$tools/llvm-profdata" ] || rustup component add llvm-tools \
+  || { echo "llvm-profdata of this compiler is needed: rustup component add llvm-tools"; exit 1; }
 work=$PWD/target/profile
 rm -rf "$work/counts"
 # What build scripts count is nobody's business.
