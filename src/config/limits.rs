@@ -19,7 +19,10 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
             .key("batch", "Messages in one JSON-RPC array (2025-03-26 only).")
             .count(50),
         streams_per_session: s
-            .key("streams_per_session", "Open streams of a session.")
+            .key(
+                "streams_per_session",
+                "Open GET streams of a session; each running call may have a stream beside them.",
+            )
             .count(8),
         subscriptions_per_session: s
             .key(

@@ -306,7 +306,7 @@ pub struct Limits {
     pub json_depth: usize,
     /// Elements of a JSON-RPC array.
     pub batch: usize,
-    /// Open streams of a session.
+    /// Open GET streams of a session; each running call may have a stream beside them.
     pub streams_per_session: usize,
     /// Open subscriptions of a visit.
     pub subscriptions_per_session: usize,

@@ -58,7 +58,8 @@ impl LegacyLink {
     /// Finds a connection for a call: the first one, or one whose turn it gets if it needs one.
     ///
     /// # Errors
-    /// [`LinkError::Cancelled`] when the call is cancelled first, [`LinkError::AwaitsAnswer`] when it gets no turn within `ask_wait`.
+    /// [`LinkError::Cancelled`] when the call is cancelled first, [`LinkError::AwaitsAnswer`] when it
+    /// gets no turn within `ask_wait`.
     ///
     /// # Cancel safety
     /// A turn that was just given goes on to the next who waits.
