@@ -41,6 +41,9 @@ impl record::Record for Line<'_> {
         if let Some(rule) = &record.rule {
             to.text("rule", rule);
         }
+        if let Some(reason) = &record.reason {
+            to.text("reason", reason);
+        }
         if let Some(trace) = &record.trace {
             to.word("trace_id", trace.as_str());
         }

@@ -26,8 +26,8 @@ const CAPACITY: usize = 16 * 1024;
 /// How long records gather before they are written together.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// Bytes that are kept of a name that a caller chose.
-const MAX_NAME: usize = 256;
+/// Bytes that are kept of a text that a caller chose.
+const MAX_TEXT: usize = 256;
 
 /// What became of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,7 @@ pub struct Record {
     name: Option<Box<str>>,
     outcome: Outcome,
     rule: Option<Box<str>>,
+    reason: Option<Box<str>>,
     trace: Option<TraceId>,
 }
 
@@ -76,26 +77,29 @@ impl Record {
                 None => Outcome::Failed,
             },
             rule: rule.map(Into::into),
+            reason: None,
             trace: call.trace.trace_id(),
         }
     }
 }
 
-/// The first [`MAX_NAME`] bytes, or a few less: whole characters only.
-fn cut(name: &str) -> &str {
-    name.get(..name.floor_char_boundary(MAX_NAME))
-        .unwrap_or(name)
+/// The first [`MAX_TEXT`] bytes, or a few less: whole characters only.
+fn cut(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MAX_TEXT))
+        .unwrap_or(text)
 }
 
 /// The record of a running call.
 #[derive(Debug)]
 pub struct Pending<'a> {
     sink: &'a Sink,
+    call: &'a Call,
     record: Option<Record>,
 }
 
 impl Pending<'_> {
-    /// Says how the call ended.
+    /// Says how the call ended. What failed is recorded with the client's reason, when it cancelled
+    /// and gave one (SPEC C-12): 256 bytes of it.
     pub fn end(mut self, outcome: Outcome) {
         if let Some(record) = &mut self.record {
             record.outcome = outcome;
@@ -105,7 +109,10 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if let Some(record) = self.record.take() {
+        if let Some(mut record) = self.record.take() {
+            if record.outcome == Outcome::Failed {
+                record.reason = self.call.link.cancel_reason().map(|why| cut(why).into());
+            }
             self.sink.record(record);
         }
     }
@@ -147,12 +154,13 @@ impl Sink {
         }))
     }
 
-    /// Holds the record of a call that is about to run, and takes it when the call has ended,
+    /// Holds the record of `call`, which is about to run, and takes it when the call has ended,
     /// however that comes about.
     #[must_use = "the record is taken when this is dropped"]
-    pub fn begin(&self, record: Record) -> Pending<'_> {
+    pub fn begin<'a>(&'a self, call: &'a Call, record: Record) -> Pending<'a> {
         Pending {
             sink: self,
+            call,
             record: Some(record),
         }
     }

@@ -12,7 +12,7 @@ use crate::telemetry::record::capture::Capture;
 use crate::telemetry::trace::TraceContext;
 
 #[derive(Debug)]
-struct NoLink(ClientCapabilities);
+struct NoLink(ClientCapabilities, Option<String>);
 
 impl DownstreamLink for NoLink {
     fn capabilities(&self) -> &ClientCapabilities {
@@ -23,6 +23,10 @@ impl DownstreamLink for NoLink {
 
     fn ask(&self, _: Round) -> BoxFuture<'_, Asked> {
         Box::pin(async { Asked::CannotAsk("everything".to_owned()) })
+    }
+
+    fn cancel_reason(&self) -> Option<&str> {
+        self.1.as_deref()
     }
 }
 
@@ -51,7 +55,7 @@ fn call(message: &str) -> Call {
         endpoint: Arc::new(endpoint),
         revision: Revision::V2025_11_25,
         message: Message::parse(Bytes::from(message.to_owned()), 128).expect("a message"),
-        link: Arc::new(NoLink(ClientCapabilities::none())),
+        link: Arc::new(NoLink(ClientCapabilities::none(), None)),
         trace: TraceContext::parse(trace, None).expect("a trace"),
         cancel: CancellationToken::new(),
         resumption: None,
@@ -103,7 +107,7 @@ fn records_are_written_in_their_order() {
     let sink = sink();
     let outcomes = [Outcome::Ok, Outcome::Error, Outcome::Failed];
     for outcome in outcomes {
-        sink.begin(record(None)).end(outcome);
+        sink.begin(&call(MESSAGE), record(None)).end(outcome);
     }
     sink.flush();
     let written: Vec<Value> = log
@@ -117,8 +121,33 @@ fn records_are_written_in_their_order() {
 #[test]
 fn a_call_that_is_dropped_is_recorded_as_failed() {
     let sink = sink();
-    drop(sink.begin(record(None)));
+    drop(sink.begin(&call(MESSAGE), record(None)));
     assert_eq!(sink.lock()[0].1.outcome, Outcome::Failed);
+}
+
+// SPEC C-12
+#[test]
+fn a_cancelled_call_is_recorded_with_the_reason_its_client_gave() {
+    let log = Capture::begin();
+    let sink = sink();
+    let mut cancelled = call(MESSAGE);
+    let reason = "no longer needed ".repeat(100);
+    cancelled.link = Arc::new(NoLink(ClientCapabilities::none(), Some(reason.clone())));
+    sink.begin(&cancelled, record(None)).end(Outcome::Failed);
+    // The reply was faster.
+    sink.begin(&cancelled, record(None)).end(Outcome::Ok);
+    sink.begin(&call(MESSAGE), record(None))
+        .end(Outcome::Failed);
+    sink.flush();
+    let reasons: Vec<Value> = log
+        .lines()
+        .iter()
+        .map(|line| line["reason"].clone())
+        .collect();
+    assert_eq!(
+        reasons,
+        [json!(reason[..MAX_TEXT]), Value::Null, Value::Null]
+    );
 }
 
 #[test]
@@ -137,7 +166,7 @@ fn an_endless_name_is_cut_between_characters() {
     let name = "é".repeat(1000);
     let record = Record::new(&call(MESSAGE), &"files".into(), Some(&name), None);
     let kept = record.name.expect("a name");
-    assert_eq!(kept.len(), MAX_NAME);
+    assert_eq!(kept.len(), MAX_TEXT);
     assert!(name.starts_with(&*kept));
 }
 

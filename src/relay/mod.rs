@@ -191,7 +191,7 @@ impl Relay {
             self.check_param_headers(call, session, visit, target)
                 .await?;
         }
-        let audited = self.parts.audit.begin(record(call, target, None));
+        let audited = self.parts.audit.begin(call, record(call, target, None));
         let lead = match self.listing(call, session, target).await? {
             Listing::Known(reply) => {
                 audited.end(audit::Outcome::Ok);
@@ -303,9 +303,9 @@ impl Relay {
     }
 
     /// The audit record of the part of one upstream, taken when it is dropped.
-    fn audit_part(&self, call: &Call, upstream: &Arc<str>) -> audit::Pending<'_> {
+    fn audit_part<'a>(&'a self, call: &'a Call, upstream: &Arc<str>) -> audit::Pending<'a> {
         let record = audit::Record::new(call, upstream, None, None);
-        self.parts.audit.begin(record)
+        self.parts.audit.begin(call, record)
     }
 
     /// The session's link to an upstream, made when there is none yet.

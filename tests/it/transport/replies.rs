@@ -213,9 +213,9 @@ async fn ping_is_answered_here_while_the_upstream_hangs() {
     gw.stop().await;
 }
 
-// Spec: SPEC C-10, C-11, T-23.
+// Spec: SPEC C-10, C-11, C-12, T-23.
 #[tokio::test]
-async fn a_cancelled_call_is_cancelled_upstream_and_not_answered() {
+async fn a_cancelled_call_is_cancelled_upstream_audited_with_its_reason_and_not_answered() {
     let setup = Setup::open()
         .server("sse_after = \"50ms\"")
         .stub("stub", &[]);
@@ -229,10 +229,18 @@ async fn a_cancelled_call_is_cancelled_upstream_and_not_answered() {
     .await;
     let mut stream = exchange.stream();
     assert_eq!(stream.message().await, None, "no reply to a cancelled call");
-    crate::harness::eventually("the upstream hears of it", async || {
+    let told = crate::harness::eventually("the upstream hears of it", async || {
         let stats: Value = serde_json::from_str(&user.text("stats", json!({})).await).unwrap();
-        (stats["counts"]["calls_cancelled"] == 1).then_some(())
+        (stats["counts"]["calls_cancelled"] == 1).then_some(stats["cancels"][0].clone())
     })
     .await;
+    assert_eq!(told["params"]["reason"], "enough");
+    let audited = crate::harness::eventually("its audit line", async || {
+        let mut lines = gw.log_records().into_iter();
+        lines.find(|line| line["target"] == "audit" && line["name"] == "never")
+    })
+    .await;
+    assert_eq!(audited["outcome"], "failed");
+    assert_eq!(audited["reason"], "enough");
     gw.stop().await;
 }
