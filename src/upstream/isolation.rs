@@ -276,27 +276,50 @@ fn has_streams_of_calls(carrier: &config::Carrier) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
     use crate::call::{Deaf, Principal};
     use crate::fault::FaultKind;
 
-    #[tokio::test]
-    async fn a_link_whose_session_is_over_opens_nothing() {
+    fn upstreams(keys: &str) -> Upstreams {
         let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
-        let config = config::parse(text, "test.toml", &|_| None).unwrap();
-        let upstreams = Upstreams::new(&config, Host::current(), Tasks::new()).unwrap();
-        let seat = Seat {
+        let config = config::parse(&format!("{text}{keys}"), "test.toml", &|_| None).unwrap();
+        Upstreams::new(&config, Host::current(), Tasks::new()).unwrap()
+    }
+
+    fn seat(intake: Arc<dyn Intake>) -> Seat {
+        Seat {
             owner: Principal::anonymous().owner(),
             capabilities: ClientCapabilities::none(),
             client_info: Bytes::from_static(b"{}"),
             offer: Revision::LATEST_LEGACY,
-            intake: Arc::new(Deaf),
-        };
-        let link = upstreams.link("up", seat).unwrap();
+            intake,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_link_whose_session_is_over_opens_nothing() {
+        let link = upstreams("").link("up", seat(Arc::new(Deaf))).unwrap();
         let before = link.open().await.unwrap_err();
         assert_eq!(before.kind, FaultKind::UpstreamUnavailable);
         link.close().await;
         let after = link.open().await.unwrap_err();
         assert_eq!(after.kind, FaultKind::Cancelled);
+    }
+
+    #[rstest]
+    #[tokio::test]
+    async fn who_drops_a_shared_link_is_forgotten_there(
+        #[values("principal", "shared")] isolation: &str,
+    ) {
+        let upstreams = upstreams(&format!("isolation = {isolation:?}\n"));
+        let intake: Arc<dyn Intake> = Arc::new(Deaf);
+        let link = upstreams.link("up", seat(Arc::clone(&intake))).unwrap();
+        assert_eq!(Arc::strong_count(&intake), 2);
+        drop(link);
+        // What was begun by dropping it: nothing of it waits.
+        tokio::task::yield_now().await;
+        assert_eq!(Arc::strong_count(&intake), 1);
     }
 }
