@@ -89,11 +89,13 @@ impl Exchange {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<Outcome>> {
-        if let Some(future) = &mut self.future
-            && let Poll::Ready(outcome) = future.as_mut().poll(cx)
-        {
-            self.future = None;
-            self.link.finish(outcome);
+        if let Some(future) = &mut self.future {
+            // What it brings is looked at right after.
+            self.outlet.rest();
+            if let Poll::Ready(outcome) = future.as_mut().poll(cx) {
+                self.future = None;
+                self.link.finish(outcome);
+            }
         }
         let next = self.outlet.poll_next(cx);
         if let Poll::Ready(Next::End(_)) = next {

@@ -113,6 +113,12 @@ impl<E> Outlet<E> {
         Poll::Pending
     }
 
+    /// Wants no wake-up until the next [`poll_next`](Self::poll_next): for whoever is about to do that,
+    /// after work that may bring something. It would wake itself for nothing.
+    pub(super) fn rest(&self) {
+        self.lock().waker = None;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<E>> {
         lock(&self.0)
     }
@@ -128,6 +134,9 @@ fn wake<E>(mut state: MutexGuard<'_, State<E>>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
     use super::*;
 
     fn notice(kind: NoticeKind, text: &str) -> Notice {
@@ -192,6 +201,26 @@ mod tests {
             panic!("no notices")
         };
         assert_eq!(read.len(), 2);
+    }
+
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_reader_that_rests_is_not_woken_and_misses_nothing() {
+        let (outlet, woken) = (Outlet::new(), Arc::new(Count(AtomicUsize::new(0))));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        assert!(outlet.poll_next(&mut cx).is_pending());
+        outlet.rest();
+        assert!(outlet.end(7));
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        assert_eq!(outlet.poll_next(&mut cx), Poll::Ready(Next::End(7)));
     }
 
     #[test]

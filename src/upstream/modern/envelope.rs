@@ -1,6 +1,8 @@
 //! What every modern request carries of its own: made on this hop from the outgoing body, never
 //! copied from the client's. Spec: SPEC U-08, M-05…M-09, M-32, M-34, M-38; BRIDGING §3.9.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use http::HeaderValue;
 
@@ -28,6 +30,25 @@ const OF_ONE_HOP: [&str; 5] = [
     meta::TRACEPARENT,
     meta::TRACESTATE,
 ];
+
+/// What is the same in every outgoing `_meta`: before, between and after what the client says of itself
+/// and what it can do.
+static LASTING: LazyLock<[String; 3]> = LazyLock::new(|| {
+    let mut parts = [
+        format!(
+            r#"{{"{}":"{}""#,
+            meta::PROTOCOL_VERSION,
+            Revision::V2026_07_28.as_str()
+        ),
+        String::new(),
+        String::new(),
+    ];
+    let [opening, between, after] = &mut parts;
+    put(opening, meta::CLIENT_INFO, "");
+    put(between, meta::CLIENT_CAPABILITIES, "");
+    put(after, meta::GATEWAY, OWN_INFO_TEXT);
+    parts
+});
 
 /// What the client answered, and the upstream's state, both for a retry.
 #[derive(Debug, Clone, Default)]
@@ -92,14 +113,10 @@ fn own_meta(
 ) -> String {
     let capabilities = utf8(call.link.capabilities().raw());
     let mut out = String::with_capacity(OWN_META + client_info.len() + capabilities.len());
-    out.push_str("{\"");
-    out.push_str(meta::PROTOCOL_VERSION);
-    out.push_str("\":\"");
-    out.push_str(Revision::V2026_07_28.as_str());
-    out.push('"');
-    put(&mut out, meta::CLIENT_INFO, client_info);
-    put(&mut out, meta::CLIENT_CAPABILITIES, capabilities);
-    put(&mut out, meta::GATEWAY, OWN_INFO_TEXT);
+    let [opening, between, after] = &*LASTING;
+    for part in [opening, client_info, between, capabilities, after] {
+        out.push_str(part);
+    }
     if let Some(level) = call.link.level() {
         put_text(&mut out, meta::LOG_LEVEL, level.as_str());
     }
