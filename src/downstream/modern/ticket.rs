@@ -2,6 +2,7 @@
 //! binding, the endpoint and the request that it was given to, until it expires; every other one
 //! looks the same. Spec: SPEC M-63, M-64, A-30; BRIDGING §3.1, §3.3.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use bytes::Bytes;
 
 use crate::call::{BindingKey, CarriedState, Principal};
 use crate::endpoint::Endpoint;
-use crate::protocol::{Message, json};
+use crate::protocol::Message;
+use crate::protocol::json::{self, Flaw, RawString, Scanner};
 use crate::seal::{Purpose, Sealer};
 
 /// How long the client may take to answer.
@@ -136,41 +138,76 @@ fn digest(message: &Message) -> [u8; 32] {
     out
 }
 
-/// The value with the members of its objects in order.
+/// The value with the members of its objects in order, each with a comma behind it: only to be
+/// compared.
 fn canonical(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
-    write_canonical(&mut out, value.trim());
-    out
+    let mut scanner = Scanner::new(value, json::MAX_DEPTH);
+    match write_canonical(&mut out, &mut scanner) {
+        Ok(()) => out,
+        // No JSON: nothing that was parsed.
+        Err(_) => value.to_owned(),
+    }
 }
 
-fn write_canonical(out: &mut String, value: &str) {
-    let between = |out: &mut String, first: &mut bool| {
-        if !std::mem::take(first) {
-            out.push(',');
+/// In one pass, however deep: a value is not looked through again for each level above it.
+fn write_canonical(out: &mut String, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
+    match scanner.peek() {
+        Some(b'{') => write_object(out, scanner),
+        Some(b'[') => {
+            let mut mark = '[';
+            scanner.array(|scanner| {
+                out.push(std::mem::replace(&mut mark, ','));
+                write_canonical(out, scanner)
+            })?;
+            out.push_str(if mark == '[' { "[]" } else { "]" });
+            Ok(())
         }
-    };
-    let mut first = true;
-    if let Ok(mut members) = json::members(value) {
-        members.sort_by(|(a, _), (b, _)| a.cmp(b));
-        out.push('{');
-        for (name, value) in members {
-            between(out, &mut first);
-            json::quote_into(out, &name);
-            out.push(':');
-            write_canonical(out, value);
+        Some(b'"') => {
+            let raw = scanner.string()?;
+            write_string(out, &raw);
+            Ok(())
         }
-        out.push('}');
-    } else if let Ok(elements) = json::elements(value) {
-        out.push('[');
-        for element in elements {
-            between(out, &mut first);
-            write_canonical(out, element);
+        _ => {
+            let span = scanner.value()?;
+            out.push_str(json::slice(scanner.text(), span));
+            Ok(())
         }
-        out.push(']');
-    } else if let Some(text) = json::string(value) {
-        json::quote_into(out, &text);
-    } else {
-        out.push_str(value);
+    }
+}
+
+fn write_object(out: &mut String, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
+    out.push('{');
+    let start = out.len();
+    let mut members = Vec::new();
+    scanner.object(|scanner, key| {
+        let from = out.len();
+        write_string(out, &key);
+        let name = from..out.len();
+        out.push(':');
+        write_canonical(out, scanner)?;
+        out.push(',');
+        members.push((name, from..out.len()));
+        Ok::<_, Flaw>(())
+    })?;
+    let named = |name: &Range<usize>| out.get(name.clone());
+    if !members.is_sorted_by_key(|(name, _)| named(name)) {
+        members.sort_by_key(|(name, _)| named(name));
+        let texts = members
+            .iter()
+            .filter_map(|(_, whole)| out.get(whole.clone()));
+        let ordered: String = texts.collect();
+        out.replace_range(start.., &ordered);
+    }
+    out.push('}');
+    Ok(())
+}
+
+/// The string without escapes that it could do without; one with half a character as it came.
+fn write_string(out: &mut String, raw: &RawString<'_>) {
+    match raw.decode() {
+        Ok(text) => json::quote_into(out, &text),
+        Err(_) => out.extend(["\"", raw.inner, "\""]),
     }
 }
 
@@ -262,5 +299,37 @@ mod tests {
             let altered = String::from_utf8(bytes).unwrap();
             assert_eq!(asker.open(&sealer, &altered, NOW), None, "{at}");
         }
+    }
+
+    #[rstest]
+    #[case(" 1 ", "1")]
+    #[case("1.0", "1.0")]
+    #[case("[ ]", "[]")]
+    #[case("[1, [ \"\\u0061\" ,null]]", "[1,[\"a\",null]]")]
+    #[case("{ }", "{}")]
+    #[case(
+        "{\"b\":{\"d\":1,\"c\":2},\"a\":[]}",
+        "{\"a\":[],\"b\":{\"c\":2,\"d\":1,},}"
+    )]
+    #[case("{\"\\ud800\":\"\\udc00\"}", "{\"\\ud800\":\"\\udc00\",}")]
+    #[case("", "")]
+    fn one_value_has_one_spelling(#[case] value: &str, #[case] spelling: &str) {
+        assert_eq!(canonical(value), spelling);
+    }
+
+    #[test]
+    fn repeated_members_keep_their_order() {
+        assert_ne!(canonical(r#"{"a":1,"a":2}"#), canonical(r#"{"a":2,"a":1}"#));
+    }
+
+    // Looked through once for each level, it would take a minute and more.
+    #[test]
+    fn arguments_that_are_long_and_deep_are_read_once() {
+        const DEPTH: usize = 1000;
+        let long = "1,".repeat(1_000_000);
+        let deep = format!("{}{long}1{}", "[".repeat(DEPTH), "]".repeat(DEPTH));
+        let begun = std::time::Instant::now();
+        assert_eq!(canonical(&deep), deep);
+        assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }
