@@ -7,6 +7,7 @@ mod connection;
 mod head_clock;
 mod overload;
 mod place;
+mod preface;
 mod tls;
 
 use std::io;

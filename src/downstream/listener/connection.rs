@@ -19,6 +19,7 @@ use tower::Service;
 use super::Settings;
 use super::head_clock::{HeadClock, Watched};
 use super::place::Place;
+use super::preface::Prompt;
 use crate::lifecycle::Tasks;
 use crate::wake::Bell;
 
@@ -89,13 +90,14 @@ impl Protocols {
         }
     }
 
-    /// The same for HTTP/2; a drain is announced with GOAWAY.
+    /// The same for HTTP/2, where only the preface has a deadline and later silence is asked about;
+    /// a drain is announced with GOAWAY.
     pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: Answer,
     {
-        let io = TokioIo::new(stream);
+        let io = TokioIo::new(Prompt::new(stream, self.header_timeout));
         let mut connection = pin!(self.http2.serve_connection(io, exchange));
         let draining = tasks.draining().child_token();
         tokio::select! {

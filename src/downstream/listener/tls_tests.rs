@@ -105,6 +105,21 @@ async fn a_handshake_that_does_not_come_is_cut_off() {
 }
 
 #[tokio::test]
+async fn an_http2_preface_that_does_not_come_is_cut_off() {
+    for begun in [&b""[..], b"PRI * HTTP/2.0\r\n"] {
+        let (running, client, _folder) =
+            start_tls(|settings| settings.header_timeout = Duration::from_millis(100));
+        let mut stream = handshake(&running, client, "h2").await;
+        stream.write_all(begun).await.unwrap();
+        let mut answer = Vec::new();
+        // A connection that is just dropped says no goodbye, which counts as an error.
+        let end = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
+        let ended = tokio::time::timeout(Duration::from_secs(10), end).await;
+        assert!(ended.is_ok(), "still open");
+    }
+}
+
+#[tokio::test]
 async fn a_missing_certificate_is_named() {
     let mut settings = crate::downstream::samples::server("127.0.0.1:0", "https://localhost");
     settings.tls = Some(config::Tls {

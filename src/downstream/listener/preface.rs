@@ -1,0 +1,85 @@
+//! How long an HTTP/2 connection may wait for its client's first words.
+//!
+//! hyper asks a quiet connection whether it is alive, but not before it has heard the preface: one
+//! that never comes would be waited for as long as the socket is open.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+/// Bytes that every HTTP/2 client sends first. Spec: RFC 9113 §3.4
+const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+
+/// A stream that fails when its first bytes are late.
+#[derive(Debug)]
+pub(super) struct Prompt<S> {
+    stream: S,
+    /// What is still to come, and until when; nothing once the preface is there.
+    waiting: Option<(usize, Pin<Box<Sleep>>)>,
+}
+
+impl<S> Prompt<S> {
+    pub(super) fn new(stream: S, patience: Duration) -> Self {
+        let until = Box::pin(tokio::time::sleep(patience));
+        Self {
+            stream,
+            waiting: Some((PREFACE_BYTES, until)),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let came = buf.filled().len() - before;
+        let Some((missing, until)) = &mut self.waiting else {
+            return outcome;
+        };
+        *missing = missing.saturating_sub(came);
+        if *missing == 0 {
+            self.waiting = None;
+        } else if outcome.is_pending() && until.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        outcome
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
