@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::harness::session::text_of;
+use crate::harness::upstream::HttpStub;
 use crate::harness::{Setup, eventually};
 
 /// Takes OTLP over HTTP and keeps the bodies, by signal.
@@ -210,6 +211,36 @@ async fn the_callers_trace_goes_on_upstream() {
         .json()
         .await;
     assert!(text_of(&reply["result"]).contains(trace), "{reply}");
+    gw.stop().await;
+}
+
+// Spec: SPEC C-98.
+#[tokio::test]
+async fn baggage_and_what_is_no_trace_context_do_not_reach_a_legacy_upstream() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open()
+        .stub("piped", &[])
+        .http("posted", &stub, "")
+        .start()
+        .await;
+    let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    for upstream in ["piped", "posted"] {
+        let user = gw.anonymous().open(&format!("/mcp/{upstream}")).await;
+        for (parent, state) in [
+            (Value::Null, "a=1"),
+            (json!("00-x"), "a=1"),
+            (json!(good), "a"),
+        ] {
+            let meta = json!({"baggage": "secret=1", "traceparent": parent, "tracestate": state,
+                              "vendor.example/x": 1});
+            let params = json!({"name": "seen_meta", "arguments": {}, "_meta": meta});
+            let result = user.request("tools/call", params).await.unwrap();
+            let seen: Value = serde_json::from_str(text_of(&result)).unwrap();
+            assert_eq!(seen["baggage"], Value::Null, "{upstream}: {seen}");
+            assert_eq!(seen["tracestate"], Value::Null, "{upstream}: {seen}");
+            assert_eq!(seen["vendor.example/x"], 1, "{upstream}: {seen}");
+        }
+    }
     gw.stop().await;
 }
 

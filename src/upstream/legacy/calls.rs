@@ -16,6 +16,7 @@ use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::{Call, DownstreamLink, Reply};
 use crate::protocol::Message;
+use crate::protocol::meta::BAGGAGE;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
@@ -92,11 +93,17 @@ impl Connection {
             span.attribute(attribute::TOOL, || tool.into_owned());
         }
         let (parent, state) = self.stamp(request, span.context());
-        if let Some(parent) = &parent {
-            edit = edit.meta(TRACEPARENT, parent.as_str());
-        }
-        if let Some(state) = &state {
-            edit = edit.meta(TRACESTATE, state.as_str());
+        let own = [
+            (TRACEPARENT, &parent),
+            (TRACESTATE, &state),
+            (BAGGAGE, &None),
+        ];
+        for (key, value) in own {
+            edit = match value {
+                Some(value) => edit.meta(key, value.as_str()),
+                None if request.meta(key).is_some() => edit.remove_meta(key),
+                None => edit,
+            };
         }
         let bytes = edit.finish();
         let activity = Arc::new(Activity::new());
