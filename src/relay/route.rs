@@ -178,7 +178,7 @@ impl Relay {
 /// Notes what a session follows, or no longer does. Spec: SPEC C-50.
 ///
 /// # Errors
-/// The session follows too many resources.
+/// The session follows too many resources, or the URI is too long to be kept.
 pub(super) fn subscribing<'a>(
     call: &Call,
     session: &'a Session,
@@ -188,8 +188,8 @@ pub(super) fn subscribing<'a>(
     match (call.message.method(), uri) {
         (Some("resources/subscribe"), Some(uri)) => {
             let begun = all.begin(&target.upstream, uri, SUBSCRIPTIONS);
-            let begun = begun.ok_or_else(|| invalid("this session follows too many resources"))?;
-            Ok(Some(begun))
+            let refused = "this session follows too many resources, or the URI is too long";
+            Ok(Some(begun.ok_or_else(|| invalid(refused))?))
         }
         (Some("resources/unsubscribe"), Some(uri)) => {
             all.remove(&target.upstream, uri);

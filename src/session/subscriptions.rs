@@ -5,6 +5,9 @@ use std::sync::Mutex;
 
 use super::lock;
 
+/// The longest URI that is followed, in bytes: it is kept for as long as it is.
+pub(super) const LONGEST_URI: usize = 8 * 1024;
+
 /// Subscribed URIs, as their upstreams spell them, under their names, and those that are asked for
 /// now: a change may be told of before the answer. Two upstreams may have the same URI.
 #[derive(Debug, Default)]
@@ -47,11 +50,12 @@ impl Drop for Subscribing<'_> {
 }
 
 impl Subscriptions {
-    /// Begins a subscription; nothing when `max` are there already.
+    /// Begins a subscription; nothing when `max` are there already, or when nothing so long is followed.
     pub fn begin(&self, upstream: &str, uri: &str, max: usize) -> Option<Subscribing<'_>> {
         let key = key(upstream, uri);
         let mut uris = lock(&self.0);
-        if uris.len() >= max && !uris.contains_key(&key) {
+        let full = uris.len() >= max && !uris.contains_key(&key);
+        if full || uri.len() > LONGEST_URI {
             return None;
         }
         uris.entry(key.clone()).or_default().asking += 1;
@@ -118,6 +122,10 @@ mod tests {
         assert!(subscriptions.begin("up", "a:1", 1).is_some());
         drop(first);
         assert!(subscriptions.begin("up", "a:2", 1).is_some());
+        let longest = "a".repeat(LONGEST_URI);
+        assert!(subscriptions.begin("up", &longest, 9).is_some());
+        let longer = format!("{longest}a");
+        assert!(subscriptions.begin("up", &longer, 9).is_none());
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::subscriptions::LONGEST_URI;
 use super::{NoRoom, Session, lock};
 use crate::call::{BindingKey, Notice};
 use crate::protocol::param_headers::ParamHeaders;
@@ -150,10 +151,12 @@ impl Visit {
         }
     }
 
-    /// A resource that is followed or asked for, or one more; nothing when `max` others are.
+    /// A resource that is followed or asked for, or one more; nothing when `max` others are, or when
+    /// nothing so long is followed.
     pub fn resource<'a>(&'a self, uri: &'a str, max: usize) -> Option<FollowedResource<'a>> {
         let mut all = lock(&self.followed);
-        if all.len() >= max && !all.contains_key(uri) {
+        let full = all.len() >= max && !all.contains_key(uri);
+        if full || uri.len() > LONGEST_URI {
             return None;
         }
         let resource = all.entry(uri.to_owned()).or_default();
@@ -267,6 +270,8 @@ mod tests {
         *one.count().await -= 1;
         drop(one);
         assert!(visit.resource("a:2", 1).is_some());
+        let longer = "a".repeat(LONGEST_URI + 1);
+        assert!(visit.resource(&longer, 9).is_none());
         assert!(lock(&visit.followed).is_empty());
     }
 
