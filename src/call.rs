@@ -20,7 +20,7 @@ use http::HeaderMap;
 use tokio_util::sync::CancellationToken;
 
 pub use burst::Burst;
-pub use capabilities::ClientCapabilities;
+pub use capabilities::{ClientCapabilities, MAX_DECLARED};
 pub use deaf::Deaf;
 pub use declared::{Declared, takes_tasks};
 pub use notice::{Level, Notice, NoticeKind};

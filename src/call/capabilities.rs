@@ -5,6 +5,10 @@ use bytes::Bytes;
 
 use crate::protocol::extensions;
 
+/// How much a client may say of itself, in bytes of JSON text: of what it can be asked, and of who it
+/// is. A session keeps both for as long as it lives, and one principal may have many.
+pub const MAX_DECLARED: usize = 64 * 1024;
+
 /// Effective client capabilities: the JSON text that is declared upstream, and what it says.
 #[derive(Clone)]
 #[expect(

@@ -1,6 +1,7 @@
 //! `initialize` of a client: a session, and what its upstreams declare.
 //! Spec: SPEC L-01, L-02, L-05, T-40; DESIGN §5 (knowledge); BRIDGING §5.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +11,16 @@ use futures_util::future::join_all;
 use super::absent::not_ready;
 use super::route::invalid;
 use super::{Failure, Relay, effective, merge};
-use crate::call::{Declared, Principal, Reply};
+use crate::call::{Declared, MAX_DECLARED, Principal, Reply};
 use crate::config::Isolation;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
-use crate::protocol::{Era, Message, Revision};
+use crate::protocol::{Era, Message, Revision, json};
 use crate::session::{Delivery, NewSession, Refused, Session};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::knowledge::Key;
+
+const TOO_MUCH: &str = "params.capabilities and params.clientInfo may have 64 KiB each";
 
 impl Relay {
     /// Opens a session and answers with what it can do.
@@ -46,10 +49,10 @@ impl Relay {
             .filter(|revision| revision.era() == Era::Legacy)
             .unwrap_or(fallback);
         let capabilities = message.param("capabilities").unwrap_or("{}");
-        let client_info = message
-            .param("clientInfo")
-            .filter(|info| info.starts_with('{'));
-        let client_info = client_info.unwrap_or(r#"{"name":"unknown","version":"0"}"#);
+        let client_info = client_info(message);
+        if capabilities.len() > MAX_DECLARED || client_info.len() > MAX_DECLARED {
+            return Err(invalid(TOO_MUCH).into());
+        }
         let is_pure = self.is_pure(&endpoint);
         let new = NewSession {
             principal,
@@ -140,6 +143,20 @@ impl Relay {
             owner: by_owner.then(|| session.owner()),
         }
     }
+}
+
+/// JSON text of who the client is; without its icons where they make it too long, since nothing
+/// depends on them.
+fn client_info(message: &Message) -> Cow<'_, str> {
+    let said = message.param("clientInfo");
+    let info = said.filter(|info| info.starts_with('{'));
+    let info = info.unwrap_or(r#"{"name":"unknown","version":"0"}"#);
+    if info.len() > MAX_DECLARED
+        && let Ok(members) = json::members(info)
+    {
+        return json::object(members.into_iter().filter(|(name, _)| name != "icons")).into();
+    }
+    info.into()
 }
 
 pub(super) fn refused(refused: Refused) -> Fault {

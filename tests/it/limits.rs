@@ -2,12 +2,13 @@
 //! Spec: SPEC T-17.
 
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::harness::socket::Socket;
 use crate::harness::{Setup, eventually, within};
+use crate::modern::Modern;
 
 #[tokio::test]
 async fn over_the_rate_is_429_for_this_principal_alone() {
@@ -210,5 +211,35 @@ async fn a_socket_keeps_the_place_of_its_connection() {
         (next.status() != 503).then_some(())
     })
     .await;
+    gw.stop().await;
+}
+
+// A session keeps it, and one principal may have a thousand of them.
+#[tokio::test]
+async fn what_a_client_says_of_itself_has_a_bound_in_both_eras() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let actor = gw.anonymous();
+    let long = "x".repeat(64 * 1024);
+    let open = async |info: &Value, capabilities: &Value| {
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities,
+                            "clientInfo": info});
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+        actor.post("/mcp", &[], &message).await.json().await
+    };
+    let info = json!({"name": "harness", "version": "1"});
+    for (info, capabilities) in [
+        (&json!({"name": long, "version": "1"}), &json!({})),
+        (&info, &json!({"experimental": {&long: {}}})),
+    ] {
+        let refused = open(info, capabilities).await;
+        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+    }
+    assert!(gw.metric("drawbridge_sessions_open", "").await < 0.1);
+    let icons = json!({"name": "harness", "version": "1", "icons": [{"src": long}]});
+    let opened = open(&icons, &json!({})).await;
+    assert!(opened["result"].is_object(), "{opened}");
+    let modern = Modern::with(actor, "/mcp", json!({"experimental": {&long: {}}}));
+    let refused = modern.send("tools/list", json!({})).await.unwrap_err();
+    assert_eq!(refused["code"], -32602, "{refused}");
     gw.stop().await;
 }

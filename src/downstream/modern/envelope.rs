@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::refusal::Refusal;
-use crate::call::Level;
+use crate::call::{Level, MAX_DECLARED};
 use crate::protocol::headers::{self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
 use crate::protocol::methods::{self, Direction, Target};
 use crate::protocol::{Era, Kind, Message, Revision, extensions, header_value, json, meta};
@@ -115,8 +115,8 @@ fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
         .ok_or_else(|| Refusal::key(meta::PROTOCOL_VERSION, "a string"))?;
     let capabilities = message
         .meta(meta::CLIENT_CAPABILITIES)
-        .filter(|text| json::members(text).is_ok())
-        .ok_or_else(|| Refusal::key(meta::CLIENT_CAPABILITIES, "an object"))?;
+        .filter(|text| text.len() <= MAX_DECLARED && json::members(text).is_ok())
+        .ok_or_else(|| Refusal::key(meta::CLIENT_CAPABILITIES, "an object of 64 KiB at most"))?;
     let level = match message.meta(meta::LOG_LEVEL) {
         None => None,
         Some(text) => Some(
