@@ -1,5 +1,6 @@
 //! What a child finds around it: its variables, and the programs they lead to (DESIGN §6, SPEC D-13).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -89,6 +90,22 @@ pub(super) fn variables(
     all
 }
 
+/// The values that the operator chose for the children of `carrier`, whether written down or
+/// inherited: nobody but the child may read them.
+pub(super) fn chosen<'a>(
+    host: &'a BTreeMap<OsString, OsString>,
+    carrier: &'a StdioCarrier,
+) -> impl Iterator<Item = Cow<'a, str>> {
+    let inherited = carrier
+        .inherit
+        .iter()
+        .filter(|name| !INHERITED.contains(&name.as_str()))
+        .filter_map(|name| host.get(OsStr::new(name)))
+        .map(|value| value.to_string_lossy());
+    let own = carrier.env.values();
+    inherited.chain(own.map(|value| value.expose().into()))
+}
+
 /// Checks that `command` can be found by a child with this environment and returns what to run:
 /// a relative path is tied to our working directory, a bare name stays for `PATH`.
 ///
@@ -166,6 +183,17 @@ mod tests {
         assert_eq!(names, expected);
         assert_eq!(found[OsStr::new("HOME")], home.path());
         assert_eq!(found[OsStr::new("LANG")], "theirs");
+    }
+
+    #[test]
+    fn what_the_operator_chose_is_told_from_what_every_child_gets() {
+        let host = ["PATH", "LANG", "EXTRA"];
+        let host = host.map(|name| (name.into(), "ours".into())).into();
+        let mut carrier = carrier();
+        carrier.inherit = ["EXTRA", "PATH", "MISSING"].map(str::to_owned).into();
+        carrier.env.insert("LANG".to_owned(), Secret::new("theirs"));
+        let chosen: Vec<_> = chosen(&host, &carrier).collect();
+        assert_eq!(chosen, ["ours", "theirs"]);
     }
 
     #[test]

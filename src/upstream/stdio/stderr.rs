@@ -1,7 +1,6 @@
 //! What children say beside the protocol: drained always, logged at a bounded rate without
 //! secrets, and the end of it kept for the error a caller gets (SPEC D-03).
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -10,7 +9,6 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
 use crate::lock::lock;
-use crate::secret::Secret;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Kept for the caller's error, bytes.
@@ -58,9 +56,8 @@ struct Shared {
 }
 
 impl Log {
-    /// A log that hides the values of the child's own variables.
-    pub(super) fn new(env: &BTreeMap<String, Secret>) -> Self {
-        let secrets = env.values().map(Secret::expose);
+    /// A log that hides these values.
+    pub(super) fn new<S: AsRef<str>>(secrets: impl IntoIterator<Item = S>) -> Self {
         let shared = Shared {
             tail: Tail::default(),
             tokens: BURST,
@@ -171,14 +168,14 @@ impl fmt::Debug for Redactor {
 }
 
 impl Redactor {
-    fn new<'a>(values: impl Iterator<Item = &'a str>) -> Self {
-        // We see single lines, so each line of a secret (a PEM key) is one.
-        let mut secrets: Vec<String> = values
-            .flat_map(str::lines)
-            .map(str::trim)
-            .filter(|value| value.len() >= MIN_SECRET)
-            .map(str::to_owned)
-            .collect();
+    fn new<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> Self {
+        let mut secrets: Vec<String> = Vec::new();
+        for value in values {
+            // We see single lines, so each line of a secret (a PEM key) is one.
+            let lines = value.as_ref().lines().map(str::trim);
+            let hidden = lines.filter(|line| line.len() >= MIN_SECRET);
+            secrets.extend(hidden.map(str::to_owned));
+        }
         secrets.sort_by_key(|value| std::cmp::Reverse(value.len()));
         secrets.dedup();
         Self { secrets }
@@ -292,7 +289,7 @@ mod tests {
     use super::*;
 
     fn redactor(secrets: &[&'static str]) -> Redactor {
-        Redactor::new(secrets.iter().copied())
+        Redactor::new(secrets)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Standard error of children (SPEC D-03).
 
-use super::world::{World, next, python, sh, with_env};
+use super::world::{World, next, python, sh, with_env, with_inherited};
 
 // Spec: SPEC D-03
 #[tokio::test]
@@ -30,6 +30,19 @@ async fn last_words_hold_no_secret_and_no_control_character() {
     assert_eq!(next(&mut lines).await, None);
     let words = connection.last_words().unwrap();
     assert_eq!(words, "exit status: 3: [31mbad key …");
+    world.end().await;
+}
+
+// CARGO_PKG_NAME stands for a token that the operator lends from the gateway's own environment.
+#[tokio::test]
+async fn last_words_hold_no_value_that_was_inherited() {
+    let world = World::new();
+    let script = "echo \"bad key $CARGO_PKG_NAME.\" >&2; exit 3";
+    let upstream = with_inherited(sh(script), "CARGO_PKG_NAME");
+    let (connection, mut lines) = world.open("alice", &upstream).await;
+    assert_eq!(next(&mut lines).await, None);
+    let words = connection.last_words().unwrap();
+    assert_eq!(words, "exit status: 3: bad key ….");
     world.end().await;
 }
 

@@ -191,6 +191,11 @@ pub(super) fn with_env(upstream: Upstream, name: &str, value: &str) -> Upstream 
     })
 }
 
+/// The same with a variable of our own.
+pub(super) fn with_inherited(upstream: Upstream, name: &str) -> Upstream {
+    tuned(upstream, |carrier| carrier.inherit.push(name.to_owned()))
+}
+
 /// The next line as text.
 pub(super) async fn next(lines: &mut Lines) -> Option<String> {
     let line = within("a line", lines.next()).await?;
