@@ -8,6 +8,7 @@ mod head_clock;
 mod overload;
 mod place;
 mod preface;
+mod stall;
 mod tls;
 
 use std::io;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::stall::Stall;
 use crate::lock::lock;
 
 /// A connection that has served a request may wait this long for the next one: longer than
@@ -136,16 +137,21 @@ impl Future for HeadSleep {
 
 impl Sleep for HeadSleep {}
 
-/// A stream that tells the clock when bytes come.
+/// A stream that tells the clock when bytes come, and fails when its peer takes none.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     stream: S,
     clock: HeadClock,
+    stall: Stall,
 }
 
 impl<S> Watched<S> {
     pub(super) fn new(stream: S, clock: HeadClock) -> Self {
-        Self { stream, clock }
+        Self {
+            stream,
+            clock,
+            stall: Stall::default(),
+        }
     }
 }
 
@@ -169,7 +175,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.stall.watch(cx, outcome)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -185,10 +192,41 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.stall.watch(cx, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
         self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_takes_nothing_is_given_up() {
+        let (ours, mut theirs) = tokio::io::duplex(8);
+        let mut stream = Watched::new(ours, HeadClock::new(Duration::from_secs(10)));
+        let began = tokio::time::Instant::now();
+        // Slow, but it takes something in time.
+        let reader = async {
+            let mut some = [0; 8];
+            for _ in 0..5 {
+                tokio::time::sleep(Duration::from_mins(1)).await;
+                theirs.read_exact(&mut some).await.unwrap();
+            }
+            theirs
+        };
+        let (written, mut theirs) = tokio::join!(stream.write_all(&[7; 48]), reader);
+        assert!(written.is_ok());
+        assert_eq!(began.elapsed(), Duration::from_mins(5));
+        let error = stream.write_all(&[7; 48]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(began.elapsed(), Duration::from_mins(7));
+        theirs.read_exact(&mut [0; 8]).await.unwrap();
     }
 }

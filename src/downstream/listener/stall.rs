@@ -1,0 +1,36 @@
+//! How long a peer may take nothing of what is written to it.
+//!
+//! A connection whose buffers are full waits for its peer, who may never read: no deadline of a
+//! request or an idle connection runs meanwhile, and its place would be taken for good.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::time::Sleep;
+
+/// Longer than any congestion lasts that is survived; a resumable stream is continued later.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The present wait of a writer, if there is one.
+#[derive(Debug, Default)]
+pub(super) struct Stall(Option<Pin<Box<Sleep>>>);
+
+impl Stall {
+    /// The outcome of a write, or the end of our patience.
+    pub(super) fn watch(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if outcome.is_ready() {
+            self.0 = None;
+            return outcome;
+        }
+        let over = || Box::pin(tokio::time::sleep(PATIENCE));
+        let over = self.0.get_or_insert_with(over).as_mut().poll(cx);
+        over.map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
