@@ -56,7 +56,12 @@ pub(super) fn events(s: &mut Section<'_>) -> Events {
         per_session: s
             .key("per_session", "Events kept for one session.")
             .size("1MiB"),
-        total: s.key("total", "Events kept in all.").size("64MiB"),
+        total: s
+            .key(
+                "total",
+                "Events kept in all; sessions with more than an equal share make room first.",
+            )
+            .size("64MiB"),
     }
 }
 

@@ -16,6 +16,10 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// Up to here tables are not worth shrinking.
 const SMALL: usize = 16;
+/// The part of all bytes that is freed at once beyond what is needed.
+const SPARE: usize = 64;
+/// What alone is left of a session for so long may not have been read by who listens now.
+const UNREAD: Duration = Duration::from_secs(1);
 
 /// Bounds of the log.
 #[derive(Debug, Clone, Copy)]
@@ -113,26 +117,59 @@ impl MemoryEvents {
         self.bounds.max_age / 32
     }
 
+    fn is_over(&self, bytes: usize) -> bool {
+        self.bytes.load(Ordering::Relaxed) > bytes
+    }
+
+    /// Makes room. First the oldest events go of sessions that have more than an equal share, so that
+    /// nobody pushes out what others have kept by opening more sessions than one or by filling them;
+    /// then the oldest of all.
     fn evict_over_total(&self) {
-        let over = || self.bytes.load(Ordering::Relaxed) > self.bounds.total;
-        while over() {
-            let Some((from, session)) = lock(&self.order).pop_front() else {
+        if !self.is_over(self.bounds.total) {
+            return;
+        }
+        let mut order = lock(&self.order);
+        if self.is_over(self.bounds.total) {
+            // A little more than is needed, so that the next events find room without a search.
+            let goal = self.bounds.total - self.bounds.total / SPARE;
+            let share = goal / self.sessions.len().max(1);
+            let fresh = Instant::now();
+            let more = |log: &Log| {
+                let mut batches = log.batches.iter();
+                let is_read = match (batches.next(), batches.next()) {
+                    (Some(only), None) => fresh.duration_since(only.at) > UNREAD,
+                    _ => true,
+                };
+                log.bytes > share && is_read && self.is_over(goal)
+            };
+            order.retain(|(from, session)| {
+                !self.is_over(goal) || self.evict_until(*session, *from + self.slice(), more)
+            });
+        }
+        while self.is_over(self.bounds.total) {
+            let Some((from, session)) = order.pop_front() else {
                 return;
             };
+            let over = |_: &Log| self.is_over(self.bounds.total);
             if self.evict_until(session, from + self.slice(), over) {
-                lock(&self.order).push_front((from, session));
+                order.push_front((from, session));
             }
         }
     }
 
     /// Drops a session's events up to `until` while `more` says so; whether some of them remain.
-    fn evict_until(&self, session: SessionKey, until: Instant, more: impl Fn() -> bool) -> bool {
+    fn evict_until(
+        &self,
+        session: SessionKey,
+        until: Instant,
+        more: impl Fn(&Log) -> bool,
+    ) -> bool {
         let Some(log) = self.log(session) else {
             return false;
         };
         let mut log = lock(&log);
         let old = |log: &Log| log.batches.front().is_some_and(|batch| batch.at <= until);
-        while old(&log) && more() {
+        while old(&log) && more(&log) {
             COUNTERS
                 .events_evicted
                 .add(self.evict_front(&mut log) as u64);
@@ -259,7 +296,7 @@ impl EventStore for MemoryEvents {
                 if due { order.pop_front() } else { None }
             };
             let Some((from, session)) = due else { break };
-            self.evict_until(session, from + self.slice(), || true);
+            self.evict_until(session, from + self.slice(), |_| true);
         }
         if self.sessions.capacity() > 8 * self.sessions.len().max(SMALL) {
             self.sessions.shrink_to_fit();

@@ -70,19 +70,50 @@ fn the_oldest_events_of_a_session_make_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_total_bound_evicts_the_oldest_event_of_any_session() {
+async fn among_equals_the_total_bound_evicts_the_oldest_event() {
     let store = store(1 << 20, 2 * (BATCH_BYTES + 1));
-    let other = StreamKey {
-        session: [8; 16],
+    let other = |number: u8| StreamKey {
+        session: [number; 16],
         stream: 1,
     };
     append(&store, at(1), "1");
     tokio::time::advance(Duration::from_mins(1)).await;
-    append(&store, other, "2");
-    append(&store, other, "3");
+    append(&store, other(8), "2");
+    append(&store, other(9), "3");
     assert!(matches!(store.after(at(1), 0, 10), Replay::Evicted(events) if events.is_empty()));
-    assert_eq!(payloads(store.after(other, 0, 10)), ["2", "3"]);
+    assert_eq!(payloads(store.after(other(8), 0, 10)), ["2"]);
+    assert_eq!(payloads(store.after(other(9), 0, 10)), ["3"]);
     assert_eq!(store.size(), (2, 2 * (BATCH_BYTES + 1)));
+}
+
+// Else one principal could make the calls of all others unresumable.
+#[tokio::test(start_paused = true)]
+async fn who_has_more_than_an_equal_share_makes_room() {
+    const TOTAL: usize = 100 * (BATCH_BYTES + 1);
+    let store = store(20 * (BATCH_BYTES + 1), TOTAL);
+    append(&store, at(1), "kept");
+    tokio::time::advance(Duration::from_mins(1)).await;
+    for number in 0..400_u32 {
+        let mut session = [0; 16];
+        session[..4].copy_from_slice(&(number % 20).to_be_bytes());
+        append(&store, StreamKey { session, stream: 1 }, "x");
+        tokio::time::advance(Duration::from_millis(10)).await;
+        assert!(store.size().1 <= TOTAL);
+    }
+    assert_eq!(payloads(store.after(at(1), 0, 10)), ["kept"]);
+    assert!(store.size().0 > 90, "{:?}", store.size());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_total_bound_holds_whoever_has_what() {
+    const TOTAL: usize = 10 * (BATCH_BYTES + 1);
+    let store = store(1 << 20, TOTAL);
+    for number in 0..100_u32 {
+        let mut session = [0; 16];
+        session[..4].copy_from_slice(&number.to_be_bytes());
+        append(&store, StreamKey { session, stream: 1 }, "x");
+        assert!(store.size().1 <= TOTAL);
+    }
 }
 
 #[tokio::test(start_paused = true)]
