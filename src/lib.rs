@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`workers`]: shapes, bytes, time |
+//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`]: failures, handles, address rules, views |
@@ -42,4 +42,5 @@ pub mod tally;
 pub mod telemetry;
 pub mod upstream;
 pub mod wake;
+pub mod wish;
 pub mod workers;

@@ -61,6 +61,7 @@ impl Relay {
     /// Listens to every upstream of a visit that has a listener; which changes of lists can be told.
     /// Waits for upstreams no longer than `mcp.connect_wait`: late ones join silently.
     pub async fn listen_all(&self, session: &Arc<Session>, asked: &Filter) -> Filter {
+        session.tell_links();
         let wait = self.parts.settings.mcp.connect_wait;
         let upstreams = session.endpoint.upstreams.iter();
         let all = upstreams.map(|upstream| self.listen_one(session, upstream, asked, wait));
@@ -89,7 +90,6 @@ impl Relay {
         wait: Duration,
     ) -> Option<Arc<Declared>> {
         let link = self.link(session, upstream).ok()?;
-        link.listen(true);
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let opening = Arc::clone(&link);
         self.parts.tasks.spawn_service(async move {
@@ -155,11 +155,7 @@ impl Relay {
             Box::pin(self.leave_one(principal, session, uri))
         });
         leaving.for_each(std::future::ready).await;
-        if !session.is_listened_to() {
-            for link in session.links() {
-                link.listen(false);
-            }
-        }
+        session.tell_links();
     }
 
     async fn leave_one(&self, principal: &Arc<Principal>, session: &Arc<Session>, uri: &str) {

@@ -332,7 +332,7 @@ impl Relay {
                 "the session has ended, initialize again",
             )
         })?;
-        link.listen(session.is_listened_to());
+        session.tell_links();
         Ok(link)
     }
 }

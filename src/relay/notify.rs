@@ -35,11 +35,10 @@ impl Relay {
 
     /// The client opened a stream for messages outside calls: its upstreams may send some.
     pub fn listen(&self, session: &Arc<Session>) {
-        for link in session.links() {
-            link.listen(true);
-        }
+        let is_first = session.begin_watching();
+        session.tell_links();
         // One watcher for a session, however often its client reconnects.
-        if !session.begin_watching() {
+        if !is_first {
             return;
         }
         let session = Arc::downgrade(session);
@@ -55,13 +54,11 @@ impl Relay {
                 if !session.standalone().is_attached() {
                     session.end_watching();
                     // A client that came back meanwhile found a watcher: go on being it.
-                    if session.standalone().is_attached() && session.begin_watching() {
-                        continue;
+                    let goes_on = session.standalone().is_attached() && session.begin_watching();
+                    session.tell_links();
+                    if !goes_on {
+                        return;
                     }
-                    for link in session.links() {
-                        link.listen(false);
-                    }
-                    return;
                 }
             }
         });

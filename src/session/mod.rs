@@ -46,6 +46,7 @@ use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{EventStore, SessionKey};
+use crate::wish::Wish;
 
 /// One session.
 #[derive(Debug)]
@@ -76,6 +77,8 @@ pub struct Session {
     hold_question: Duration,
     initialized: AtomicBool,
     watched: AtomicBool,
+    /// What its upstreams know of that.
+    listening: Wish<bool>,
     changed: Notify,
     levels: Levels,
     /// Set when the client is a modern one, which knows of no session.
@@ -215,13 +218,23 @@ impl Session {
         }
     }
 
-    /// Whether somebody listens for messages that belong to no call.
-    #[must_use]
-    pub fn is_listened_to(&self) -> bool {
+    /// Whether somebody listens for messages that belong to no call, or did a moment ago.
+    fn is_listened_to(&self) -> bool {
         match &self.visit {
             Some(visit) => visit.is_listened_to(),
-            None => self.standalone.is_attached(),
+            None => self.watched.load(Ordering::Acquire),
         }
+    }
+
+    /// Tells the upstreams whether somebody listens now. To be called whenever that may have changed,
+    /// and for a link that is new.
+    pub fn tell_links(&self) {
+        let look = |wanted: &mut bool| *wanted = self.is_listened_to();
+        self.listening.change(look, |wanted| {
+            for link in self.links() {
+                link.listen(*wanted);
+            }
+        });
     }
 
     /// Visits to URLs that upstreams say are over.

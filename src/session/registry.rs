@@ -28,6 +28,7 @@ use crate::protocol::Revision;
 use crate::session::EventStream;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
+use crate::wish::Wish;
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
@@ -260,6 +261,7 @@ impl Sessions {
             owner_calls: Arc::clone(&owner.calls),
             initialized: std::sync::atomic::AtomicBool::new(false),
             watched: std::sync::atomic::AtomicBool::new(false),
+            listening: Wish::default(),
             changed: tokio::sync::Notify::new(),
             levels: Levels::default(),
             visit,

@@ -29,6 +29,7 @@ use crate::call::{Call, Declared, Level, Notice, Reply};
 use crate::protocol::Message;
 use crate::protocol::json::quote;
 use crate::telemetry::metrics::LABELED;
+use crate::wish::Wish;
 
 use super::carrier::{Settings, Started};
 use super::error::LinkError;
@@ -58,7 +59,7 @@ pub struct LegacyLink {
     followed: Followed,
     /// Subscriptions that are asked for now.
     asking: Asking,
-    listening: AtomicBool,
+    listening: Wish<bool>,
     /// Whether it is opened again when it is lost.
     kept: Mutex<bool>,
     /// Whoever had this link is gone: nothing is opened any more.
@@ -77,7 +78,7 @@ impl LegacyLink {
             level: Mutex::default(),
             followed: Followed::default(),
             asking: Asking::default(),
-            listening: AtomicBool::new(false),
+            listening: Wish::default(),
             kept: Mutex::default(),
             ended: AtomicBool::new(false),
         })
@@ -158,7 +159,7 @@ impl LegacyLink {
         let declared = connection.declared();
         self.settings.intake.opened(&self.settings.name, declared);
         connection.follow(&self.followed);
-        connection.listen(self.listening.load(Ordering::Relaxed));
+        self.listening.make_so(|wanted| connection.listen(*wanted));
         self.hold();
         self.tell_what_was_missed(connection, followed);
         Ok(())
@@ -170,7 +171,7 @@ impl LegacyLink {
         if followed.is_empty() {
             return;
         }
-        let is_listening = self.listening.load(Ordering::Relaxed);
+        let is_listening = self.listening.get();
         let (settings, connection) = (Arc::clone(&self.settings), Arc::clone(connection));
         self.settings.tasks.spawn_service(async move {
             if is_listening {
@@ -274,13 +275,15 @@ impl LegacyLink {
     /// A child whose notices somebody waits for is not idle, though nobody calls it; and a connection
     /// is then opened again when it is lost.
     fn hold(&self) {
-        let wanted = self.is_heard();
-        if let Some(connection) = self.open_connection() {
-            connection.hold(wanted);
-            if wanted {
-                self.keep();
+        self.listening.make_so(|listening| {
+            let wanted = *listening || !self.followed.is_empty();
+            if let Some(connection) = self.open_connection() {
+                connection.hold(wanted);
+                if wanted {
+                    self.keep();
+                }
             }
-        }
+        });
     }
 
     pub(super) async fn call_inner(
@@ -353,10 +356,12 @@ impl LegacyLink {
     }
 
     pub(super) fn listen(&self, wanted: bool) {
-        self.listening.store(wanted, Ordering::Relaxed);
-        if let Some(connection) = self.open_connection() {
-            connection.listen(wanted);
-        }
+        let listen = |wanted: &bool| {
+            if let Some(connection) = self.open_connection() {
+                connection.listen(*wanted);
+            }
+        };
+        self.listening.change(|wish| *wish = wanted, listen);
         self.hold();
     }
 

@@ -26,6 +26,7 @@ use crate::call::{
 use crate::fault::Fault;
 use crate::lifecycle::Tasks;
 use crate::protocol::{Message, Revision, json};
+use crate::wish::Wish;
 
 /// Whose link, with what declared: who agrees in all of it shares it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -66,7 +67,6 @@ impl SharedLinks {
             links: self.clone(),
             idle,
             tasks: tasks.clone(),
-            listening: AtomicBool::new(false),
             left: AtomicBool::new(false),
         })
     }
@@ -107,7 +107,8 @@ struct Pooled {
 struct Members {
     next: AtomicU64,
     intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
-    listening: AtomicU64,
+    /// Who wants to hear what belongs to no call.
+    listening: Wish<HashSet<u64>>,
     /// Who follows which URI.
     followers: Mutex<HashMap<String, HashSet<u64>>>,
     levels: Arc<Levels>,
@@ -215,7 +216,6 @@ struct Place {
     links: SharedLinks,
     idle: Duration,
     tasks: Tasks,
-    listening: AtomicBool,
     /// Whether it was given up.
     left: AtomicBool,
 }
@@ -345,15 +345,17 @@ impl UpstreamLink for Place {
     }
 
     fn listen(&self, wanted: bool) {
-        let members = &self.pooled.members;
-        match (self.listening.swap(wanted, Ordering::Relaxed), wanted) {
-            (false, true) => members.listening.fetch_add(1, Ordering::Relaxed),
-            (true, false) => members.listening.fetch_sub(1, Ordering::Relaxed),
-            _ => return,
+        let change = |members: &mut HashSet<u64>| {
+            // Whoever has left wants nothing, however late it is said.
+            if wanted && !self.left.load(Ordering::Relaxed) {
+                members.insert(self.number);
+            } else {
+                members.remove(&self.number);
+            }
         };
-        self.pooled
-            .link
-            .listen(members.listening.load(Ordering::Relaxed) > 0);
+        let Pooled { link, members } = &*self.pooled;
+        let listen = |members: &HashSet<u64>| link.listen(!members.is_empty());
+        members.listening.change(change, listen);
     }
 
     fn hearing(&self) -> Option<u64> {

@@ -1,6 +1,16 @@
+use std::sync::{Mutex, mpsc};
+use std::thread::{self, JoinHandle};
+
+use futures_util::future::{BoxFuture, ready};
+
 use super::*;
+use crate::call::{Call, Declared, Notice, Reply, UpstreamLink};
 use crate::clock::TestClock;
+use crate::fault::Fault;
+use crate::lock::lock;
+use crate::protocol::Message;
 use crate::seal::Sealer;
+use crate::session::{Listener, Listening};
 use crate::store::events::{Bounds, MemoryEvents};
 
 struct Fixture {
@@ -264,4 +274,88 @@ async fn a_visit_that_is_over_age_ends_though_somebody_subscribes() {
     tokio::time::advance(Duration::from_secs(2)).await;
     f.sessions.reap_once();
     assert!(visit.closed().is_cancelled());
+}
+
+/// A link that is slow to hear that nobody listens: meanwhile somebody does.
+#[derive(Debug)]
+struct Slow {
+    upstream: Arc<str>,
+    session: Arc<Session>,
+    told: Mutex<Vec<bool>>,
+    meanwhile: Mutex<Option<JoinHandle<Listening>>>,
+}
+
+#[derive(Debug)]
+struct Somebody;
+
+impl Listener for Somebody {
+    fn tell(&self, _notice: &Notice) {}
+}
+
+impl UpstreamLink for Slow {
+    fn upstream(&self) -> &Arc<str> {
+        &self.upstream
+    }
+
+    fn call<'a>(&'a self, _: &'a Message, _: &'a Call) -> BoxFuture<'a, Result<Reply, Fault>> {
+        Box::pin(ready(Err(Fault::internal("nobody calls"))))
+    }
+
+    fn notify(&self, _message: Bytes) -> BoxFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+        Box::pin(ready(Err(Fault::internal("nobody opens"))))
+    }
+
+    fn declared(&self) -> Option<Arc<Declared>> {
+        None
+    }
+
+    fn listen(&self, wanted: bool) {
+        if !wanted {
+            let session = Arc::clone(&self.session);
+            let (done, is_done) = mpsc::channel();
+            *lock(&self.meanwhile) = Some(thread::spawn(move || {
+                let listening = session.register(Arc::new(Somebody));
+                session.tell_links();
+                let _ = done.send(());
+                listening
+            }));
+            // As long as it takes, unless it waits for this.
+            let _ = is_done.recv_timeout(Duration::from_millis(200));
+        }
+        lock(&self.told).push(wanted);
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+}
+
+// Spec: BRIDGING §3.4.
+#[tokio::test]
+async fn who_begins_to_listen_is_not_outrun_by_who_ends() {
+    let f = fixture(10, 10);
+    let session = f
+        .sessions
+        .visit(&principal("alice"), &endpoint("files"), "{}", || {
+            new("alice")
+        });
+    let session = session.unwrap();
+    let link = Arc::new(Slow {
+        upstream: "files".into(),
+        session: Arc::clone(&session),
+        told: Mutex::default(),
+        meanwhile: Mutex::default(),
+    });
+    drop(session.link_or(&link.upstream, || Arc::clone(&link) as _));
+    let first = session.register(Arc::new(Somebody));
+    session.tell_links();
+    drop(first);
+    session.tell_links();
+    let meanwhile = lock(&link.meanwhile).take().unwrap();
+    let _second = meanwhile.join().unwrap();
+    assert_eq!(*lock(&link.told), [true, false, true]);
 }

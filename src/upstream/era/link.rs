@@ -21,6 +21,7 @@ use crate::upstream::error::LinkError;
 use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
 use crate::upstream::modern::{ModernLink, Schemas};
+use crate::wish::Wish;
 
 /// A link of either era.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub(in crate::upstream) struct EraLink {
     schemas: Arc<Schemas>,
     current: Mutex<Option<Inner>>,
     resolving: tokio::sync::Mutex<()>,
-    listening: AtomicBool,
+    listening: Wish<bool>,
     /// Whoever had this link is gone.
     ended: AtomicBool,
 }
@@ -57,7 +58,7 @@ impl EraLink {
             schemas,
             current: Mutex::default(),
             resolving: tokio::sync::Mutex::default(),
-            listening: AtomicBool::new(false),
+            listening: Wish::default(),
             ended: AtomicBool::new(false),
         })
     }
@@ -85,6 +86,7 @@ impl EraLink {
             Ok(fresh) => {
                 // As before: the link that knows its sessions goes on.
                 *lock(&self.current) = Some(was.clone());
+                self.listening.make_so(|wanted| was.listen(*wanted));
                 fresh.close().await;
                 None
             }
@@ -337,10 +339,12 @@ impl UpstreamLink for EraLink {
     }
 
     fn listen(&self, wanted: bool) {
-        self.listening.store(wanted, Ordering::Relaxed);
-        if let Some(inner) = self.current() {
-            inner.listen(wanted);
-        }
+        let listen = |wanted: &bool| {
+            if let Some(inner) = self.current() {
+                inner.listen(*wanted);
+            }
+        };
+        self.listening.change(|wish| *wish = wanted, listen);
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

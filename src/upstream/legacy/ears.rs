@@ -63,8 +63,8 @@ impl Connection {
     /// Opens or closes the GET stream; it stays open for who may be asked on it.
     pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
         let Wire::Http(http) = &self.wire else { return };
-        let wanted = wanted || self.ears.is_asked.load(Ordering::Relaxed);
         let mut listener = lock(&self.ears.listener);
+        let wanted = wanted || self.ears.is_asked.load(Ordering::Relaxed);
         match (&*listener, wanted && !self.is_closed() && self.can_push()) {
             (None, true) => {
                 let stop = self.closed.child_token();

@@ -18,11 +18,6 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 impl LegacyLink {
-    /// Whether somebody waits for what the upstream announces.
-    pub(super) fn is_heard(&self) -> bool {
-        self.listening.load(Ordering::Relaxed) || !self.followed.is_empty()
-    }
-
     /// From now on, what is open is opened again when it is lost, for as long as somebody listens.
     pub(super) fn keep(&self) {
         let was_kept = std::mem::replace(&mut *lock(&self.kept), true);
@@ -34,10 +29,13 @@ impl LegacyLink {
 
     /// Whether the link is still to be kept; if not, it is not kept any more.
     fn goes_on(&self) -> bool {
-        // Whoever begins to listen and sees under this lock that it is kept, is seen here.
-        let mut kept = lock(&self.kept);
-        *kept = self.is_heard();
-        *kept
+        // Whoever begins to listen and sees before this that it is kept, is seen here.
+        let mut goes_on = false;
+        self.listening.make_so(|listening| {
+            goes_on = *listening || !self.followed.is_empty();
+            *lock(&self.kept) = goes_on;
+        });
+        goes_on
     }
 }
 

@@ -50,7 +50,7 @@ impl EraLink {
             self.close_inner().await;
             return Err(LinkError::Cancelled);
         }
-        inner.listen(self.listening.load(Ordering::Relaxed));
+        self.listening.make_so(|wanted| inner.listen(*wanted));
         Ok(inner)
     }
 
