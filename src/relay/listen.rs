@@ -2,13 +2,13 @@
 //! it. Legacy upstreams push when they are listened to, and follow single resources when asked.
 //! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, join_all};
-use futures_util::stream::{self, BoxStream, SelectAll};
+use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use tokio::time::Instant;
 
 use super::Relay;
@@ -16,7 +16,7 @@ use super::naming::Resolved;
 use super::nobody::own_call;
 use crate::call::{Call, ClientCapabilities, Declared, NoticeKind, Principal, UpstreamLink};
 use crate::fault::Fault;
-use crate::protocol::json;
+use crate::protocol::{Era, json};
 use crate::session::{Session, is_below};
 
 /// How long an acknowledgement waits for the stream for changes of an upstream to open.
@@ -57,38 +57,121 @@ impl Filter {
     }
 }
 
+/// What is known of the upstreams of a visit that are listened to.
+#[derive(Debug)]
+pub struct Heard {
+    /// What can be told, with the resources that it makes sense to follow.
+    pub filter: Filter,
+    /// Those that may turn out to tell nothing.
+    late: Vec<Heeded>,
+}
+
+/// One upstream that is listened to.
+#[derive(Debug)]
+struct Heeded {
+    declared: Arc<Declared>,
+    link: Arc<dyn UpstreamLink>,
+    /// Whether it tells of changes; nothing while that is not known.
+    tells: Option<bool>,
+}
+
+impl Heeded {
+    fn announces(&self, what: &str) -> bool {
+        self.tells != Some(false) && self.declared.announces(what)
+    }
+
+    /// Whether it tells of resources where it tells of lists. A modern upstream acknowledges each by
+    /// itself.
+    fn tells_of_both(&self) -> bool {
+        self.declared.revision.era() == Era::Legacy
+    }
+}
+
 impl Relay {
-    /// Listens to every upstream of a visit that has a listener; which changes of lists can be told.
+    /// Listens to every upstream of a visit that has a listener; what of their changes can be told.
     /// Waits for upstreams no longer than `mcp.connect_wait`: late ones join silently.
-    pub async fn listen_all(&self, session: &Arc<Session>, asked: &Filter) -> Filter {
+    pub async fn listen_all(&self, session: &Arc<Session>, asked: &Filter) -> Heard {
         session.tell_links();
         let wait = self.parts.settings.mcp.connect_wait;
         let upstreams = session.endpoint.upstreams.iter();
         let all = upstreams.map(|upstream| self.listen_one(session, upstream, asked, wait));
-        let known = join_all(all).await;
+        let known: Vec<Heeded> = join_all(all).await.into_iter().flatten().collect();
         // Whose upstreams come and go can always say that something has changed.
         let merged = !self.is_pure(&session.endpoint);
-        let announces = |what| {
-            let mut heard = known.iter().flatten();
-            merged || heard.any(|declared| declared.announces(what))
+        let announces = |what| merged || known.iter().any(|one| one.announces(what));
+        let is_deaf = |uri: &&String| {
+            let owner = self.owner_of(session, uri);
+            let owner = known
+                .iter()
+                .find(|one| Some(one.link.upstream()) == owner.as_ref());
+            owner.is_some_and(|one| one.tells == Some(false) && one.tells_of_both())
         };
-        Filter {
+        let filter = Filter {
             tools: asked.tools && announces("tools"),
             prompts: asked.prompts && announces("prompts"),
             resources: asked.resources && announces("resources"),
-            uris: Vec::new(),
+            uris: asked
+                .uris
+                .iter()
+                .filter(|uri| !is_deaf(uri))
+                .cloned()
+                .collect(),
             tasks: Vec::new(),
+        };
+        let late = known.into_iter().filter(|one| one.tells.is_none());
+        Heard {
+            filter,
+            late: late.collect(),
         }
     }
 
-    /// Listens to one upstream; what it declares, unless its changes cannot be heard.
+    /// Resolves when it turns out that something of what was acknowledged cannot be told: an upstream
+    /// that was late has no notices. Changes of lists are always told on a merged endpoint.
+    pub fn until_deaf(
+        &self,
+        session: &Session,
+        heard: Heard,
+        honoured: &Filter,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let pure = self.is_pure(&session.endpoint);
+        let lists = pure && (honoured.tools || honoured.prompts || honoured.resources);
+        let owners = honoured.uris.iter().map(|uri| self.owner_of(session, uri));
+        let owners: HashSet<Arc<str>> = owners.flatten().collect();
+        let late = heard.late.into_iter();
+        let concerned =
+            late.filter(|one| lists || one.tells_of_both() && owners.contains(one.link.upstream()));
+        let mut waiting: FuturesUnordered<_> = concerned
+            .map(|one| async move { one.link.until_heard().await })
+            .collect();
+        async move {
+            while let Some(tells) = waiting.next().await {
+                if !tells {
+                    return;
+                }
+            }
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Whose a resource is, as far as its name says.
+    fn owner_of(&self, session: &Session, uri: &str) -> Option<Arc<str>> {
+        if self.is_pure(&session.endpoint) {
+            return session.endpoint.upstreams.first().map(Arc::clone);
+        }
+        match self.prefixes.resolve_uri(uri) {
+            Resolved::Exact { upstream, .. } => Some(upstream),
+            Resolved::NeedsIndex | Resolved::Unknown => None,
+        }
+    }
+
+    /// Listens to one upstream; nothing when it is not there, or nothing of it is asked for.
     async fn listen_one(
         &self,
         session: &Arc<Session>,
         upstream: &Arc<str>,
         asked: &Filter,
         wait: Duration,
-    ) -> Option<Arc<Declared>> {
+    ) -> Option<Heeded> {
         let link = self.link(session, upstream).ok()?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let opening = Arc::clone(&link);
@@ -105,10 +188,15 @@ impl Relay {
         let needed = lists
             .into_iter()
             .any(|(asked, what)| asked && declared.announces(what));
-        if needed || !asked.uris.is_empty() {
-            return is_heard(&*link).await.then_some(declared);
+        if !needed && asked.uris.is_empty() {
+            return None;
         }
-        None
+        let tells = is_heard(&*link).await;
+        Some(Heeded {
+            declared,
+            link,
+            tells,
+        })
     }
 
     /// Follows resources for one more subscription of a visit: those that its upstreams let it follow,
@@ -219,11 +307,12 @@ impl Relay {
 }
 
 /// Waits until changes can be heard from an upstream: its stream for them takes a moment to open,
-/// and some have none (SPEC M-75). One that is late is taken at its word, and joins silently
-/// (BRIDGING §3.4): what an acknowledgement leaves out is not told for as long as it lasts.
-async fn is_heard(link: &dyn UpstreamLink) -> bool {
+/// and some have none (SPEC M-75). Nothing for one that is late: it is taken at its word, and joins
+/// silently (BRIDGING §3.4), for what an acknowledgement leaves out is not told for as long as it
+/// lasts.
+async fn is_heard(link: &dyn UpstreamLink) -> Option<bool> {
     let heard = tokio::time::timeout(HEARING_WAIT, link.until_heard());
-    heard.await.unwrap_or(true)
+    heard.await.ok()
 }
 
 #[cfg(test)]

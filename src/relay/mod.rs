@@ -64,7 +64,7 @@ use crate::upstream::knowledge::Knowledge;
 use self::bring_back::{Source, told};
 use self::catalog::Catalog;
 use self::kept::Listing;
-pub use self::listen::{FOLLOWED, Filter};
+pub use self::listen::{FOLLOWED, Filter, Heard};
 use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
 use self::route::{Route, Target, subscribing};

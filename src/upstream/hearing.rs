@@ -1,9 +1,13 @@
 //! Whether changes are heard of from one source of notices, and who waits for that.
 //! Spec: SPEC M-75, M-85.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::watch;
+
+/// How long is waited for a source that had no notices when it was last tried.
+const DOUBT: Duration = Duration::from_millis(500);
 
 /// A number for a stretch of time in which no notice can be missed.
 pub(crate) fn next_stretch() -> u64 {
@@ -25,12 +29,17 @@ enum State {
 
 /// The hearing of one source of notices.
 #[derive(Debug, Default)]
-pub(crate) struct Hearing(watch::Sender<State>);
+pub(crate) struct Hearing {
+    state: watch::Sender<State>,
+    /// Whether it was refused when it was last tried.
+    was_refused: AtomicBool,
+}
 
 impl Hearing {
     /// No notice can be missed from now on; `true` when that is new. A stretch that lasts goes on.
     pub(crate) fn begin(&self) -> bool {
-        self.0.send_if_modified(|state| {
+        self.was_refused.store(false, Ordering::Relaxed);
+        self.state.send_if_modified(|state| {
             let is_new = !matches!(state, State::Since(_));
             if is_new {
                 *state = State::Since(next_stretch());
@@ -49,9 +58,15 @@ impl Hearing {
         self.set(State::Never);
     }
 
+    /// The source refuses to tell of notices. When it is tried again, it is not waited for as long.
+    pub(crate) fn refused(&self) {
+        self.was_refused.store(true, Ordering::Relaxed);
+        self.give_up();
+    }
+
     /// It is tried again with a source that had none: what comes of it is not known yet.
     pub(crate) fn try_again(&self) {
-        self.0.send_if_modified(|state| {
+        self.state.send_if_modified(|state| {
             let had_none = *state == State::Never;
             if had_none {
                 *state = State::NotNow;
@@ -62,7 +77,7 @@ impl Hearing {
 
     /// See [`crate::call::UpstreamLink::hearing`].
     pub(crate) fn stretch(&self) -> Option<u64> {
-        match *self.0.borrow() {
+        match *self.state.borrow() {
             State::Since(stretch) => Some(stretch),
             State::NotNow | State::Never => None,
         }
@@ -73,13 +88,19 @@ impl Hearing {
     /// # Cancel safety
     /// Nothing is taken.
     pub(crate) async fn begun(&self) -> bool {
-        let mut states = self.0.subscribe();
-        let decided = states.wait_for(|state| *state != State::NotNow).await;
-        decided.is_ok_and(|state| matches!(*state, State::Since(_)))
+        let mut states = self.state.subscribe();
+        let begun = async {
+            let decided = states.wait_for(|state| *state != State::NotNow).await;
+            decided.is_ok_and(|state| matches!(*state, State::Since(_)))
+        };
+        if self.was_refused.load(Ordering::Relaxed) {
+            return tokio::time::timeout(DOUBT, begun).await.unwrap_or(false);
+        }
+        begun.await
     }
 
     fn set(&self, state: State) {
-        self.0.send_replace(state);
+        self.state.send_replace(state);
     }
 }
 
@@ -98,6 +119,20 @@ mod tests {
             assert_eq!(begun, expected);
             assert_eq!(hearing.begun().await, expected, "and who asks later");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_was_refused_lately_does_not_wait_for_long() {
+        let hearing = Hearing::default();
+        hearing.refused();
+        hearing.end();
+        let waited = tokio::time::timeout(DOUBT * 2, hearing.begun()).await;
+        assert_eq!(waited, Ok(false));
+        let (begun, _) = tokio::join!(hearing.begun(), async { hearing.begin() });
+        assert!(begun, "in time");
+        hearing.end();
+        let waited = tokio::time::timeout(DOUBT * 2, hearing.begun()).await;
+        assert!(waited.is_err(), "it was open since");
     }
 
     #[test]
@@ -120,7 +155,7 @@ mod tests {
         let hearing = Hearing::default();
         hearing.give_up();
         hearing.try_again();
-        assert_eq!(*hearing.0.borrow(), State::NotNow);
+        assert_eq!(*hearing.state.borrow(), State::NotNow);
         assert!(hearing.begin());
         let lasting = hearing.stretch();
         hearing.try_again();

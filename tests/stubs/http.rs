@@ -94,7 +94,10 @@ async fn answer(world: &Arc<World>, request: Request<Incoming>) -> Response<Body
         ("/mcp", Method::DELETE) if world.options.era != Era::Modern => {
             delete(world, request.headers())
         }
-        ("/mcp", _) => {
+        ("/mcp", method) => {
+            if method == Method::GET && world.options.hold_listens {
+                world.modern.admitted().await;
+            }
             let mut response = json_body(
                 StatusCode::METHOD_NOT_ALLOWED,
                 refusal(-32000, "method not allowed"),

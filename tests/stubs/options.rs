@@ -88,7 +88,8 @@ pub(crate) struct Options {
     #[arg(long, global = true)]
     pub(crate) no_prompts: bool,
     /// Neither note nor acknowledge a `subscriptions/listen` or `resources/subscribe`, nor open a GET
-    /// stream before `admit_listens` is called; what is said while none is open is lost.
+    /// stream before `admit_listens` is called, nor refuse one; what is said while none is open is
+    /// lost.
     #[arg(long, global = true)]
     pub(crate) hold_listens: bool,
     /// Refuse every log level.

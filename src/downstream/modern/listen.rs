@@ -147,6 +147,7 @@ impl Front {
     async fn follow(
         &self,
         asked: &Asked,
+        tasks: &[String],
         wanted: &Filter,
         held: &mut Held,
     ) -> Vec<(String, FollowedTask)> {
@@ -159,7 +160,7 @@ impl Front {
                 held.uris.push(uri.to_owned());
             }
         };
-        let ids = self.followable(wanted.tasks.clone());
+        let ids = self.followable(tasks.to_vec());
         let tasks = join_all(ids.into_iter().map(async |id| {
             let following = self.relay.follow_task(principal, &session, &id);
             let task = tokio::time::timeout_at(until, following).await.ok()??;
@@ -194,11 +195,13 @@ impl Front {
             uris: Vec::new(),
             _permit: permit,
         };
-        let mut honoured = self.relay.listen_all(&session, &wanted).await;
-        let found = self.follow(asked, &wanted, &mut held).await;
+        let heard = self.relay.listen_all(&session, &wanted).await;
+        let mut honoured = heard.filter.clone();
+        let found = self
+            .follow(asked, &wanted.tasks, &honoured, &mut held)
+            .await;
         // As the client ordered them.
         let followed: HashSet<&String> = held.uris.iter().collect();
-        honoured.uris = wanted.uris;
         honoured.uris.retain(|uri| followed.contains(uri));
         let (sender, tasks) = mpsc::channel(1);
         for (id, task) in found {
@@ -206,6 +209,8 @@ impl Front {
             self.tell_of(task, sender.clone());
         }
         let ack = acknowledgement(&subscription.id, &honoured);
+        let over = self.end_of_get(&session, &asked.principal);
+        let deaf = self.relay.until_deaf(&session, heard, &honoured);
         subscription.honours(honoured);
         let server = self.relay.server_info(&session);
         let result = format!(
@@ -220,7 +225,13 @@ impl Front {
             outlet: Arc::clone(&subscription.outlet),
             tasks,
             id: subscription.id.clone(),
-            ends: self.end_of_get(&session, &asked.principal),
+            // What turns out to be untrue is not left standing: who asks again is told.
+            ends: Box::pin(async move {
+                tokio::select! {
+                    () = over => {}
+                    () = deaf => {}
+                }
+            }),
             result: Some(result.into()),
             _held: held,
         })
@@ -312,7 +323,8 @@ struct Opened {
     tasks: mpsc::Receiver<Bytes>,
     /// JSON text of the request's id.
     id: String,
-    /// Resolves when the subscription has to end: with its token, its visit, or the gateway.
+    /// Resolves when the subscription has to end: with its token, its visit, or the gateway, or because
+    /// it cannot be kept.
     ends: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// The response that ends it politely, until it did. Spec: SPEC M-74.
     result: Option<Bytes>,

@@ -147,7 +147,7 @@ impl HttpWire {
                     backoff.failed(retry_after(&response).max(place.retry))
                 }
                 Ok(response) if response.status().is_client_error() => {
-                    self.hearing.give_up();
+                    self.hearing.refused();
                     // An upstream without such streams may say 404 as well, or 400.
                     let unknown = matches!(response.status().as_u16(), 400 | 404);
                     return if was_open && unknown && self.has_session() {

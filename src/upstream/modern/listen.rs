@@ -168,7 +168,9 @@ impl ModernLink {
             let begins = self.listening.hear(hearing.is_some());
             let is_settled = matches!(opened, Ok(_) | Err(LinkError::Handshake(_)));
             if hearing.is_none() && is_settled {
-                self.listening.hear_none(number);
+                let asked = current.as_ref().map(|stream| &stream.filter.lists);
+                let is_refused = opened.is_err() || asked.is_some_and(|lists| !lists.is_empty());
+                self.listening.hear_none(number, is_refused);
             }
             match opened {
                 Ok(fresh) => {

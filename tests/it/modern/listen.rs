@@ -268,6 +268,27 @@ async fn changes_of_an_upstream_that_is_late_are_told_once_it_is_heard(
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.4, SPEC M-74: what nobody can hear is not promised, and not for longer than it
+// takes to find out.
+#[tokio::test]
+async fn a_promise_that_cannot_be_kept_is_taken_back() {
+    let stub = HttpStub::start(&["--no-get", "--hold-listens"]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let wanted = json!({"toolsListChanged": true});
+    let (honoured, mut events) = listen(&user, &json!("a"), wanted.clone()).await;
+    assert_eq!(honoured, wanted, "nothing is known against it");
+    user.call("admit_listens", json!({})).await.unwrap();
+    let over = events.message().await.expect("a result");
+    assert_eq!(over["id"], "a");
+    assert_eq!(over["result"]["resultType"], "complete");
+    assert_eq!(events.message().await, None);
+    let both = json!({"toolsListChanged": true, "resourceSubscriptions": ["stub://static/1"]});
+    let (honoured, _events) = listen(&user, &json!("b"), both).await;
+    assert_eq!(honoured, json!({}));
+    gw.stop().await;
+}
+
 // Spec: SPEC M-74.
 #[tokio::test]
 async fn a_drain_ends_a_subscription_with_its_result() {

@@ -71,7 +71,7 @@ fn what_an_older_wish_came_to_says_nothing_of_a_newer_one() {
     let listening = Listening::default();
     let older = listening.wish(|wanted| wanted.uris = ["a:1".to_owned()].into());
     listening.wish(|wanted| wanted.lists = true);
-    listening.hear_none(older);
+    listening.hear_none(older, false);
     let waits = futures_util::FutureExt::now_or_never(listening.hearing().begun());
     assert_eq!(waits, None, "what it comes to is not known");
 }

@@ -94,13 +94,16 @@ impl Listening {
     }
 
     /// No change of a list will be announced, as far as wish `number` goes: none is, or the upstream
-    /// refuses to. Whoever waits for it waits no longer (SPEC M-75).
-    pub(super) fn hear_none(&self, number: u64) {
+    /// refuses to, which is remembered. Whoever waits for it waits no longer (SPEC M-75).
+    pub(super) fn hear_none(&self, number: u64, is_refused: bool) {
         // No wish comes in between.
         let _wanted = lock(&self.wanted);
         self.hearing.end();
-        if *self.generation.borrow() == number {
-            self.hearing.give_up();
+        let is_latest = *self.generation.borrow() == number;
+        match (is_latest, is_refused) {
+            (true, true) => self.hearing.refused(),
+            (true, false) => self.hearing.give_up(),
+            (false, _) => {}
         }
     }
 
