@@ -117,7 +117,8 @@ impl Held {
 }
 
 /// Does `work`, which may ring the bell of one task, and holds the wake-up back. Other threads ring
-/// as ever.
+/// as ever. The bell is to be what is woken first: a waker in between, like that of a set of futures,
+/// passes nothing more on before it was polled for what is held back here.
 pub fn quietly<T>(work: impl FnOnce() -> T) -> (T, Held) {
     let before = QUIET.replace(Some(Held::default()));
     let done = work();

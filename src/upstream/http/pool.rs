@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tower::Service;
 
 use crate::lock::lock;
-use crate::wake::quietly;
+use crate::wake::{Bell, quietly};
 use crate::workers;
 
 /// Idle connections are closed after this.
@@ -82,6 +82,9 @@ struct Idle {
 struct Line {
     sender: http1::SendRequest<Full<Bytes>>,
     driver: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+    /// What the driver is woken by: a wake-up is held back here, before it reaches a set of futures
+    /// that the call is one of, which would count on being polled for it.
+    bell: Bell,
     ended: bool,
     /// The worker that opened it.
     home: usize,
@@ -137,6 +140,7 @@ impl Pool {
         Ok(Box::new(Line {
             sender,
             driver,
+            bell: Bell::new(),
             ended: false,
             home: workers::current(),
         }))
@@ -171,7 +175,7 @@ impl Pool {
 impl Line {
     fn drive(&mut self, cx: &mut Context<'_>) {
         // How it ended, the exchange learns from hyper.
-        self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
+        self.ended = self.ended || self.bell.poll(Pin::new(&mut self.driver), cx).is_ready();
     }
 
     /// Whether it can take a request now. Leaves no waker behind: it would wake its last call, or

@@ -1,8 +1,11 @@
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::lifecycle::Tasks;
 use crate::upstream::http::body::UpstreamBody;
 
 /// Idle connections that the pools of these tests keep.
@@ -174,4 +177,38 @@ async fn idle_connections_are_capped_and_closed_in_time() {
     tokio::time::sleep(2 * IDLE).await;
     assert_eq!(upstream.idle(), 0);
     assert_eq!(streams[0].read(&mut [0]).await.unwrap(), 0, "closed");
+}
+
+// A wake-up that is held back must not be missing to a set of futures in between: it passes none on
+// before it was polled for the last one.
+#[tokio::test]
+async fn a_call_among_others_hears_of_the_rest_of_its_answer() {
+    let Upstream { listener, pool } = Upstream::start().await;
+    let (first, rest) = REPLY.split_at(REPLY.len() - 1);
+    let (heads, mut begun) = tokio::sync::mpsc::channel(3);
+    let (texts, mut done) = tokio::sync::mpsc::channel(3);
+    Tasks::new().spawn(async move {
+        let mut streams = Vec::new();
+        for _ in 0..3 {
+            streams.push(listener.accept().await.unwrap().0);
+        }
+        for stream in &mut streams {
+            answer(stream, first).await;
+            begun.recv().await.unwrap();
+            stream.write_all(rest).await.unwrap();
+            done.recv().await.unwrap();
+        }
+    });
+    let calls: FuturesUnordered<_> = (0..3)
+        .map(|_| async {
+            let response = pool.send(request()).await.unwrap();
+            heads.try_send(()).unwrap();
+            assert_eq!(text(response).await, "ok");
+            texts.try_send(()).unwrap();
+        })
+        .collect();
+    let (bell, mut calls) = (Bell::new(), pin!(calls.count()));
+    let calls = poll_fn(|cx| bell.poll(calls.as_mut(), cx));
+    let calls = tokio::time::timeout(Duration::from_secs(5), calls);
+    assert_eq!(calls.await.expect("nobody was woken"), 3);
 }
