@@ -174,7 +174,8 @@ impl ParamHeaders {
                 (None, Some(_)) => return Err(Mismatch::Unexpected(param.name.clone())),
                 (Some(argument), given) => match (mirrored(argument), given) {
                     // No value that a header could hold: for the tool to refuse.
-                    (None, _) => {}
+                    (None, None) => {}
+                    (None, Some(_)) => return Err(Mismatch::Differs(param.name.clone())),
                     (Some(_), None) => return Err(Mismatch::Missing(param.name.clone())),
                     (Some(expected), Some(given)) => {
                         if !agree(argument, &expected, &given) {

@@ -192,6 +192,8 @@ fn without_arguments_there_are_no_headers() {
 #[case::no_number(r#"{"i":42}"#, &[("mcp-param-i", "many")], Some("does not match"))]
 #[case::unexpected("{}", &[("mcp-param-s", "x")], Some("not there"))]
 #[case::unexpected_null(r#"{"s":null}"#, &[("mcp-param-s", "null")], Some("not there"))]
+#[case::no_value(r#"{"s":{"a":1}}"#, &[], None)]
+#[case::differs_from_no_value(r#"{"s":{"a":1}}"#, &[("mcp-param-s", "x")], Some("does not match"))]
 #[case::malformed(r#"{"s":"x"}"#, &[("mcp-param-s", "=?base64?eA?=")], Some("malformed"))]
 #[case::repeated(r#"{"s":"x"}"#, &[("mcp-param-s", "x"), ("mcp-param-s", "x")], Some("repeated"))]
 #[case::ambiguous(r#"{"s":"x","s":"y"}"#, &[("mcp-param-s", "x")], Some("ambiguous"))]
