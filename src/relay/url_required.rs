@@ -56,6 +56,10 @@ impl Relay {
                 return Ok(reply);
             }
             let declared = link.declared();
+            // A modern upstream has no word for the end of a visit.
+            let tells = declared
+                .as_ref()
+                .is_none_or(|declared| declared.revision.era() == Era::Legacy);
             let projection = Projection::of(declared.as_ref().map(|d| d.revision), call.revision);
             let shown = target.view.link(call, projection, declared.clone());
             let shown = shown.unwrap_or_else(|| Arc::clone(&call.link));
@@ -70,8 +74,10 @@ impl Relay {
             }
             let ids: Vec<String> = visits.into_iter().filter_map(|visit| visit.id).collect();
             // Whether they are over or not: the upstream knows best.
-            let over = session.completions().all(&target.upstream, &ids);
-            drop(tokio::time::timeout(HOLD, over).await);
+            if tells {
+                let over = session.completions().all(&target.upstream, &ids);
+                drop(tokio::time::timeout(HOLD, over).await);
+            }
             reply = self
                 .send_or_hold(permit, link, call, session, target)
                 .await?;
@@ -106,7 +112,8 @@ fn read(message: &Message) -> Option<Vec<Visit>> {
             id: json::member(text, "elicitationId")
                 .and_then(json::string)
                 .map(std::borrow::Cow::into_owned),
-            params: Bytes::copy_from_slice(text.as_bytes()),
+            // Modern visits have no ids (SPEC C-82), whoever speaks of them so.
+            params: without_id(text).into(),
         })
     };
     let elements = json::elements(all).ok()?;
@@ -117,6 +124,15 @@ fn read(message: &Message) -> Option<Vec<Visit>> {
         }
     }
     Some(visits)
+}
+
+fn without_id(visit: &str) -> String {
+    let members = json::members(visit).unwrap_or_default();
+    json::object(
+        members
+            .into_iter()
+            .filter(|(name, _)| name != "elicitationId"),
+    )
 }
 
 fn round(visits: &[Visit]) -> Round {
@@ -172,6 +188,15 @@ mod tests {
         assert_eq!(both[1].key, later[0].key);
         assert_ne!(both[0].key, both[1].key);
         assert_eq!(both[0].id.as_deref(), Some("x"));
+    }
+
+    // SPEC C-82.
+    #[test]
+    fn a_modern_client_sees_no_id_of_a_visit() {
+        let one = r#"{"mode":"url","url":"https://a.example/1","elicitationId":"x","message":"m"}"#;
+        let visits = read(&refusal(&format!("[{one}]"))).unwrap();
+        let shown = r#"{"mode":"url","url":"https://a.example/1","message":"m"}"#;
+        assert_eq!(visits[0].params, shown);
     }
 
     // SPEC C-85: only consent lets the call go on.
