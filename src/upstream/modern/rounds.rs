@@ -23,6 +23,7 @@ const PACE_FIRST: Duration = Duration::from_millis(50);
 const PACE_LONGEST: Duration = Duration::from_millis(250);
 
 /// What a result is.
+#[derive(Debug, PartialEq, Eq)]
 enum Kind {
     Complete,
     InputRequired,
@@ -51,7 +52,7 @@ impl ModernLink {
         for _ in 0..=MAX_ROUNDS {
             let reply = self.send(trip, &inputs).await?;
             let extended = || self.shares_extension(trip.call.link.capabilities());
-            match kind(&reply, trip, extended)? {
+            match kind(&reply, trip.method(), extended)? {
                 Kind::Complete => {
                     tell(trip, visits.over(&[]));
                     return self.completed(trip, reply);
@@ -160,17 +161,17 @@ fn tell(trip: &Trip<'_>, notices: Vec<Notice>) {
 }
 
 /// What a reply is. Spec: SPEC M-40: absent means complete, unknown is invalid.
-fn kind(
-    reply: &Message,
-    trip: &Trip<'_>,
-    extended: impl FnOnce() -> bool,
-) -> Result<Kind, LinkError> {
+fn kind(reply: &Message, method: &str, extended: impl FnOnce() -> bool) -> Result<Kind, LinkError> {
     match reply.result_member("resultType") {
         None | Some("\"complete\"") => Ok(Kind::Complete),
         Some("\"input_required\"") => Ok(Kind::InputRequired),
         // Spec: SPEC K-10, K-19. One that was not asked for is run for its caller (BRIDGING §3.8).
-        Some("\"task\"") if matches!(trip.method(), "tools/call" | "tasks/get") => {
-            Ok(Kind::Complete)
+        Some("\"task\"") if matches!(method, "tools/call" | "tasks/get") => {
+            if is_task(reply) {
+                return Ok(Kind::Complete);
+            }
+            let what = "a task needs an id and a status that exists (SPEC K-11)";
+            Err(LinkError::Invalid(what.to_owned()))
         }
         // An extension may have more (MCP 2026-07-28, basic, "ResultType").
         Some(_) if extended() => Ok(Kind::Complete),
@@ -179,6 +180,19 @@ fn kind(
             Err(LinkError::Invalid(format!("unknown resultType {other}")))
         }
     }
+}
+
+fn is_task(reply: &Message) -> bool {
+    let member = |name| reply.result_member(name).and_then(json::string);
+    let status = member("status");
+    let statuses = [
+        "working",
+        "input_required",
+        "completed",
+        "failed",
+        "cancelled",
+    ];
+    member("taskId").is_some() && status.is_some_and(|status| statuses.contains(&&*status))
 }
 
 /// Answers that a modern client sends to a question which nobody put, or which a task put: the
@@ -252,4 +266,28 @@ fn digest(request: &Message) -> [u8; 32] {
 fn stale() -> Reply {
     let text = r#"{"code":-32602,"message":"the interaction is not known here, call again"}"#;
     Reply::Error(Bytes::from_static(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    // SPEC M-40, K-10, K-11: what no client could follow is no task.
+    #[rstest]
+    #[case("tools/call", r#"{"taskId":"a","status":"working"}"#, true)]
+    #[case("tasks/get", r#"{"taskId":"a","status":"completed"}"#, true)]
+    #[case("tools/call", r#"{"status":"working"}"#, false)]
+    #[case("tools/call", r#"{"taskId":7,"status":"working"}"#, false)]
+    #[case("tools/call", r#"{"taskId":"a"}"#, false)]
+    #[case("tools/call", r#"{"taskId":"a","status":"dancing"}"#, false)]
+    #[case("prompts/get", r#"{"taskId":"a","status":"working"}"#, false)]
+    fn a_task_has_an_id_and_a_status(#[case] method: &str, #[case] task: &str, #[case] is: bool) {
+        let result = task.replacen('{', r#"{"resultType":"task","#, 1);
+        let reply = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+        let reply = Message::parse(reply.into(), json::MAX_DEPTH).unwrap();
+        let kind = kind(&reply, method, || false);
+        assert_eq!(matches!(kind, Ok(Kind::Complete)), is, "{kind:?}");
+    }
 }
