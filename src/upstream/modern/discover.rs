@@ -102,6 +102,9 @@ fn unsupported(reply: &Message) -> Verdict {
     }
 }
 
+/// Of a server that does not say who it is: it need not, but an `initialize` result must (SPEC L-02).
+const UNNAMED: &str = r#"{"name":"unnamed","version":""}"#;
+
 /// What a `DiscoverResult` declares; `None` when it offers no revision of ours.
 fn declared(reply: &Message) -> Option<Declared> {
     let supported = list(reply.result()?, "supportedVersions")?;
@@ -116,14 +119,14 @@ fn declared(reply: &Message) -> Option<Declared> {
     let meta = reply.result_member("_meta").unwrap_or("{}");
     let members = json::members(meta).unwrap_or_default();
     let info = members.iter().find(|(name, _)| name == meta::SERVER_INFO);
+    let info = info.map(|(_, text)| *text);
+    // Spec: SPEC M-41, M-50; it once stood at the top.
+    let info = info.or_else(|| reply.result_member("serverInfo"));
+    let info = info.filter(|text| json::member(text, "name").is_some());
     Some(Declared::new(
         ours,
         object(reply.result_member("capabilities")),
-        // Spec: SPEC M-41, M-50; it once stood at the top.
-        object(
-            info.map(|(_, text)| *text)
-                .or_else(|| reply.result_member("serverInfo")),
-        ),
+        object(Some(info.unwrap_or(UNNAMED))),
         reply
             .result_member("instructions")
             .and_then(json::string)
@@ -206,5 +209,19 @@ mod tests {
         assert_eq!(declared.server_info.as_ref(), br#"{"name":"s"}"#);
         assert_eq!(declared.capabilities.as_ref(), br#"{"tools":{}}"#);
         assert_eq!(declared.instructions.as_deref(), Some("be\nkind"));
+    }
+
+    // SPEC M-41, L-02.
+    #[rstest]
+    #[case::none("")]
+    #[case::empty(r#","_meta":{"io.modelcontextprotocol/serverInfo":{}}"#)]
+    #[case::no_object(r#","serverInfo":7"#)]
+    fn who_does_not_say_who_it_is_has_a_name_nevertheless(#[case] info: &str) {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":0,"result":{{"supportedVersions":["2026-07-28"]{info}}}}}"#
+        );
+        let reply = Message::parse(text.into(), 128).unwrap();
+        let declared = declared(&reply).unwrap();
+        assert_eq!(declared.server_info, UNNAMED);
     }
 }
