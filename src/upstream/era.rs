@@ -142,6 +142,19 @@ impl EraCell {
         }
     }
 
+    /// Whether somebody has found out meanwhile that a client of era `client` is to be spoken to in
+    /// another era than `was`.
+    fn has_moved_on(&self, was: Era, client: Era) -> bool {
+        match self.believed() {
+            Some(Verdict::Legacy) => was == Era::Modern,
+            Some(Verdict::Modern(_)) => {
+                let keeps_sessions = || self.keeps_sessions() == Some(true);
+                was == Era::Legacy && (client == Era::Modern || !keeps_sessions())
+            }
+            None => false,
+        }
+    }
+
     /// Whether evidence may make us ask again now. What was found out just now stands.
     fn may_reconsider(&self) -> bool {
         let recent = |at: &Instant| at.elapsed() < RECONSIDER;
@@ -251,6 +264,24 @@ mod tests {
         assert!(!cell.may_reconsider());
         tokio::time::advance(RECONSIDER).await;
         assert!(cell.may_reconsider());
+    }
+
+    // What one link has found out, every other one goes by at once.
+    #[test]
+    fn who_speaks_another_era_than_what_is_believed_has_missed_something() {
+        let cell = cell("auto");
+        let moved = |cell: &EraCell| {
+            let eras = [Era::Legacy, Era::Modern];
+            eras.map(|was| eras.map(|client| cell.has_moved_on(was, client)))
+        };
+        assert_eq!(moved(&cell), [[false; 2]; 2], "nothing is believed");
+        cell.learn(&Verdict::Legacy);
+        assert_eq!(moved(&cell), [[false; 2], [true; 2]]);
+        let declared = Declared::new(Revision::V2026_07_28, "{}".into(), "{}".into(), None);
+        cell.learn(&Verdict::Modern(Arc::new(declared)));
+        assert_eq!(moved(&cell), [[true; 2], [false; 2]]);
+        cell.learn_sessions(true);
+        assert_eq!(moved(&cell), [[false, true], [false; 2]]);
     }
 
     // A handshake never offers a modern revision, and offers a pinned one to everybody (SPEC L-01).

@@ -67,10 +67,14 @@ impl EraLink {
         lock(&self.current).clone()
     }
 
-    /// What is believed was contradicted by `was`: asks again. A link of the other era, when that
-    /// is what it turns out to be; nothing when nothing has changed.
+    /// What is believed was contradicted by `was`: asks again, unless somebody else just has. A link
+    /// of the other era, when that is what it turns out to be; nothing when nothing has changed.
     async fn reconsider(&self, was: &Inner) -> Option<Inner> {
-        if self.cell.pin.is_some() || !self.cell.may_reconsider() {
+        if self.cell.pin.is_some() {
+            return None;
+        }
+        let is_known = self.cell.has_moved_on(was.era(), self.settings.client);
+        if !is_known && !self.cell.may_reconsider() {
             return None;
         }
         let _resolving = self.resolving.lock().await;
@@ -78,7 +82,7 @@ impl EraLink {
         if current.era() != was.era() {
             return Some(current);
         }
-        match self.resolve(true).await {
+        match self.resolve(!is_known).await {
             Ok(fresh) if fresh.era() != was.era() => {
                 was.close().await;
                 Some(fresh)

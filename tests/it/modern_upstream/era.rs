@@ -191,3 +191,27 @@ async fn a_session_survives_the_upgrade_of_its_upstream() {
     .await;
     gw.stop().await;
 }
+
+// What one of them has found out need not be found out again, one after another.
+#[tokio::test]
+async fn all_sessions_survive_the_upgrade_at_once() {
+    let stub = HttpStub::start(&[]).await;
+    let port = stub.port();
+    let gw = before(&stub, "").await;
+    let (first, second, third) = (user(&gw).await, user(&gw).await, user(&gw).await);
+    for user in [&first, &second, &third] {
+        user.text("pid", json!({})).await;
+    }
+    stub.stop().await;
+    let _stub = HttpStub::start_on(port, &["--era", "modern"]).await;
+    eventually("the first session goes on", async || {
+        let result = first.call("pid", json!({})).await.ok();
+        result.filter(|result| result["isError"] != true)
+    })
+    .await;
+    for user in [&second, &third] {
+        let result = user.call("pid", json!({})).await.unwrap();
+        assert_ne!(result["isError"], true, "{result}");
+    }
+    gw.stop().await;
+}
