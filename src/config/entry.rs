@@ -19,6 +19,10 @@ use super::types::Rate;
 use super::units;
 use crate::secret::Secret;
 
+/// The most of anything that a file may name; larger numbers are typing errors, and more than some
+/// counters hold.
+const MOST: usize = 100_000_000;
+
 /// A declared key and what the file says about it.
 pub(super) struct Entry<'r> {
     pub(super) report: &'r Report<'r>,
@@ -154,21 +158,26 @@ impl Entry<'_> {
 
     /// A whole number from 1 up.
     pub(super) fn count(self, default: usize) -> usize {
+        self.count_to(default, MOST)
+    }
+
+    /// A whole number from 1 to `most`.
+    pub(super) fn count_to(self, default: usize, most: usize) -> usize {
         self.document("count", Shown::Default(default.to_string()));
-        self.counted().unwrap_or(default)
+        self.counted(most).unwrap_or(default)
     }
 
-    /// A whole number from 1 up that may be missing.
-    pub(super) fn optional_count(self, example: usize) -> Option<usize> {
+    /// A whole number from 1 to `most` that may be missing.
+    pub(super) fn optional_count_to(self, example: usize, most: usize) -> Option<usize> {
         self.document("count, no default", Shown::Unset(example.to_string()));
-        self.counted()
+        self.counted(most)
     }
 
-    fn counted(&self) -> Option<usize> {
+    fn counted(&self, most: usize) -> Option<usize> {
         let value = self.value?;
         match value.get_ref().as_integer().map(number) {
-            Some(Some(number)) if number > 0 => return Some(number),
-            Some(_) => self.error("must be a whole number from 1 up", None),
+            Some(Some(number)) if (1..=most).contains(&number) => return Some(number),
+            Some(_) => self.error(format!("must be a whole number from 1 to {most}"), None),
             None => self.error(
                 format!("expected a whole number, found {}", found(value)),
                 None,

@@ -2,6 +2,7 @@
 
 use super::reader::Section;
 use super::types::Limits;
+use crate::protocol::json;
 
 /// Reads `[limits]`.
 pub(super) fn read(s: &mut Section<'_>) -> Limits {
@@ -14,7 +15,9 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         sse_event: s
             .key("sse_event", "One event from an upstream.")
             .size("16MiB"),
-        json_depth: s.key("json_depth", "Nesting of a message.").count(128),
+        json_depth: s
+            .key("json_depth", "Nesting of a message, 1024 at most.")
+            .count_to(128, json::MAX_DEPTH),
         batch: s
             .key("batch", "Messages in one JSON-RPC array (2025-03-26 only).")
             .count(50),

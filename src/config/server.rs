@@ -11,6 +11,9 @@ use super::units;
 
 /// Reads `[server]`.
 pub(super) fn read(s: &mut Section<'_>) -> Server {
+/// More make nothing faster on any machine there is.
+const MAX_THREADS: usize = 1024;
+
     let listen = s
         .key(
             "listen",
@@ -37,9 +40,9 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
         threads: s
             .key(
                 "threads",
-                "Threads that serve; a connection stays on its thread. Default: one per core.",
+                "Threads that serve, 1024 at most; a connection stays on its thread. Default: one per core.",
             )
-            .optional_count(4)
+            .optional_count_to(4, MAX_THREADS)
             .unwrap_or_else(cores),
         trusted_proxies: s
             .key(

@@ -234,6 +234,12 @@ fn secrets_come_from_files_beside_the_configuration() {
     "[server.sse]\n[stdio]\nidle = 5\n[events]\n[limits.rate]",
     "limits.rate"
 )]
+#[case::too_many(
+    "[sessions]\nmax_detached = 9223372036854775807",
+    "from 1 to 100000000"
+)]
+#[case::threads_without_end("[server]\nthreads = 5000", "from 1 to 1024")]
+#[case::too_deep("[limits]\njson_depth = 2000", "from 1 to 1024")]
 fn a_mistake_is_refused(#[case] lines: &str, #[case] said: &str) {
     let errors = errors(&format!("{OPEN}{lines}\n")).join("\n");
     assert!(errors.contains(said), "{errors}");
