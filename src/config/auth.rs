@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::files;
 use super::reader::Section;
 use super::reference::Shown;
 use super::types::{
@@ -99,8 +100,8 @@ fn issuer(s: &mut Section<'_>) -> Issuer {
     let jwks_file = s
         .key("jwks_file", "A JWK set to use instead of discovery.")
         .path("keys.json");
-    if let Some(Err(error)) = jwks_file.as_ref().map(std::fs::File::open) {
-        s.error("jwks_file", format!("cannot be read: {error}"), None);
+    if let Some(Err(what)) = jwks_file.as_deref().map(files::key_set) {
+        s.error("jwks_file", what, None);
     }
     Issuer {
         issuer,

@@ -9,6 +9,7 @@ mod check;
 mod collection;
 mod endpoints;
 mod entry;
+mod files;
 mod keys;
 mod limits;
 mod nearest;

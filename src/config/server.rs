@@ -1,19 +1,21 @@
 //! `[server]` and `[admin]`.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use url::Url;
 
+use super::files;
 use super::reader::Section;
 use super::reference::Shown;
 use super::types::{Admin, EventPaths, Server, Tls};
 use super::units;
 
-/// Reads `[server]`.
-pub(super) fn read(s: &mut Section<'_>) -> Server {
 /// More make nothing faster on any machine there is.
 const MAX_THREADS: usize = 1024;
 
+/// Reads `[server]`.
+pub(super) fn read(s: &mut Section<'_>) -> Server {
     let listen = s
         .key(
             "listen",
@@ -134,23 +136,32 @@ fn tls(s: &mut Section<'_>) -> Option<Tls> {
     let shown = Shown::Unset("{ cert = \"cert.pem\", key = \"key.pem\" }".to_owned());
     s.key("tls", "Certificate chain and private key, PEM files.")
         .inline(shown, |t| {
-            let mut file = |name, doc| {
-                let path = t.key(name, doc).path("");
-                match &path {
-                    None => t.error(name, "is required: a PEM file", None),
-                    Some(path) => {
-                        if let Err(error) = std::fs::File::open(path) {
-                            t.error(name, format!("{}: {error}", path.display()), None);
-                        }
-                    }
-                }
-                path.unwrap_or_default()
-            };
-            Tls {
-                cert: file("cert", "PEM file"),
-                key: file("key", "PEM file"),
+            let (cert, chain) = pem_file(t, "cert", files::certificates);
+            let (key, secret) = pem_file(t, "key", files::private_key);
+            if let (Some(chain), Some(secret)) = (chain, secret)
+                && let Err(what) = files::fit(chain, secret)
+            {
+                t.error("", what, None);
             }
+            Tls { cert, key }
         })
+}
+
+/// A PEM file that must be there, and what `read` finds in it.
+fn pem_file<T>(
+    t: &mut Section<'_>,
+    name: &'static str,
+    read: impl FnOnce(&Path) -> Result<T, String>,
+) -> (PathBuf, Option<T>) {
+    let Some(path) = t.key(name, "PEM file").path("") else {
+        t.error(name, "is required: a PEM file", None);
+        return (PathBuf::new(), None);
+    };
+    let content = read(&path);
+    if let Err(what) = &content {
+        t.error(name, format!("{}: {what}", path.display()), None);
+    }
+    (path, content.ok())
 }
 
 /// Reads `[server.sse]`: the paths when it is on.

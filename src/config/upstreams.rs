@@ -6,6 +6,7 @@ use http::{HeaderName, HeaderValue};
 use url::Url;
 
 use super::endpoints;
+use super::files;
 use super::reader::Section;
 use super::reference::Shown;
 use super::report::join;
@@ -193,8 +194,8 @@ fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
             "Certificates to trust besides the system's, PEM.",
         )
         .path("ca.pem");
-    if let Some(Err(error)) = ca_file.as_ref().map(std::fs::File::open) {
-        s.error("ca_file", format!("cannot be read: {error}"), None);
+    if let Some(Err(what)) = ca_file.as_deref().map(files::anchors) {
+        s.error("ca_file", what, None);
     }
     let proxy = s
         .key(
