@@ -183,9 +183,12 @@ mod tests {
 
     #[test]
     fn what_is_switched_off_is_not_there() {
-        let all =
-            of("[mcp]\nenabled = false\n[upstreams.files]\ncommand = \"x\"\ndirect = false\n");
-        assert!(all.is_empty());
+        let all = of(
+            "[mcp]\nenabled = false\n[upstreams.files]\ncommand = \"x\"\ndirect = false\n\
+             [upstreams.git]\ncommand = \"x\"\n",
+        );
+        let names: Vec<_> = all.iter().map(|endpoint| &*endpoint.name).collect();
+        assert_eq!(names, ["git"]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ const RESERVED: [&str; 5] = ["mcp", "server-card", "sse", "messages", "ws"];
 pub(super) fn check(config: &mut Config, report: &Report<'_>) {
     check_names(config, report);
     check_references(config, report);
+    check_served(config, report);
     check_addresses(config, report);
     check_paths(config, report);
     if report.has("auth.mode") && !report.is_wrong("auth.mode") {
@@ -139,6 +140,18 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
     let (public, admin) = (config.server.listen, config.admin.listen);
     if public == admin && public.port() != 0 {
         report.error("admin.listen", "is the address of server.listen", None);
+    }
+}
+
+/// A gateway without an endpoint answers everything with 404.
+fn check_served(config: &Config, report: &Report<'_>) {
+    let merged = config.mcp.enabled && !config.mcp.upstreams.is_empty();
+    let direct = config.upstreams.iter().any(|upstream| upstream.direct);
+    let nothing = !merged && !direct && config.endpoints.is_empty();
+    // Upstreams with mistakes may be those that are shown.
+    if nothing && !config.upstreams.is_empty() {
+        let hint = "`direct` of an upstream, [mcp] and [endpoints.<name>] say what is served";
+        report.error("upstreams", "no endpoint shows any of them", Some(hint));
     }
 }
 

@@ -273,6 +273,22 @@ fn an_upstream_with_mistakes_is_not_called_missing_as_well() {
     assert_eq!(said.len(), 1, "{said:?}");
 }
 
+#[rstest]
+#[case::hidden("merged = false\ndirect = false\n")]
+#[case::switched_off("direct = false\n[mcp]\nenabled = false\n")]
+#[case::none_listed("direct = false\n[mcp]\nupstreams = []\n")]
+fn a_file_that_serves_nothing_is_refused(#[case] lines: &str) {
+    let said = errors(&format!("{OPEN}{lines}"));
+    assert!(
+        said[0].contains("no endpoint shows any of them"),
+        "{said:?}"
+    );
+    read(&format!(
+        "{OPEN}{lines}[endpoints.e]\nupstreams = [\"files\"]\n"
+    ))
+    .unwrap();
+}
+
 #[test]
 fn an_issuer_on_a_loopback_host_may_speak_plain_http() {
     let text = OAUTH.replace("https://auth.example.com", "http://localhost:9000/realms/x");
