@@ -138,7 +138,10 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
         report.error("server.public_url", "may not have a query", None);
     }
     let (public, admin) = (config.server.listen, config.admin.listen);
-    if public == admin && public.port() != 0 {
+    let overlap = public.ip() == admin.ip()
+        || public.is_ipv4() == admin.is_ipv4()
+            && (public.ip().is_unspecified() || admin.ip().is_unspecified());
+    if overlap && public.port() == admin.port() && public.port() != 0 {
         report.error("admin.listen", "is the address of server.listen", None);
     }
 }

@@ -229,6 +229,10 @@ fn secrets_come_from_files_beside_the_configuration() {
 #[case::open_listener("[server]\nlisten = \"192.0.2.1:80\"", "must be a loopback address")]
 #[case::open_admin("[admin]\nlisten = \"192.0.2.1:80\"", "must be a loopback address")]
 #[case::one_port("[admin]\nlisten = \"127.0.0.1:8080\"", "address of server.listen")]
+#[case::same_port(
+    "[server]\nlisten = \"127.0.0.1:9090\"\n[admin]\nlisten = \"0.0.0.0:9090\"",
+    "address of server.listen"
+)]
 #[case::any_origin("[server]\nallowed_origins = [\"*\"]", "any web page")]
 #[case::wrong_table(
     "[server.sse]\n[stdio]\nidle = 5\n[events]\n[limits.rate]",
