@@ -126,7 +126,8 @@ fn check_references(config: &Config, report: &Report<'_>) {
 
 fn check_addresses(config: &Config, report: &Report<'_>) {
     let public_url = &config.server.public_url;
-    if public_url.scheme() != "https" && !units::is_loopback(public_url) {
+    let is_said = !report.is_wrong("server.public_url");
+    if is_said && public_url.scheme() != "https" && !units::is_loopback(public_url) {
         let hint = "tokens would travel in the clear; a proxy in front may end TLS";
         report.error(
             "server.public_url",
@@ -189,12 +190,15 @@ fn check_paths(config: &Config, report: &Report<'_>) {
 
 fn check_oauth(config: &Config, report: &Report<'_>) {
     let auth = &config.auth;
-    if auth.issuers.is_empty() {
+    if auth.issuers.is_empty() && !report.has("auth.issuers") {
         let hint = "[[auth.issuers]]\nissuer = \"https://auth.example.com\"";
         report.error("auth", "mode = \"oauth\" needs an issuer", Some(hint));
     }
     for (index, issuer) in auth.issuers.iter().enumerate() {
         let key = format!("auth.issuers[{index}].issuer");
+        if report.is_wrong(&key) {
+            continue;
+        }
         if let Some(what) = issuer_fault(&issuer.issuer) {
             report.error(&key, what, None);
         }
@@ -219,7 +223,8 @@ fn check_oauth(config: &Config, report: &Report<'_>) {
             report.warning(&key, what, Some(hint));
         }
     }
-    if !names_scope(config) {
+    // A file with mistakes may name one after all.
+    if !names_scope(config) && !report.has_errors() {
         let hint = "with none published, some clients ask for no scope and some for all";
         report.warning(
             "auth.required_scopes",

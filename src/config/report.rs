@@ -76,6 +76,11 @@ impl<'r> Report<'r> {
             .any(|problem| problem.key == key)
     }
 
+    /// Whether any mistake was noted.
+    pub(super) fn has_errors(&self) -> bool {
+        !self.errors.borrow().is_empty()
+    }
+
     /// Mistakes and doubts, each in file order.
     pub(super) fn into_problems(self) -> (Vec<Problem>, Vec<Problem>) {
         let sorted = |problems: RefCell<Vec<Problem>>| {

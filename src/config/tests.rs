@@ -293,6 +293,17 @@ fn a_file_that_serves_nothing_is_refused(#[case] lines: &str) {
     .unwrap();
 }
 
+#[rstest]
+#[case::no_address(&format!("{OAUTH}[server]\nlisten = \"0.0.0.0:1\"\n"))]
+#[case::no_issuer(&format!("{OAUTH}[[auth.issuers]]\n"))]
+#[case::one_table(&OAUTH.replace("[[auth.issuers]]", "[auth.issuers]"))]
+#[case::bad_scope(&OAUTH.replace("mcp:tools", "two words"))]
+fn one_mistake_makes_one_line(#[case] text: &str) {
+    let refusal = read(text).unwrap_err();
+    assert_eq!(refusal.errors.len(), 1, "{refusal}");
+    assert!(refusal.warnings.is_empty(), "{:?}", refusal.warnings);
+}
+
 #[test]
 fn an_issuer_on_a_loopback_host_may_speak_plain_http() {
     let text = OAUTH.replace("https://auth.example.com", "http://localhost:9000/realms/x");
