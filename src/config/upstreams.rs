@@ -118,6 +118,15 @@ fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
             "Names of our own variables it gets too, besides PATH, LANG, TZ and such.",
         )
         .list(&[], |text| Ok(text.to_owned()));
+    for name in env.keys().filter(|name| !is_variable(name)) {
+        s.error(&join("env", name), "not the name of a variable", None);
+    }
+    for (index, name) in inherit.iter().enumerate() {
+        if !is_variable(name) {
+            let at = format!("inherit[{index}]");
+            s.error(&at, "not the name of a variable", None);
+        }
+    }
     let rlimits = s.key("rlimits", "Resource limits.").numbers(&RLIMITS);
     let stop = Shown::Default("{ eof = \"2s\", term = \"3s\" }".to_owned());
     let (stop_eof, stop_term) = s
@@ -154,6 +163,11 @@ fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
         stop_term,
         max_children,
     })
+}
+
+/// Whether an environment can hold a variable of this name.
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
 }
 
 fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
