@@ -322,6 +322,7 @@ fn an_issuer_on_a_loopback_host_may_speak_plain_http() {
 #[case::ignored_scopes(&OPEN.replace("\"none\"", "\"none\"\nrequired_scopes = [\"x\"]"), "no effect")]
 #[case::no_scopes(&OAUTH.replace("required_scopes = [\"mcp:tools\"]\n", ""), "requires a scope")]
 #[case::clear_text(&format!("{OAUTH}[upstreams.b]\nurl = \"http://b.example\"\n"), "plain http")]
+#[case::whole_line(&OPEN.replace("\"files\"", "\"npx -y files\""), "one by one")]
 #[case::unused(&format!("{OPEN}restartable = true\n"), "no effect in this version")]
 #[case::one_for_all(&OAUTH.replace(".com\"\n", ".com\"\naudiences = [\"x\"]\n"), "every other")]
 fn a_doubt_is_a_warning(#[case] text: &str, #[case] said: &str) {

@@ -142,6 +142,12 @@ fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
         .key("max_children", "Children of this upstream at once.")
         .count(128);
     let command = command?;
+    if !command.contains('/') && command.contains(char::is_whitespace) {
+        let hint = Some("arguments stand in `args`, one by one");
+        let path = join(&s.path, "command");
+        s.report
+            .warning(&path, "the name of the program has spaces", hint);
+    }
     // A path is meant from the file, not from wherever the child will stand.
     let command = if command.contains('/') {
         s.report
