@@ -1,17 +1,14 @@
 //! `[telemetry]`.
 
+use url::Url;
+
 use super::reader::Section;
 use super::types::{LogFormat, Telemetry};
 
 /// Reads `[telemetry]`.
 pub(super) fn read(s: &mut Section<'_>) -> Telemetry {
     Telemetry {
-        otlp_endpoint: s
-            .key(
-                "otlp_endpoint",
-                "Collector for traces, metrics and logs, OTLP over HTTP; off when missing.",
-            )
-            .url("http://collector:4318"),
+        otlp_endpoint: otlp_endpoint(s),
         otlp_every_request: s
             .key(
                 "otlp_every_request",
@@ -39,4 +36,24 @@ pub(super) fn read(s: &mut Section<'_>) -> Telemetry {
             .key("service_name", "`service.name` of what is exported.")
             .text("drawbridge"),
     }
+}
+
+fn otlp_endpoint(s: &mut Section<'_>) -> Option<Url> {
+    let url = s
+        .key(
+            "otlp_endpoint",
+            "Collector for traces, metrics and logs, OTLP over HTTP; off when missing.",
+        )
+        .url("http://collector:4318")?;
+    let path = url.path().trim_end_matches('/');
+    let signals = ["/v1/traces", "/v1/metrics", "/v1/logs"];
+    if url.query().is_some() || signals.iter().any(|signal| path.ends_with(signal)) {
+        let what = "expected the collector's base URL: /v1/traces and such are added to it";
+        s.error(
+            "otlp_endpoint",
+            what,
+            Some("for example \"http://collector:4318\""),
+        );
+    }
+    Some(url)
 }

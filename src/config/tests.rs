@@ -233,6 +233,10 @@ fn secrets_come_from_files_beside_the_configuration() {
     "[server]\nlisten = \"127.0.0.1:9090\"\n[admin]\nlisten = \"0.0.0.0:9090\"",
     "address of server.listen"
 )]
+#[case::one_signal(
+    "[telemetry]\notlp_endpoint = \"http://c:4318/v1/traces\"",
+    "collector's base URL"
+)]
 #[case::no_variable(
     "[upstreams.b]\ncommand = \"x\"\nenv = { \"A=B\" = \"hunter2\" }\ninherit = [\"\"]",
     "upstreams.b.inherit[0]: not the name of a variable"
