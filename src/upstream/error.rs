@@ -67,7 +67,7 @@ pub enum LinkError {
 impl From<super::http::client::ExchangeError> for LinkError {
     fn from(error: super::http::client::ExchangeError) -> Self {
         if error.is_connect() {
-            Self::Unreachable("the connection was refused or timed out".to_owned())
+            Self::Unreachable(error.reason().to_owned())
         } else {
             Self::Lost { last_words: None }
         }

@@ -25,6 +25,7 @@ use rustls::pki_types::pem::PemObject;
 
 use super::body::UpstreamBody;
 use super::pool::{self, Pool, PoolError};
+use super::unreachable;
 use crate::config::{HttpCarrier, Transport};
 use crate::protocol::headers::{MCP_METHOD, MCP_NAME};
 
@@ -101,6 +102,12 @@ impl ExchangeError {
             Cause::Plain(error) => matches!(error, PoolError::Connect(_)),
             Cause::Hyper(error) => error.is_connect(),
         }
+    }
+
+    /// Why not, in words that name no address.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        unreachable::reason(self)
     }
 }
 

@@ -6,4 +6,5 @@ pub(in crate::upstream) mod get_stream;
 mod pool;
 mod reading;
 pub(crate) mod sink;
+mod unreachable;
 pub mod wire;

@@ -37,8 +37,8 @@ pub(super) const SIZE: usize = 512;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PoolError {
     /// No connection could be made.
-    #[error("cannot connect: {0}")]
-    Connect(Box<dyn std::error::Error + Send + Sync>),
+    #[error("cannot connect")]
+    Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The connection broke.
     #[error(transparent)]
     Http(#[from] hyper::Error),

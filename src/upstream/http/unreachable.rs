@@ -1,0 +1,172 @@
+//! Why a connection could not be made, for callers and the log: in words that name no address.
+
+use std::error::Error;
+use std::io;
+
+use rustls::CertificateError;
+
+/// The first reason in the chain of `error` that is known.
+pub(super) fn reason(error: &(dyn Error + 'static)) -> &'static str {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(reason) = known(error) {
+            return reason;
+        }
+        next = inner(error);
+    }
+    "no connection could be made"
+}
+
+/// What an error wraps. The source of an `io::Error` is that of what it wraps, which would be left
+/// out.
+fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    let wrapped = error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
+    match wrapped {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
+}
+
+fn known(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        return Some(of_tls(error));
+    }
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return match error.kind() {
+            io::ErrorKind::ConnectionRefused => Some("the connection was refused"),
+            io::ErrorKind::TimedOut => Some("the connection timed out"),
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                Some("there is no route to it")
+            }
+            _ => None,
+        };
+    }
+    // hyper-util keeps the type of this one to itself.
+    (error.to_string() == "dns error").then_some("its host name cannot be resolved")
+}
+
+fn of_tls(error: &rustls::Error) -> &'static str {
+    let rustls::Error::InvalidCertificate(fault) = error else {
+        return "the TLS handshake failed";
+    };
+    match fault {
+        CertificateError::UnknownIssuer => {
+            "its certificate is of an unknown issuer (`ca_file` names further ones)"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "its certificate is for another host name"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "its certificate has expired"
+        }
+        // webpki says this in its own words only.
+        other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "its certificate is that of an authority, not of a server"
+        }
+        _ => "its certificate cannot be trusted",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivateKeyDer;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use crate::config::{HttpCarrier, Transport};
+    use crate::upstream::error::LinkError;
+    use crate::upstream::http::client::{HttpClient, MessageHeaders};
+
+    /// What is said of an upstream at `url`.
+    async fn said(url: &str, ca_file: Option<PathBuf>) -> String {
+        let client = HttpClient::new(&HttpCarrier {
+            url: url.parse().unwrap(),
+            transport: Transport::Streamable,
+            headers: Vec::new(),
+            ca_file,
+            proxy: None,
+        })
+        .unwrap();
+        let sent = client.post(Bytes::new(), MessageHeaders::default()).await;
+        let error = LinkError::from(sent.expect_err("no upstream"));
+        error.to_string()
+    }
+
+    /// Where nobody listens.
+    async fn nobody() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap().port()
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_is_not_an_unknown_host() {
+        let port = nobody().await;
+        for scheme in ["http", "https"] {
+            assert_eq!(
+                said(&format!("{scheme}://127.0.0.1:{port}/mcp"), None).await,
+                "it cannot be reached: the connection was refused"
+            );
+            assert_eq!(
+                said(&format!("{scheme}://no-such-host.invalid/mcp"), None).await,
+                "it cannot be reached: its host name cannot be resolved"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_is_not_trusted_is_called_so() {
+        let made = |issuer: &str| {
+            let key = KeyPair::generate().unwrap();
+            let mut wanted = CertificateParams::new(["inner.test".to_owned()]).unwrap();
+            wanted.distinguished_name.push(DnType::CommonName, issuer);
+            (wanted.self_signed(&key).unwrap(), key)
+        };
+        let ((own, key), (other, _)) = (made("own"), made("other"));
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, pem: String| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, pem).unwrap();
+            path
+        };
+        let own_file = write("own.pem", own.pem());
+        let other_file = write("other.pem", other.pem());
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![own.der().clone()], key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!(
+            "https://localhost:{}/mcp",
+            listener.local_addr().unwrap().port()
+        );
+        let serving = async {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                drop(acceptor.accept(stream).await);
+            }
+        };
+        let asking = async {
+            let stranger = said(&url, Some(other_file)).await;
+            assert!(stranger.contains("unknown issuer"), "{stranger}");
+            let misnamed = said(&url, Some(own_file)).await;
+            assert!(misnamed.contains("another host name"), "{misnamed}");
+        };
+        tokio::select! {
+            () = serving => {}
+            () = asking => {}
+        }
+    }
+}
