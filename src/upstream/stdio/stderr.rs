@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::redact::redact;
 
 /// Kept for the caller's error, bytes.
 const TAIL_BYTES: usize = 2 * 1024;
@@ -77,7 +78,8 @@ impl Log {
             return;
         }
         let mut shared = self.shared();
-        shared.tail.push(&text);
+        // The log masks what looks like a secret by itself; callers see the tail.
+        shared.tail.push(&redact(&text));
         let Some(muted) = shared.admit(Instant::now()) else {
             return;
         };
@@ -342,6 +344,14 @@ mod tests {
         }
         let text = tail.text().unwrap();
         assert!(text.len() <= TAIL_BYTES && text.ends_with("línea 998\nlínea 999"));
+    }
+
+    // Spec: SPEC D-03
+    #[test]
+    fn what_looks_like_a_secret_stands_in_no_last_words() {
+        let log = Log::new(["inherited-value"]);
+        log.line("a", 1, b"password=hunter2hunter2 and inherited-value");
+        assert_eq!(log.tail().unwrap(), "password=[redacted] and …");
     }
 
     #[test]
