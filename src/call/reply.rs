@@ -54,7 +54,7 @@ impl Reply {
     #[must_use]
     pub fn is_tool_error(&self) -> bool {
         match self {
-            Self::Relayed(message) => message.result_member("isError") == Some("true"),
+            Self::Relayed(message) => message.is_tool_error(),
             Self::Result(_) | Self::Error(_) => false,
         }
     }

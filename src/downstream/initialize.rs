@@ -7,7 +7,7 @@ use http::HeaderMap;
 
 use super::Front;
 use super::access_log::AccessRecord;
-use super::observe::{failed, log_fault};
+use super::observe::{failed, log_fault, note_request, note_session};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Side};
@@ -37,12 +37,16 @@ impl Front {
         let id = message.id().unwrap_or("null").to_owned();
         let parent =
             TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
-        let span = CallSpan::server(&parent, "initialize", &endpoint.name);
+        let mut span = CallSpan::server(&parent, "initialize", &endpoint.name);
         record.trace(span.context().trace_id());
         let answer = self
             .relay
             .initialize(principal, Arc::clone(endpoint), message, delivery)
             .await;
+        if let Ok((session, _)) = &answer {
+            note_request(&mut span, message, session.revision);
+            note_session(&mut span, session);
+        }
         span.finish(match &answer {
             Ok(_) => Outcome::Ok,
             Err(failure) => failed(failure),

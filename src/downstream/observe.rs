@@ -2,6 +2,7 @@
 
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Message, Revision};
 use crate::relay::Failure;
 use crate::session::Session;
 use crate::telemetry::names::{attribute, error_type};
@@ -13,28 +14,31 @@ pub(super) fn server_span(call: &Call, session: Option<&Session>) -> CallSpan {
     let message = &call.message;
     let method = message.method().unwrap_or_default();
     let mut span = CallSpan::server(&call.trace, method, &call.endpoint.name);
-    match method {
-        "tools/call" => {
-            if let Some(name) = message.param_str("name") {
-                span.tool(&name);
-            }
-        }
-        "prompts/get" => span.prompt(|| message.param_str("name")),
-        _ => {}
-    }
-    span.attribute(attribute::PROTOCOL_VERSION, || call.revision.as_str());
-    if let Some(session) = session {
-        span.attribute(attribute::SESSION, || format!("{:016x}", session.tag()));
-    }
-    span.attribute(attribute::REQUEST_ID, || {
-        message.id().unwrap_or_default().to_owned()
-    });
-    if span.is_recorded()
-        && let Some(uri) = message.param_str("uri")
+    if method == "tools/call"
+        && let Some(name) = message.param_str("name")
     {
-        span.attribute(attribute::RESOURCE, || uri.into_owned());
+        span.tool(&name);
+    }
+    note_request(&mut span, message, call.revision);
+    if let Some(session) = session {
+        note_session(&mut span, session);
     }
     span
+}
+
+/// What a span says of a request that a client sent.
+pub(super) fn note_request(span: &mut CallSpan, message: &Message, revision: Revision) {
+    span.request(
+        message,
+        || message.id().unwrap_or_default().into(),
+        revision,
+    );
+    span.attribute(attribute::TRANSPORT, || "tcp");
+}
+
+/// What a span says of a client's session.
+pub(super) fn note_session(span: &mut CallSpan, session: &Session) {
+    span.attribute(attribute::SESSION, || format!("{:016x}", session.tag()));
 }
 
 /// The outcome as spans and durations tell it.

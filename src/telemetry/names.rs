@@ -186,8 +186,6 @@ pub mod attribute {
     pub const ERROR_TYPE: &str = "error.type";
     /// `tcp` or `pipe`.
     pub const TRANSPORT: &str = "network.transport";
-    /// Address of the client.
-    pub const CLIENT_ADDRESS: &str = "client.address";
     /// One of ours: `mcp`, or the last segment of its path.
     pub const ENDPOINT: &str = "drawbridge.endpoint";
     /// The configured name of an upstream.

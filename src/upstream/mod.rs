@@ -12,6 +12,7 @@ pub mod isolation;
 pub mod knowledge;
 pub mod legacy;
 mod modern;
+mod observe;
 mod shared;
 pub mod stdio;
 

@@ -175,6 +175,7 @@ async fn traces_metrics_and_logs_reach_a_collector() {
         "mcp.method.name",
         "gen_ai.tool.name",
         "mcp.protocol.version",
+        "network.transport",
     ] {
         assert!(collector.has("traces", attribute), "{attribute}");
     }

@@ -236,6 +236,12 @@ impl Message {
         self.member(Section::Result, name)
     }
 
+    /// Whether it is a tool result that says `isError`.
+    #[must_use]
+    pub fn is_tool_error(&self) -> bool {
+        self.result_member("isError") == Some("true")
+    }
+
     /// JSON text of one member of `result._meta`; nothing when names there may be repeated.
     #[must_use]
     pub fn result_meta(&self, key: &str) -> Option<&str> {

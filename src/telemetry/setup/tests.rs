@@ -7,6 +7,7 @@ use std::sync::mpsc;
 
 use super::*;
 use crate::config::LogFormat;
+use crate::protocol::{Message, Revision};
 use crate::telemetry::trace::{CallSpan, Outcome, TraceContext};
 
 fn settings(otlp_endpoint: Option<Url>) -> config::Telemetry {
@@ -41,7 +42,10 @@ fn one_call() {
     let place: Arc<str> = "mcp".into();
     let mut span = CallSpan::server(&TraceContext::default(), "tools/call", &place);
     assert!(span.context().is_sampled());
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search"}}"#;
+    let call = Message::parse(call.into(), 128).unwrap();
     span.tool("search");
+    span.request(&call, || "1".into(), Revision::V2025_11_25);
     span.finish(Outcome::ToolError);
 }
 

@@ -14,6 +14,7 @@ use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_sdk::trace::SdkTracer;
 
 use super::{KNOWN_FLAGS, Position, SAMPLED, TraceContext};
+use crate::protocol::{Message, Revision, json};
 use crate::telemetry::metrics::{Durations, Series};
 use crate::telemetry::names::{attribute, method, metric};
 
@@ -197,37 +198,55 @@ impl CallSpan {
         &self.context
     }
 
-    /// Whether a span is recorded.
-    #[must_use]
-    pub fn is_recorded(&self) -> bool {
-        self.recorded.is_some()
-    }
-
     /// The tool asked for. It makes a series of its own once it has given a result, so that names
     /// which nobody knows make none.
     pub fn tool(&mut self, name: &str) {
         self.tool = Some(name.into());
-        self.target(attribute::TOOL, name);
-        self.attribute(attribute::OPERATION, || "execute_tool");
-    }
-
-    /// The prompt asked for; `name` is only looked up when it is recorded.
-    pub fn prompt<'a>(&mut self, name: impl FnOnce() -> Option<Cow<'a, str>>) {
-        if let Some(name) = self.recorded.is_some().then(name).flatten() {
-            self.target(attribute::PROMPT, &name);
-        }
     }
 
     /// Spec: the conventions' span name, `{method} {target}`.
     fn target(&mut self, key: &'static str, name: &str) {
         let method = self.method;
         if let Some(span) = &mut self.recorded {
-            let name = name
-                .get(..name.floor_char_boundary(MAX_TARGET_BYTES))
-                .unwrap_or_default();
+            let name = bounded(name);
             span.update_name(format!("{method} {name}"));
             span.set_attribute(KeyValue::new(key, name.to_owned()));
         }
+    }
+
+    /// What a request says of itself, `id` as JSON text; only a recorded span tells it. SPEC C-99.
+    pub fn request<'a>(
+        &mut self,
+        message: &Message,
+        id: impl FnOnce() -> Cow<'a, str>,
+        revision: Revision,
+    ) {
+        if self.recorded.is_none() {
+            return;
+        }
+        let name = || message.param_str("name");
+        match self.method {
+            "tools/call" => {
+                if let Some(name) = name() {
+                    self.target(attribute::TOOL, &name);
+                }
+                self.attribute(attribute::OPERATION, || "execute_tool");
+            }
+            "prompts/get" => {
+                if let Some(name) = name() {
+                    self.target(attribute::PROMPT, &name);
+                }
+            }
+            _ => {}
+        }
+        if let Some(uri) = message.param_str("uri") {
+            self.attribute(attribute::RESOURCE, || uri.into_owned());
+        }
+        self.attribute(attribute::PROTOCOL_VERSION, || revision.as_str());
+        let id = id();
+        // Without the quotes of a text: the other side says it in the same form.
+        let id = json::string(&id).unwrap_or(Cow::Borrowed(&*id));
+        self.attribute(attribute::REQUEST_ID, || bounded(&id).to_owned());
     }
 
     /// Adds what is worth knowing of this one call; `value` is only made when it is recorded.
@@ -276,6 +295,11 @@ impl Drop for CallSpan {
     }
 }
 
+fn bounded(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MAX_TARGET_BYTES))
+        .unwrap_or_default()
+}
+
 /// Our context as the SDK's parent.
 fn above(parent: &TraceContext, remote: bool) -> Context {
     let Some(position) = parent.position else {
@@ -309,8 +333,11 @@ fn below(parent: &TraceContext, span: &SpanContext) -> TraceContext {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use opentelemetry::trace::TracerProvider;
-    use opentelemetry_sdk::trace::SdkTracerProvider;
+    use opentelemetry_sdk::error::OTelSdkResult;
+    use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 
     use super::*;
 
@@ -353,13 +380,75 @@ mod tests {
         assert_eq!(above.as_str()[..36], SAMPLED_PARENT[..36]);
         assert_ne!(above.as_str()[36..], SAMPLED_PARENT[36..]);
         assert_ne!(above.as_str()[36..], below.as_str()[36..]);
-        assert!(outer.is_recorded() && inner.is_recorded());
+        assert!(outer.recorded.is_some() && inner.recorded.is_some());
         assert!(inner.context().is_sampled());
         let root = server(Some(&tracing), &TraceContext::default());
         assert!(
             !root.context().is_sampled(),
             "no root is recorded at ratio 0"
         );
+    }
+
+    /// Keeps what ends.
+    #[derive(Debug, Clone, Default)]
+    struct Keep(Arc<Mutex<Vec<SpanData>>>);
+
+    impl SpanExporter for Keep {
+        async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+            self.0.lock().unwrap().extend(batch);
+            Ok(())
+        }
+    }
+
+    // SPEC C-99.
+    #[test]
+    fn a_recorded_request_says_what_it_is_about_on_both_sides() {
+        let kept = Keep::default();
+        let provider = SdkTracerProvider::builder()
+            .with_simple_exporter(kept.clone())
+            .build();
+        let tracing = Tracing::new(provider.tracer("t"), 1.0);
+        let read = |params: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
+            Message::parse(text.into(), 128).unwrap()
+        };
+        let none = TraceContext::default();
+        let show = |method: &str, params: &str, id: &'static str| {
+            for (durations, kind) in [(&SERVER, SpanKind::Server), (&CLIENT, SpanKind::Client)] {
+                let place = "mcp".into();
+                let tracing = Some(&tracing);
+                let mut span = CallSpan::start(tracing, &none, method, &place, durations, &kind);
+                span.request(&read(params), || id.into(), Revision::V2025_11_25);
+                span.finish(Outcome::Ok);
+            }
+        };
+        show("tools/call", r#"{"name":"echo"}"#, "\"request-7\"");
+        show("prompts/get", r#"{"name":"greet"}"#, "8");
+        show("resources/read", r#"{"uri":"memo:1"}"#, "9");
+        let kept = kept.0.lock().unwrap();
+        let told: Vec<_> = kept
+            .iter()
+            .map(|span| {
+                let mut all: Vec<_> = span
+                    .attributes
+                    .iter()
+                    .map(|all| format!("{}={}", all.key, all.value))
+                    .collect();
+                all.retain(|attribute| !attribute.starts_with("drawbridge"));
+                format!("{} {}", span.name, all.join(" "))
+            })
+            .collect();
+        let expected = [
+            "tools/call echo mcp.method.name=tools/call gen_ai.tool.name=echo \
+             gen_ai.operation.name=execute_tool mcp.protocol.version=2025-11-25 \
+             jsonrpc.request.id=request-7",
+            "prompts/get greet mcp.method.name=prompts/get gen_ai.prompt.name=greet \
+             mcp.protocol.version=2025-11-25 jsonrpc.request.id=8",
+            "resources/read mcp.method.name=resources/read mcp.resource.uri=memo:1 \
+             mcp.protocol.version=2025-11-25 jsonrpc.request.id=9",
+        ];
+        let twice: Vec<_> = expected.iter().flat_map(|one| [*one, *one]).collect();
+        assert_eq!(told, twice);
     }
 
     #[test]

@@ -18,11 +18,11 @@ use crate::call::{Call, DownstreamLink, Reply};
 use crate::protocol::Message;
 use crate::protocol::meta::BAGGAGE;
 use crate::telemetry::metrics::LABELED;
-use crate::telemetry::names::attribute;
-use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
+use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
+use crate::upstream::observe::{self, client_span};
 
 /// A request of ours without its reply.
 #[derive(Debug)]
@@ -85,13 +85,8 @@ impl Connection {
             edit = edit.meta("progressToken", own.as_str());
         }
         let method = request.method().unwrap_or_default();
-        let mut span = CallSpan::client(&call.trace, method, &self.settings.name);
-        if span.is_recorded()
-            && method == "tools/call"
-            && let Some(tool) = request.param_str("name")
-        {
-            span.attribute(attribute::TOOL, || tool.into_owned());
-        }
+        let revision = self.declared().revision;
+        let span = client_span(&self.settings, request, call, id, revision);
         let (parent, state) = self.stamp(request, span.context());
         let own = [
             (TRACEPARENT, &parent),
@@ -137,10 +132,7 @@ impl Connection {
                 Err(LinkError::Cancelled)
             }
         };
-        span.finish(match &outcome {
-            Ok(reply) => reply.error_code().map_or(Outcome::Ok, Outcome::Rpc),
-            Err(error) => Outcome::Failed(error.kind()),
-        });
+        span.finish(observe::outcome(&outcome));
         if let Ok(reply) = &outcome {
             self.lasting.replied(method, request, reply);
         }

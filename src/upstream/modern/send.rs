@@ -14,13 +14,12 @@ use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, json, meta};
 use crate::telemetry::metrics::LABELED;
-use crate::telemetry::names::attribute;
-use crate::telemetry::trace::{CallSpan, Outcome};
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::MessageHeaders;
 use crate::upstream::http::sink::Sink;
 use crate::upstream::lock;
+use crate::upstream::observe::{client_span, outcome};
 
 /// Pages of tools that are read to find one.
 const MAX_PAGES: usize = 50;
@@ -78,22 +77,22 @@ impl ModernLink {
         if call.cancel.is_cancelled() {
             return Err(LinkError::Cancelled);
         }
-        let mut span = CallSpan::client(&call.trace, trip.method(), &self.settings.name);
-        if let Some(tool) = trip.tool() {
-            span.attribute(attribute::TOOL, || tool.to_owned());
-        }
         let whose = Flight::of_call(request, call);
         let flight = Flight::new(self.next_id(), whose, Arc::clone(&trip.activity));
+        let span = client_span(
+            &self.settings,
+            request,
+            call,
+            flight.id,
+            Revision::V2026_07_28,
+        );
         *lock(&trip.flight) = Some(Arc::clone(&flight));
         let place = Place::of(span.context());
         let headers = self.headers(trip, params, &place)?;
         let info = self.client_info(request);
         let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
         let reply = self.exchange(bytes, headers, &flight).await;
-        span.finish(match &reply {
-            Ok(reply) => reply.error_code().map_or(Outcome::Ok, Outcome::Rpc),
-            Err(error) => Outcome::Failed(error.kind()),
-        });
+        span.finish(outcome(&reply));
         reply
     }
 
