@@ -45,7 +45,7 @@ impl record::Record for Line<'_> {
             to.text("reason", reason);
         }
         if let Some(trace) = &record.trace {
-            to.word("trace_id", trace.as_str());
+            to.trace(trace);
         }
     }
 }

@@ -282,7 +282,7 @@ impl Record for Fields {
         };
         to.word("outcome", self.outcome.unwrap_or(by_status));
         if let Some(trace) = &self.trace {
-            to.word("trace_id", trace.as_str());
+            to.trace(trace);
         }
         to.number("bytes_in", self.bytes_in);
         to.number("bytes_out", self.bytes_out);

@@ -10,6 +10,7 @@ use opentelemetry_sdk::logs::SdkLogger;
 use tracing::Level;
 
 use super::log::{Line, Writer, export};
+use super::trace::TraceId;
 use crate::clock::{Clock, SystemClock};
 use crate::config::LogFormat;
 
@@ -35,6 +36,11 @@ pub trait Fields {
     /// The same as [`Fields::text`], worked out once.
     fn lasting(&mut self, name: &'static str, value: &Lasting) {
         self.text(name, value.as_str());
+    }
+
+    /// The trace that the record belongs to.
+    fn trace(&mut self, id: &TraceId) {
+        self.word("trace_id", id.as_str());
     }
 
     /// Where somebody is.

@@ -50,7 +50,8 @@ impl Collector {
             })
     }
 
-    /// Attributes of the log records of this scope; numbers as text.
+    /// Attributes of the log records of this scope, and the trace that each belongs to; numbers as
+    /// text.
     fn records(&self, scope: &str) -> Vec<BTreeMap<String, String>> {
         let bodies = self.0.lock().unwrap();
         let mut records = Vec::new();
@@ -59,6 +60,8 @@ impl Collector {
             let scopes = request.resource_logs.into_iter().flat_map(|r| r.scope_logs);
             let of_scope = scopes.filter(|s| s.scope.as_ref().is_some_and(|s| s.name == scope));
             for record in of_scope.flat_map(|scope| scope.log_records) {
+                let trace: [u8; 16] = record.trace_id.try_into().unwrap_or_default();
+                let trace = format!("{:032x}", u128::from_be_bytes(trace));
                 let attributes = record.attributes.into_iter().map(|attribute| {
                     let value = match attribute.value.and_then(|value| value.value) {
                         Some(AnyValue::StringValue(text)) => text,
@@ -67,7 +70,9 @@ impl Collector {
                     };
                     (attribute.key, value)
                 });
-                records.push(attributes.collect());
+                let mut all: BTreeMap<_, _> = attributes.collect();
+                all.insert("(trace of the record)".to_owned(), trace);
+                records.push(all);
             }
         }
         records
@@ -110,6 +115,8 @@ async fn access_lines_and_audit_lines_of_every_outcome_reach_a_collector_as_log_
         (&*echo[0]["subject"], &*echo[0]["upstream"]),
         ("alice", "stub")
     );
+    // Backends find the lines of a trace by the trace of the record, not by an attribute.
+    assert_eq!(echo[0]["trace_id"], echo[0]["(trace of the record)"]);
     let access = collector.records("access");
     let calls: Vec<_> = access
         .iter()

@@ -12,6 +12,7 @@ use tracing_subscriber::layer::Context;
 use super::Stamp;
 use crate::telemetry::record::{self, Record};
 use crate::telemetry::redact::{MASK, is_secret_name, redact};
+use crate::telemetry::trace::TraceId;
 
 /// Targets that take part in exporting: what they say about an export must not cause another.
 const EXPORTERS: [&str; 5] = ["opentelemetry", "hyper", "reqwest", "h2", "rustls"];
@@ -143,6 +144,15 @@ impl<R: LogRecord> record::Fields for Attributes<'_, R> {
 
     fn number(&mut self, name: &'static str, value: u64) {
         self.unsigned(name, value);
+    }
+
+    /// Also where backends look for it, so that a trace leads to its lines.
+    fn trace(&mut self, id: &TraceId) {
+        if let Ok(id) = opentelemetry::TraceId::from_hex(id.as_str()) {
+            self.0
+                .set_trace_context(id, opentelemetry::SpanId::INVALID, None);
+        }
+        self.word("trace_id", id.as_str());
     }
 
     fn time(&mut self, name: &'static str, at: Duration) {
