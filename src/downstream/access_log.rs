@@ -247,7 +247,7 @@ impl Record for Fields {
             to.number("status", status.into());
         }
         if let Some(method) = &self.method {
-            to.word("method", method.as_str());
+            to.word("method", known(method));
         }
         to.word("path", self.path);
         if let Some(client) = self.client {
@@ -288,6 +288,26 @@ impl Record for Fields {
         to.number("bytes_out", self.bytes_out);
         let micros = u64::try_from(self.started.elapsed().as_micros());
         to.number("duration_us", micros.unwrap_or(u64::MAX));
+    }
+}
+
+/// The method itself when HTTP has it: what clients invent may be long, and may be a secret.
+fn known(method: &Method) -> &str {
+    const KNOWN: [Method; 9] = [
+        Method::POST,
+        Method::GET,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::HEAD,
+        Method::PUT,
+        Method::PATCH,
+        Method::CONNECT,
+        Method::TRACE,
+    ];
+    if KNOWN.contains(method) {
+        method.as_str()
+    } else {
+        "_OTHER"
     }
 }
 

@@ -78,7 +78,9 @@ fn a_message_of_a_socket_makes_a_line_of_its_own() {
     socket.principal(Principal::new("i", "alice", "", Vec::new(), None).owner());
     drop(opening.attach(Response::new(Body::empty())));
     let answered = AccessLine::of_message(&socket);
-    answered.record().message("tools/call", Some("7"), None);
+    answered
+        .record()
+        .message("tools/call", Some("7"), None);
     answered.record().sent(9);
     answered.record().answered();
     drop(answered);
@@ -91,6 +93,18 @@ fn a_message_of_a_socket_makes_a_line_of_its_own() {
     assert_eq!(line["principal"], lines[0]["principal"]);
     assert_eq!(line["bytes_out"], 9);
     assert!(!line.contains_key("status") && !line.contains_key("method"));
+}
+
+#[test]
+fn a_method_that_clients_invent_is_not_written_down() {
+    let caught = Capture::begin();
+    let invented = Method::from_bytes("x".repeat(5000).as_bytes()).unwrap();
+    for method in [invented, Method::PUT] {
+        drop(AccessLine::begin(&method, "other", None));
+    }
+    let lines = caught.lines();
+    let methods: Vec<_> = lines.iter().map(|line| &line["method"]).collect();
+    assert_eq!(methods, ["_OTHER", "PUT"]);
 }
 
 #[test]
