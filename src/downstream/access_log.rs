@@ -142,12 +142,14 @@ impl AccessRecord {
     }
 
     /// Method, id and name (tool, prompt or resource) of the message, or of the first one of an
-    /// array.
-    pub fn message(&self, rpc_method: &str, rpc_id: Option<&str>, name: Option<&str>) {
+    /// array; a response has no method.
+    pub fn message(&self, rpc_method: Option<&str>, rpc_id: Option<&str>, name: Option<&str>) {
         self.note(|fields| {
-            fields.rpc_method.get_or_insert_with(|| bounded(rpc_method));
-            fields.rpc_id = fields.rpc_id.take().or_else(|| rpc_id.map(bounded));
-            fields.name = fields.name.take().or_else(|| name.map(bounded));
+            if fields.rpc_method.is_none() && fields.rpc_id.is_none() {
+                fields.rpc_method = rpc_method.map(bounded);
+                fields.rpc_id = rpc_id.map(bounded);
+                fields.name = name.map(bounded);
+            }
         });
     }
 

@@ -228,11 +228,7 @@ pub(super) fn note_message(record: &AccessRecord, message: &Message) {
                 .param_str("name")
                 .or_else(|| message.param_str("uri"))
         };
-        record.message(
-            message.method().unwrap_or_default(),
-            message.id(),
-            name().as_deref(),
-        );
+        record.message(message.method(), message.id(), name().as_deref());
     }
 }
 

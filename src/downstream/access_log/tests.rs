@@ -15,8 +15,8 @@ fn a_whole_answer_makes_one_line_at_once() {
     let caught = Capture::begin();
     let line = begin();
     let record = line.record().clone();
-    record.message("tools/call", Some("7"), Some(&"é".repeat(500)));
-    record.message("ping", Some("8"), None);
+    record.message(Some("tools/call"), Some("7"), Some(&"é".repeat(500)));
+    record.message(Some("ping"), Some("8"), None);
     record.principal(Principal::new("i", "alice@example.com", "", Vec::new(), None).owner());
     record.session(0xab);
     record.outcome("tool_error");
@@ -80,7 +80,7 @@ fn a_message_of_a_socket_makes_a_line_of_its_own() {
     let answered = AccessLine::of_message(&socket);
     answered
         .record()
-        .message("tools/call", Some("7"), None);
+        .message(Some("tools/call"), Some("7"), None);
     answered.record().sent(9);
     answered.record().answered();
     drop(answered);
@@ -105,6 +105,18 @@ fn a_method_that_clients_invent_is_not_written_down() {
     let lines = caught.lines();
     let methods: Vec<_> = lines.iter().map(|line| &line["method"]).collect();
     assert_eq!(methods, ["_OTHER", "PUT"]);
+}
+
+#[test]
+fn the_line_of_a_response_has_an_id_and_no_method() {
+    let caught = Capture::begin();
+    let line = begin();
+    line.record().message(None, Some("7"), None);
+    line.record().message(Some("ping"), Some("8"), None);
+    drop(line);
+    let lines = caught.lines();
+    assert_eq!(lines[0]["rpc_id"], "7");
+    assert!(!lines[0].as_object().unwrap().contains_key("rpc_method"));
 }
 
 #[test]
