@@ -44,9 +44,15 @@ pub fn run(config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
     let crew = Crew::start(config.server.threads).context("the threads cannot be started")?;
     let telemetry = telemetry::setup::init(&config.telemetry).context("telemetry")?;
     let workers = crew.workers().clone();
-    let served = crew.block_on(serve(config, workers, telemetry.metrics_page(), out));
-    // Exporters block while they are flushed: outside the runtimes.
+    let mut audit = None;
+    let page = telemetry.metrics_page();
+    let served = crew.block_on(serve(config, workers, page, out, &mut audit));
+    // Exporters block while they are flushed: outside the runtimes. With these the calls end that the
+    // stop has cut off, and each has its record.
     drop(crew);
+    if let Some(audit) = audit {
+        audit.flush();
+    }
     drop(telemetry);
     served
 }
@@ -56,6 +62,7 @@ async fn serve(
     workers: Workers,
     metrics: MetricsPage,
     out: &mut dyn Write,
+    records: &mut Option<audit::Sink>,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::install().context("signal handlers")?;
     let tasks = Tasks::new();
@@ -79,7 +86,7 @@ async fn serve(
     let readiness = Readiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
-    let audit = parts.audit;
+    *records = Some(parts.audit);
     let front = Front::new(parts.front);
     announce(out, &config, &endpoints, &admin)?;
     tasks.spawn_service(admin.run(
@@ -94,7 +101,6 @@ async fn serve(
     let left = by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
     upstreams.shut_down(by).await;
-    audit.flush();
     tracing::info!(clean, "stopped");
     Ok(())
 }

@@ -81,6 +81,25 @@ async fn a_call_that_never_ends_does_not_hold_the_gateway_past_its_grace() {
     drop(held);
 }
 
+// Spec: SPEC O-04. What the stop cuts off has its record as well.
+#[tokio::test]
+async fn a_call_that_is_cut_off_has_its_audit_line() {
+    let gw = Setup::open().server("drain = \"0s\"").stub("stub", &[]);
+    let mut gw = gw.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, held) = user.start_call("never", json!({})).await;
+    gw.signal(Signal::TERM);
+    assert_eq!(gw.exit().await, Some(0));
+    drop(held);
+    let audit = eventually("the audit line", async || {
+        let records = gw.log_records().into_iter();
+        let mut audit = records.filter(|r| r["target"] == "audit" && r["name"] == "never");
+        audit.next()
+    })
+    .await;
+    assert_eq!(audit["outcome"], "failed", "{audit}");
+}
+
 // The ladder of the child alone would take forty seconds.
 #[tokio::test]
 async fn a_child_that_will_not_end_is_killed_within_two_seconds_of_the_drain() {
