@@ -16,13 +16,16 @@ const KEPT_BYTES: usize = 64 * 1024;
 /// once per line.
 const COLLECT: Duration = Duration::from_millis(20);
 
+/// For the last lines; an output that nobody reads must not hold up the exit.
+const LAST_LINES: Duration = Duration::from_millis(500);
+
 /// Where lines are put; cheap to clone.
 #[derive(Debug, Clone)]
 pub(in crate::telemetry) struct Writer {
     shared: Arc<Shared>,
 }
 
-/// Writes what is waiting when it is dropped, then ends the thread.
+/// Writes what is waiting when it is dropped, within half a second, then ends the thread.
 #[derive(Debug)]
 pub(in crate::telemetry) struct WriterGuard {
     shared: Arc<Shared>,
@@ -33,6 +36,7 @@ pub(in crate::telemetry) struct WriterGuard {
 struct Shared {
     state: Mutex<State>,
     wake: Condvar,
+    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +45,8 @@ struct State {
     /// The writer sleeps and has to be woken.
     asleep: bool,
     closed: bool,
+    /// All is written.
+    ended: bool,
 }
 
 impl Writer {
@@ -109,6 +115,8 @@ impl Shared {
             // What a burst needed is not kept.
             batch.shrink_to(KEPT_BYTES);
             if last {
+                self.lock().ended = true;
+                self.ended.notify_one();
                 return;
             }
         }
@@ -117,9 +125,16 @@ impl Shared {
 
 impl Drop for WriterGuard {
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.wake.notify_one();
-        if let Some(thread) = self.thread.take() {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        self.shared.wake.notify_all();
+        let written = self
+            .shared
+            .ended
+            .wait_timeout_while(state, LAST_LINES, |state| !state.ended);
+        let ended = written.unwrap_or_else(PoisonError::into_inner).0.ended;
+        // A thread that is stuck in its output ends with the process.
+        if let Some(thread) = self.thread.take().filter(|_| ended) {
             drop(thread.join());
         }
     }
@@ -172,5 +187,21 @@ mod tests {
         drop(held);
         drop(guard);
         assert!(gate.0.lock().unwrap().len() <= 3 * MAX_WAITING_BYTES);
+    }
+
+    #[test]
+    fn an_output_that_nobody_reads_does_not_hold_up_the_end() {
+        let gate = Gate::default();
+        let held = Arc::clone(&gate.0);
+        let held = held.lock().unwrap();
+        let (writer, guard) = Writer::start(gate).unwrap();
+        writer.put(b"never read\n");
+        let ended = std::thread::spawn(move || drop(guard));
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while !ended.is_finished() && std::time::Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert!(ended.is_finished());
+        drop(held);
     }
 }
