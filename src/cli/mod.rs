@@ -32,7 +32,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the gateway until SIGTERM or SIGINT; without a file, the built-in demonstration.
+    /// Runs the gateway until SIGTERM, SIGINT or SIGHUP; without a file, the built-in demonstration.
     Serve {
         /// The configuration.
         #[arg(long, env = "DRAWBRIDGE_CONFIG", value_name = "FILE")]

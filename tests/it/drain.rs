@@ -100,6 +100,20 @@ async fn a_call_that_is_cut_off_has_its_audit_line() {
     assert_eq!(audit["outcome"], "failed", "{audit}");
 }
 
+// A terminal that is closed, or somebody who hopes for a reload, costs no running call.
+#[tokio::test]
+async fn a_hangup_drains() {
+    let mut gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, exchange) = user.start_call("sleep", json!({"ms": 500})).await;
+    gw.signal(Signal::HUP);
+    assert_eq!(
+        text_of(&exchange.finish().await.1.expect("a result")),
+        "slept"
+    );
+    assert_eq!(gw.exit().await, Some(0));
+}
+
 // The ladder of the child alone would take forty seconds.
 #[tokio::test]
 async fn a_child_that_will_not_end_is_killed_within_two_seconds_of_the_drain() {
