@@ -49,7 +49,7 @@ enum Command {
         )]
         config: Option<PathBuf>,
         /// Prints every key with its meaning, type and default instead.
-        #[arg(long, conflicts_with = "config")]
+        #[arg(long)]
         reference: bool,
     },
     /// Is a small MCP server on stdin and stdout.
@@ -72,10 +72,12 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
     match Cli::try_parse_from(args) {
         Ok(cli) => match cli.command {
+            // The environment may name a file all the same.
             Command::Check {
-                config: Some(file), ..
+                config: Some(file),
+                reference: false,
             } => check::check(&file),
-            Command::Check { config: None, .. } => {
+            Command::Check { .. } => {
                 out::say(config::reference().trim_end());
                 ExitCode::SUCCESS
             }
@@ -160,5 +162,8 @@ mod tests {
     fn check_needs_a_file_or_the_wish_for_the_reference() {
         assert!(Cli::try_parse_from(["drawbridge", "check", "--reference"]).is_ok());
         assert!(Cli::try_parse_from(["drawbridge", "check", "--config", "x"]).is_ok());
+        // As with DRAWBRIDGE_CONFIG in the environment.
+        let both = ["drawbridge", "check", "--config", "x", "--reference"];
+        assert!(Cli::try_parse_from(both).is_ok());
     }
 }
