@@ -227,8 +227,12 @@ impl Entry<'_> {
 
     /// The content of the file that is named.
     pub(super) fn secret_file(self) -> Option<Secret> {
-        let report = self.report;
-        self.parsed("text", |file| report.source.secret_file(file))
+        let value = self.value?;
+        let read = match value.get_ref().as_str() {
+            Some(file) => self.report.source.secret_file(file),
+            None => Err(format!("expected text in quotes, found {}", found(value))),
+        };
+        read.map_err(|what| self.error(what, None)).ok()
     }
 
     fn coded<T>(
@@ -315,10 +319,7 @@ pub(super) fn read_secret(
     let read = match value.get_ref() {
         DeValue::String(text) => report.source.expand(text).map(Secret::new),
         DeValue::Table(table) => match (table.get("file").map(Spanned::get_ref), table.len()) {
-            (Some(DeValue::String(file)), 1) => report
-                .source
-                .expand(file)
-                .and_then(|file| report.source.secret_file(&file)),
+            (Some(DeValue::String(file)), 1) => report.source.secret_file(file),
             _ => Err("expected text or { file = \"…\" }".to_owned()),
         },
         _ => Err(format!(

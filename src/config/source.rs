@@ -98,14 +98,21 @@ impl<'s> Source<'s> {
             .join(path)
     }
 
-    /// The content of a secret's file, without white space at its ends.
+    /// The content of a secret's file, without white space at its ends; `text` as it stands in the
+    /// configuration.
     ///
     /// # Errors
     ///
-    /// Says why the file cannot be used, never what it holds.
-    pub(super) fn secret_file(&self, path: &str) -> Result<Secret, String> {
-        let path = self.path(path);
-        let wrong = |what: &dyn std::fmt::Display| format!("{}: {what}", path.display());
+    /// Says why the file cannot be used, never what it holds, and not what variables hold either: who
+    /// takes a secret for the name of its file must not find it in a log.
+    pub(super) fn secret_file(&self, text: &str) -> Result<Secret, String> {
+        let name = self.expand(text)?;
+        let path = self.path(&name);
+        let shown = match name {
+            Cow::Borrowed(_) => path.display().to_string(),
+            Cow::Owned(_) => text.to_owned(),
+        };
+        let wrong = |what: &dyn std::fmt::Display| format!("{shown}: {what}");
         let length = std::fs::metadata(&path)
             .map_err(|error| wrong(&error))?
             .len();

@@ -127,6 +127,18 @@ fn no_error_shows_what_a_variable_holds() {
 }
 
 #[test]
+fn a_secret_that_is_taken_for_the_name_of_its_file_is_not_shown() {
+    let said = errors(&format!(
+        "{OPEN}env = {{ KEY = {{ file = \"${{TOKEN}}\" }} }}\n\
+         [keys]\nseal = [{{ id = \"k1\", file = \"${{TOKEN}}\" }}, {{ id = \"k2\", file = \"gone\" }}]\n"
+    ));
+    let said = said.join("\n");
+    assert!(!said.contains("hunter2"), "{said}");
+    assert_eq!(said.matches("${TOKEN}: No such file").count(), 2, "{said}");
+    assert!(said.contains("etc/gone: No such file"), "{said}");
+}
+
+#[test]
 fn secrets_come_from_files_beside_the_configuration() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("key"), "0123456789abcdef0123456789abcdef\n").unwrap();
