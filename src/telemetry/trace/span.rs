@@ -104,6 +104,8 @@ fn rpc_code(code: i64) -> &'static str {
         -32603 => "-32603",
         -32800 => "-32800",
         -32042 => "-32042",
+        -32020 => "-32020",
+        -32021 => "-32021",
         -32022 => "-32022",
         -32002 => "-32002",
         -32001 => "-32001",
@@ -454,6 +456,9 @@ mod tests {
     #[test]
     fn codes_that_upstreams_invent_are_one_series() {
         assert_eq!(Outcome::Rpc(-32602).error_type(), Some("-32602"));
+        // Those of 2026-07-28: a proxy that changes headers, a client that cannot be asked.
+        assert_eq!(Outcome::Rpc(-32020).error_type(), Some("-32020"));
+        assert_eq!(Outcome::Rpc(-32021).error_type(), Some("-32021"));
         assert_eq!(Outcome::Rpc(4711).error_type(), Some("_OTHER"));
         assert_eq!(Outcome::Ok.error_type(), None);
     }
