@@ -304,7 +304,10 @@ impl LegacyLink {
         let reply = match place.connection.call(request, call).await {
             // The upstream refused the session before it looked at the call: nothing has run.
             Err(LinkError::SessionGone) => {
-                LABELED.upstream_lost.add(&self.settings.name, 1);
+                // The end of a pipe is counted as it comes.
+                if !place.connection.is_pipe() {
+                    LABELED.upstream_lost.add(&self.settings.name, 1);
+                }
                 place.connection.forget();
                 drop(place);
                 Box::pin(self.call_again(request, call)).await

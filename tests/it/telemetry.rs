@@ -275,6 +275,28 @@ async fn metrics_have_names_and_no_secrets() {
     gw.stop().await;
 }
 
+// What the alert DrawbridgeUpstreamLost asks for.
+#[tokio::test]
+async fn a_child_that_crashes_counts_as_lost_and_one_that_we_stop_does_not() {
+    let setup = Setup::open().toml("[stdio]\nidle = \"300ms\"");
+    let gw = setup.stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let lost = async || gw.metric("drawbridge_upstream_lost_total", "stub").await;
+    for crashes in [1.0, 2.0] {
+        let crash = user.call("crash", json!({})).await.expect("a tool error");
+        assert_eq!(crash["isError"], true);
+        assert!((lost().await - crashes).abs() < 0.1, "{}", lost().await);
+    }
+    user.text("echo", json!({"text": "here again"})).await;
+    eventually("the child is stopped as idle", async || {
+        let running = gw.metric("drawbridge_children_running", "").await;
+        (running < 0.5).then_some(())
+    })
+    .await;
+    assert!((lost().await - 2.0).abs() < 0.1, "{}", lost().await);
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn one_structured_line_per_request_and_no_secrets() {
     let keys = "env = { API_KEY = \"hunter2-secret\" }";

@@ -151,6 +151,14 @@ impl Duplex {
         }
     }
 
+    /// Whether the end of its messages was no wish of ours, as that of an idle child is.
+    pub(crate) fn broke_off(&self) -> bool {
+        match self {
+            Self::Child(child) => child.broke_off(),
+            Self::Events(_) | Self::Socket(_) => true,
+        }
+    }
+
     /// Keeps a child from being stopped as idle until the guard is dropped.
     pub(crate) fn busy(&self) -> Option<BusyGuard> {
         match self {

@@ -177,6 +177,16 @@ impl Connection {
         self.fail_all();
     }
 
+    /// The messages of its pipe have ended: counts the session as lost, unless we ended it.
+    pub(super) fn note_end(&self) {
+        if let Wire::Duplex(duplex) = &self.wire
+            && !self.closed.is_cancelled()
+            && duplex.broke_off()
+        {
+            LABELED.upstream_lost.add(&self.settings.name, 1);
+        }
+    }
+
     /// Whoever waits for a reply or an answer waits no longer.
     pub(super) fn fail_all(&self) {
         self.lasting.clear();

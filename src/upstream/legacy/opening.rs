@@ -153,6 +153,7 @@ async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messa
         }
     }
     if let Some(connection) = connection.upgrade() {
+        connection.note_end();
         connection.fail_all();
     }
 }

@@ -198,9 +198,14 @@ impl ChildState {
         self.started + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
     }
 
+    /// Whether its end, once it has ended, was no wish of ours.
+    fn ends_by_itself(&self) -> bool {
+        matches!(self.stop_reason(), None | Some(StopReason::Closed))
+    }
+
     /// Counts its end, unless we caused it.
     fn account(&self) {
-        if matches!(self.stop_reason(), None | Some(StopReason::Closed)) {
+        if self.ends_by_itself() {
             let spoke = self.has_spoken.load(Ordering::Relaxed);
             let crash = Crash {
                 spoke,
@@ -321,6 +326,12 @@ impl StdioConnection {
     #[must_use]
     pub fn last_words(&self) -> Option<String> {
         self.0.state.last_words()
+    }
+
+    /// Whether the end of its lines was no wish of ours.
+    #[must_use]
+    pub fn broke_off(&self) -> bool {
+        self.0.state.ends_by_itself()
     }
 
     /// Postpones the idle stop.
