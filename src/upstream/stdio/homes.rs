@@ -99,14 +99,17 @@ impl Homes {
     /// # Errors
     /// None of them can be created for us alone; the error is that of the last.
     pub(super) fn open(candidates: &[PathBuf]) -> io::Result<Arc<Self>> {
-        let mut refused = io::Error::from(io::ErrorKind::NotFound);
+        let mut refused = Vec::new();
         for directory in candidates {
             match Self::share_of(directory) {
                 Ok(homes) => return Ok(Arc::new(homes)),
-                Err(error) => refused = error,
+                Err(error) => refused.push(format!("{}: {error}", directory.display())),
             }
         }
-        Err(refused)
+        let refused = refused.join("; ");
+        Err(io::Error::other(format!(
+            "no directory for the homes of children can be used: {refused}"
+        )))
     }
 
     fn share_of(directory: &Path) -> io::Result<Self> {
@@ -223,6 +226,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let homes = Homes::open(&[directory.path().join("state")]).unwrap();
         (directory, homes)
+    }
+
+    #[test]
+    fn directories_that_cannot_be_used_are_all_named() {
+        let candidates = ["/proc/one", "/proc/two"].map(PathBuf::from);
+        let error = Homes::open(&candidates).unwrap_err().to_string();
+        assert!(
+            error.contains("/proc/one: ") && error.contains("/proc/two: "),
+            "{error}"
+        );
     }
 
     #[test]
