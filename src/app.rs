@@ -67,7 +67,7 @@ async fn serve(
     let mut signals = Signals::install().context("signal handlers")?;
     let tasks = Tasks::new();
     let listener = Listener::bind(&config.server, config.limits.headers)?;
-    let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?;
+    let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?.for_operators();
     // With port 0 the system chose: clients must be told the real one.
     if config.server.public_url.port() == Some(0) {
         let port = listener.local_addr().port();

@@ -61,6 +61,8 @@ pub struct Listener {
     address: SocketAddr,
     settings: Arc<Settings>,
     max_connections: usize,
+    /// Whether its connections are those of clients.
+    is_public: bool,
 }
 
 /// What every connection is given.
@@ -100,7 +102,17 @@ impl Listener {
                 proxies: TrustedProxies::parse(&settings.trusted_proxies)?,
             }),
             max_connections: settings.max_connections,
+            is_public: true,
         })
+    }
+
+    /// The same for probes and scrapers: the metrics of connections speak of clients.
+    #[must_use]
+    pub fn for_operators(self) -> Self {
+        Self {
+            is_public: false,
+            ..self
+        }
     }
 
     /// Where we listen; with port 0 configured, the port that the system chose.
@@ -132,8 +144,9 @@ impl Listener {
             };
             // Replies are written whole; waiting for more would only delay them.
             drop(stream.set_nodelay(true));
-            let (Some(place), Some(seat)) = (Place::take(&places), workers.place()) else {
-                COUNTERS.connections_refused.add(1);
+            let (Some(place), Some(seat)) = (Place::take(&places, self.is_public), workers.place())
+            else {
+                COUNTERS.connections_refused.add(u64::from(self.is_public));
                 overload.refuse(stream, self.settings.tls.is_some(), &tasks);
                 continue;
             };

@@ -275,6 +275,19 @@ async fn metrics_have_names_and_no_secrets() {
     gw.stop().await;
 }
 
+// A scraper that counts itself as a client sees the cap come near that it has no share in.
+#[tokio::test]
+async fn who_asks_for_the_metrics_is_no_client() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let open = gw.metric("drawbridge_connections_open", "").await;
+    assert!(open < 0.5, "{open}");
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let _stream = user.listen().await;
+    let open = gw.metric("drawbridge_connections_open", "").await;
+    assert!(open > 0.5, "{open}");
+    gw.stop().await;
+}
+
 // What the alert DrawbridgeUpstreamLost asks for.
 #[tokio::test]
 async fn a_child_that_crashes_counts_as_lost_and_one_that_we_stop_does_not() {

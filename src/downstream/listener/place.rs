@@ -16,16 +16,17 @@ pub(in crate::downstream) struct Place {
 #[derive(Debug)]
 struct Taken {
     _permit: OwnedSemaphorePermit,
-    _open: Open,
+    /// Absent for a connection that is not a client's.
+    _open: Option<Open>,
 }
 
 impl Place {
-    /// A place, if one is free.
-    pub(super) fn take(places: &Arc<Semaphore>) -> Option<Self> {
+    /// A place, if one is free; a client's is counted as open.
+    pub(super) fn take(places: &Arc<Semaphore>, is_client: bool) -> Option<Self> {
         let permit = Arc::clone(places).try_acquire_owned().ok()?;
         let taken = Taken {
             _permit: permit,
-            _open: GAUGES.connections_open.enter(),
+            _open: is_client.then(|| GAUGES.connections_open.enter()),
         };
         Some(Self {
             _taken: Arc::new(taken),
