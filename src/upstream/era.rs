@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 pub(super) use link::EraLink;
 
+use super::attempts::Attempts;
+use super::error::LinkError;
 use super::lock;
 use crate::call::Declared;
 use crate::config;
@@ -27,8 +29,8 @@ pub(super) struct EraCell {
     known: Mutex<Option<Known>>,
     /// Whether it keeps legacy sessions besides speaking the modern era, once a client wanted one.
     sessions: Mutex<Option<Sessions>>,
-    /// One probe at a time.
-    probing: tokio::sync::Mutex<()>,
+    /// Probes, one at a time.
+    probing: Attempts<Fruitless>,
     /// When evidence last made us ask again.
     reconsidered: Mutex<Option<Instant>>,
 }
@@ -59,6 +61,14 @@ enum Verdict {
     Modern(Arc<Declared>),
 }
 
+/// A probe after which nothing is known for certain.
+#[derive(Debug, Clone)]
+enum Fruitless {
+    Failed(LinkError),
+    /// It is most likely legacy.
+    Presumed,
+}
+
 /// What legacy clients get of an upstream of the modern era.
 #[derive(Debug, Clone, Copy)]
 enum Sessions {
@@ -84,7 +94,7 @@ impl EraCell {
             recheck: upstream.era_recheck,
             known: Mutex::default(),
             sessions: Mutex::default(),
-            probing: tokio::sync::Mutex::default(),
+            probing: Attempts::default(),
             reconsidered: Mutex::default(),
         }
     }

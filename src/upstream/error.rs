@@ -6,7 +6,7 @@ use crate::fault::{Fault, FaultKind, Retry};
 use crate::telemetry::names::error_type;
 
 /// A failure of one exchange with an upstream. A JSON-RPC error is not one: it is a reply.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum LinkError {
     /// It could not be reached or started; nothing has run.
     #[error("it cannot be reached: {0}")]

@@ -31,6 +31,7 @@ use crate::protocol::json::quote;
 use crate::telemetry::metrics::LABELED;
 use crate::wish::Wish;
 
+use super::attempts::Attempts;
 use super::carrier::{Settings, Started};
 use super::error::LinkError;
 use super::lock;
@@ -51,7 +52,7 @@ pub struct LegacyLink {
     /// A child that was started to find out what it speaks, for the first connection.
     started: Mutex<Option<Started>>,
     current: Mutex<Option<Arc<Connection>>>,
-    opening: tokio::sync::Mutex<()>,
+    opening: Attempts<LinkError>,
     further: Arc<Further>,
     /// The log level that was asked for, as JSON text, and what is followed: a fresh connection has to
     /// be told again.
@@ -74,7 +75,7 @@ impl LegacyLink {
             settings,
             started: Mutex::new(started),
             current: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
+            opening: Attempts::default(),
             level: Mutex::default(),
             followed: Followed::default(),
             asking: Asking::default(),
@@ -106,17 +107,25 @@ impl LegacyLink {
     }
 
     async fn reopen(&self) -> Result<Arc<Connection>, LinkError> {
-        let _opening = self.opening.lock().await;
+        let turn = self.opening.turn().await;
         if let Some(open) = self.open_connection() {
             return Ok(open);
+        }
+        if let Some(failed) = turn.spared() {
+            return Err(failed);
         }
         if self.ended.load(Ordering::Acquire) {
             return Err(LinkError::Cancelled);
         }
-        let connection = self.fresh().await.inspect_err(|error| {
-            LABELED.upstream_failed.add(&self.settings.name, 1);
-            tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
-        })?;
+        let connection = match self.fresh().await {
+            Ok(connection) => connection,
+            Err(error) => {
+                LABELED.upstream_failed.add(&self.settings.name, 1);
+                tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
+                turn.share(error.clone());
+                return Err(error);
+            }
+        };
         self.install(&connection).await?;
         Ok(connection)
     }

@@ -16,7 +16,7 @@ mod send;
 mod visits;
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -28,6 +28,7 @@ use self::listen::Listening;
 use self::pipe::Pipe;
 pub(super) use self::schemas::Schemas;
 use super::activity::Activity;
+use super::attempts::Attempts;
 use super::carrier::{Carrier, Settings, Started};
 use super::error::LinkError;
 use super::http::wire::HttpWire;
@@ -47,7 +48,8 @@ pub(super) struct ModernLink {
     /// What it declared, to this link or, until it was asked, to another one.
     declared: Mutex<Option<Arc<Declared>>>,
     /// Whether this link has asked it.
-    asked: tokio::sync::Mutex<bool>,
+    is_asked: AtomicBool,
+    asking: Attempts<LinkError>,
     next_id: AtomicU64,
     listening: Listening,
     closed: CancellationToken,
@@ -125,7 +127,8 @@ impl ModernLink {
             tools: schemas::Seen::default(),
             wire,
             declared: Mutex::new(known),
-            asked: tokio::sync::Mutex::default(),
+            is_asked: AtomicBool::new(false),
+            asking: Attempts::default(),
             next_id: AtomicU64::new(2),
             listening: Listening::default(),
             closed: CancellationToken::new(),
@@ -139,33 +142,50 @@ impl ModernLink {
 
     /// It was just asked, by whoever found out what it speaks.
     pub(super) fn told(&self, declared: &Arc<Declared>) {
-        if let Ok(mut asked) = self.asked.try_lock() {
-            *asked = true;
-        }
-        *lock(&self.declared) = Some(Arc::clone(declared));
+        self.note_declared(declared);
         self.settings.intake.opened(&self.settings.name, declared);
+    }
+
+    fn note_declared(&self, declared: &Arc<Declared>) {
+        *lock(&self.declared) = Some(Arc::clone(declared));
+        self.is_asked.store(true, Ordering::Release);
     }
 
     /// Asks what it declares, unless this link has done so.
     pub(super) async fn open_inner(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
-        let mut asked = self.asked.lock().await;
-        if *asked && let Some(declared) = self.declared() {
+        let known = || {
+            let is_asked = self.is_asked.load(Ordering::Acquire);
+            is_asked.then(|| self.declared()).flatten()
+        };
+        if let Some(declared) = known() {
             return Ok(declared);
+        }
+        let turn = self.asking.turn().await;
+        if let Some(declared) = known() {
+            return Ok(declared);
+        }
+        if let Some(failed) = turn.spared() {
+            return Err(failed);
         }
         if self.closed.is_cancelled() {
             return Err(LinkError::Cancelled);
         }
         let limit = self.settings.upstream.connect_timeout;
         let declared = tokio::time::timeout(limit, self.discover()).await;
-        let declared = declared.unwrap_or(Err(LinkError::Timeout)).inspect_err(|error| {
-            LABELED.upstream_failed.add(&self.settings.name, 1);
-            tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
-        })?;
-        *asked = true;
-        drop(asked);
-        *lock(&self.declared) = Some(Arc::clone(&declared));
-        self.settings.intake.opened(&self.settings.name, &declared);
-        Ok(declared)
+        match declared.unwrap_or(Err(LinkError::Timeout)) {
+            Ok(declared) => {
+                self.note_declared(&declared);
+                drop(turn);
+                self.settings.intake.opened(&self.settings.name, &declared);
+                Ok(declared)
+            }
+            Err(error) => {
+                LABELED.upstream_failed.add(&self.settings.name, 1);
+                tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
+                turn.share(error.clone());
+                Err(error)
+            }
+        }
     }
 
     async fn discover(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {

@@ -1,9 +1,12 @@
 //! How an upstream does is known, shown, and spares its callers waiting in vain.
 //! Spec: DESIGN §6 (health); SPEC G-03.
 
+use futures_util::future::join_all;
+use rstest::rstest;
 use serde_json::json;
 use tokio::net::TcpListener;
 
+use crate::harness::http::initialize;
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
@@ -160,5 +163,41 @@ async fn a_child_that_says_nothing_is_left_out_at_once_after_the_first_lists() {
         went_on_without_waiting(&gw).then_some(())
     })
     .await;
+    gw.stop().await;
+}
+
+// Each attempt takes as long as `connect_timeout`: one after another, the last caller would wait for
+// as many of them as there are callers.
+#[rstest]
+#[case::to_one_child_of_all("era = \"legacy\"\nisolation = \"shared\"", false)]
+#[case::to_one_link_of_an_unknown_era("isolation = \"shared\"", true)]
+#[case::to_links_of_an_unknown_era("isolation = \"session\"", true)]
+#[tokio::test]
+async fn who_waits_while_an_attempt_to_open_an_upstream_fails_makes_no_other(
+    #[case] keys: &str,
+    #[case] over_http: bool,
+) {
+    const CALLERS: usize = 12;
+    let silent = silence().await;
+    let url = format!("http://{}/mcp", silent.local_addr().unwrap());
+    let keys = format!("connect_timeout = \"3s\"\n{keys}");
+    let setup = if over_http {
+        Setup::open().url("hung", &url, &keys)
+    } else {
+        Setup::open().stdio("hung", "sleep", &["1000"], &keys)
+    };
+    let gw = setup.start().await;
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let callers: Vec<_> = (0..CALLERS).map(|_| gw.anonymous()).collect();
+    let greetings = callers.iter().map(|caller| async {
+        let answer = caller.post("/mcp/hung", &[], &hello).await;
+        answer.error().await
+    });
+    for error in join_all(greetings).await {
+        let text = error["message"].as_str().unwrap();
+        assert!(text.contains("did not answer in time"), "{error}");
+    }
+    let failed = gw.metric("drawbridge_upstream_failed_total", "hung").await;
+    assert!((1.0..4.0).contains(&failed), "{failed} attempts failed");
     gw.stop().await;
 }

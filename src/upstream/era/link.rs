@@ -15,6 +15,7 @@ use crate::fault::Fault;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::{Era, Message};
 use crate::upstream::activity::before_sending;
+use crate::upstream::attempts::Attempts;
 use crate::upstream::carrier::{Carrier, Settings};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
@@ -30,7 +31,7 @@ pub(in crate::upstream) struct EraLink {
     cell: Arc<EraCell>,
     schemas: Arc<Schemas>,
     current: Mutex<Option<Inner>>,
-    resolving: tokio::sync::Mutex<()>,
+    resolving: Attempts<LinkError>,
     listening: Wish<bool>,
     /// Whoever had this link is gone.
     ended: AtomicBool,
@@ -57,7 +58,7 @@ impl EraLink {
             cell,
             schemas,
             current: Mutex::default(),
-            resolving: tokio::sync::Mutex::default(),
+            resolving: Attempts::default(),
             listening: Wish::default(),
             ended: AtomicBool::new(false),
         })
@@ -77,7 +78,7 @@ impl EraLink {
         if !is_known && !self.cell.may_reconsider() {
             return None;
         }
-        let _resolving = self.resolving.lock().await;
+        let _resolving = self.resolving.turn().await;
         let current = self.current()?;
         if current.era() != was.era() {
             return Some(current);

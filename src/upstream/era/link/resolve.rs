@@ -10,7 +10,7 @@ use crate::protocol::Era;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::{Carrier, Started};
 use crate::upstream::era::probe::{self, Found};
-use crate::upstream::era::{Pin, Verdict};
+use crate::upstream::era::{Fruitless, Pin, Verdict};
 use crate::upstream::error::LinkError;
 use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
@@ -27,11 +27,18 @@ impl EraLink {
     }
 
     async fn first(&self) -> Result<Inner, LinkError> {
-        let _resolving = self.resolving.lock().await;
-        match self.current() {
-            Some(inner) => Ok(inner),
-            None => self.resolve(false).await,
+        let turn = self.resolving.turn().await;
+        if let Some(inner) = self.current() {
+            return Ok(inner);
         }
+        if let Some(failed) = turn.spared() {
+            return Err(failed);
+        }
+        let resolved = self.resolve(false).await;
+        if let Err(error) = &resolved {
+            turn.share(error.clone());
+        }
+        resolved
     }
 
     /// Makes the link; `afresh` when what is believed was just contradicted.
@@ -59,10 +66,29 @@ impl EraLink {
         if let Some(inner) = decided() {
             return Ok(inner);
         }
-        let _probing = self.cell.probing.lock().await;
+        let turn = self.cell.probing.turn().await;
         if let Some(inner) = decided() {
             return Ok(inner);
         }
+        match turn.spared() {
+            Some(Fruitless::Failed(error)) => return Err(error),
+            Some(Fruitless::Presumed) => return Ok(self.legacy(None, true)),
+            None => {}
+        }
+        let found = self.find_out(afresh).await;
+        match &found {
+            // What becomes of a child concerns its owner alone.
+            Err(LinkError::Cancelled) => {}
+            Err(error) if self.is_remote() => turn.share(Fruitless::Failed(error.clone())),
+            Ok(Inner::Legacy { presumed, .. }) if presumed.load(Ordering::Relaxed) => {
+                turn.share(Fruitless::Presumed);
+            }
+            _ => {}
+        }
+        found
+    }
+
+    async fn find_out(&self, afresh: bool) -> Result<Inner, LinkError> {
         let (declared, mut started, is_told) = match self.cell.believed().filter(|_| !afresh) {
             // Only whether it keeps sessions as well is not known.
             Some(Verdict::Modern(declared)) => (declared, None, false),
