@@ -278,6 +278,9 @@ async fn end(mut socket: Socket, code: CloseCode, reason: &'static str) {
     };
     let closing = async {
         if socket.close(Some(frame)).await.is_err() {
+            // After the client's goodbye there is none of our own: the answer to it still waits.
+            // Spec: RFC 6455 §5.5.1.
+            drop(socket.flush().await);
             return;
         }
         if code == CloseCode::Size {
