@@ -24,6 +24,9 @@ use crate::telemetry::metrics::COUNTERS;
 const UNREAD_FRAMES: usize = 64;
 /// Unread bytes of one stream before notifications are merged or dropped.
 const UNREAD_BYTES: usize = 256 * 1024;
+/// Readers that were told to end and whose clients may come back: as many as a session may usually
+/// have streams.
+const TURNED_OUT: usize = 8;
 /// Events handed to a reader at once, and messages that wait for it beside the log.
 const READ_AT_ONCE: usize = 64;
 /// Bytes that wait for a reader beside the log.
@@ -64,6 +67,8 @@ struct State {
     beside: Vec<Beside>,
     /// Readers up to this one have to end, rather than stay open without messages.
     superseded: u64,
+    /// How far readers had read that were told so: whose client comes back from there was not gone.
+    turned_out: VecDeque<u64>,
     audience: Audience,
     /// Whether its replies wait for who reads them now, however large, rather than in the log, which
     /// gives up older events for newer ones.
@@ -245,7 +250,9 @@ impl EventStream {
         Reader::new(Arc::clone(self), number, position, None)
     }
 
-    /// A new reader that starts right after the event `seq`. Spec: SPEC T-25.
+    /// A new reader that starts right after the event `seq`. Spec: SPEC T-25. It ends the older ones,
+    /// whose client most likely is this one; a client that comes back because it was ended so lets
+    /// them be, or two would end each other for ever.
     ///
     /// # Errors
     /// [`NotKept`] when events after `seq` are gone, unless the stream has ended and its reply is
@@ -266,7 +273,9 @@ impl EventStream {
             Replay::Unknown => return Err(NotKept),
         }
         let number = take_over(&mut state);
-        supersede(&mut state);
+        if !state.comes_back(seq) {
+            supersede(&mut state);
+        }
         drop(state);
         Ok(Reader::new(Arc::clone(self), number, position, pending))
     }
@@ -335,6 +344,24 @@ impl EventStream {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+impl State {
+    /// Whether a client comes back whose reader was told to end when it had read up to `seq`.
+    fn comes_back(&mut self, seq: u64) -> bool {
+        let found = self.turned_out.iter().position(|read| *read == seq);
+        found.is_some_and(|at| self.turned_out.remove(at).is_some())
+    }
+
+    /// Notes how far a reader had read that is told to end.
+    fn turn_out(&mut self, read: u64) {
+        // One is enough: a client that is gone leaves its own behind each time.
+        self.turned_out.retain(|known| *known != read);
+        if self.turned_out.len() == TURNED_OUT {
+            self.turned_out.pop_front();
+        }
+        self.turned_out.push_back(read);
     }
 }
 

@@ -96,6 +96,56 @@ fn a_resuming_reader_supersedes_the_older() {
     assert!(!stream.is_attached());
 }
 
+/// A client that comes back whenever its stream ends.
+struct Returning {
+    reader: Reader,
+    last: u64,
+    returns: usize,
+}
+
+impl Returning {
+    fn new(stream: &Arc<EventStream>, last: u64) -> Self {
+        Self {
+            reader: stream.resume(last).unwrap(),
+            last,
+            returns: 0,
+        }
+    }
+
+    fn go_on(&mut self, stream: &Arc<EventStream>) {
+        while let Some(next) = read(&mut self.reader) {
+            if let Next::Events(events) = next {
+                self.last = events.last().unwrap().seq;
+            } else {
+                self.returns += 1;
+                self.reader = stream.resume(self.last).unwrap();
+            }
+        }
+    }
+}
+
+// SPEC T-25, T-29: each ends the other's stream once at most, from wherever they come back.
+#[rstest::rstest]
+fn two_clients_that_come_back_let_each_other_be(
+    #[values(0, 1, 2)] first: u64,
+    #[values(0, 1, 2)] second: u64,
+) {
+    let stream = stream();
+    let mut reader = stream.attach();
+    stream.notify(log("1"));
+    stream.notify(log("2"));
+    assert_eq!(texts(read(&mut reader)), ["1", "2"]);
+    drop(reader);
+    let mut clients = [first, second].map(|last| Returning::new(&stream, last));
+    for _ in 0..10 {
+        for client in &mut clients {
+            client.go_on(&stream);
+        }
+    }
+    let returns = clients.map(|client| client.returns);
+    assert!(returns.iter().sum::<usize>() <= 2, "{returns:?}");
+}
+
 // SPEC T-21, T-29: the newest of two is served, the other stays open.
 #[test]
 fn a_second_reader_beside_the_first_is_served_alone() {
