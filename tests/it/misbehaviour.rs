@@ -207,6 +207,7 @@ async fn a_child_that_ignores_its_end_is_killed_with_its_group() {
     r#"400 {"error":{"code":-32000,"message":"Bad Request: Server not initialized"}}"#
 )]
 #[case::plain_text("400 Bad Request: No valid session ID provided")]
+#[case::gone("410 it has ended")]
 #[tokio::test]
 async fn an_http_upstream_that_forgets_the_session_gets_a_new_one(#[case] answer: &str) {
     let stub = HttpStub::start(&["--unknown-session", answer]).await;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::client::MessageHeaders;
 use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY, may_pass};
-use super::wire::{HttpWire, is_event_stream, retry_after};
+use super::wire::{HttpWire, is_event_stream, is_gone, retry_after};
 use crate::protocol::Message;
 use crate::upstream::hearing::Hearing;
 
@@ -139,7 +139,7 @@ impl HttpWire {
                     backoff.ended(is_good, &place)
                 }
                 // The position is no longer kept there: go on from now.
-                Ok(response) if place.last_event.is_some() && response.status() == 404 => {
+                Ok(response) if place.last_event.is_some() && is_gone(response.status()) => {
                     place.last_event = None;
                     backoff.0
                 }
@@ -149,7 +149,7 @@ impl HttpWire {
                 Ok(response) if response.status().is_client_error() => {
                     self.hearing.refused();
                     // An upstream without such streams may say 404 as well, or 400.
-                    let unknown = matches!(response.status().as_u16(), 400 | 404);
+                    let unknown = is_gone(response.status()) || response.status() == 400;
                     return if was_open && unknown && self.has_session() {
                         Refused::Session
                     } else {

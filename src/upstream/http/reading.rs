@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use super::body::UpstreamBody;
 use super::client::MessageHeaders;
 use super::sink::Sink;
-use super::wire::{HttpWire, is_event_stream, names_lost_session};
+use super::wire::{HttpWire, is_event_stream, is_gone, names_lost_session};
 use crate::protocol::sse::SseDecoder;
 use crate::protocol::{Message, Progress};
 use crate::telemetry::metrics::LABELED;
@@ -113,7 +113,7 @@ impl HttpWire {
             return;
         }
         let is_gone = match status {
-            StatusCode::NOT_FOUND => true,
+            status if is_gone(status) => true,
             StatusCode::BAD_REQUEST => self.body(response).await.is_ok_and(|body| {
                 let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
                 names_lost_session(&body, parsed.as_ref())

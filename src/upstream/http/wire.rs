@@ -231,7 +231,7 @@ impl HttpWire {
     ) -> Result<Message, LinkError> {
         let status = response.status();
         let retry = retry_after(&response);
-        let gone = status == StatusCode::NOT_FOUND && self.has_session();
+        let gone = is_gone(status) && self.has_session();
         if !gone && let Ok(body) = self.body(response).await {
             let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
             if status == StatusCode::BAD_REQUEST
@@ -249,7 +249,7 @@ impl HttpWire {
 
     fn status_error(&self, status: StatusCode, retry_after: Option<Duration>) -> LinkError {
         match status {
-            StatusCode::NOT_FOUND if self.has_session() => LinkError::SessionGone,
+            status if is_gone(status) && self.has_session() => LinkError::SessionGone,
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 LinkError::Busy { retry_after }
             }
@@ -272,6 +272,11 @@ impl HttpWire {
                 }
             })
     }
+}
+
+/// Whether a status says that the session is not known: 404 does, and some say 410.
+pub(super) fn is_gone(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
 }
 
 /// Whether a refusal with 400 says that the session is not known, where 404 should be said: servers
