@@ -297,12 +297,14 @@ pub(crate) fn retry_after(response: &Response<UpstreamBody>) -> Option<Duration>
     value.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
+/// By its media type, which has no case, parameters aside. Spec: RFC 9110 §8.3.1.
 pub(crate) fn is_event_stream(response: &Response<UpstreamBody>) -> bool {
     response
         .headers()
         .get(CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.trim_start().starts_with("text/event-stream"))
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|media| media.trim().eq_ignore_ascii_case("text/event-stream"))
 }
 
 #[cfg(test)]

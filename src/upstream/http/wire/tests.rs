@@ -27,12 +27,17 @@ fn wire(listener: &TcpListener) -> HttpWire {
 
 /// Reads one request and answers it with a stream of `events`, as far as they are read.
 async fn answer_with(stream: &mut TcpStream, events: &str) {
+    answer_as(stream, "text/event-stream", events).await;
+}
+
+/// The same with a body of any media type.
+async fn answer_as(stream: &mut TcpStream, media: &str, events: &str) {
     let mut read = Vec::new();
     while !read.ends_with(b"{}") {
         assert_ne!(stream.read_buf(&mut read).await.unwrap(), 0, "it is gone");
     }
     let response = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+        "HTTP/1.1 200 OK\r\ncontent-type: {media}\r\n\
          transfer-encoding: chunked\r\n\r\n{:x}\r\n{events}\r\n0\r\n\r\n",
         events.len()
     );
@@ -155,4 +160,34 @@ async fn what_came_before_an_event_that_is_too_large_is_taken() {
     );
     assert_eq!(taken.first().map(String::as_str), Some("progress"));
     assert_eq!(taken.last().map(String::as_str), Some("taken"));
+}
+
+/// What comes of a request that is answered so; what `wire` takes before is up to `prepare`.
+async fn outcome(media: &str, body: &str, prepare: impl Fn(&HttpWire)) -> (Vec<String>, bool) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let wire = wire(&listener);
+    prepare(&wire);
+    let mut record = Record::default();
+    let ask = wire.request(Bytes::from_static(b"{}"), None, &mut record);
+    let play = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        answer_as(&mut stream, media, body).await;
+        stream
+    };
+    let (reply, _stream) = tokio::join!(ask, play);
+    record.0.retain(|what| what != "taken");
+    (record.0, reply.is_ok())
+}
+
+// Spec: RFC 9110 §8.3.1: neither case nor parameters of a media type make another one.
+#[rstest::rstest]
+#[case("text/event-stream", true)]
+#[case("Text/Event-Stream; charset=UTF-8", true)]
+#[case("text/event-stream;charset=utf-8", true)]
+#[case("text/event-streams", false)]
+#[tokio::test]
+async fn an_event_stream_is_known_by_its_media_type(#[case] media: &str, #[case] is_one: bool) {
+    let event = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n";
+    let (_, is_ok) = outcome(media, event, |_| {}).await;
+    assert_eq!(is_ok, is_one);
 }
