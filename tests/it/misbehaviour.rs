@@ -25,6 +25,34 @@ async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpStub>) {
     }
 }
 
+/// A child that says one line after each line it reads, its input aside.
+fn scripted(lines: &[&str]) -> String {
+    let steps = lines.iter().map(|line| match *line {
+        "" => "read -r _; ".to_owned(),
+        line => format!("read -r _; echo '{line}'; "),
+    });
+    steps.collect::<String>() + "cat > /dev/null"
+}
+
+// SPEC §1 ("JSON-RPC arrays").
+#[tokio::test]
+async fn a_child_of_2025_03_26_may_say_several_things_in_one_line() {
+    let child = scripted(&[
+        r#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-03-26","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"old","version":"1"}}}"#,
+        "",
+        r#"[{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"first"}},7,{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"then"}]}}]"#,
+    ]);
+    let keys = "era = \"legacy\"";
+    let setup = Setup::open().stdio("old", "sh", &["-c", &child], keys);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/old").await;
+    let (_, exchange) = user.start_call("any", json!({})).await;
+    let (before, reply) = exchange.finish().await;
+    assert_eq!(before[0]["params"]["data"], "first", "{before:?}");
+    assert_eq!(text_of(&reply.unwrap()), "then");
+    gw.stop().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn noise_around_the_reply_does_not_reach_the_caller(

@@ -126,7 +126,7 @@ impl HttpWire {
     }
 
     /// Notes an event that is no message; what follows it may be one (SPEC U-14).
-    fn suspect(&self, error: &impl std::fmt::Display) {
+    pub(super) fn suspect(&self, error: &impl std::fmt::Display) {
         LABELED.upstream_garbage.add(&self.upstream, 1);
         tracing::warn!(upstream = %self.upstream, error = %error, "upstream sends what is no message");
     }
@@ -178,12 +178,9 @@ impl HttpWire {
             if !event.has_data || event.data.is_empty() || take(&event.data) {
                 continue;
             }
-            match Message::parse(event.data, self.bounds.depth) {
-                Ok(message) => {
-                    if let Some(reply) = sink.message(message) {
-                        return Ok(Some(reply));
-                    }
-                }
+            match self.hand_over(event.data, sink) {
+                Ok(None) => {}
+                Ok(reply) => return Ok(reply),
                 Err(error) => self.suspect(&error),
             }
         }

@@ -14,7 +14,7 @@ use super::body::UpstreamBody;
 use super::client::{HttpClient, MessageHeaders};
 use super::reading::Place;
 use super::sink::Sink;
-use crate::protocol::{Message, error_codes};
+use crate::protocol::{DecodeError, Message, Revision, error_codes};
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
 use crate::upstream::hearing::Hearing;
@@ -22,6 +22,8 @@ use crate::upstream::hearing::Hearing;
 /// What SDKs before and beside the 404 of the specification say of a session that they do not know.
 const LOST_SESSION_CODES: [i64; 3] = [-32000, -32001, error_codes::INVALID_REQUEST];
 const LOST_SESSION_WORDS: [&str; 2] = ["session", "not initialized"];
+/// Messages in one array of 2025-03-26.
+pub(crate) const LONGEST_ARRAY: usize = 1024;
 /// How much of a refusal is looked at, bytes.
 const LONGEST_REFUSAL: usize = 1024;
 
@@ -162,11 +164,36 @@ impl HttpWire {
         sink: &mut dyn Sink,
     ) -> Result<Message, LinkError> {
         let body = self.body(response).await?;
-        let reply = Message::parse(body, self.bounds.depth)
+        let reply = self
+            .hand_over(body, sink)
             .map_err(|error| LinkError::Invalid(error.to_string()))?;
-        sink.message(reply).ok_or_else(|| {
+        reply.ok_or_else(|| {
             LinkError::Invalid("the response does not answer our request".to_owned())
         })
+    }
+
+    /// Hands a message to `sink`, or those of an array; the reply if it is among them.
+    pub(super) fn hand_over(
+        &self,
+        text: Bytes,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Message>, DecodeError> {
+        let has_arrays = self.version.get().is_some_and(|version| {
+            let text = version.to_str().ok();
+            text.and_then(Revision::parse)
+                .is_some_and(Revision::supports_batches)
+        });
+        if !has_arrays || !Message::is_batch(&text) {
+            return Ok(sink.message(Message::parse(text, self.bounds.depth)?));
+        }
+        let mut reply = None;
+        for element in Message::parse_batch(text, self.bounds.depth, LONGEST_ARRAY)? {
+            match element {
+                Ok(message) => reply = sink.message(message).or(reply),
+                Err(error) => self.suspect(&error),
+            }
+        }
+        Ok(reply)
     }
 
     /// Posts a request and reads until `sink` has its reply.

@@ -8,12 +8,12 @@ use bytes::Bytes;
 use super::connection::Connection;
 use super::wire::Wire;
 use super::{Settings, handshake};
-use crate::protocol::Message;
+use crate::protocol::{DecodeError, Message};
 use crate::upstream::carrier::{Carrier, Older, Started};
 use crate::upstream::duplex::Messages;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
-use crate::upstream::http::wire::{Bounds, HttpWire};
+use crate::upstream::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
 
 /// The second half of the handshake.
 const INITIALIZED: Bytes =
@@ -138,6 +138,10 @@ impl Connection {
     }
 }
 
+fn suspect(connection: &Connection, error: &DecodeError) {
+    connection.suspect(&format!("a line is no JSON-RPC message: {error}"));
+}
+
 /// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
 /// takes its child with it.
 async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
@@ -145,11 +149,18 @@ async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messa
         let Some(connection) = connection.upgrade() else {
             return;
         };
-        match Message::parse(line, depth) {
+        let has_arrays = connection.declared().revision.supports_batches();
+        let take = |message| match message {
             Ok(message) => drop(connection.on_message(message, None)),
-            Err(error) => {
-                connection.suspect(&format!("a line is no JSON-RPC message: {error}"));
-            }
+            Err(error) => suspect(&connection, &error),
+        };
+        if !has_arrays || !Message::is_batch(&line) {
+            take(Message::parse(line, depth));
+            continue;
+        }
+        match Message::parse_batch(line, depth, LONGEST_ARRAY) {
+            Ok(elements) => elements.into_iter().for_each(take),
+            Err(error) => suspect(&connection, &error),
         }
     }
     if let Some(connection) = connection.upgrade() {

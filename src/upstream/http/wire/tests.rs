@@ -191,3 +191,32 @@ async fn an_event_stream_is_known_by_its_media_type(#[case] media: &str, #[case]
     let (_, is_ok) = outcome(media, event, |_| {}).await;
     assert_eq!(is_ok, is_one);
 }
+
+// SPEC §1 ("JSON-RPC arrays"): what 2025-03-26 has, and no other revision.
+#[rstest::rstest]
+#[case("2025-03-26", true)]
+#[case("2025-06-18", false)]
+#[tokio::test]
+async fn an_array_of_messages_is_taken_from_one_revision(
+    #[case] version: &'static str,
+    #[case] is_taken: bool,
+) {
+    let array = concat!(
+        r#"[{"jsonrpc":"2.0","method":"a"},{"no":"message"},"#,
+        r#"{"jsonrpc":"2.0","id":1,"result":{}},{"jsonrpc":"2.0","method":"b"}]"#
+    );
+    let event = format!("data: {array}\n\n");
+    for (media, body) in [
+        ("application/json", array),
+        ("text/event-stream", event.as_str()),
+    ] {
+        let (taken, is_ok) = outcome(media, body, |wire| wire.set_version(version)).await;
+        assert_eq!(is_ok, is_taken, "{media}");
+        assert_eq!(
+            taken,
+            ["a", "reply", "b"]
+                .get(..3 * usize::from(is_taken))
+                .unwrap()
+        );
+    }
+}
