@@ -53,6 +53,29 @@ async fn a_child_of_2025_03_26_may_say_several_things_in_one_line() {
     gw.stop().await;
 }
 
+// As the SDKs take it: some servers make text of every id.
+#[rstest]
+#[case::legacy("legacy", &[])]
+#[case::found_out("auto", &[r#"{"jsonrpc":"2.0","id":"0","error":{"code":-32601,"message":"what?"}}"#])]
+#[tokio::test]
+async fn a_child_that_makes_text_of_our_ids_is_understood(
+    #[case] era: &str,
+    #[case] probed: &[&str],
+) {
+    let session = [
+        r#"{"jsonrpc":"2.0","id":"1","result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"old","version":"1"}}}"#,
+        "",
+        r#"{"jsonrpc":"2.0","id":"2","result":{"content":[{"type":"text","text":"here"}]}}"#,
+    ];
+    let child = scripted(&[probed, &session].concat());
+    let keys = format!("era = {era:?}");
+    let setup = Setup::open().stdio("old", "sh", &["-c", &child], &keys);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/old").await;
+    assert_eq!(user.text("any", json!({})).await, "here");
+    gw.stop().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn noise_around_the_reply_does_not_reach_the_caller(

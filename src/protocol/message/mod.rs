@@ -171,6 +171,14 @@ impl Message {
         self.text(self.layout.id?)
     }
 
+    /// The number that its id is, or spells: some servers make text of the ids that they answer.
+    #[must_use]
+    pub fn number(&self) -> Option<u64> {
+        let id = self.id()?;
+        let spelled = id.strip_prefix('"').and_then(|id| id.strip_suffix('"'));
+        spelled.unwrap_or(id).parse().ok()
+    }
+
     /// The method, decoded.
     #[must_use]
     pub fn method(&self) -> Option<&str> {

@@ -106,8 +106,8 @@ async fn over_pipe(
         if message.method().is_some() {
             continue;
         }
-        match message.id() {
-            Some("0") => match discover::judge(&message, true) {
+        match message.number() {
+            Some(0) => match discover::judge(&message, true) {
                 Verdict::Modern(declared) => return Ok(Found::Modern(declared, Some(started))),
                 Verdict::Legacy => return Ok(Found::Legacy(Some(started))),
                 Verdict::Foreign(revisions) => return Err(foreign(&revisions)),
@@ -121,7 +121,7 @@ async fn over_pipe(
             },
             // It skipped what it does not know, and shakes hands. An error there is no handshake:
             // the answer to what it was asked first may still come.
-            Some("1") if message.result().is_some() => {
+            Some(1) if message.result().is_some() => {
                 started.answer = Some(message);
                 return Ok(Found::Legacy(Some(started)));
             }
@@ -148,7 +148,7 @@ pub(super) async fn greet(
         let Ok(message) = Message::parse(line, settings.message_depth) else {
             continue;
         };
-        if message.method().is_some() || message.id() != Some("1") {
+        if message.method().is_some() || message.number() != Some(1) {
             continue;
         }
         if message.result().is_none() {

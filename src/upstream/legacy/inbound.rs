@@ -31,7 +31,7 @@ impl Connection {
         match message.kind() {
             Kind::Request => self.on_question(&message, origin.map(|pending| pending.id)),
             Kind::Notification => self.on_notice(&message, origin),
-            Kind::Response => match message.id().and_then(|id| id.parse().ok()) {
+            Kind::Response => match message.number() {
                 Some(id) if origin.is_some_and(|pending| pending.id == id) => return Some(message),
                 Some(id) => self.deliver(id, message),
                 None => self.suspect("it sent a response with an id that is not ours"),

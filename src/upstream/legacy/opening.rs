@@ -59,7 +59,7 @@ impl Connection {
     ) -> Result<Arc<Self>, LinkError> {
         let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
         let first = handshake::request(settings);
-        let take = &mut |message: Message| (message.id() == Some("1")).then_some(message);
+        let take = &mut |message: Message| (message.number() == Some(1)).then_some(message);
         let reply = wire.request(first, None, take).await;
         let declared = handshake::read(&reply?)?;
         wire.set_version(declared.revision.as_str());
@@ -121,7 +121,7 @@ impl Connection {
             let line = lines.next().await.ok_or_else(|| child.lost())?;
             let message = Message::parse(line, settings.message_depth);
             match message {
-                Ok(message) if message.id() == Some("1") && message.method().is_none() => {
+                Ok(message) if message.number() == Some(1) && message.method().is_none() => {
                     break handshake::read(&message)?;
                 }
                 _ => tracing::debug!(upstream = %settings.name, "line before handshake"),

@@ -24,7 +24,7 @@ impl ModernLink {
             // Spec: SPEC D-09; nobody waits for an answer to what must not be asked.
             (Some(_), Some(_)) => self.suspect("a modern server sends no requests"),
             (Some(method), None) => self.on_notice(method, &message, flight),
-            (None, id) => match (id.and_then(|id| id.parse::<u64>().ok()), flight) {
+            (None, _) => match (message.number(), flight) {
                 (Some(id), Some(flight)) if id == flight.id => return Some(message),
                 (Some(id), None) => self.deliver(id, message),
                 _ => self.suspect("it answered a request that we did not make"),
