@@ -207,3 +207,37 @@ async fn an_upstream_of_an_unknown_revision_is_unavailable() {
     assert!(posts <= 2, "no calls are sent: {posts}");
     gw.stop().await;
 }
+
+/// Of each connection to a local port, when the other end is asked whether it is still there, in
+/// hundredths of a second from now; nothing where it is not. As the kernel writes it.
+fn asked_within(port: u16) -> Vec<Option<u32>> {
+    const KEEP_ALIVE: &str = "02";
+    let text = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let (remote, established) = (format!("0100007F:{port:04X}"), "01");
+    let rows = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let ours = rows.filter(|row| row[2] == remote && row[3] == established);
+    let timers = ours.map(|row| row[5].split_once(':').unwrap());
+    timers
+        .map(|(timer, left)| (timer == KEEP_ALIVE).then(|| u32::from_str_radix(left, 16).unwrap()))
+        .collect()
+}
+
+// A stream whose upstream has gone without a word would be listened to for ever.
+#[tokio::test]
+async fn the_other_end_of_a_silent_connection_is_asked_for() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let _stream = user.listen().await;
+    stub.heard().await;
+    // What was just sent has a timer of its own.
+    eventually("all connections are watched", async || {
+        let timers = asked_within(stub.port());
+        let soon = |left: &Option<u32>| left.is_some_and(|left| left <= 3_000);
+        (!timers.is_empty() && timers.iter().all(soon)).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -31,6 +31,11 @@ use crate::protocol::headers::{MCP_METHOD, MCP_NAME};
 
 /// How long a TCP connect may take.
 const CONNECT: Duration = Duration::from_secs(10);
+/// A connection over which nothing comes is asked whether its other end is there: first after this,
+/// then this often, and given up after so many questions. A stream may be silent for hours.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
+const PROBE_EVERY: Duration = Duration::from_secs(10);
+const PROBES: u32 = 3;
 
 type Direct = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 type Proxied = Client<HttpsConnector<Tunnel<HttpConnector>>, Full<Bytes>>;
@@ -157,6 +162,9 @@ impl HttpClient {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT));
+        tcp.set_keepalive(Some(PROBE_AFTER));
+        tcp.set_keepalive_interval(Some(PROBE_EVERY));
+        tcp.set_keepalive_retries(Some(PROBES));
         let way = match &carrier.proxy {
             // Our own pool knows no upgrades.
             None if carrier.url.scheme() == "http" && !upgrades(carrier) => {
