@@ -2,14 +2,16 @@
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use crate::protocol::json::{self, JsonError, MAX_DEPTH, Scanner, Stop};
 use crate::protocol::methods::ListKind;
 use crate::relay::naming::{Prefix, looks_like};
 use crate::relay::rewrite::Walk;
 
-/// Items of one upstream that are shown; beyond, a list is no list. Spec: SPEC G-05.
-const MAX_ITEMS: usize = 5_000;
+/// Items of one upstream that are shown, on however many pages they come; beyond, a list is no list.
+/// Spec: SPEC G-05.
+const MAX_ITEMS: usize = 10_000;
 /// Bytes of one item; schemas are rarely over 20 KB.
 const MAX_ITEM_BYTES: usize = 256 * 1024;
 /// Items of a usual list.
@@ -25,6 +27,9 @@ pub struct ListMerger {
     shown: usize,
     dropped: usize,
     partial: bool,
+    /// Whose items are appended, and how many there were.
+    upstream: Option<Arc<str>>,
+    count: usize,
     hasher: RandomState,
     names: HashSet<u64>,
     looks: HashSet<u64>,
@@ -59,6 +64,8 @@ impl ListMerger {
             shown: 0,
             dropped: 0,
             partial: false,
+            upstream: None,
+            count: 0,
             hasher: RandomState::new(),
             names: HashSet::with_capacity(USUAL_ITEMS),
             looks: HashSet::with_capacity(USUAL_ITEMS),
@@ -67,8 +74,8 @@ impl ListMerger {
         }
     }
 
-    /// Appends what one upstream lists: the JSON text of its array of items. `is_shown` is asked
-    /// with each name or URI as the upstream knows it. A flawed item is dropped; the others stay.
+    /// Appends what one upstream lists: the JSON text of its array of items, or of one page of them,
+    /// which follows the one before. `is_shown` is asked with each name or URI as the upstream knows it. A flawed item is dropped; the others stay.
     ///
     /// # Errors
     /// When the text is no array. Nothing of it is shown then, and the list counts as partial.
@@ -82,10 +89,13 @@ impl ListMerger {
         self.out.reserve(items.len() + items.len() / 16);
         let mut scanner = Scanner::new(items, MAX_DEPTH);
         let mut walk = Walk::new(prefix);
-        let mut count = 0;
+        if self.upstream.as_ref() != Some(prefix.upstream()) {
+            self.upstream = Some(Arc::clone(prefix.upstream()));
+            self.count = 0;
+        }
         let walked = scanner.array(|scanner| {
-            count += 1;
-            if count > MAX_ITEMS {
+            self.count += 1;
+            if self.count > MAX_ITEMS {
                 self.dropped += 1;
                 return Ok(scanner.value().map(drop)?);
             }

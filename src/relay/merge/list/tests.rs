@@ -111,6 +111,12 @@ fn an_endless_list_is_cut() {
         &[("up", &format!("[{}]", items.join(",")))],
     );
     assert_eq!((all.shown, all.dropped), (MAX_ITEMS, 3));
+    let page = |numbers: std::ops::Range<usize>| format!("[{}]", items[numbers].join(","));
+    let pages = [page(0..7), page(7..MAX_ITEMS), page(MAX_ITEMS..items.len())];
+    let mut lists: Vec<(&str, &str)> = pages.iter().map(|page| ("up", page.as_str())).collect();
+    lists.push(("other", r#"[{"name":"x"}]"#));
+    let all = merged(ListKind::Tools, &lists);
+    assert_eq!((all.shown, all.dropped), (MAX_ITEMS + 1, 3));
 }
 
 #[test]
