@@ -29,7 +29,7 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// Questions to one issuer at once; more wait.
 const MAX_QUESTIONS: usize = 32;
-/// For one token: waiting for a place among [`MAX_QUESTIONS`], discovery and the question itself.
+/// For discovery and the question itself, and as long for a place among [`MAX_QUESTIONS`] before.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// After a question that failed, nothing is asked for this long.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -143,6 +143,15 @@ impl Introspection {
         if self.failed_recently() {
             return Err(Unavailable);
         }
+        // That many ask is no failure of the issuer: who has waited in vain is told to come back, and
+        // those in front go on.
+        let Ok(_permit) = timeout(TIMEOUT, self.questions.acquire()).await else {
+            COUNTERS.introspection_failures.add(1);
+            return Err(Unavailable);
+        };
+        if self.failed_recently() {
+            return Err(Unavailable);
+        }
         COUNTERS.introspections.add(1);
         let answer = timeout(TIMEOUT, self.post(token));
         let answer = answer.await.unwrap_or(Err(AskError::TimedOut));
@@ -172,7 +181,6 @@ impl Introspection {
     }
 
     async fn post(&self, token: &str) -> Result<Vec<u8>, AskError> {
-        let _permit = self.questions.acquire().await;
         let place = self.place().await?;
         let form = self.form(token, place.credentials_in_body);
         let authorization = (!place.credentials_in_body).then(|| self.basic()).flatten();
@@ -243,6 +251,11 @@ impl Introspection {
         let mut value = HeaderValue::try_from(text).ok()?;
         value.set_sensitive(true);
         Some(value)
+    }
+
+    #[cfg(test)]
+    pub(super) fn places(&self) -> &Semaphore {
+        &self.questions
     }
 
     #[cfg(test)]

@@ -316,6 +316,20 @@ async fn many_who_present_one_token_at_once_cost_one_question() {
 }
 
 #[tokio::test]
+async fn a_crowd_of_tokens_is_no_failure_of_the_issuer() {
+    let world = World::new().await;
+    let introspection = world.authenticator.issuers[0].introspection.as_ref();
+    let places = introspection.expect("configured").places();
+    let all = u32::try_from(places.available_permits()).expect("a few");
+    let taken = places.acquire_many(all).await.expect("never closed");
+    tokio::time::pause();
+    assert_unavailable(world.present("late").await);
+    tokio::time::resume();
+    drop(taken);
+    world.present("opaque").await.expect("it is asked at once");
+}
+
+#[tokio::test]
 async fn who_goes_away_leaves_the_question_to_the_others() {
     let world = World::new().await;
     world.present("warm").await.expect("the place is known");
