@@ -15,7 +15,7 @@ rm -rf "$work/counts"
 LLVM_PROFILE_FILE=/dev/null RUSTFLAGS="-Cprofile-generate=$work/counts" \
   cargo build --release --locked --target-dir "$work" --bin drawbridge
 ulimit -n 16384
-target/release/drill bench --gateway "$work/release/drawbridge" --rounds 1 --no-nginx --no-memory
+target/release/drill bench --gateway "$work/release/drawbridge" --rounds 1 --no-nginx --no-memory --no-budgets
 name=rustc-$(rustc -vV | sed -n 's/^release: //p')-$(rustc -vV | sed -n 's/^host: //p').profdata
 rm -f deploy/profile/*.profdata
 "$tools/llvm-profdata" merge --sparse --output "deploy/profile/$name" "$work"/counts/*.profraw
