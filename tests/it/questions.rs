@@ -93,6 +93,23 @@ async fn refusals_reach_the_upstream_as_they_are(#[values("stdio", "http")] carr
     gw.stop().await;
 }
 
+// Spec: SPEC C-71, C-81.
+#[rstest]
+#[tokio::test]
+async fn what_no_client_may_be_asked_or_answer_is_an_error_upstream(
+    #[values("stdio", "http")] carrier: &str,
+) {
+    let (gw, _stub) = behind(carrier).await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    // The client is not asked at all.
+    let answer = user.text("ask_form", json!({"shape": "nested"})).await;
+    assert!(answer.contains("-32602"), "{answer}");
+    let roots = json!({"roots": [{"uri": "https://example.com/"}]});
+    let (_, result) = asked(&user, "ask_roots", roots).await;
+    assert!(text_of(&result).contains("no file: URIs"), "{result}");
+    gw.stop().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn two_questions_of_one_call_are_told_apart(#[values("stdio", "http")] carrier: &str) {

@@ -52,7 +52,7 @@ const TOOLS: &[Tool] = &[
     (
         "ask_form",
         "Asks for a form and returns the answer",
-        &["via$", "then_ms"],
+        &["via$", "shape$", "then_ms"],
     ),
     (
         "ask_url",

@@ -14,6 +14,7 @@ use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, R
 use crate::protocol::{Era, Kind, Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::activity::Activity;
+use crate::upstream::asking;
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::lock;
 
@@ -146,6 +147,14 @@ impl Connection {
         if !known || !self.settings.capabilities.allows(method, url) {
             return self.answer_later(id, &Err(refusal(method)));
         }
+        // Spec: SPEC C-81.
+        if message
+            .param("requestedSchema")
+            .is_some_and(|schema| !asking::is_flat(schema))
+        {
+            let what = "requestedSchema must be a flat object of plain values";
+            return self.answer_later(id, &Err(error(-32602, what)));
+        }
         let withdrawn = CancellationToken::new();
         {
             let mut asking = lock(&self.asking);
@@ -231,6 +240,12 @@ impl Connection {
         };
         match asked {
             Ok(Asked::Answered(answers)) => match answers.into_iter().next() {
+                // Spec: SPEC C-71.
+                Some((_, Answer::Result(result)))
+                    if method == "roots/list" && !asking::are_files(&result) =>
+                {
+                    Err(error(-32603, "the client's roots are no file: URIs"))
+                }
                 Some((_, Answer::Result(result))) => Ok(result),
                 Some((_, Answer::Error(error))) => Err(error),
                 None => unanswered(&method),

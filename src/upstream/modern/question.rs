@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use crate::call::{ClientCapabilities, Question};
 use crate::protocol::{Message, Revision, json};
+use crate::upstream::asking;
 
 /// Entries of one round at most.
 const MAX_ENTRIES: usize = 64;
@@ -77,6 +78,17 @@ impl Entry {
             "roots/list" => "its roots".to_owned(),
             other => other.chars().take(64).collect(),
         }
+    }
+
+    /// Whether it is a form that cannot be put to a user. Spec: SPEC C-81.
+    pub(super) fn is_nested(&self) -> bool {
+        let schema = self.param("requestedSchema");
+        self.is_elicitation() && schema.is_some_and(|schema| !asking::is_flat(schema))
+    }
+
+    /// Whether a client may answer it so: roots are files. Spec: SPEC C-71.
+    pub(super) fn takes(&self, result: &[u8]) -> bool {
+        self.method != "roots/list" || asking::are_files(result)
     }
 
     /// Whether the client offered to answer it. Spec: SPEC M-62.
@@ -179,6 +191,16 @@ mod tests {
     fn a_malformed_round_is_refused(#[case] result: &str, #[case] why: &str) {
         let error = interim(result).unwrap_err();
         assert!(error.contains(why), "{error}");
+    }
+
+    // SPEC C-81.
+    #[test]
+    fn a_form_of_several_levels_is_told_from_a_flat_one() {
+        let form = |inner: &str| {
+            let schema = format!(r#"{{"requestedSchema":{{"properties":{{"a":{inner}}}}}}}"#);
+            only(&schema, "elicitation/create").is_nested()
+        };
+        assert!(form(r#"{"type":"object"}"#) && !form(r#"{"type":"string"}"#));
     }
 
     // SPEC M-62.

@@ -102,6 +102,10 @@ impl ModernLink {
             );
             return Err(LinkError::Unanswered(why));
         }
+        if entries.iter().any(Entry::is_nested) {
+            let why = "it asks for a form that is not flat (SPEC C-81)";
+            return Err(LinkError::Unanswered(why.to_owned()));
+        }
         let revision = trip.call.revision;
         let questions: Vec<_> = entries
             .iter()
@@ -231,6 +235,9 @@ fn responses(entries: &[Entry], answers: &[(String, Answer)]) -> Result<String, 
     for entry in entries {
         let answer = answers.iter().find(|(key, _)| *key == entry.key);
         let text = match answer.map(|(_, answer)| answer) {
+            Some(Answer::Result(result)) if !entry.takes(result) => {
+                return Err("the client's roots are no file: URIs".to_owned());
+            }
             Some(Answer::Result(result)) => String::from_utf8_lossy(result).into_owned(),
             _ if entry.is_elicitation() => r#"{"action":"cancel"}"#.to_owned(),
             Some(Answer::Error(error)) => return Err(refusal(entry, error)),

@@ -63,6 +63,10 @@ async fn each_kind_of_input_is_asked_for_with_a_request(#[values("stdio", "http"
         assert_eq!(question["method"], method, "{tool}");
         assert!(text.contains(expected), "{tool}: {text}");
     }
+    // Spec: SPEC C-71.
+    let elsewhere = json!({"roots": [{"uri": "https://example.com/"}]});
+    let (_, text) = asked(&user, "ask_roots", elsewhere).await;
+    assert!(text.contains("no file: URIs"), "{text}");
     // Spec: SPEC C-82: 2025-11-25 wants an id, 2026-07-28 has none.
     let (question, _) = asked(&user, "ask_url", json!({"action": "accept"})).await;
     assert!(

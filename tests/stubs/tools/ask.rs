@@ -29,9 +29,12 @@ pub(super) async fn run(call: &Call) -> Outcome {
             json!([first, second])
         }
         _ => {
-            session
-                .ask(outlet, "elicitation/create", &form("Your name, please"))
-                .await
+            let kind = match call.text("shape") {
+                Some("nested") => "object",
+                _ => "string",
+            };
+            let form = form_of("Your name, please", kind);
+            session.ask(outlet, "elicitation/create", &form).await
         }
     };
     tokio::time::sleep(call.millis("then_ms")).await;
@@ -39,11 +42,15 @@ pub(super) async fn run(call: &Call) -> Outcome {
 }
 
 fn form(message: &str) -> Value {
+    form_of(message, "string")
+}
+
+fn form_of(message: &str, kind: &str) -> Value {
     json!({
         "message": message,
         "requestedSchema": {
             "type": "object",
-            "properties": {"name": {"type": "string", "title": "Name"}},
+            "properties": {"name": {"type": kind, "title": "Name"}},
             "required": ["name"],
         },
     })

@@ -1,0 +1,110 @@
+//! What an upstream may ask a client in a form, and what a client may answer about its roots, on
+//! the way through every link. Spec: SPEC C-71, C-81.
+
+use crate::protocol::json;
+
+/// Whether a `requestedSchema`, JSON text, is one level deep: properties that are objects, or lists
+/// of anything but plain values, cannot be put to a user. What else stands in it is the client's
+/// business. Spec: SPEC C-81.
+pub(super) fn is_flat(schema: &str) -> bool {
+    let Some(properties) = member(schema, "properties") else {
+        return true;
+    };
+    json::members(properties).is_ok_and(|all| all.iter().all(|(_, property)| is_plain(property)))
+}
+
+fn is_plain(property: &str) -> bool {
+    match kind(property).as_deref() {
+        Some("object") => false,
+        Some("array") => member(property, "items").is_none_or(|items| {
+            !matches!(kind(items).as_deref(), Some("object" | "array"))
+                && member(items, "properties").is_none()
+        }),
+        _ => member(property, "properties").is_none(),
+    }
+}
+
+fn kind(schema: &str) -> Option<String> {
+    let kind = member(schema, "type").and_then(json::string)?;
+    Some(kind.into_owned())
+}
+
+/// Whether all roots of a `roots/list` result, JSON text, are files. Spec: SPEC C-71.
+pub(super) fn are_files(result: &[u8]) -> bool {
+    const SCHEME: &str = "file://";
+    let roots = std::str::from_utf8(result)
+        .ok()
+        .and_then(|text| json::elements(member(text, "roots")?).ok());
+    let is_file = |root: &&str| {
+        let uri = member(root, "uri").and_then(json::string);
+        uri.is_some_and(|uri| {
+            uri.get(..SCHEME.len())
+                .is_some_and(|scheme| scheme.eq_ignore_ascii_case(SCHEME))
+        })
+    };
+    roots.is_some_and(|roots| roots.iter().all(is_file))
+}
+
+fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
+    let members = json::members(object).ok()?;
+    let mut members = members.into_iter();
+    members.find(|(known, _)| known == name).map(|(_, v)| v)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case(r#"{"type":"object"}"#, true)]
+    #[case(r#"{"type":"object","properties":{}}"#, true)]
+    #[case(
+        r#"{"properties":{"a":{"type":"string"},"b":{"type":"boolean","default":true}}}"#,
+        true
+    )]
+    #[case(
+        r#"{"properties":{"a":{"type":"string","oneOf":[{"const":"x","title":"X"}]}}}"#,
+        true
+    )]
+    #[case(
+        r#"{"properties":{"a":{"type":"array","items":{"type":"string","enum":["x"]}}}}"#,
+        true
+    )]
+    #[case(
+        r#"{"properties":{"a":{"type":"array","items":{"anyOf":[{"const":"x"}]}}}}"#,
+        true
+    )]
+    #[case(r#"{"properties":{"a":{"type":"object"}}}"#, false)]
+    #[case(
+        r#"{"properties":{"a":{"properties":{"b":{"type":"string"}}}}}"#,
+        false
+    )]
+    #[case(
+        r#"{"properties":{"a":{"type":"array","items":{"type":"object"}}}}"#,
+        false
+    )]
+    #[case(
+        r#"{"properties":{"a":{"type":"array","items":{"type":"array"}}}}"#,
+        false
+    )]
+    #[case(r#"{"properties":[]}"#, false)]
+    fn a_form_is_one_level_deep(#[case] schema: &str, #[case] expected: bool) {
+        assert_eq!(is_flat(schema), expected);
+    }
+
+    #[rstest]
+    #[case(r#"{"roots":[]}"#, true)]
+    #[case(
+        r#"{"roots":[{"uri":"file:///a"},{"uri":"FILE:///b","name":"b"}]}"#,
+        true
+    )]
+    #[case(r#"{"roots":[{"uri":"file:///a"},{"uri":"https://a.test/"}]}"#, false)]
+    #[case(r#"{"roots":[{"name":"a"}]}"#, false)]
+    #[case(r#"{"roots":"file:///a"}"#, false)]
+    #[case("{}", false)]
+    fn roots_are_files(#[case] result: &str, #[case] expected: bool) {
+        assert_eq!(are_files(result.as_bytes()), expected);
+    }
+}
