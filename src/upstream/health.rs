@@ -69,6 +69,8 @@ struct Standing {
     pause: Duration,
     /// Until when it is stuck.
     stuck_until: Option<Instant>,
+    /// When the last attempt that counts failed.
+    failed_at: Option<Instant>,
     /// When the log last said why it fails.
     said: Option<Instant>,
 }
@@ -86,6 +88,7 @@ impl Health {
                 failures: 0,
                 pause: COOL_FIRST,
                 stuck_until: None,
+                failed_at: None,
                 said: None,
             }),
             recovered: Notify::new(),
@@ -106,8 +109,16 @@ impl Health {
         self.recovered.notify_waiters();
     }
 
-    /// An attempt to reach it, begun at `since`, failed.
+    /// An attempt to reach it, begun at `since`, failed. Attempts that overlap count once: one failure
+    /// answers all who waited for it.
     pub(super) fn failed(&self, since: Instant, error: &LinkError) {
+        {
+            let mut standing = lock(&self.standing);
+            if standing.failed_at.is_some_and(|at| since < at) {
+                return;
+            }
+            standing.failed_at = Some(Instant::now());
+        }
         self.note(since.elapsed() >= SLOW, Some(error));
     }
 
@@ -193,6 +204,23 @@ mod tests {
         assert_eq!(state(&health), State::Down);
         health.succeeded();
         assert_eq!(state(&health), State::Up);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_that_answers_many_counts_once() {
+        let health = health();
+        let first = Instant::now();
+        for _ in 0..2 {
+            let began = Instant::now();
+            tokio::time::advance(SLOW).await;
+            health.failed(began, &LinkError::Timeout);
+        }
+        assert!(health.is_stuck());
+        // Who came late has waited for a moment only, who came first for all of it.
+        health.failed(Instant::now() - SLOW / 2, &LinkError::Timeout);
+        health.failed(first, &LinkError::Timeout);
+        assert!(health.is_stuck());
+        assert_eq!(lock(&health.standing).failures, 2);
     }
 
     #[tokio::test(start_paused = true)]
