@@ -113,8 +113,14 @@ impl EraLink {
             presumed.store(false, Ordering::Relaxed);
             self.cell.learn(&Verdict::Legacy);
         } else {
-            // Nothing is known after all: the next use asks again.
-            *lock(&self.current) = None;
+            // Nothing is known after all: the next use asks again. Somebody else may have by now.
+            {
+                let mut current = lock(&self.current);
+                let is_current = matches!(&*current, Some(Inner::Legacy { link: now, .. }) if Arc::ptr_eq(now, link));
+                if is_current {
+                    *current = None;
+                }
+            }
             link.close().await;
         }
     }
