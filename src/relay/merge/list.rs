@@ -93,6 +93,7 @@ impl ListMerger {
             self.upstream = Some(Arc::clone(prefix.upstream()));
             self.count = 0;
         }
+        let counted = self.count;
         let walked = scanner.array(|scanner| {
             self.count += 1;
             if self.count > MAX_ITEMS {
@@ -105,6 +106,7 @@ impl ListMerger {
         whole.map_err(|stop| {
             self.out.truncate(before.0);
             self.shown = before.1;
+            self.count = counted;
             self.partial = true;
             stop.at(scanner.offset())
         })
