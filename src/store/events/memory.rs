@@ -145,12 +145,24 @@ impl MemoryEvents {
             order.retain(|(from, session)| {
                 !self.is_over(goal) || self.evict_until(*session, *from + self.slice(), more)
             });
+            // What is large and just came, when that alone is too much.
+            let more = |log: &Log| log.bytes > share && self.is_over(goal);
+            if self.is_over(self.bounds.total) {
+                order.retain(|(from, session)| {
+                    !self.is_over(goal) || self.evict_until(*session, *from + self.slice(), more)
+                });
+            }
+            self.evict_oldest(&mut order, goal);
         }
+    }
+
+    /// Drops the oldest events of all until no more than `goal` bytes are kept.
+    fn evict_oldest(&self, order: &mut VecDeque<(Instant, SessionKey)>, goal: usize) {
         while self.is_over(self.bounds.total) {
             let Some((from, session)) = order.pop_front() else {
                 return;
             };
-            let over = |_: &Log| self.is_over(self.bounds.total);
+            let over = |_: &Log| self.is_over(goal);
             if self.evict_until(session, from + self.slice(), over) {
                 order.push_front((from, session));
             }
