@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
@@ -16,8 +16,12 @@ const KEPT_BYTES: usize = 64 * 1024;
 /// once per line.
 const COLLECT: Duration = Duration::from_millis(20);
 
-/// For the last lines; an output that nobody reads must not hold up the exit.
+/// Written at once: whether somebody reads is seen by how they go.
+const CHUNK: usize = 16 * 1024;
+/// For the next of the last chunks; an output that nobody reads must not hold up the exit.
 const LAST_LINES: Duration = Duration::from_millis(500);
+/// For all of them, however slowly they are read.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// Where lines are put; cheap to clone.
 #[derive(Debug, Clone)]
@@ -25,7 +29,8 @@ pub(in crate::telemetry) struct Writer {
     shared: Arc<Shared>,
 }
 
-/// Writes what is waiting when it is dropped, within half a second, then ends the thread.
+/// Writes what is waiting when it is dropped, for as long as somebody reads and at most for five seconds, then
+/// ends the thread.
 #[derive(Debug)]
 pub(in crate::telemetry) struct WriterGuard {
     shared: Arc<Shared>,
@@ -45,6 +50,8 @@ struct State {
     /// The writer sleeps and has to be woken.
     asleep: bool,
     closed: bool,
+    /// Chunks so far.
+    written: u64,
     /// All is written.
     ended: bool,
 }
@@ -110,7 +117,11 @@ impl Shared {
             std::mem::swap(&mut batch, &mut state.waiting);
             drop(state);
             // Nobody is left to tell when standard output is gone.
-            drop(out.write_all(&batch).and_then(|()| out.flush()));
+            for chunk in batch.chunks(CHUNK) {
+                drop(out.write_all(chunk));
+                self.lock().written += 1;
+            }
+            drop(out.flush());
             batch.clear();
             // What a burst needed is not kept.
             batch.shrink_to(KEPT_BYTES);
@@ -128,11 +139,19 @@ impl Drop for WriterGuard {
         let mut state = self.shared.lock();
         state.closed = true;
         self.shared.wake.notify_all();
-        let written = self
-            .shared
-            .ended
-            .wait_timeout_while(state, LAST_LINES, |state| !state.ended);
-        let ended = written.unwrap_or_else(PoisonError::into_inner).0.ended;
+        let began = Instant::now();
+        let ended = loop {
+            let before = state.written;
+            let waited = self
+                .shared
+                .ended
+                .wait_timeout_while(state, LAST_LINES, |state| !state.ended);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if state.ended || state.written == before || began.elapsed() >= LONGEST {
+                break state.ended;
+            }
+        };
+        drop(state);
         // A thread that is stuck in its output ends with the process.
         if let Some(thread) = self.thread.take().filter(|_| ended) {
             drop(thread.join());
@@ -189,6 +208,32 @@ mod tests {
         assert!(gate.0.lock().unwrap().len() <= 3 * MAX_WAITING_BYTES);
     }
 
+    /// An output whose reader takes a chunk every tenth of a second.
+    struct Slow(Gate);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            std::thread::sleep(LAST_LINES / 5);
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_output_that_is_read_slowly_gets_everything() {
+        let out = Gate::default();
+        let (writer, guard) = Writer::start(Slow(out.clone())).unwrap();
+        let line = [b'x'; CHUNK];
+        for _ in 0..8 {
+            writer.put(&line);
+        }
+        drop(guard);
+        assert_eq!(out.0.lock().unwrap().len(), 8 * CHUNK);
+    }
+
     #[test]
     fn an_output_that_nobody_reads_does_not_hold_up_the_end() {
         let gate = Gate::default();
@@ -197,8 +242,8 @@ mod tests {
         let (writer, guard) = Writer::start(gate).unwrap();
         writer.put(b"never read\n");
         let ended = std::thread::spawn(move || drop(guard));
-        let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while !ended.is_finished() && std::time::Instant::now() < deadline {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !ended.is_finished() && Instant::now() < deadline {
             std::thread::yield_now();
         }
         assert!(ended.is_finished());
