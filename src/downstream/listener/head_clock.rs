@@ -142,7 +142,9 @@ impl Sleep for HeadSleep {}
 pub(super) struct Watched<S> {
     stream: S,
     clock: HeadClock,
-    stall: Stall,
+    writes: Stall,
+    /// TLS takes what is written and waits here.
+    flushes: Stall,
 }
 
 impl<S> Watched<S> {
@@ -150,7 +152,8 @@ impl<S> Watched<S> {
         Self {
             stream,
             clock,
-            stall: Stall::default(),
+            writes: Stall::default(),
+            flushes: Stall::default(),
         }
     }
 }
@@ -176,15 +179,17 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.stall.watch(cx, outcome)
+        self.writes.watch(cx, outcome)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let outcome = Pin::new(&mut self.stream).poll_flush(cx);
+        self.flushes.watch(cx, outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let outcome = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.flushes.watch(cx, outcome)
     }
 
     fn poll_write_vectored(
@@ -193,7 +198,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.stall.watch(cx, outcome)
+        self.writes.watch(cx, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -226,7 +231,18 @@ mod tests {
         assert_eq!(began.elapsed(), Duration::from_mins(5));
         let error = stream.write_all(&[7; 48]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(began.elapsed(), Duration::from_mins(7));
+        assert_eq!(began.elapsed(), Duration::from_mins(15));
         theirs.read_exact(&mut [0; 8]).await.unwrap();
+    }
+
+    // As TLS does it: written to a buffer of its own at once, and flushed from there.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_lets_a_buffer_fill_is_given_up_too() {
+        let (ours, _theirs) = tokio::io::duplex(8);
+        let buffered = tokio::io::BufWriter::new(ours);
+        let mut stream = Watched::new(buffered, HeadClock::new(Duration::from_secs(10)));
+        stream.write_all(&[7; 48]).await.unwrap();
+        let error = stream.flush().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
-/// Longer than any congestion lasts that is survived; a resumable stream is continued later.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// The system asks for more only when a third of its buffer, 4 MiB at most, has gone: who reads 2 KiB a second is
+/// not taken for one who does not read.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// The present wait of a writer, if there is one.
 #[derive(Debug, Default)]
@@ -20,11 +21,11 @@ pub(super) struct Stall(Option<Pin<Box<Sleep>>>);
 
 impl Stall {
     /// The outcome of a write, or the end of our patience.
-    pub(super) fn watch(
+    pub(super) fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
-        outcome: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
+        outcome: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.0 = None;
             return outcome;
