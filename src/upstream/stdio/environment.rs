@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::homes::Home;
 use crate::config::StdioCarrier;
+use crate::telemetry::redact::is_secret_name;
 
 /// Our own variables that every child gets.
 const INHERITED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"];
@@ -90,9 +91,12 @@ pub(super) fn variables(
     all
 }
 
-/// The values that the operator chose for the children of `carrier`, whether written down or
-/// inherited: nobody but the child may read them.
-pub(super) fn chosen<'a>(
+/// From this length on, bytes, an inherited value is hidden whatever its name.
+const LONG: usize = 16;
+
+/// What the operator told the children of `carrier` and nobody else may read: the values of `env`, and
+/// inherited ones that may be secrets.
+pub(super) fn secrets<'a>(
     host: &'a BTreeMap<OsString, OsString>,
     carrier: &'a StdioCarrier,
 ) -> impl Iterator<Item = Cow<'a, str>> {
@@ -100,8 +104,10 @@ pub(super) fn chosen<'a>(
         .inherit
         .iter()
         .filter(|name| !INHERITED.contains(&name.as_str()))
-        .filter_map(|name| host.get(OsStr::new(name)))
-        .map(|value| value.to_string_lossy());
+        .filter_map(|name| {
+            let value = host.get(OsStr::new(name))?.to_string_lossy();
+            (value.len() >= LONG || is_secret_name(name)).then_some(value)
+        });
     let own = carrier.env.values();
     inherited.chain(own.map(|value| value.expose().into()))
 }
@@ -185,15 +191,23 @@ mod tests {
         assert_eq!(found[OsStr::new("LANG")], "theirs");
     }
 
+    // Spec: SPEC D-03
     #[test]
-    fn what_the_operator_chose_is_told_from_what_every_child_gets() {
-        let host = ["PATH", "LANG", "EXTRA"];
-        let host = host.map(|name| (name.into(), "ours".into())).into();
+    fn what_a_child_is_told_is_secret_where_it_may_be_one() {
+        let host = [
+            ("PATH", "/usr/local/bin:/usr/bin"),
+            ("USER", "root"),
+            ("GH_TOKEN", "short"),
+            ("LICENSE", "0123456789abcdef"),
+            ("OTHER_TOKEN", "not inherited"),
+        ];
+        let host = host.map(|(name, value)| (name.into(), value.into())).into();
         let mut carrier = carrier();
-        carrier.inherit = ["EXTRA", "PATH", "MISSING"].map(str::to_owned).into();
-        carrier.env.insert("LANG".to_owned(), Secret::new("theirs"));
-        let chosen: Vec<_> = chosen(&host, &carrier).collect();
-        assert_eq!(chosen, ["ours", "theirs"]);
+        let inherited = ["PATH", "USER", "GH_TOKEN", "LICENSE", "MISSING"];
+        carrier.inherit = inherited.map(str::to_owned).into();
+        carrier.env.insert("MODE".to_owned(), Secret::new("own"));
+        let secrets: Vec<_> = secrets(&host, &carrier).collect();
+        assert_eq!(secrets, ["short", "0123456789abcdef", "own"]);
     }
 
     #[test]

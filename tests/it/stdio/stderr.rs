@@ -33,12 +33,12 @@ async fn last_words_hold_no_secret_and_no_control_character() {
     world.end().await;
 }
 
-// CARGO_PKG_NAME stands for a token that the operator lends from the gateway's own environment.
+// CARGO_PKG_DESCRIPTION stands for a token that the operator lends from the gateway's own environment.
 #[tokio::test]
 async fn last_words_hold_no_value_that_was_inherited() {
     let world = World::new();
-    let script = "echo \"bad key $CARGO_PKG_NAME.\" >&2; exit 3";
-    let upstream = with_inherited(sh(script), "CARGO_PKG_NAME");
+    let script = "echo \"bad key $CARGO_PKG_DESCRIPTION.\" >&2; exit 3";
+    let upstream = with_inherited(sh(script), "CARGO_PKG_DESCRIPTION");
     let (connection, mut lines) = world.open("alice", &upstream).await;
     assert_eq!(next(&mut lines).await, None);
     let words = connection.last_words().unwrap();
