@@ -142,7 +142,8 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
     let overlap = public.ip() == admin.ip()
         || public.is_ipv4() == admin.is_ipv4()
             && (public.ip().is_unspecified() || admin.ip().is_unspecified());
-    if overlap && public.port() == admin.port() && public.port() != 0 {
+    let is_said = !report.is_wrong("server.listen") && !report.is_wrong("admin.listen");
+    if is_said && overlap && public.port() == admin.port() && public.port() != 0 {
         report.error("admin.listen", "is the address of server.listen", None);
     }
 }
@@ -153,7 +154,7 @@ fn check_served(config: &Config, report: &Report<'_>) {
     let direct = config.upstreams.iter().any(|upstream| upstream.direct);
     let nothing = !merged && !direct && config.endpoints.is_empty();
     // Upstreams with mistakes may be those that are shown.
-    if nothing && !config.upstreams.is_empty() {
+    if nothing && !config.upstreams.is_empty() && !report.has_errors() {
         let hint = "`direct` of an upstream, [mcp] and [endpoints.<name>] say what is served";
         report.error("upstreams", "no endpoint shows any of them", Some(hint));
     }
