@@ -98,8 +98,8 @@ pub struct Pending<'a> {
 }
 
 impl Pending<'_> {
-    /// Says how the call ended. What failed is recorded with the client's reason, when it cancelled
-    /// and gave one (SPEC C-12): 256 bytes of it.
+    /// Says how the call ended. What failed is recorded with the reason why it was cancelled, when
+    /// one was given (SPEC C-12): 256 bytes of it.
     pub fn end(mut self, outcome: Outcome) {
         if let Some(record) = &mut self.record {
             record.outcome = outcome;
