@@ -57,8 +57,8 @@ pub(super) async fn cancel_close(place: &Place) -> Outcome {
     // Where the upstream can say something before its reply, the stream is open.
     let is_open = place.cell.back != Back::Json;
     if is_open {
-        let notice = running.next().await.expect("progress");
-        assert_eq!(notice["method"], "notifications/progress");
+        // A channel that carries everything may tell of lists first.
+        while running.next().await.expect("progress")["method"] != "notifications/progress" {}
     }
     let id = running.id;
     let last_event = running.last_event.lock().unwrap().clone();
