@@ -156,7 +156,7 @@ impl Entry<'_> {
         })
     }
 
-    /// A whole number from 1 up.
+    /// A whole number from 1 to [`MOST`].
     pub(super) fn count(self, default: usize) -> usize {
         self.count_to(default, MOST)
     }

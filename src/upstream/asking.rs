@@ -1,7 +1,7 @@
 //! What an upstream may ask a client in a form, and what a client may answer about its roots, on
 //! the way through every link. Spec: SPEC C-71, C-81.
 
-use crate::protocol::json;
+use crate::protocol::json::{self, member};
 
 /// Whether a `requestedSchema`, JSON text, is one level deep: properties that are objects, or lists
 /// of anything but plain values, cannot be put to a user. What else stands in it is the client's
@@ -43,12 +43,6 @@ pub(super) fn are_files(result: &[u8]) -> bool {
         })
     };
     roots.is_some_and(|roots| roots.iter().all(is_file))
-}
-
-fn member<'a>(object: &'a str, name: &str) -> Option<&'a str> {
-    let members = json::members(object).ok()?;
-    let mut members = members.into_iter();
-    members.find(|(known, _)| known == name).map(|(_, v)| v)
 }
 
 #[cfg(test)]

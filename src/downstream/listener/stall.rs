@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
-/// The system asks for more only when a third of its buffer, 4 MiB at most, has gone: who reads 2 KiB a second is
-/// not taken for one who does not read.
+/// The system asks for more only when a third of its buffer, 4 MiB at most, has gone: who reads
+/// 3 KiB a second is not taken for one who does not read.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// The present wait of a writer, if there is one.

@@ -75,7 +75,8 @@ impl ListMerger {
     }
 
     /// Appends what one upstream lists: the JSON text of its array of items, or of one page of them,
-    /// which follows the one before. `is_shown` is asked with each name or URI as the upstream knows it. A flawed item is dropped; the others stay.
+    /// which follows the one before. `is_shown` is asked with each name or URI as the upstream knows
+    /// it. A flawed item is dropped; the others stay.
     ///
     /// # Errors
     /// When the text is no array. Nothing of it is shown then, and the list counts as partial.

@@ -29,8 +29,8 @@ pub(in crate::telemetry) struct Writer {
     shared: Arc<Shared>,
 }
 
-/// Writes what is waiting when it is dropped, for as long as somebody reads and at most for five seconds, then
-/// ends the thread.
+/// Writes what is waiting when it is dropped, for as long as somebody reads and at most for five
+/// seconds, then ends the thread.
 #[derive(Debug)]
 pub(in crate::telemetry) struct WriterGuard {
     shared: Arc<Shared>,

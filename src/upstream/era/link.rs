@@ -116,8 +116,9 @@ impl EraLink {
             // Nothing is known after all: the next use asks again. Somebody else may have by now.
             {
                 let mut current = lock(&self.current);
-                let is_current = matches!(&*current, Some(Inner::Legacy { link: now, .. }) if Arc::ptr_eq(now, link));
-                if is_current {
+                if let Some(Inner::Legacy { link: now, .. }) = &*current
+                    && Arc::ptr_eq(now, link)
+                {
                     *current = None;
                 }
             }
