@@ -44,6 +44,8 @@ table! {
     Counters COUNTERS of Counter {
         connections_refused = CONNECTIONS_REFUSED "{connection}"
             "Connections refused because the configured number was open.";
+        connections_stalled = CONNECTIONS_STALLED "{connection}"
+            "Connections given up because their peer took nothing of what was written.";
         sessions_refused = SESSIONS_REFUSED "{session}"
             "Sessions refused because a cap was reached.";
         sessions_evicted = SESSIONS_EVICTED "{session}"

@@ -211,6 +211,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::telemetry::metrics::COUNTERS;
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up() {
@@ -242,7 +243,9 @@ mod tests {
         let buffered = tokio::io::BufWriter::new(ours);
         let mut stream = Watched::new(buffered, HeadClock::new(Duration::from_secs(10)));
         stream.write_all(&[7; 48]).await.unwrap();
+        let before = COUNTERS.connections_stalled.get();
         let error = stream.flush().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(COUNTERS.connections_stalled.get() > before);
     }
 }

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
+use crate::telemetry::metrics::COUNTERS;
+
 /// The system asks for more only when a third of its buffer, 4 MiB at most, has gone: who reads
 /// 3 KiB a second is not taken for one who does not read.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -32,6 +34,9 @@ impl Stall {
         }
         let over = || Box::pin(tokio::time::sleep(PATIENCE));
         let over = self.0.get_or_insert_with(over).as_mut().poll(cx);
-        over.map(|()| Err(io::ErrorKind::TimedOut.into()))
+        over.map(|()| {
+            COUNTERS.connections_stalled.add(1);
+            Err(io::ErrorKind::TimedOut.into())
+        })
     }
 }
