@@ -136,7 +136,12 @@ impl Session {
 
     /// Notes that the client is there.
     pub fn touch(&self) {
-        let us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.touch_at(self.age());
+    }
+
+    /// The same, for who knows how old the session is now: every look at the clock has its price.
+    fn touch_at(&self, age: Duration) {
+        let us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         self.used_us.store(us, Ordering::Relaxed);
     }
 
@@ -150,13 +155,12 @@ impl Session {
         self.started.elapsed().saturating_sub(used)
     }
 
-    /// Whether it was idle for longer than `idle`, or is older than `absolute`: then it is over, but
-    /// for the running and parked calls of a visit, whose client knows of no session and could not
+    /// Whether at `age` it was idle for longer than `idle`, or is older than `absolute`: then it is over,
+    /// but for the running and parked calls of a visit, whose client knows of no session and could not
     /// have begun another. Asked for every request: whether it is busy matters only after a long
     /// silence.
     #[must_use]
-    pub fn outlived(&self, idle: Duration, absolute: Duration) -> bool {
-        let age = self.age();
+    pub fn outlived(&self, age: Duration, idle: Duration, absolute: Duration) -> bool {
         if age > absolute {
             return !self.visit.as_ref().is_some_and(Visit::is_busy);
         }

@@ -159,9 +159,10 @@ impl Sessions {
         };
         let known = self.visits.get(&key).map(|visit| Arc::clone(&visit));
         if let Some(visit) = known {
-            if !visit.closed().is_cancelled() && !self.is_expired(&visit) {
-                if !self.is_over_age(&visit) {
-                    visit.touch();
+            let age = visit.age();
+            if !visit.closed().is_cancelled() && !self.is_expired(&visit, age) {
+                if !self.is_over_age(age) {
+                    visit.touch_at(age);
                     return Ok(visit);
                 }
                 self.retire(&visit);
@@ -182,7 +183,9 @@ impl Sessions {
     #[must_use]
     pub fn live_visit(&self, key: SessionKey) -> Option<Arc<Session>> {
         let found = self.live.get(&key).map(|session| Arc::clone(&session));
-        let visit = found.filter(|session| session.visit().is_some() && !self.is_expired(session));
+        let visit = found.filter(|session| {
+            session.visit().is_some() && !self.is_expired(session, session.age())
+        });
         visit.inspect(|visit| visit.touch())
     }
 
@@ -317,11 +320,12 @@ impl Sessions {
         let session = self
             .known(id, principal, endpoint)
             .or_else(|| self.open_handle(id, principal, endpoint))?;
-        if self.is_expired(&session) {
+        let age = session.age();
+        if self.is_expired(&session, age) {
             self.close(&session);
             return None;
         }
-        session.touch();
+        session.touch_at(age);
         Some(session)
     }
 

@@ -81,7 +81,7 @@ impl Sessions {
         let expired: Vec<_> = self
             .live
             .iter()
-            .filter(|entry| self.is_expired(entry.value()))
+            .filter(|entry| self.is_expired(entry.value(), entry.value().age()))
             .map(|entry| Arc::clone(entry.value()))
             .collect();
         for session in expired {
@@ -94,11 +94,11 @@ impl Sessions {
         self.events.sweep();
     }
 
-    pub(super) fn is_expired(&self, session: &Session) -> bool {
-        session.outlived(self.settings.idle, self.settings.absolute)
+    pub(super) fn is_expired(&self, session: &Session, age: Duration) -> bool {
+        session.outlived(age, self.settings.idle, self.settings.absolute)
     }
 
-    pub(super) fn is_over_age(&self, session: &Session) -> bool {
-        session.age() > self.settings.absolute
+    pub(super) fn is_over_age(&self, age: Duration) -> bool {
+        age > self.settings.absolute
     }
 }
