@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Limited};
 use tokio_util::sync::CancellationToken;
 
 use super::body::UpstreamBody;
-use super::client::{HttpClient, MessageHeaders};
+use super::client::{ExchangeError, HttpClient, MessageHeaders};
 use super::reading::Place;
 use super::sink::Sink;
 use crate::protocol::{DecodeError, Message, Revision, error_codes};
@@ -101,22 +101,19 @@ impl HttpWire {
         }
     }
 
-    /// Posts a request that stands for itself and reads until `sink` has its reply. A stream
-    /// that breaks is not resumed: the request is lost (SPEC M-44, U-10).
+    /// Posts a request that stands for itself: the answer of the upstream, for [`read`](Self::read).
     ///
     /// # Errors
-    /// [`LinkError`] when there is no reply.
+    /// [`ExchangeError`] when no response arrives.
     ///
     /// # Cancel safety
     /// Dropping the future closes the exchange, which cancels the request.
-    pub(crate) async fn exchange(
+    pub(crate) fn post(
         &self,
         message: Bytes,
         headers: MessageHeaders,
-        sink: &mut dyn Sink,
-    ) -> Result<Message, LinkError> {
-        let response = self.client.post(message, headers).await?;
-        self.read(response, sink).await
+    ) -> impl Future<Output = Result<Response<UpstreamBody>, ExchangeError>> + Send {
+        self.client.post(message, headers)
     }
 
     /// Posts a request to find out what the upstream speaks: the status, and the reply if there is
@@ -129,7 +126,7 @@ impl HttpWire {
         message: Bytes,
         headers: MessageHeaders,
     ) -> Result<(StatusCode, Result<Message, LinkError>), LinkError> {
-        let response = self.client.post(message, headers).await?;
+        let response = self.post(message, headers).await?;
         let status = response.status();
         let take = &mut |message: Message| message.method().is_none().then_some(message);
         let reply = self.read(response, take).await;
@@ -139,22 +136,40 @@ impl HttpWire {
         }
     }
 
-    async fn read(
+    /// Reads an answer until `sink` has its reply. A stream that breaks is not resumed: the request
+    /// is lost (SPEC M-44, U-10).
+    ///
+    /// # Errors
+    /// [`LinkError`] when there is no reply.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the exchange, which cancels the request.
+    pub(crate) async fn read(
         &self,
         response: Response<UpstreamBody>,
         sink: &mut dyn Sink,
     ) -> Result<Message, LinkError> {
         if !response.status().is_success() {
-            return self.refused(response, sink).await;
+            return Box::pin(self.refused(response, sink)).await;
         }
         if is_event_stream(&response) {
-            let (mut body, mut place) = (response.into_body(), Place::default());
-            let reply = self.read_once(&mut body, &mut place, sink).await?;
-            let reply = reply.ok_or(LinkError::Lost { last_words: None })?;
-            body.finish();
-            return Ok(reply);
+            // Larger, and most replies are whole.
+            return Box::pin(self.read_events(response.into_body(), sink)).await;
         }
         self.read_whole(response, sink).await
+    }
+
+    /// Reads a stream of events that holds the reply.
+    async fn read_events(
+        &self,
+        mut body: UpstreamBody,
+        sink: &mut dyn Sink,
+    ) -> Result<Message, LinkError> {
+        let mut place = Place::default();
+        let reply = self.read_once(&mut body, &mut place, sink).await?;
+        let reply = reply.ok_or(LinkError::Lost { last_words: None })?;
+        body.finish();
+        Ok(reply)
     }
 
     /// Reads a body that is one message.

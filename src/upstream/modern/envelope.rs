@@ -62,14 +62,15 @@ pub(super) struct Inputs {
 /// The place in a trace that a request goes out from, as texts: headers and body have both.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
-    parent: Option<Traceparent>,
+    parent: Option<&'a str>,
     state: Option<&'a str>,
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn of(trace: &'a TraceContext) -> Self {
+    /// The place that `trace` is at, of which `parent` is the text.
+    pub(super) fn of(trace: &'a TraceContext, parent: Option<&'a Traceparent>) -> Self {
         Self {
-            parent: trace.traceparent(),
+            parent: parent.map(Traceparent::as_str),
             state: trace.tracestate(),
         }
     }
@@ -124,10 +125,10 @@ fn own_meta(
         put(&mut out, meta::PROGRESS_TOKEN, id);
     }
     // Spec: SPEC C-98; what the client put there must not stay the parent.
-    if let Some(parent) = &place.parent {
+    if let Some(parent) = place.parent {
         // Hexadecimal digits and dashes.
         put(&mut out, meta::TRACEPARENT, "\"");
-        out.push_str(parent.as_str());
+        out.push_str(parent);
         out.push('"');
     }
     if let Some(state) = place.state {
@@ -199,10 +200,11 @@ pub(super) fn headers(
             repeated.extend(params.write(trip.request.param("arguments"))?);
         }
     }
-    let parent = place.parent.as_ref().map(Traceparent::as_str);
     Ok(MessageHeaders {
         version: Some(HeaderValue::from_static(Revision::V2026_07_28.as_str())),
-        traceparent: parent.and_then(|text| HeaderValue::from_str(text).ok()),
+        traceparent: place
+            .parent
+            .and_then(|text| HeaderValue::from_str(text).ok()),
         tracestate: place
             .state
             .and_then(|text| HeaderValue::from_str(text).ok()),

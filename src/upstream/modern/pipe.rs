@@ -119,11 +119,8 @@ impl Pipe {
 }
 
 impl ModernLink {
-    /// The child, started if needed.
-    async fn child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
-        if let Some(open) = pipe.open() {
-            return Ok(open);
-        }
+    /// Starts the child, unless somebody else has meanwhile.
+    async fn start_child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
         let _opening = pipe.opening.lock().await;
         if let Some(open) = pipe.open() {
             return Ok(open);
@@ -181,7 +178,11 @@ impl ModernLink {
         bytes: Bytes,
         flight: &Arc<Flight>,
     ) -> Result<Message, LinkError> {
-        let open = self.child(pipe).await?;
+        let open = match pipe.open() {
+            Some(open) => open,
+            // Rare, and larger than all the rest.
+            None => Box::pin(self.start_child(pipe)).await?,
+        };
         let keeps_busy = flight.keeps_busy();
         let _busy = keeps_busy.then(|| open.child.busy());
         let _held = (!keeps_busy).then(|| open.child.hold());

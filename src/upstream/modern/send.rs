@@ -87,7 +87,8 @@ impl ModernLink {
             Revision::V2026_07_28,
         );
         *lock(&trip.flight) = Some(Arc::clone(&flight));
-        let place = Place::of(span.context());
+        let parent = span.context().traceparent();
+        let place = Place::of(span.context(), parent.as_ref());
         let headers = self.headers(trip, params, &place)?;
         let info = self.client_info(request);
         let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
@@ -126,7 +127,11 @@ impl ModernLink {
             Wire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
             Wire::Http(http) => {
                 let mut take = OwnStream(self, flight);
-                let reply = http.exchange(bytes, headers, &mut take).await;
+                // Two steps rather than a future around both: each is moved when it is begun.
+                let reply = match http.post(bytes, headers).await {
+                    Ok(response) => http.read(response, &mut take).await,
+                    Err(error) => Err(error.into()),
+                };
                 if let Err(LinkError::Lost { .. }) = &reply {
                     LABELED.upstream_lost.add(&self.settings.name, 1);
                 }
@@ -202,7 +207,8 @@ impl ModernLink {
             let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
             let listing = Trip::new(&request, trip.call, Arc::clone(&flight.activity));
             let trace = trip.call.trace.child();
-            let place = Place::of(&trace);
+            let parent = trace.traceparent();
+            let place = Place::of(&trace, parent.as_ref());
             let headers = self.headers(&listing, None, &place)?;
             let info = self.client_info(trip.request);
             let inputs = Inputs::default();
