@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(crate) use duplicates::{Folding, first_duplicate};
 pub(crate) use raw::{Flaw, RawString, Stop};
 pub(crate) use scan::Scanner;
-use scan::plain_end;
+use scan::is_plain;
 pub use write::{ObjectWriter, array, object, object_with, quote, quote_into, strings};
 
 /// How deep containers may nest at most, whatever the configuration says: the scanner recurses.
@@ -101,7 +101,7 @@ pub fn elements(text: &str) -> Result<Vec<&str>, JsonError> {
 pub fn string(text: &str) -> Option<Cow<'_, str>> {
     // Most have no escapes, and nothing around them.
     if let Some(inner) = text.strip_prefix('"').and_then(|t| t.strip_suffix('"'))
-        && plain_end(inner.as_bytes(), 0) == inner.len()
+        && is_plain(inner.as_bytes())
     {
         return Some(Cow::Borrowed(inner));
     }

@@ -19,7 +19,7 @@ pub(crate) struct Scanner<'a> {
 }
 
 /// From this many words of eight bytes on, a string is looked through in blocks.
-const WORDS_OF_A_LONG_STRING: usize = 4;
+const WORDS_OF_A_LONG_STRING: usize = 6;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
@@ -315,6 +315,19 @@ impl<'a> Scanner<'a> {
             _ => Err(Flaw::Syntax),
         }
     }
+}
+
+/// Whether nothing in `bytes` ends a run of plain characters.
+#[inline]
+pub(super) fn is_plain(bytes: &[u8]) -> bool {
+    const SHORT: usize = 16;
+    if bytes.len() <= SHORT {
+        // Names mostly: not worth a call.
+        return !bytes
+            .iter()
+            .fold(false, |any, &byte| any | ends_plain(byte));
+    }
+    plain_end(bytes, 0) == bytes.len()
 }
 
 /// Where the next quote, backslash or control character stands from `at` on, or the end: found

@@ -58,6 +58,8 @@ struct Object {
     span: Span,
     /// The names of its members.
     marks: Marks,
+    /// Where its members lie among those of the message, with those of the objects in it before them.
+    members: (usize, usize),
 }
 
 /// A place in the bytes, half as large as a range: a message has many.
@@ -310,11 +312,13 @@ impl Message {
     }
 
     fn find(&self, section: Section, name: &str) -> Option<&Member> {
+        let object = self.read(section)?;
         // Most of what is looked for is not there.
-        if !self.read(section)?.marks.may_hold(name) {
+        if !object.marks.may_hold(name) {
             return None;
         }
-        let mut members = self.layout.members.iter();
+        let (first, end) = object.members;
+        let mut members = self.layout.members.get(first..end)?.iter();
         members.find(|m| m.section == section && self.is_named(m, name))
     }
 

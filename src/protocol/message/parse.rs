@@ -115,7 +115,11 @@ impl Reader {
         }
         if let Some(object) = self.objects.get_mut(section as usize) {
             let span = Span::of(&(start..scanner.offset()));
-            *object = Some(Object { span, marks });
+            *object = Some(Object {
+                span,
+                marks,
+                members: (first, self.members.len()),
+            });
         }
         if may_repeat {
             self.refuse_duplicates(scanner.text(), section, first)
