@@ -163,7 +163,7 @@ impl Front {
         };
         if let Err(failure) = self.relay.authorize(&call, &session).await {
             // The call stays parked: whoever may can still answer it.
-            outlet.end(self.modern_outcome(&call, Err(failure)));
+            outlet.end(self.modern_outcome(&call, &session, Err(failure)));
         } else if !link.resume(round, wants, answers, &outlet) {
             outlet.end(Outcome::Reply(StatusCode::OK, retry::stale().reply()));
         }
@@ -263,11 +263,16 @@ impl Front {
             }
             span.finish(outcome);
             drop((record, counted, running));
-            front.modern_outcome(&call, answer)
+            front.modern_outcome(&call, &session, answer)
         }))
     }
 
-    fn modern_outcome(&self, call: &Call, answer: Result<Reply, Failure>) -> Outcome {
+    fn modern_outcome(
+        &self,
+        call: &Call,
+        session: &Session,
+        answer: Result<Reply, Failure>,
+    ) -> Outcome {
         match answer {
             Ok(reply) => Outcome::Reply(refusal::status_of(&reply), reply),
             Err(Failure::Denied(denial)) => {
@@ -285,8 +290,11 @@ impl Front {
             Err(Failure::Fault(fault)) if fault.kind == FaultKind::Cancelled => Outcome::Cancelled,
             Err(Failure::Fault(fault)) => {
                 log_fault(&fault);
-                let is_tool_call = call.message.method() == Some("tools/call");
-                let (status, reply) = refusal::of_fault(&fault, is_tool_call);
+                let (status, reply) = if call.message.method() == Some("tools/call") {
+                    refusal::of_tool_fault(&fault, || self.relay.server_info(session))
+                } else {
+                    refusal::of_fault(&fault)
+                };
                 Outcome::Reply(status, reply)
             }
         }
@@ -304,7 +312,7 @@ impl Stopped {
     fn reply(&self) -> Reply {
         match self {
             Self::Refused(refusal) => refusal.reply(),
-            Self::Failed(fault) => refusal::of_fault(fault, false).1,
+            Self::Failed(fault) => refusal::of_fault(fault).1,
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::protocol::error_codes::{
     HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
     MISSING_CLIENT_CAPABILITY, PARSE_ERROR, UNSUPPORTED_VERSION,
 };
-use crate::protocol::{Revision, json};
+use crate::protocol::{Revision, json, meta};
 
 /// Characters of a client's text that we repeat to it.
 const REPEATED: usize = 64;
@@ -96,11 +96,21 @@ impl Refusal {
     }
 }
 
-/// A fault as the reply of a call, and its status where no stream has begun.
-pub(super) fn of_fault(fault: &Fault, is_tool_call: bool) -> (StatusCode, Reply) {
-    if is_tool_call && reply::is_tool_error(fault.kind) {
-        return (StatusCode::OK, Reply::Result(tool_error(fault)));
+/// A fault as the reply of the call of a tool: a result where the model can act on it; `server_info`,
+/// JSON text, says whose that is.
+pub(super) fn of_tool_fault(
+    fault: &Fault,
+    server_info: impl FnOnce() -> Bytes,
+) -> (StatusCode, Reply) {
+    if reply::is_tool_error(fault.kind) {
+        let result = tool_error(fault, &server_info());
+        return (StatusCode::OK, Reply::Result(result));
     }
+    of_fault(fault)
+}
+
+/// A fault as the reply of a call, and its status where no stream has begun.
+pub(super) fn of_fault(fault: &Fault) -> (StatusCode, Reply) {
     let (status, code) = match fault.kind {
         FaultKind::Parse => (StatusCode::BAD_REQUEST, PARSE_ERROR),
         FaultKind::InvalidRequest => (StatusCode::BAD_REQUEST, INVALID_REQUEST),
@@ -127,7 +137,7 @@ pub(super) fn of_fault(fault: &Fault, is_tool_call: bool) -> (StatusCode, Reply)
 
 /// The answer to a request that a fault ended before it became a call.
 pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> {
-    let (status, reply) = of_fault(fault, false);
+    let (status, reply) = of_fault(fault);
     let mut response = json_response(status, reply.into_response(id.unwrap_or("null")));
     retry_after(&mut response, fault.retry);
     response
@@ -148,11 +158,13 @@ pub(super) fn status_of(reply: &Reply) -> StatusCode {
     }
 }
 
-/// A tool result that tells the model what went wrong (SPEC E-05).
-fn tool_error(fault: &Fault) -> Bytes {
+/// A tool result that tells the model what went wrong. Spec: SPEC E-05, M-40, M-41.
+fn tool_error(fault: &Fault, server_info: &[u8]) -> Bytes {
+    let text = json::quote(&fault.public);
+    let server = std::str::from_utf8(server_info).unwrap_or("{}");
     format!(
-        r#"{{"resultType":"complete","content":[{{"type":"text","text":{}}}],"isError":true}}"#,
-        json::quote(&fault.public)
+        r#"{{"resultType":"complete","content":[{{"type":"text","text":{text}}}],"isError":true,"_meta":{{"{}":{server}}}}}"#,
+        meta::SERVER_INFO
     )
     .into()
 }
@@ -194,7 +206,7 @@ mod tests {
     fn a_missing_resource_is_a_matter_of_parameters() {
         let fault = Fault::downstream(FaultKind::ResourceNotFound, "none")
             .with_data(r#"{"uri":"a:b"}"#.to_owned());
-        let (status, reply) = of_fault(&fault, false);
+        let (status, reply) = of_fault(&fault);
         assert_eq!(
             (status, reply.error_code()),
             (StatusCode::OK, Some(INVALID_PARAMS))
@@ -202,14 +214,20 @@ mod tests {
         assert!(reply.error().unwrap().contains(r#""data":{"uri":"a:b"}"#));
     }
 
+    // SPEC E-05, M-40, M-41.
     #[test]
-    fn a_failed_tool_call_is_told_to_the_model() {
+    fn a_failed_tool_call_is_told_to_the_model_in_a_whole_result() {
         let fault = Fault::upstream(FaultKind::UpstreamLost, "gone");
-        let (_, reply) = of_fault(&fault, true);
+        let server = || Bytes::from_static(br#"{"name":"s"}"#);
+        let (_, reply) = of_tool_fault(&fault, server);
         let result: serde_json::Value = serde_json::from_str(reply.result().unwrap()).unwrap();
         assert_eq!(
             (&result["isError"], &result["resultType"]),
             (&true.into(), &"complete".into())
+        );
+        assert_eq!(
+            result["_meta"],
+            serde_json::json!({"io.modelcontextprotocol/serverInfo": {"name": "s"}})
         );
     }
 }

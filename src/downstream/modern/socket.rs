@@ -114,7 +114,7 @@ impl Calls {
         message: &Message,
         fault: &Fault,
     ) {
-        let (_, reply) = refusal::of_fault(fault, false);
+        let (_, reply) = refusal::of_fault(fault);
         self.say(channel, message, reply);
     }
 
