@@ -49,3 +49,4 @@ mod telemetry;
 mod transport;
 mod turns;
 mod unsteady_upstream;
+mod visits;

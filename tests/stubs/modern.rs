@@ -236,14 +236,12 @@ async fn answer(
     };
     Some(match outcome {
         Outcome::Result(result) => result_reply(&id, &complete(world, &result)),
-        Outcome::Error(-32021, missing) => self::missing(&id, &missing),
         Outcome::Error(-32602, text) if method == "resources/read" => {
             json!({"jsonrpc": "2.0", "id": message["id"],
                    "error": {"code": -32602, "message": text, "data": {"uri": params["uri"]}}})
             .to_string()
         }
-        Outcome::Error(code, text) => error_reply(&id, code, &text),
-        Outcome::Silence => return None,
+        other => return other.reply(&id),
     })
 }
 

@@ -41,6 +41,8 @@ pub(crate) enum Outcome {
     Result(String),
     /// An error.
     Error(i64, String),
+    /// An error object with all that it says.
+    Refusal(Value),
     /// No reply at all.
     Silence,
 }
@@ -57,6 +59,9 @@ impl Outcome {
             Self::Result(result) => Some(result_reply(id, result)),
             Self::Error(-32021, missing) => Some(crate::modern::missing(id, missing)),
             Self::Error(code, message) => Some(error_reply(id, *code, message)),
+            Self::Refusal(error) => {
+                Some(format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#))
+            }
             Self::Silence => None,
         }
     }

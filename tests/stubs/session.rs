@@ -51,6 +51,8 @@ pub(crate) struct Inner {
     /// Lists that currently show their extra entry.
     pub(crate) changed: BTreeSet<&'static str>,
     pub(crate) list_delay: Duration,
+    /// Whether the page was visited that a tool wants visited first.
+    pub(crate) visited: bool,
     level: usize,
     questions: HashMap<String, oneshot::Sender<Value>>,
     asked: u64,

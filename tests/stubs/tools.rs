@@ -6,6 +6,7 @@ mod fault;
 mod linger;
 mod plain;
 mod process;
+mod visit;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,6 +71,12 @@ const TOOLS: &[Tool] = &[
         &["via$"],
     ),
     ("ask_two", "Asks two questions at once", &["via$"]),
+    (
+        "needs_visit",
+        "Refuses to answer before a page was visited",
+        &[],
+    ),
+    ("end_visit", "Ends that visit and says so", &[]),
     (
         "change_tools",
         "Adds or removes a tool and announces it",
@@ -255,6 +262,7 @@ async fn dispatch(call: &Call) -> Outcome {
         | "slow_list" | "state_set" | "state_get" | "extra" => change::run(call),
         "env" | "cwd" | "pid" | "spawn_grandchild" | "crash" | "exit_after_reply"
         | "flood_stderr" | "hang_up" => process::run(call),
+        "needs_visit" | "end_visit" => visit::run(call),
         "linger" => linger::run(call).await,
         "chore" => Outcome::text("chore done"),
         "call_off" => errands::call_off(call),

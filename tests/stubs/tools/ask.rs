@@ -56,7 +56,7 @@ fn form_of(message: &str, kind: &str) -> Value {
     })
 }
 
-fn url() -> Value {
+pub(super) fn url() -> Value {
     json!({
         "mode": "url",
         "message": "Please sign in",
