@@ -45,6 +45,15 @@ pub(super) fn are_files(result: &[u8]) -> bool {
     roots.is_some_and(|roots| roots.iter().all(is_file))
 }
 
+/// The same of every answer among `inputResponses`, JSON text, that is one about roots: no other
+/// result has any.
+pub(super) fn name_only_files(responses: &str) -> bool {
+    let answers = json::members(responses).unwrap_or_default();
+    answers
+        .iter()
+        .all(|(_, answer)| member(answer, "roots").is_none() || are_files(answer.as_bytes()))
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -100,5 +109,20 @@ mod tests {
     #[case("{}", false)]
     fn roots_are_files(#[case] result: &str, #[case] expected: bool) {
         assert_eq!(are_files(result.as_bytes()), expected);
+    }
+
+    #[rstest]
+    #[case(r#"{"a":{"action":"accept","content":{"roots":"x"}}}"#, true)]
+    #[case(
+        r#"{"a":{"role":"assistant"},"b":{"roots":[{"uri":"file:///a"}]}}"#,
+        true
+    )]
+    #[case(
+        r#"{"a":{"roots":[{"uri":"file:///a"}]},"b":{"roots":[{"uri":"https://a.test/"}]}}"#,
+        false
+    )]
+    #[case("{}", true)]
+    fn answers_name_only_files(#[case] responses: &str, #[case] expected: bool) {
+        assert_eq!(name_only_files(responses), expected);
     }
 }

@@ -14,6 +14,7 @@ use super::{ModernLink, Trip};
 use crate::call::{Answer, Asked, CarriedState, Notice, Reply, Resumption, Round};
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Era, Message, methods};
+use crate::upstream::asking;
 use crate::upstream::error::LinkError;
 
 /// How often one call may be sent again with answers or for its state alone.
@@ -47,6 +48,10 @@ impl ModernLink {
             Some(resumption) => resumed(resumption),
             None => unprompted(trip),
         };
+        let given = inputs.responses.as_deref();
+        if given.is_some_and(|given| !asking::name_only_files(given)) {
+            return Ok(no_files());
+        }
         let mut pace = PACE_FIRST;
         let mut visits = Visits::default();
         for _ in 0..=MAX_ROUNDS {
@@ -268,6 +273,12 @@ fn digest(request: &Message) -> [u8; 32] {
     let mut digest = [0; 32];
     digest.copy_from_slice(context.finish().as_ref());
     digest
+}
+
+/// Spec: SPEC C-71.
+fn no_files() -> Reply {
+    let text = r#"{"code":-32602,"message":"params.inputResponses: roots must be file: URIs"}"#;
+    Reply::Error(Bytes::from_static(text.as_bytes()))
 }
 
 fn stale() -> Reply {

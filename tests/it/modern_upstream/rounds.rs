@@ -292,3 +292,26 @@ async fn an_unanswered_round_ends_at_its_timeout() {
     assert!(text_of(&reply.unwrap()).contains("cancel"));
     gw.stop().await;
 }
+
+// Spec: SPEC C-71.
+#[tokio::test]
+async fn a_modern_client_cannot_name_roots_that_are_no_files() {
+    let (gw, _stub) = behind("http", "").await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let asked = user.call("ask_roots", json!({})).await.unwrap();
+    let retry = |uri: &str| {
+        let roots = json!({"roots": {"roots": [{"uri": uri}]}});
+        let state = &asked["requestState"];
+        json!({
+            "name": "ask_roots", "arguments": {}, "inputResponses": roots, "requestState": state,
+        })
+    };
+    let refused = user.send("tools/call", retry("https://example.com/")).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused["code"], -32602, "{refused}");
+    let why = refused["message"].as_str().unwrap();
+    assert!(why.contains("file: URIs"), "{why}");
+    let done = user.send("tools/call", retry("file:///a")).await.unwrap();
+    assert!(text_of(&done).contains("file:///a"), "{done}");
+    gw.stop().await;
+}
