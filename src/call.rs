@@ -111,8 +111,10 @@ pub enum Asked {
     /// The client is told to come back; JSON text of the `input_required` result that says so. It
     /// is the reply of the call.
     Suspended(Bytes),
-    /// The client cannot be asked; names what is missing.
+    /// The client cannot be asked; names what is missing, or says why.
     CannotAsk(String),
+    /// The client was asked, and there will be no answer.
+    Unanswered,
 }
 
 /// What a call may do toward its client.

@@ -4,6 +4,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 
 use crate::protocol::extensions;
+use crate::protocol::json::{self, member};
 
 /// How much a client may say of itself, in bytes of JSON text: of what it can be asked, and of who it
 /// is. A session keeps both for as long as it lives, and one principal may have many.
@@ -24,6 +25,8 @@ pub struct ClientCapabilities {
     pub elicitation_url: bool,
     /// Sampling.
     pub sampling: bool,
+    /// Sampling with tools. Spec: SPEC C-70.
+    pub sampling_tools: bool,
     /// Roots.
     pub roots: bool,
 }
@@ -49,6 +52,9 @@ impl ClientCapabilities {
             elicitation_form: form,
             elicitation_url: modes.is_some_and(|m| m.contains_key("url")),
             sampling: object.contains_key("sampling"),
+            sampling_tools: object
+                .get("sampling")
+                .is_some_and(|sampling| sampling.get("tools").is_some()),
             roots: object.contains_key("roots"),
             raw,
         }
@@ -96,6 +102,21 @@ impl ClientCapabilities {
             _ => false,
         }
     }
+
+    /// What would have to be declared for a question of `method` with these `params` (JSON text) to
+    /// be put; nothing when it may be. Spec: SPEC M-62, C-70, C-80.
+    #[must_use]
+    pub fn missing(&self, method: &str, params: &str) -> Option<String> {
+        let mode = member(params, "mode").and_then(json::string);
+        let url = method == "elicitation/create" && mode.is_some_and(|mode| mode == "url");
+        if !self.allows(method, url) {
+            let mode = if url { " of a URL" } else { "" };
+            return Some(format!("{method}{mode}"));
+        }
+        let brings_tools = method == "sampling/createMessage"
+            && (member(params, "tools").is_some() || member(params, "toolChoice").is_some());
+        (brings_tools && !self.sampling_tools).then(|| format!("{method} with tools"))
+    }
 }
 
 impl std::fmt::Debug for ClientCapabilities {
@@ -114,6 +135,8 @@ fn short_digest(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn read(text: &'static str) -> ClientCapabilities {
@@ -133,6 +156,43 @@ mod tests {
         let caps = read(r#"{"elicitation":{"url":{}}}"#);
         assert!(!caps.allows("elicitation/create", false));
         assert!(caps.allows("elicitation/create", true));
+    }
+
+    // SPEC M-62, C-70, C-80.
+    #[rstest]
+    #[case(r#"{"elicitation":{}}"#, "elicitation/create", "{}", None)]
+    #[case(
+        r#"{"elicitation":{}}"#,
+        "elicitation/create",
+        r#"{"mode":"url"}"#,
+        Some("elicitation/create of a URL")
+    )]
+    #[case(
+        r#"{"sampling":{}}"#,
+        "sampling/createMessage",
+        r#"{"tools":[]}"#,
+        Some("sampling/createMessage with tools")
+    )]
+    #[case(
+        r#"{"sampling":{}}"#,
+        "sampling/createMessage",
+        r#"{"toolChoice":{}}"#,
+        Some("sampling/createMessage with tools")
+    )]
+    #[case(
+        r#"{"sampling":{"tools":{}}}"#,
+        "sampling/createMessage",
+        r#"{"tools":[]}"#,
+        None
+    )]
+    #[case(r#"{"roots":{}}"#, "tools/call", "{}", Some("tools/call"))]
+    fn modes_and_tools_are_capabilities_of_their_own(
+        #[case] declared: &'static str,
+        #[case] method: &str,
+        #[case] params: &str,
+        #[case] missing: Option<&str>,
+    ) {
+        assert_eq!(read(declared).missing(method, params).as_deref(), missing);
     }
 
     #[test]

@@ -137,7 +137,7 @@ impl Intake for SessionIntake {
         let upstream = Arc::clone(upstream);
         Box::pin(async move {
             let Some(session) = self.session.upgrade() else {
-                return Asked::CannotAsk("the session has ended".to_owned());
+                return Asked::Unanswered;
             };
             let declared = session.link(&upstream).and_then(|link| link.declared());
             let projection = projection(&session, declared.as_deref());

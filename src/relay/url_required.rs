@@ -70,7 +70,7 @@ impl Relay {
                     return Ok(declined(call, &source, &target.upstream));
                 }
                 Asked::Suspended(result) => return Ok(Reply::Result(result)),
-                Asked::CannotAsk(_) => return Ok(reply),
+                Asked::CannotAsk(_) | Asked::Unanswered => return Ok(reply),
             }
             let ids: Vec<String> = visits.into_iter().filter_map(|visit| visit.id).collect();
             // Whether they are over or not: the upstream knows best.

@@ -123,7 +123,7 @@ impl Session {
         let mut answers = Vec::with_capacity(waiting.len());
         for (key, receiver, withdraw) in waiting {
             let Ok(answer) = receiver.await else {
-                return Asked::CannotAsk("the session has ended".to_owned());
+                return Asked::Unanswered;
             };
             drop(withdraw);
             answers.push((key, answer));
@@ -158,7 +158,7 @@ impl Session {
                 COUNTERS.questions_refused.add(1);
                 Asked::CannotAsk("no stream of the client is open".to_owned())
             },
-            () = closed.cancelled() => Asked::CannotAsk("the session has ended".to_owned()),
+            () = closed.cancelled() => Asked::Unanswered,
         }
     }
 

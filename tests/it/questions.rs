@@ -110,6 +110,25 @@ async fn what_no_client_may_be_asked_or_answer_is_an_error_upstream(
     gw.stop().await;
 }
 
+// Spec: SPEC C-70.
+#[tokio::test]
+async fn a_completion_with_tools_is_asked_of_those_who_declared_them() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let arguments = json!({"shape": "tools"});
+    let open = async |capabilities: Value| {
+        let actor = gw.anonymous();
+        actor.open_as("/mcp/stub", "2025-11-25", capabilities).await
+    };
+    let without = open(json!({"sampling": {}})).await;
+    let answer = without.text("ask_sampling", arguments.clone()).await;
+    assert!(answer.contains("-32601"), "{answer}");
+    let with = open(json!({"sampling": {"tools": {}}})).await;
+    let (_, mut exchange) = with.start_call("ask_sampling", arguments).await;
+    let question = exchange.next().await.expect("a question");
+    assert_eq!(question["params"]["tools"][0]["name"], "t", "{question}");
+    gw.stop().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn two_questions_of_one_call_are_told_apart(#[values("stdio", "http")] carrier: &str) {

@@ -63,7 +63,7 @@ const TOOLS: &[Tool] = &[
     (
         "ask_sampling",
         "Asks for a completion and returns it",
-        &["via$"],
+        &["via$", "shape$"],
     ),
     (
         "ask_roots",

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::call::{ClientCapabilities, Question};
+use crate::call::Question;
 use crate::protocol::json::{self, member};
 use crate::protocol::meta;
 
@@ -36,22 +36,6 @@ pub(super) fn input_required<'q>(
     let tail = format!(r#","_meta":{{"{}":{server_info}}}}}"#, meta::SERVER_INFO);
     out.push_str(&tail);
     out.into()
-}
-
-/// What the client would have to declare to be asked this; nothing when it has.
-pub(super) fn missing(capabilities: &ClientCapabilities, question: &Question) -> Option<String> {
-    let params = params(question);
-    let url = member(params, "mode").is_some_and(|mode| mode == r#""url""#);
-    if !capabilities.allows(&question.method, url) {
-        let mode = if url { " of a URL" } else { "" };
-        return Some(format!("{}{mode}", question.method));
-    }
-    let brings_tools = question.method == "sampling/createMessage"
-        && (member(params, "tools").is_some() || member(params, "toolChoice").is_some());
-    let declared = std::str::from_utf8(capabilities.raw()).unwrap_or("{}");
-    let takes_tools =
-        || member(declared, "sampling").and_then(|sampling| member(sampling, "tools"));
-    (brings_tools && takes_tools().is_none()).then(|| "sampling with tools".to_owned())
 }
 
 /// Whether an answer fits its question; one that does not is asked for again (SPEC M-65).
@@ -120,7 +104,8 @@ fn is_a(kind: &str, value: &str) -> bool {
     }
 }
 
-fn params(question: &Question) -> &str {
+/// JSON text of its parameters.
+pub(super) fn params(question: &Question) -> &str {
     question
         .params
         .as_deref()
@@ -188,21 +173,6 @@ mod tests {
         let roots = question("roots/list", &json!({}));
         assert!(is_valid(&roots, r#"{"roots":[]}"#));
         assert!(!is_valid(&roots, r#"{"roots":{}}"#));
-    }
-
-    // SPEC M-62.
-    #[test]
-    fn modes_and_tools_are_capabilities_of_their_own() {
-        let caps = |value: Value| ClientCapabilities::read(value.to_string().into());
-        let url = question("elicitation/create", &json!({"mode": "url"}));
-        assert!(missing(&caps(json!({"elicitation": {}})), &url).is_some());
-        assert_eq!(missing(&caps(json!({"elicitation": {}})), &form()), None);
-        let tools = question("sampling/createMessage", &json!({"tools": []}));
-        assert!(missing(&caps(json!({"sampling": {}})), &tools).is_some());
-        assert_eq!(
-            missing(&caps(json!({"sampling": {"tools": {}}})), &tools),
-            None
-        );
     }
 
     // SPEC M-61.

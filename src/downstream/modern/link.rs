@@ -211,7 +211,9 @@ impl DownstreamLink for ModernLink {
                 let state = self.lock();
                 let capabilities = &state.wants.capabilities;
                 let mut entries = round.entries.iter();
-                entries.find_map(|(_, question)| answers::missing(capabilities, question))
+                entries.find_map(|(_, question)| {
+                    capabilities.missing(&question.method, answers::params(question))
+                })
             };
             if let Some(missing) = missing {
                 COUNTERS.questions_refused.add(1);

@@ -108,11 +108,14 @@ impl ModernLink {
             waiting.push((key, receiver, Withdraw { link: self, number }));
         }
         tokio::time::sleep(WINDOW).await;
-        self.put_round();
+        if !self.put_round() {
+            let why = "too many calls wait for answers, or this one has asked too often";
+            return Asked::CannotAsk(why.to_owned());
+        }
         let mut answered = Vec::with_capacity(waiting.len());
         for (key, receiver, withdraw) in waiting {
             let Ok(answer) = receiver.await else {
-                return Asked::CannotAsk("nobody answers".to_owned());
+                return Asked::Unanswered;
             };
             drop(withdraw);
             answered.push((key, answer));
@@ -120,22 +123,23 @@ impl ModernLink {
         Asked::Answered(answered)
     }
 
-    /// Ends the exchange that waits, if one does, with everything that is to be asked.
-    fn put_round(&self) {
+    /// Ends the exchange that waits, if one does, with everything that is to be asked; `false` when
+    /// the call may not be parked (again).
+    fn put_round(&self) -> bool {
         let mut state = self.lock();
         let Stage::Awaited(outlet) = &state.stage else {
-            return;
+            return true;
         };
         let outlet = Arc::clone(outlet);
         if state.rounds.open.is_empty() {
-            return;
+            return true;
         }
         let Some(key) = self.place(&mut state) else {
             COUNTERS
                 .questions_refused
                 .add(state.rounds.open.len() as u64);
             state.rounds.open.clear();
-            return;
+            return false;
         };
         state.rounds.round += 1;
         let round = state.rounds.round;
@@ -160,6 +164,7 @@ impl ModernLink {
                 link.expire(round).await;
             }
         });
+        true
     }
 
     /// What the call is found by; nothing when it may not be parked (again).

@@ -67,6 +67,7 @@ impl Scripted {
             }
             Asked::Suspended(state) => Reply::Result(state),
             Asked::CannotAsk(missing) => Reply::Error(missing.into()),
+            Asked::Unanswered => panic!("nobody answered"),
         }
     }
 

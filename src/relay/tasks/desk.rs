@@ -164,7 +164,7 @@ impl DownstreamLink for Desk {
             let mut answers = Vec::with_capacity(waiting.len());
             for (key, receiver) in waiting {
                 let Ok(answer) = receiver.await else {
-                    return Asked::CannotAsk("nobody answers".to_owned());
+                    return Asked::Unanswered;
                 };
                 answers.push((key, answer));
             }

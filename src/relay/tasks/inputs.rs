@@ -37,10 +37,10 @@ impl Inputs {
                 return Err("it keeps asking for more".to_owned());
             }
             let question = question(text).ok_or("a question without a method")?;
-            if !is_offered(&question, link) {
-                let method: String = question.method.chars().take(64).collect();
+            if let Some(missing) = missing(&question, link) {
+                let missing: String = missing.chars().take(64).collect();
                 return Err(format!(
-                    "it asks for {method}, which this client did not offer"
+                    "it asks for {missing}, which this client did not offer"
                 ));
             }
             self.0.insert(key.clone().into_owned());
@@ -69,6 +69,7 @@ pub(super) async fn ask(
     let answers = match link.ask(round).await {
         Asked::Answered(answers) => answers,
         Asked::CannotAsk(missing) => return Err(missing),
+        Asked::Unanswered => return Err("the client did not answer".to_owned()),
         Asked::Suspended(_) => return Err("the client cannot be asked in mid-call".to_owned()),
     };
     responses(&methods, &answers)
@@ -98,11 +99,10 @@ fn question(text: &str) -> Option<Question> {
     })
 }
 
-fn is_offered(question: &Question, link: &dyn DownstreamLink) -> bool {
+fn missing(question: &Question, link: &dyn DownstreamLink) -> Option<String> {
     let params = question.params.as_deref().map(std::str::from_utf8);
     let params = params.and_then(Result::ok).unwrap_or("{}");
-    let url = json::member(params, "mode") == Some("\"url\"");
-    link.capabilities().allows(&question.method, url)
+    link.capabilities().missing(&question.method, params)
 }
 
 #[cfg(test)]

@@ -139,13 +139,10 @@ impl Connection {
         if method == "ping" {
             return self.answer_later(id, &Ok(Bytes::from_static(b"{}")));
         }
-        let known = matches!(
-            method,
-            "elicitation/create" | "sampling/createMessage" | "roots/list"
-        );
-        let url = message.param_str("mode").is_some_and(|mode| mode == "url");
-        if !known || !self.settings.capabilities.allows(method, url) {
-            return self.answer_later(id, &Err(refusal(method)));
+        // Nobody declares what is no question at all.
+        let params = message.params().unwrap_or("{}");
+        if let Some(missing) = self.settings.capabilities.missing(method, params) {
+            return self.answer_later(id, &Err(refusal(&missing)));
         }
         // Spec: SPEC C-81.
         if message
@@ -235,7 +232,7 @@ impl Connection {
             }
             None => {
                 COUNTERS.questions_refused.add(1);
-                return unanswered(&method);
+                return out_of_reach(&method, "no call is known that it belongs to");
             }
         };
         match asked {
@@ -250,7 +247,8 @@ impl Connection {
                 Some((_, Answer::Error(error))) => Err(error),
                 None => unanswered(&method),
             },
-            Ok(Asked::Suspended(_) | Asked::CannotAsk(_)) | Err(_) => unanswered(&method),
+            Ok(Asked::CannotAsk(why)) => out_of_reach(&method, &why),
+            Ok(Asked::Suspended(_) | Asked::Unanswered) | Err(_) => unanswered(&method),
         }
     }
 
@@ -305,8 +303,17 @@ fn progress(message: &Message, token: &Arc<str>) -> Notice {
 
 type AskedCall = (Arc<dyn DownstreamLink>, CancellationToken, Arc<Activity>);
 
+/// What the upstream is told when nobody can be asked, and why: an elicitation is cancelled, anything
+/// else is not supported (BRIDGING §2.3, §6).
+fn out_of_reach(method: &str, why: &str) -> Result<Bytes, Bytes> {
+    match method {
+        "elicitation/create" => unanswered(method),
+        _ => Err(error(-32601, &format!("the client cannot be asked: {why}"))),
+    }
+}
+
 /// What the upstream is told when nobody answers: an elicitation is cancelled, anything else has
-/// an error form (BRIDGING §2.3, §3.1).
+/// an error form (BRIDGING §3.1, 10).
 fn unanswered(method: &str) -> Result<Bytes, Bytes> {
     match method {
         "elicitation/create" => Ok(Bytes::from_static(br#"{"action":"cancel"}"#)),
@@ -315,8 +322,8 @@ fn unanswered(method: &str) -> Result<Bytes, Bytes> {
     }
 }
 
-fn refusal(method: &str) -> Bytes {
-    error(-32601, &format!("the client does not support {method}"))
+fn refusal(missing: &str) -> Bytes {
+    error(-32601, &format!("the client does not support {missing}"))
 }
 
 fn error(code: i64, message: &str) -> Bytes {
@@ -332,4 +339,30 @@ fn response(id: &str, answer: &Result<Bytes, Bytes>) -> Bytes {
     out.extend_from_slice(body);
     out.push(b'}');
     out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn code(answer: &Result<Bytes, Bytes>) -> Option<i64> {
+        let error = std::str::from_utf8(answer.as_ref().err()?).unwrap();
+        json::member(error, "code")?.parse().ok()
+    }
+
+    // BRIDGING §2.3, §3.1, 10: who was not asked has not refused.
+    #[rstest]
+    #[case("elicitation/create", None, None)]
+    #[case("sampling/createMessage", Some(-1), Some(-32601))]
+    #[case("roots/list", Some(-32603), Some(-32601))]
+    fn nobody_there_is_told_from_nobody_answering(
+        #[case] method: &str,
+        #[case] silent: Option<i64>,
+        #[case] absent: Option<i64>,
+    ) {
+        assert_eq!(code(&unanswered(method)), silent);
+        assert_eq!(code(&out_of_reach(method, "it")), absent);
+    }
 }

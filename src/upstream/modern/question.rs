@@ -93,10 +93,8 @@ impl Entry {
 
     /// Whether the client offered to answer it. Spec: SPEC M-62.
     pub(super) fn is_allowed(&self, capabilities: &ClientCapabilities) -> bool {
-        let uses_tools = self.method == "sampling/createMessage"
-            && (self.param("tools").is_some() || self.param("toolChoice").is_some());
-        capabilities.allows(&self.method, self.is_url())
-            && (!uses_tools || samples_with_tools(capabilities))
+        let params = self.params.as_deref().unwrap_or("{}");
+        capabilities.missing(&self.method, params).is_none()
     }
 
     /// The question as a client of `revision` understands it: before 2025-11-25 there was one
@@ -138,18 +136,6 @@ impl Entry {
         let put = value.map(|value| (Cow::Borrowed(name), value));
         Some(json::object(kept.chain(put)))
     }
-}
-
-fn samples_with_tools(capabilities: &ClientCapabilities) -> bool {
-    let text = std::str::from_utf8(capabilities.raw()).unwrap_or("{}");
-    let has = |object: &str, name: &str| {
-        let members = json::members(object).unwrap_or_default();
-        let mut members = members.into_iter();
-        members
-            .find(|(known, _)| known == name)
-            .map(|(_, v)| v.to_owned())
-    };
-    has(text, "sampling").is_some_and(|sampling| has(&sampling, "tools").is_some())
 }
 
 #[cfg(test)]

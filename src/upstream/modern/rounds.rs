@@ -130,8 +130,7 @@ impl ModernLink {
             Ok(Asked::Suspended(result)) => return Ok(Next::Over(Reply::Result(result))),
             Ok(Asked::CannotAsk(missing)) => return Err(LinkError::Unanswered(missing)),
             Ok(Asked::Answered(answers)) => answers,
-            // Nobody answered in time.
-            Err(_) => Vec::new(),
+            Ok(Asked::Unanswered) | Err(_) => Vec::new(),
         };
         visits.note(&questions, &answers);
         match responses(&entries, &answers) {

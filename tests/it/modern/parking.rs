@@ -187,17 +187,25 @@ async fn a_state_is_good_once_for_its_own_request_and_caller() {
 #[tokio::test]
 async fn a_client_is_asked_only_what_it_declared() {
     let gw = stdio().await;
-    for (capabilities, tool) in [
-        (json!({}), "ask_form"),
-        (json!({"elicitation": {}}), "ask_url"),
-        (json!({"elicitation": {}}), "ask_sampling"),
-        (json!({"sampling": {}}), "ask_roots"),
+    for (capabilities, tool, arguments) in [
+        (json!({}), "ask_form", json!({})),
+        (json!({"elicitation": {}}), "ask_url", json!({})),
+        (json!({"elicitation": {}}), "ask_sampling", json!({})),
+        (
+            json!({"sampling": {}}),
+            "ask_sampling",
+            json!({"shape": "tools"}),
+        ),
+        (json!({"sampling": {}}), "ask_roots", json!({})),
     ] {
         let user = Modern::with(gw.anonymous(), "/mcp/stub", capabilities);
-        let done = user.call(tool, json!({})).await.unwrap();
+        let done = user.call(tool, arguments).await.unwrap();
         assert_ne!(done["resultType"], "input_required", "{tool}");
-        assert!(text_of(&done).contains("error"), "{tool}: {done}");
+        assert!(text_of(&done).contains("-32601"), "{tool}: {done}");
     }
+    let capabilities = json!({"sampling": {"tools": {}}});
+    let user = Modern::with(gw.anonymous(), "/mcp/stub", capabilities);
+    ask(&user, "ask_sampling", &json!({"shape": "tools"})).await;
     gw.stop().await;
 }
 

@@ -16,7 +16,7 @@ pub(super) async fn run(call: &Call) -> Outcome {
         "ask_url" => session.ask(outlet, "elicitation/create", &url()).await,
         "ask_sampling" => {
             session
-                .ask(outlet, "sampling/createMessage", &sampling())
+                .ask(outlet, "sampling/createMessage", &sampling(call))
                 .await
         }
         "ask_roots" => session.ask(outlet, "roots/list", &json!({})).await,
@@ -65,10 +65,15 @@ pub(super) fn url() -> Value {
     })
 }
 
-fn sampling() -> Value {
-    json!({
+fn sampling(call: &Call) -> Value {
+    let mut params = json!({
         "messages": [{"role": "user", "content": {"type": "text", "text": "Say hello"}}],
         "maxTokens": 16,
         "includeContext": "thisServer",
-    })
+    });
+    if let (Some("tools"), Some(params)) = (call.text("shape"), params.as_object_mut()) {
+        let tools = json!([{"name": "t", "inputSchema": {"type": "object"}}]);
+        params.insert("tools".to_owned(), tools);
+    }
+    params
 }
