@@ -13,6 +13,7 @@ mod principal;
 mod reply;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -79,6 +80,8 @@ pub struct Question {
 pub struct Round {
     /// Key → question; keys are unique in the round and chosen by the asking side.
     pub entries: Vec<(String, Question)>,
+    /// How long the client may take, where the asking side does not wait for every answer.
+    pub limit: Option<Duration>,
     /// What a stateless upstream wants back with the answers.
     pub carry: Option<CarriedState>,
 }
@@ -106,7 +109,7 @@ pub enum Answer {
 /// What became of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// Every entry has its answer, by key.
+    /// The answers by key: one for every entry, or those that came within the round's limit.
     Answered(Vec<(String, Answer)>),
     /// The client is told to come back; JSON text of the `input_required` result that says so. It
     /// is the reply of the call.

@@ -145,6 +145,7 @@ fn round(visits: &[Visit]) -> Round {
     };
     Round {
         entries: visits.iter().map(entry).collect(),
+        limit: None,
         carry: None,
     }
 }

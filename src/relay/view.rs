@@ -121,10 +121,7 @@ impl DownstreamLink for ShownLink {
             Ok((key, question))
         };
         match round.entries.into_iter().map(shown).collect() {
-            Ok(entries) => self.inner.ask(Round {
-                entries,
-                carry: round.carry,
-            }),
+            Ok(entries) => self.inner.ask(Round { entries, ..round }),
             Err(why) => Box::pin(std::future::ready(Asked::CannotAsk(why))),
         }
     }

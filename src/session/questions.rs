@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::{EventStream, Session, lock};
 use crate::call::{Answer, Asked, Notice, NoticeKind, Question, Round};
@@ -96,7 +97,7 @@ impl Drop for Withdraw<'_> {
 }
 
 impl Session {
-    /// Asks the client on `stream` and waits for every answer.
+    /// Asks the client on `stream` and waits for every answer, or as long as the round may take.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws what is unanswered.
@@ -120,13 +121,22 @@ impl Session {
                 },
             ));
         }
+        let end = round.limit.map(|limit| Instant::now() + limit);
         let mut answers = Vec::with_capacity(waiting.len());
         for (key, receiver, withdraw) in waiting {
-            let Ok(answer) = receiver.await else {
-                return Asked::Unanswered;
+            let answer = match end {
+                Some(end) => tokio::time::timeout_at(end, receiver).await,
+                None => Ok(receiver.await),
             };
-            drop(withdraw);
-            answers.push((key, answer));
+            match answer {
+                Ok(Ok(answer)) => {
+                    drop(withdraw);
+                    answers.push((key, answer));
+                }
+                Ok(Err(_)) => return Asked::Unanswered,
+                // Too late: it is withdrawn, and what others have answered counts.
+                Err(_) => {}
+            }
         }
         Asked::Answered(answers)
     }
@@ -153,7 +163,8 @@ impl Session {
         tokio::select! {
             stream = stream => if let Ok(stream) = stream {
                 let entries = vec![(String::new(), question)];
-                self.ask_on(&stream, Round { entries, carry: None }).await
+                let round = Round { entries, limit: None, carry: None };
+                self.ask_on(&stream, round).await
             } else {
                 COUNTERS.questions_refused.add(1);
                 Asked::CannotAsk("no stream of the client is open".to_owned())

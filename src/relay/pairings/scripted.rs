@@ -58,6 +58,7 @@ impl Scripted {
         };
         let round = Round {
             entries: vec![("name".to_owned(), question())],
+            limit: None,
             carry: Some(carry),
         };
         match call.link.ask(round).await {
@@ -74,6 +75,7 @@ impl Scripted {
     async fn asking(&self, call: &Call) -> Reply {
         let round = Round {
             entries: vec![(String::new(), question())],
+            limit: None,
             carry: None,
         };
         match call.link.ask(round).await {

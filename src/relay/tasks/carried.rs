@@ -274,6 +274,7 @@ impl DownstreamLink for Marking {
             entries: entries
                 .map(|(key, question)| (key, marked(question)))
                 .collect(),
+            limit: round.limit,
             carry: round.carry,
         })
     }

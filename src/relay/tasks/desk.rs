@@ -196,6 +196,7 @@ mod tests {
         };
         Round {
             entries: vec![(String::new(), question)],
+            limit: None,
             carry: None,
         }
     }

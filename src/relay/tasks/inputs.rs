@@ -2,6 +2,7 @@
 //! Spec: SPEC K-14, M-62; BRIDGING §3.2, §3.8.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -50,13 +51,14 @@ impl Inputs {
     }
 }
 
-/// Puts questions to the client; JSON text of `inputResponses`.
+/// Puts questions to the client, who may take so long; JSON text of `inputResponses`.
 ///
 /// # Errors
 /// A sentence about why there are no answers.
 pub(super) async fn ask(
     link: &dyn DownstreamLink,
     entries: Vec<(String, Question)>,
+    limit: Duration,
 ) -> Result<String, String> {
     let methods: Vec<(String, String)> = entries
         .iter()
@@ -64,6 +66,7 @@ pub(super) async fn ask(
         .collect();
     let round = Round {
         entries,
+        limit: Some(limit),
         carry: None,
     };
     let answers = match link.ask(round).await {

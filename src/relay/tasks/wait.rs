@@ -133,11 +133,9 @@ impl Wait<'_> {
             Ok(fresh) => fresh,
             Err(why) => return Ok(Err(why)),
         };
-        let asked = tokio::time::timeout(self.ask_timeout, inputs::ask(link, fresh)).await;
-        let responses = match asked {
-            Ok(Ok(responses)) => responses,
-            Ok(Err(why)) => return Ok(Err(why)),
-            Err(_) => return Ok(Err("the client did not answer in time".to_owned())),
+        let responses = match inputs::ask(link, fresh, self.ask_timeout).await {
+            Ok(responses) => responses,
+            Err(why) => return Ok(Err(why)),
         };
         let more = format!(r#","inputResponses":{responses}"#);
         self.task.send("tasks/update", &more).await?;

@@ -211,6 +211,7 @@ impl Connection {
                 let _parked = names_none.then(|| self.turn.park());
                 let round = Round {
                     entries: vec![(String::new(), question)],
+                    limit: None,
                     carry: None,
                 };
                 let limit = self.settings.upstream.ask_timeout;

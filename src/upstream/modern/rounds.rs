@@ -118,6 +118,7 @@ impl ModernLink {
             .collect();
         let round = Round {
             entries: questions.clone(),
+            limit: Some(self.settings.upstream.ask_timeout),
             carry: Some(CarriedState {
                 upstream: Arc::clone(&self.settings.name),
                 state: state.clone().map(Bytes::from),
@@ -125,12 +126,11 @@ impl ModernLink {
             }),
         };
         let _paused = trip.activity.pause();
-        let limit = self.settings.upstream.ask_timeout;
-        let answers = match tokio::time::timeout(limit, link.ask(round)).await {
-            Ok(Asked::Suspended(result)) => return Ok(Next::Over(Reply::Result(result))),
-            Ok(Asked::CannotAsk(missing)) => return Err(LinkError::Unanswered(missing)),
-            Ok(Asked::Answered(answers)) => answers,
-            Ok(Asked::Unanswered) | Err(_) => Vec::new(),
+        let answers = match link.ask(round).await {
+            Asked::Suspended(result) => return Ok(Next::Over(Reply::Result(result))),
+            Asked::CannotAsk(missing) => return Err(LinkError::Unanswered(missing)),
+            Asked::Answered(answers) => answers,
+            Asked::Unanswered => Vec::new(),
         };
         visits.note(&questions, &answers);
         match responses(&entries, &answers) {

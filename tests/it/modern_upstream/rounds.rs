@@ -293,6 +293,31 @@ async fn an_unanswered_round_ends_at_its_timeout() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.2, 3.
+#[tokio::test]
+async fn what_was_answered_before_the_timeout_counts() {
+    let (gw, _stub) = behind("http", "ask_timeout = \"1s\"").await;
+    let user = user(&gw).await;
+    let (_, mut exchange) = user.start_call("ask_two", json!({})).await;
+    let first = question(&mut exchange).await;
+    let second = question(&mut exchange).await;
+    let (answered, left) = match first["params"]["message"].as_str() {
+        Some("second") => (&first, &second),
+        _ => (&second, &first),
+    };
+    user.answer(answered, named("Ada")).await;
+    let (after, reply) = exchange.finish().await;
+    let answers: Value = serde_json::from_str(text_of(&reply.unwrap())).unwrap();
+    let expected = json!({"first": {"action": "cancel"}, "second": named("Ada")});
+    assert_eq!(answers, expected);
+    let withdrawn: Vec<&Value> = after
+        .iter()
+        .map(|said| &said["params"]["requestId"])
+        .collect();
+    assert_eq!(withdrawn, [&left["id"]]);
+    gw.stop().await;
+}
+
 // Spec: SPEC C-71.
 #[tokio::test]
 async fn a_modern_client_cannot_name_roots_that_are_no_files() {
