@@ -6,7 +6,7 @@ use crate::protocol::json::{self, member};
 /// Whether a `requestedSchema`, JSON text, is one level deep: properties that are objects, or lists
 /// of anything but plain values, cannot be put to a user. What else stands in it is the client's
 /// business. Spec: SPEC C-81.
-pub(super) fn is_flat(schema: &str) -> bool {
+pub(crate) fn is_flat(schema: &str) -> bool {
     let Some(properties) = member(schema, "properties") else {
         return true;
     };
@@ -30,7 +30,7 @@ fn kind(schema: &str) -> Option<String> {
 }
 
 /// Whether all roots of a `roots/list` result, JSON text, are files. Spec: SPEC C-71.
-pub(super) fn are_files(result: &[u8]) -> bool {
+pub(crate) fn are_files(result: &[u8]) -> bool {
     const SCHEME: &str = "file://";
     let roots = std::str::from_utf8(result)
         .ok()

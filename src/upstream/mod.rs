@@ -1,7 +1,7 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
 mod activity;
-mod asking;
+pub(crate) mod asking;
 mod attempts;
 mod carrier;
 mod duplex;

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::state::State;
 use crate::call::{Answer, Asked, DownstreamLink, Question, Round};
 use crate::protocol::json::{self, ObjectWriter};
+use crate::upstream::asking;
 
 /// Questions that one task may put.
 const MAX_QUESTIONS: usize = 64;
@@ -43,6 +44,9 @@ impl Inputs {
                 return Err(format!(
                     "it asks for {missing}, which this client did not offer"
                 ));
+            }
+            if is_nested(&question) {
+                return Err("it asks for a form that is not flat".to_owned());
             }
             self.0.insert(key.clone().into_owned());
             fresh.push((key.into_owned(), question));
@@ -84,6 +88,12 @@ fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Resu
     for (key, method) in methods {
         let answer = answers.iter().find(|(known, _)| known == key);
         let text = match answer.map(|(_, answer)| answer) {
+            // Spec: SPEC C-71.
+            Some(Answer::Result(result))
+                if method == "roots/list" && !asking::are_files(result) =>
+            {
+                return Err("the client's roots are no file: URIs".to_owned());
+            }
             Some(Answer::Result(result)) => String::from_utf8_lossy(result).into_owned(),
             _ if method == "elicitation/create" => r#"{"action":"cancel"}"#.to_owned(),
             _ => return Err(format!("the client did not answer {method}")),
@@ -103,9 +113,20 @@ fn question(text: &str) -> Option<Question> {
 }
 
 fn missing(question: &Question, link: &dyn DownstreamLink) -> Option<String> {
+    link.capabilities()
+        .missing(&question.method, params(question))
+}
+
+/// Whether it is a form that cannot be put to a user. Spec: SPEC C-81.
+fn is_nested(question: &Question) -> bool {
+    let schema = json::member(params(question), "requestedSchema");
+    schema.is_some_and(|schema| !asking::is_flat(schema))
+}
+
+/// JSON text of its parameters.
+fn params(question: &Question) -> &str {
     let params = question.params.as_deref().map(std::str::from_utf8);
-    let params = params.and_then(Result::ok).unwrap_or("{}");
-    link.capabilities().missing(&question.method, params)
+    params.and_then(Result::ok).unwrap_or("{}")
 }
 
 #[cfg(test)]
@@ -136,6 +157,31 @@ mod tests {
     fn what_the_client_did_not_offer_is_not_asked() {
         let refused = fresh(&mut Inputs::default(), "{}").unwrap_err();
         assert!(refused.contains("elicitation/create"), "{refused}");
+    }
+
+    // SPEC C-81.
+    #[test]
+    fn a_form_of_several_levels_is_not_asked() {
+        let form = r#"{"requestedSchema":{"properties":{"a":{"type":"object"}}}}"#;
+        let task = format!(
+            r#"{{"taskId":"a","status":"input_required","inputRequests":{{"q":{{"method":"elicitation/create","params":{form}}}}}}}"#
+        );
+        let offered = ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#));
+        let link = Nobody::declaring(offered);
+        let refused = Inputs::default().fresh(&State::read(&task).unwrap(), &*link);
+        assert!(refused.unwrap_err().contains("not flat"));
+    }
+
+    // SPEC C-71.
+    #[test]
+    fn roots_that_are_no_files_are_no_answer() {
+        let asked = [("k".to_owned(), "roots/list".to_owned())];
+        let given = |uri: &str| {
+            let roots = format!(r#"{{"roots":[{{"uri":"{uri}"}}]}}"#);
+            responses(&asked, &[("k".to_owned(), Answer::Result(roots.into()))])
+        };
+        assert!(given("file:///a").is_ok());
+        assert!(given("https://a.test/").is_err());
     }
 
     #[test]
