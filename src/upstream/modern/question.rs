@@ -72,7 +72,12 @@ impl Entry {
     /// What it is, for a sentence.
     pub(super) fn what(&self) -> String {
         match self.method.as_str() {
-            "elicitation/create" if self.is_url() => "a visit to a URL".to_owned(),
+            // The site, and not the link: the user has not agreed to it (BRIDGING §3.6).
+            "elicitation/create" if self.is_url() => {
+                let url = self.param("url").and_then(json::string);
+                let site = url.as_deref().and_then(site).unwrap_or("a URL");
+                format!("a visit to {site}")
+            }
             "elicitation/create" => "a form".to_owned(),
             "sampling/createMessage" => "a completion (sampling)".to_owned(),
             "roots/list" => "its roots".to_owned(),
@@ -138,6 +143,18 @@ impl Entry {
     }
 }
 
+/// Host and port of a URL; nothing where that is not surely what stands there.
+fn site(url: &str) -> Option<&str> {
+    /// Bytes of the longest name that there is, and of a port.
+    const LONGEST: usize = 253 + 6;
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#', '\\']).next()?;
+    let (_, site) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let is_host = |c: u8| c.is_ascii_alphanumeric() || b".-:[]".contains(&c);
+    let is_site = (1..=LONGEST).contains(&site.len()) && site.bytes().all(is_host);
+    is_site.then_some(site)
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
@@ -177,6 +194,21 @@ mod tests {
     fn a_malformed_round_is_refused(#[case] result: &str, #[case] why: &str) {
         let error = interim(result).unwrap_err();
         assert!(error.contains(why), "{error}");
+    }
+
+    // BRIDGING §3.6.
+    #[rstest]
+    #[case("https://consent.example:8443/start?a=b", "consent.example:8443")]
+    #[case("https://trusted.example@evil.example?x", "evil.example")]
+    #[case("https://evil.example\\\\@trusted.example/", "evil.example")]
+    #[case("https://[2001:db8::1]/", "[2001:db8::1]")]
+    #[case("https://a.example and then some/", "a URL")]
+    #[case("mailto:a@b.example", "a URL")]
+    #[case("https:///path", "a URL")]
+    fn a_visit_is_told_with_its_site_alone(#[case] url: &str, #[case] told: &str) {
+        let visit = format!(r#"{{"mode":"url","url":"{url}"}}"#);
+        let visit = only(&visit, "elicitation/create");
+        assert_eq!(visit.what(), format!("a visit to {told}"));
     }
 
     // SPEC C-81.
