@@ -17,13 +17,13 @@ mod visits;
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use self::discover::Verdict;
-use self::flight::{Flight, For};
+use self::flight::{Flight, For, Told};
 use self::listen::Listening;
 use self::pipe::Pipe;
 pub(super) use self::schemas::Schemas;
@@ -72,6 +72,8 @@ struct Trip<'a> {
     activity: Arc<Activity>,
     /// The request under way, to be told why it is dropped.
     flight: Mutex<Option<Arc<Flight>>>,
+    /// The progress of all its requests, where there is any.
+    told: OnceLock<Arc<Told>>,
 }
 
 impl<'a> Trip<'a> {
@@ -83,6 +85,7 @@ impl<'a> Trip<'a> {
             call,
             activity,
             flight: Mutex::default(),
+            told: OnceLock::new(),
         }
     }
 

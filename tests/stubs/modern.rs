@@ -395,7 +395,10 @@ async fn call(
             outlet.event(Event::Cut);
             return Outcome::Silence;
         }
-        name if ask::knows(name) => return ask::run(name, params),
+        name if ask::knows(name) => {
+            ask::report(params, outlet);
+            return ask::run(name, params);
+        }
         _ => {}
     }
     let mut call = Call::new(world, &world.modern.session, id, headers);

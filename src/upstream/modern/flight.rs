@@ -1,10 +1,11 @@
 //! A request of ours that has no reply yet, and what ends it early.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::call::{Call, DownstreamLink, Level};
 use crate::protocol::{Message, meta};
 use crate::upstream::activity::Activity;
+use crate::upstream::lock;
 
 use super::listen::Sink;
 
@@ -14,8 +15,7 @@ pub(super) enum For {
     /// A client's call.
     Call {
         link: Arc<dyn DownstreamLink>,
-        /// JSON text of the client's progress token.
-        progress: Option<Arc<str>>,
+        progress: Option<Toward>,
         /// What the client wants to hear of.
         level: Option<Level>,
     },
@@ -23,6 +23,53 @@ pub(super) enum For {
     Listen(Arc<Sink>),
     /// Ourselves.
     Nobody,
+}
+
+/// The client's progress, as one request of its call counts it.
+#[derive(Debug)]
+pub(super) struct Toward {
+    /// JSON text of the client's progress token.
+    pub(super) token: Arc<str>,
+    /// What the requests before this one have told.
+    before: f64,
+    told: Arc<Told>,
+}
+
+impl Toward {
+    fn new(token: &str, told: &Arc<Told>) -> Self {
+        Self {
+            token: token.into(),
+            before: *lock(&told.0),
+            told: Arc::clone(told),
+        }
+    }
+
+    /// Whether the client is told of this progress, JSON text of a number. A call that is sent again
+    /// counts from its beginning, and what a client hears of one token only grows (SPEC C-01).
+    pub(super) fn is_further(&self, progress: Option<&str>) -> bool {
+        let Some(progress) = progress.and_then(|text| text.parse().ok()) else {
+            return true;
+        };
+        self.told.raise(progress);
+        progress > self.before
+    }
+}
+
+/// How far all requests of a call have told that it is.
+#[derive(Debug)]
+pub(super) struct Told(Mutex<f64>);
+
+impl Default for Told {
+    fn default() -> Self {
+        Self(Mutex::new(f64::NEG_INFINITY))
+    }
+}
+
+impl Told {
+    fn raise(&self, progress: f64) {
+        let mut told = lock(&self.0);
+        *told = told.max(progress);
+    }
 }
 
 /// A request under way.
@@ -45,11 +92,12 @@ impl Flight {
         })
     }
 
-    /// What a call needs of its replies.
-    pub(super) fn of_call(request: &Message, call: &Call) -> For {
+    /// What a call needs of its replies; `told` by those to its earlier requests.
+    pub(super) fn of_call(request: &Message, call: &Call, told: &OnceLock<Arc<Told>>) -> For {
+        let toward = |token: &str| Toward::new(token, told.get_or_init(Arc::default));
         For::Call {
             link: Arc::clone(&call.link),
-            progress: meta::progress_token(request).map(Arc::from),
+            progress: meta::progress_token(request).map(toward),
             level: call.link.level(),
         }
     }
@@ -71,5 +119,26 @@ impl Flight {
         self.reason
             .get()
             .map_or("the caller has gone", String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SPEC C-01.
+    #[test]
+    fn a_request_that_follows_tells_only_what_is_further() {
+        let told = Arc::new(Told::default());
+        let first = Toward::new("7", &told);
+        for progress in [Some("0"), Some("2.5"), Some("2.5"), Some("\"x\""), None] {
+            assert!(first.is_further(progress), "{progress:?}");
+        }
+        let second = Toward::new("7", &told);
+        let told: Vec<_> = ["1", "2.5", "3", "2.6"]
+            .into_iter()
+            .filter(|progress| second.is_further(Some(progress)))
+            .collect();
+        assert_eq!(told, ["3", "2.6"]);
     }
 }

@@ -95,19 +95,22 @@ impl ModernLink {
         flight.activity.touch();
         let For::Call {
             link,
-            progress: Some(token),
+            progress: Some(toward),
             ..
         } = &flight.whose
         else {
             return;
         };
+        if !toward.is_further(message.param("progress")) {
+            return;
+        }
         link.notify(Notice {
             bytes: message
                 .edit()
-                .param(meta::PROGRESS_TOKEN, &**token)
+                .param(meta::PROGRESS_TOKEN, &*toward.token)
                 .finish(),
             kind: NoticeKind::Progress {
-                token: Arc::clone(token),
+                token: Arc::clone(&toward.token),
             },
         });
     }

@@ -77,7 +77,7 @@ impl ModernLink {
         if call.cancel.is_cancelled() {
             return Err(LinkError::Cancelled);
         }
-        let whose = Flight::of_call(request, call);
+        let whose = Flight::of_call(request, call, &trip.told);
         let flight = Flight::new(self.next_id(), whose, Arc::clone(&trip.activity));
         let span = client_span(
             &self.settings,

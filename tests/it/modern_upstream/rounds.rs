@@ -184,6 +184,31 @@ async fn rounds_follow_each_other_each_with_its_own_answers(
     gw.stop().await;
 }
 
+// Spec: SPEC C-01.
+#[rstest]
+#[tokio::test]
+async fn progress_only_grows_over_all_rounds(#[values("stdio", "http")] carrier: &str) {
+    let (gw, _stub) = behind(carrier, "").await;
+    let user = user(&gw).await;
+    let params = json!({"name": "ask_thrice", "_meta": {"progressToken": "p"}});
+    let (_, mut exchange) = user.start("tools/call", params).await;
+    let mut told = Vec::new();
+    let mut rounds = 0;
+    loop {
+        let message = exchange.next().await.expect("a message");
+        match message["method"].as_str() {
+            Some("notifications/progress") => told.push(message["params"]["progress"].clone()),
+            Some(_) => {
+                rounds += 1;
+                user.answer(&message, named("Ada")).await;
+            }
+            None => break,
+        }
+    }
+    assert_eq!((rounds, told), (3, vec![json!(1), json!(2)]));
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_resource_may_need_an_answer_too() {
     let (gw, _stub) = behind("http", "").await;

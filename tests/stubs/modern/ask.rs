@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::CAPABILITIES;
-use crate::rpc::Outcome;
+use crate::outlet::Outlet;
+use crate::rpc::{Outcome, notification};
 
 /// Characters that a careless relay would change.
 const STATE: &str = "é/\u{1F600} \"quoted\" \\ <&> 100%";
@@ -30,6 +31,16 @@ pub(super) fn tools() -> Vec<Value> {
 
 pub(super) fn knows(name: &str) -> bool {
     NAMES.contains(&name)
+}
+
+/// Tells a request of one of them how far it is, where it wants to hear: it never knows what was told to
+/// those before it.
+pub(super) fn report(params: &Value, outlet: &Outlet) {
+    let token = &params["_meta"]["progressToken"];
+    for progress in [1, 2].iter().filter(|_| !token.is_null()) {
+        let params = json!({"progressToken": token, "progress": progress});
+        outlet.message(notification("notifications/progress", &params));
+    }
 }
 
 pub(super) fn run(name: &str, params: &Value) -> Outcome {
