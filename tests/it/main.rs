@@ -38,6 +38,7 @@ mod modern;
 mod modern_upstream;
 mod names;
 mod oauth;
+mod odd_children;
 mod old_upstream;
 mod questions;
 mod resumption;

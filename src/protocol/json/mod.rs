@@ -114,6 +114,16 @@ pub fn string(text: &str) -> Option<Cow<'_, str>> {
     raw.decode().ok()
 }
 
+/// The number that `text` holds, or spells in a string: some servers make text of numbers that they
+/// were given.
+#[must_use]
+pub fn number(text: &str) -> Option<u64> {
+    let spelled = text
+        .strip_prefix('"')
+        .and_then(|text| text.strip_suffix('"'));
+    spelled.unwrap_or(text).parse().ok()
+}
+
 /// Where `part` lies inside `whole`, in bytes; `None` when it is no slice of it.
 #[must_use]
 pub fn span_of(whole: &str, part: &str) -> Option<Range<usize>> {

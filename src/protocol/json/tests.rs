@@ -193,3 +193,17 @@ proptest! {
         prop_assert_eq!(is_json(&text), reference, "{}", text);
     }
 }
+
+#[test]
+fn a_number_is_known_in_either_spelling() {
+    for (text, known) in [
+        ("7", Some(7)),
+        ("\"7\"", Some(7)),
+        ("\"7", None),
+        ("\"seven\"", None),
+        ("7.0", None),
+        ("-7", None),
+    ] {
+        assert_eq!(number(text), known, "{text}");
+    }
+}

@@ -176,9 +176,7 @@ impl Message {
     /// The number that its id is, or spells: some servers make text of the ids that they answer.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
-        let id = self.id()?;
-        let spelled = id.strip_prefix('"').and_then(|id| id.strip_suffix('"'));
-        spelled.unwrap_or(id).parse().ok()
+        json::number(self.id()?)
     }
 
     /// The method, decoded.
@@ -215,6 +213,12 @@ impl Message {
     #[must_use]
     pub fn param_str(&self, name: &str) -> Option<Cow<'_, str>> {
         json::string(self.param(name)?)
+    }
+
+    /// The number that one member of `params` is, or spells.
+    #[must_use]
+    pub fn param_number(&self, name: &str) -> Option<u64> {
+        json::number(self.param(name)?)
     }
 
     /// JSON text of one member of `params._meta`.

@@ -98,9 +98,7 @@ impl Connection {
 
     /// Routed by token, wherever it came (SPEC C-02).
     fn on_progress(&self, message: &Message, origin: Option<&Arc<Pending>>) {
-        let token: Option<u64> = message
-            .param("progressToken")
-            .and_then(|token| token.parse().ok());
+        let token = message.param_number("progressToken");
         let found = token.and_then(|id| match origin {
             Some(own) if own.id == id => Some(Arc::clone(own)),
             _ => {

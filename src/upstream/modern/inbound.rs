@@ -71,7 +71,7 @@ impl ModernLink {
 
     /// The listen that a notice belongs to. Spec: SPEC M-72, D-11.
     fn subscription(&self, message: &Message, flight: Option<&Arc<Flight>>) -> Option<Arc<Flight>> {
-        let id = message.meta(meta::SUBSCRIPTION_ID)?.parse().ok()?;
+        let id = json::number(message.meta(meta::SUBSCRIPTION_ID)?)?;
         let found = match flight {
             Some(flight) => (flight.id == id).then(|| Arc::clone(flight)),
             None => self.flight(id),
@@ -81,9 +81,7 @@ impl ModernLink {
 
     /// Routed by token: it is the id of the request.
     fn on_progress(&self, message: &Message, flight: Option<&Arc<Flight>>) {
-        let token = message.param(meta::PROGRESS_TOKEN);
-        let id = token.and_then(|token| token.parse().ok());
-        let found = match (id, flight) {
+        let found = match (message.param_number(meta::PROGRESS_TOKEN), flight) {
             (Some(id), Some(flight)) if flight.id == id => Some(Arc::clone(flight)),
             (Some(id), None) => self.flight(id),
             _ => None,
@@ -140,7 +138,7 @@ impl ModernLink {
 
     /// A server cancels nothing but a listen that it ends. Spec: SPEC M-45.
     fn on_listen_ended(&self, message: &Message) {
-        let id = message.param("requestId").and_then(|id| id.parse().ok());
+        let id = message.param_number("requestId");
         let flight = id.and_then(|id| self.flight(id));
         match flight.as_ref().map(|flight| &flight.whose) {
             Some(For::Listen(sink)) => sink.end(),

@@ -1,0 +1,59 @@
+//! Children that spell, break or time things oddly, scripted line by line.
+//! Spec: SPEC C-01, D-11.
+
+use rstest::rstest;
+use serde_json::json;
+
+use crate::harness::Setup;
+
+/// A child of either era that answers each request by its method; `$id` is the request's. `cases` of
+/// a shell come first, the tool `plain` is always there.
+fn child(cases: &str) -> String {
+    const USUAL: &str = r#"
+        *'"initialize"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"odd","version":"1"}}}' ;;
+        *server/discover*) say '{"jsonrpc":"2.0","id":'$id',"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}}}}' ;;
+        *'"plain"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"plain"}]}}' ;;
+    "#;
+    format!(
+        r#"say() {{ printf '%s\n' "$1"; }}
+        while read -r line; do
+            id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+            case "$line" in {cases} {USUAL} esac
+        done"#
+    )
+}
+
+fn behind(child: &str, keys: &str) -> Setup {
+    Setup::open().stdio("odd", "sh", &["-c", child], keys)
+}
+
+// Spec: SPEC C-01, D-11. As with ids, some servers make text of every token.
+#[rstest]
+#[tokio::test]
+async fn a_child_that_makes_text_of_our_tokens_is_understood(
+    #[values("legacy", "modern")] era: &str,
+) {
+    let odd = child(
+        r#"
+        *subscriptions/listen*)
+            say '{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"'$id'"},"notifications":{"toolsListChanged":true}}}'
+            say '{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"'$id'"}}}' ;;
+        *'"slow"'*)
+            say '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"'$id'","progress":1}}'
+            say '{"jsonrpc":"2.0","id":"'$id'","result":{"content":[]}}' ;;
+        "#,
+    );
+    let gw = behind(&odd, &format!("era = {era:?}")).start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    let params = json!({"name": "slow", "arguments": {}, "_meta": {"progressToken": "mine"}});
+    let (_, exchange) = user.start("tools/call", params).await;
+    let (before, reply) = exchange.finish().await;
+    reply.expect("a result");
+    assert_eq!(before.len(), 1, "{before:?}");
+    assert_eq!(before[0]["params"]["progressToken"], "mine");
+    if era == "modern" {
+        let changed = user.listen().await.message().await.expect("a notice");
+        assert_eq!(changed["method"], "notifications/tools/list_changed");
+    }
+    gw.stop().await;
+}
