@@ -114,6 +114,9 @@ pub fn string(text: &str) -> Option<Cow<'_, str>> {
     raw.decode().ok()
 }
 
+/// What some writers put before a text in UTF-8. Readers may ignore it. Spec: RFC 8259 §8.1.
+pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// The number that `text` holds, or spells in a string: some servers make text of numbers that they
 /// were given.
 #[must_use]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -14,7 +14,7 @@ use super::body::UpstreamBody;
 use super::client::{ExchangeError, HttpClient, MessageHeaders};
 use super::reading::Place;
 use super::sink::Sink;
-use crate::protocol::{DecodeError, Message, Revision, error_codes};
+use crate::protocol::{DecodeError, Message, Revision, error_codes, json};
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
 use crate::upstream::hearing::Hearing;
@@ -303,17 +303,24 @@ impl HttpWire {
         let body = Limited::new(response.into_body(), self.bounds.message)
             .collect()
             .await;
-        body.map(http_body_util::Collected::to_bytes)
-            .map_err(|error| {
-                if error.is::<http_body_util::LengthLimitError>() {
-                    LinkError::TooLarge {
-                        limit: self.bounds.message,
-                    }
-                } else {
-                    LinkError::Lost { last_words: None }
+        body.map(|body| unmarked(body.to_bytes())).map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                LinkError::TooLarge {
+                    limit: self.bounds.message,
                 }
-            })
+            } else {
+                LinkError::Lost { last_words: None }
+            }
+        })
     }
+}
+
+/// A body without the byte order mark that some servers write. Spec: RFC 8259 §8.1.
+fn unmarked(mut body: Bytes) -> Bytes {
+    if body.starts_with(json::BYTE_ORDER_MARK) {
+        body.advance(json::BYTE_ORDER_MARK.len());
+    }
+    body
 }
 
 /// Whether a status says that the session is not known: 404 does, and some say 410.

@@ -10,6 +10,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::child::{ChildState, StopReason};
 use super::overlong::Watch;
+use crate::protocol::json;
 
 /// Room made for one read, bytes.
 const READ: usize = 8 * 1024;
@@ -199,7 +200,7 @@ impl Cutter {
                 });
             }
             let line = line.freeze();
-            let text = line.trim_ascii();
+            let text = unmarked(line.trim_ascii());
             match text.first() {
                 None => {}
                 Some(b'{' | b'[') if text.len() <= COPIED || text.len() * 2 < capacity => {
@@ -224,6 +225,12 @@ impl Cutter {
             self.buffer = BytesMut::new();
         }
     }
+}
+
+/// A line without the byte order mark that some runtimes write before their first one.
+fn unmarked(line: &[u8]) -> &[u8] {
+    let marked = line.strip_prefix(json::BYTE_ORDER_MARK);
+    marked.map_or(line, <[u8]>::trim_ascii_start)
 }
 
 #[cfg(test)]
@@ -252,6 +259,14 @@ mod tests {
         let stray = Line::Stray(Bytes::from_static(b"hi"));
         let lines = cut(&[b"{1}\r\n\n hi \n", b"[", b"2]\n", b"{unfinished"]);
         assert_eq!(lines, [message("{1}"), stray, message("[2]")]);
+    }
+
+    // Spec: RFC 8259 §8.1.
+    #[test]
+    fn a_byte_order_mark_hides_no_message() {
+        let lines = cut(&[b"\xef\xbb\xbf{1}\n\xef\xbb\xbf\n\xef\xbb\xbf [2]\r\n\xefhi\n"]);
+        let stray = Line::Stray(Bytes::from_static(b"\xefhi"));
+        assert_eq!(lines, [message("{1}"), message("[2]"), stray]);
     }
 
     #[test]

@@ -78,6 +78,23 @@ async fn a_reply_on_a_stream_leaves_its_connection_to_the_next_request() {
     tokio::join!(ask, play);
 }
 
+// Spec: RFC 8259 §8.1.
+#[tokio::test]
+async fn a_byte_order_mark_hides_no_reply() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let wire = wire(&listener);
+    let take = &mut |message: Message| Some(message);
+    let ask = wire.request(Bytes::from_static(b"{}"), None, take);
+    let play = async {
+        let mut stream = listener.accept().await.unwrap().0;
+        let reply = "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}";
+        answer_as(&mut stream, "application/json", reply).await;
+        stream
+    };
+    let (reply, _stream) = tokio::join!(ask, play);
+    assert_eq!(reply.unwrap().number(), Some(1));
+}
+
 /// Writes down what it takes.
 #[derive(Default)]
 struct Record(Vec<String>);
