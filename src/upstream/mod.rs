@@ -17,6 +17,7 @@ mod modern;
 mod observe;
 mod shared;
 pub mod stdio;
+mod unread;
 
 pub use isolation::{Seat, SetupError, Upstreams};
 

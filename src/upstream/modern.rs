@@ -309,7 +309,9 @@ impl ModernLink {
 
     /// Hands a line's reply to whoever waits for it. Late ones are ignored (SPEC C-10).
     fn deliver(&self, id: u64, message: Message) {
-        let delivered = self.pipe().is_some_and(|pipe| pipe.deliver(id, message));
+        let delivered = self
+            .pipe()
+            .is_some_and(|pipe| pipe.deliver(id, Ok(message)));
         if !delivered && id >= self.next_id.load(Ordering::Relaxed) {
             self.suspect("it answered a request that we did not make");
         }

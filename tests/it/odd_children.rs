@@ -1,10 +1,11 @@
 //! Children that spell, break or time things oddly, scripted line by line.
-//! Spec: SPEC C-01, D-11.
+//! Spec: SPEC C-01, D-02, D-11, U-14.
 
 use rstest::rstest;
 use serde_json::json;
 
-use crate::harness::Setup;
+use crate::harness::http::initialize;
+use crate::harness::{Setup, within};
 
 /// A child of either era that answers each request by its method; `$id` is the request's. `cases` of
 /// a shell come first, the tool `plain` is always there.
@@ -55,5 +56,43 @@ async fn a_child_that_makes_text_of_our_tokens_is_understood(
         let changed = user.listen().await.message().await.expect("a notice");
         assert_eq!(changed["method"], "notifications/tools/list_changed");
     }
+    gw.stop().await;
+}
+
+// Spec: SPEC D-02, U-14.
+#[rstest]
+#[tokio::test]
+async fn a_reply_that_cannot_be_read_fails_its_call_at_once_and_a_log_line_fails_none(
+    #[values("legacy", "modern")] era: &str,
+) {
+    let odd = child(
+        r#"
+        *'"broken"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[],"share":NaN}}' ;;
+        *'"noisy"'*)
+            say '{"level":"error","id":'$id',"error":"this is a log"}'
+            say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"fine"}]}}' ;;
+        "#,
+    );
+    let keys = format!("era = {era:?}\nidle_timeout = \"5m\"");
+    let gw = behind(&odd, &keys).start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    let broken = within("its failure", user.call("broken", json!({}))).await;
+    let said = format!("{broken:?}");
+    assert!(said.contains("invalid message: not valid JSON"), "{said}");
+    assert_eq!(user.text("noisy", json!({})).await, "fine");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-14.
+#[tokio::test]
+async fn a_handshake_that_cannot_be_read_fails_at_once() {
+    let odd = child(r#"*'"initialize"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{NaN}}' ;;"#);
+    let keys = "era = \"legacy\"\nconnect_timeout = \"5m\"";
+    let setup = behind(&odd, keys).toml("[mcp]\nconnect_wait = \"5m\"");
+    let gw = setup.start().await;
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let answer = within("the failure", gw.anonymous().post("/mcp/odd", &[], &hello)).await;
+    let said = answer.text().await;
+    assert!(said.contains("invalid message"), "{said}");
     gw.stop().await;
 }

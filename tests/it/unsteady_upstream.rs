@@ -388,3 +388,30 @@ async fn a_stream_that_is_kept_alive_keeps_its_call(
     assert!(said.contains("done"), "{said}");
     gw.stop().await;
 }
+
+// Spec: SPEC U-14.
+#[rstest]
+#[tokio::test]
+async fn a_reply_on_a_stream_that_cannot_be_read_fails_its_call_at_once(
+    #[values("legacy", "modern")] era: &str,
+) {
+    // Whichever number the call has.
+    let event = |id| -> &'static str {
+        let event = format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":NaN}}\n\n");
+        event.leak()
+    };
+    let up = Upstream::start(move |what, _| match what {
+        "call broken" => {
+            let events = (2..9).map(|id| (0, event(id)));
+            Does::Events(events.chain([(300_000, "")]).collect(), None)
+        }
+        _ => Does::Usual,
+    })
+    .await;
+    let keys = format!("era = {era:?}\nidle_timeout = \"5m\"");
+    let gw = up.behind(&keys).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "broken").await;
+    assert!(said.contains("invalid message"), "{said}");
+    gw.stop().await;
+}

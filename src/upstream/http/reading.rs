@@ -15,6 +15,7 @@ use crate::protocol::sse::SseDecoder;
 use crate::protocol::{Message, Progress};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::error::LinkError;
+use crate::upstream::unread;
 
 /// How often a broken stream is resumed without any event in between.
 const RESUME_ATTEMPTS: u32 = 5;
@@ -134,7 +135,8 @@ impl HttpWire {
     /// Reads one connection's worth of a stream; the reply if it came.
     ///
     /// # Errors
-    /// [`LinkError::TooLarge`] for an event over its bound.
+    /// [`LinkError::TooLarge`] for an event over its bound, [`LinkError::Invalid`] for a reply that is
+    /// no message.
     pub(super) async fn read_once(
         &self,
         body: &mut UpstreamBody,
@@ -178,10 +180,16 @@ impl HttpWire {
             if !event.has_data || event.data.is_empty() || take(&event.data) {
                 continue;
             }
-            match self.hand_over(event.data, sink) {
+            match self.hand_over(event.data.clone(), sink) {
                 Ok(None) => {}
                 Ok(reply) => return Ok(reply),
-                Err(error) => self.suspect(&error),
+                Err(error) => {
+                    self.suspect(&error);
+                    // It was meant as the reply: nothing else comes.
+                    if unread::answered(&event.data).is_some_and(|id| sink.awaits(id)) {
+                        return Err(LinkError::Invalid(error.to_string()));
+                    }
+                }
             }
         }
     }

@@ -7,6 +7,11 @@ pub(crate) trait Sink: Send {
     /// Takes a message; `Some` is the reply that was waited for, and ends the reading.
     fn message(&mut self, message: Message) -> Option<Message>;
 
+    /// Whether the reply to our request `id` is waited for.
+    fn awaits(&self, _id: u64) -> bool {
+        false
+    }
+
     /// Takes a progress notification that needs no closer look; `false` leaves it, and it comes
     /// again as a message.
     fn progress(&mut self, _progress: &Progress<'_>) -> bool {

@@ -208,10 +208,21 @@ impl Connection {
 
     /// Hands a reply that came on no call's own stream to whoever waits for it.
     pub(super) fn deliver(&self, id: u64, message: Message) {
-        let pending = lock(&self.pending).get(&id).map(Arc::clone);
-        match pending.and_then(|pending| lock(&pending.reply).take()) {
+        match self.waiting(id) {
             Some(waiting) => drop(waiting.send(Ok(message))),
             None => self.suspect("it answered a request that we did not make"),
         }
+    }
+
+    /// Whoever waits for the reply to request `id` waits no longer, if anybody does.
+    pub(super) fn fail(&self, id: u64, error: LinkError) {
+        if let Some(waiting) = self.waiting(id) {
+            drop(waiting.send(Err(error)));
+        }
+    }
+
+    fn waiting(&self, id: u64) -> Option<oneshot::Sender<Result<Message, LinkError>>> {
+        let pending = lock(&self.pending).get(&id).map(Arc::clone)?;
+        lock(&pending.reply).take()
     }
 }

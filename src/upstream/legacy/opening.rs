@@ -14,6 +14,7 @@ use crate::upstream::duplex::Messages;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
+use crate::upstream::unread;
 
 /// The second half of the handshake.
 const INITIALIZED: Bytes =
@@ -119,14 +120,16 @@ impl Connection {
                 break handshake::read(answer)?;
             }
             let line = lines.next().await.ok_or_else(|| child.lost())?;
-            let message = Message::parse(line, settings.message_depth);
-            match message {
+            match Message::parse(line.clone(), settings.message_depth) {
                 Ok(message) if message.number() == Some(1) && message.method().is_none() => {
                     break handshake::read(&message)?;
                 }
                 _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
             }
         };
+                Err(error) if unread::answered(&line) == Some(1) => {
+                    return Err(LinkError::Invalid(error.to_string()));
+                }
         child.send_first(INITIALIZED).await?;
         let connection = Self::new(settings, Wire::Duplex(child), declared);
         settings.tasks.spawn_service(read_lines(
@@ -145,21 +148,31 @@ fn suspect(connection: &Connection, error: &DecodeError) {
 /// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
 /// takes its child with it.
 async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
+/// Notes a line that is no message. Where it was meant as a reply, nothing else comes for its call.
+fn not_read(connection: &Connection, line: &[u8], error: &DecodeError) {
+    suspect(connection, error);
+    if let Some(id) = unread::answered(line) {
+        connection.fail(id, LinkError::Invalid(error.to_string()));
+    }
+}
+
     while let Some(line) = lines.next().await {
         let Some(connection) = connection.upgrade() else {
             return;
         };
         let has_arrays = connection.declared().revision.supports_batches();
-        let take = |message| match message {
-            Ok(message) => drop(connection.on_message(message, None)),
-            Err(error) => suspect(&connection, &error),
-        };
         if !has_arrays || !Message::is_batch(&line) {
-            take(Message::parse(line, depth));
+            match Message::parse(line.clone(), depth) {
+                Ok(message) => drop(connection.on_message(message, None)),
+                Err(error) => not_read(&connection, &line, &error),
+            }
             continue;
         }
         match Message::parse_batch(line, depth, LONGEST_ARRAY) {
-            Ok(elements) => elements.into_iter().for_each(take),
+            Ok(elements) => elements.into_iter().for_each(|element| match element {
+                Ok(message) => drop(connection.on_message(message, None)),
+                Err(error) => suspect(&connection, &error),
+            }),
             Err(error) => suspect(&connection, &error),
         }
     }

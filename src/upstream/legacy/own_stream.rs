@@ -48,6 +48,10 @@ impl Sink for OwnStream<'_> {
         self.connection.on_message(message, Some(self.pending))
     }
 
+    fn awaits(&self, id: u64) -> bool {
+        self.pending.id == id
+    }
+
     /// Takes the request's own progress, when the client wants to know of it.
     fn progress(&mut self, progress: &Progress<'_>) -> bool {
         let Some(token) = &self.pending.progress else {

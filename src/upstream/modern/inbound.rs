@@ -6,8 +6,10 @@ use std::sync::Arc;
 use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::call::{Level, Notice, NoticeKind};
-use crate::protocol::{Message, json, meta, methods};
+use crate::protocol::{DecodeError, Message, json, meta, methods};
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::error::LinkError;
+use crate::upstream::unread;
 
 impl ModernLink {
     /// Takes one message of `flight`'s own stream, or of the pipe that all share. Returns the
@@ -148,6 +150,15 @@ impl ModernLink {
 
     /// Notes a breach of the protocol that ends nothing (SPEC U-14).
     pub(super) fn suspect(&self, what: &str) {
+    /// Notes a line that is no message. Where it was meant as a reply, nothing else comes for its
+    /// request.
+    pub(super) fn not_read(&self, line: &[u8], error: &DecodeError) {
+        self.suspect(&format!("a line is no JSON-RPC message: {error}"));
+        if let (Some(pipe), Some(id)) = (self.pipe(), unread::answered(line)) {
+            pipe.deliver(id, Err(LinkError::Invalid(error.to_string())));
+        }
+    }
+
         LABELED.upstream_garbage.add(&self.settings.name, 1);
         tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
     }

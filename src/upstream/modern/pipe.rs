@@ -45,7 +45,7 @@ struct Waiting {
     flight: Arc<Flight>,
     /// Which child was asked.
     serial: u64,
-    reply: Option<oneshot::Sender<Message>>,
+    reply: Option<oneshot::Sender<Result<Message, LinkError>>>,
 }
 
 impl Pipe {
@@ -88,8 +88,8 @@ impl Pipe {
         calls.last().map(|flight| Arc::clone(flight))
     }
 
-    /// Hands a reply to whoever waits for it; `false` when nobody does.
-    pub(super) fn deliver(&self, id: u64, message: Message) -> bool {
+    /// Hands a reply, or that there is none, to whoever waits for it; `false` when nobody does.
+    pub(super) fn deliver(&self, id: u64, message: Result<Message, LinkError>) -> bool {
         let mut waiting = lock(&self.waiting);
         let reply = waiting
             .get_mut(&id)
@@ -214,7 +214,7 @@ impl ModernLink {
         reply.map_err(|_| {
             LABELED.upstream_lost.add(&self.settings.name, 1);
             lost()
-        })
+        })?
     }
 }
 
@@ -245,9 +245,9 @@ impl Drop for Aloft<'_> {
 async fn read_lines(link: Weak<ModernLink>, serial: u64, mut lines: Messages) {
     while let Some(line) = lines.next().await {
         let Some(link) = link.upgrade() else { return };
-        match Message::parse(line, link.settings.message_depth) {
+        match Message::parse(line.clone(), link.settings.message_depth) {
             Ok(message) => drop(link.on_message(message, None)),
-            Err(error) => link.suspect(&format!("a line is no JSON-RPC message: {error}")),
+            Err(error) => link.not_read(&line, &error),
         }
     }
     if let Some(link) = link.upgrade()

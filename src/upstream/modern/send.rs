@@ -239,6 +239,10 @@ impl Sink for OwnStream<'_> {
         self.0.on_message(message, Some(self.1))
     }
 
+    fn awaits(&self, id: u64) -> bool {
+        self.1.id == id
+    }
+
     /// Also of what is no message: a comment says that the upstream is still there.
     fn taken(&mut self) {
         self.1.activity.touch();

@@ -9,8 +9,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
 use super::child::{ChildState, StopReason};
-use super::overlong::Watch;
 use crate::protocol::json;
+use crate::upstream::unread::Watch;
 
 /// Room made for one read, bytes.
 const READ: usize = 8 * 1024;

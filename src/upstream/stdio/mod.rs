@@ -18,7 +18,6 @@ mod guardian;
 mod homes;
 mod launcher;
 mod outbox;
-mod overlong;
 mod pool;
 mod process;
 mod reap;

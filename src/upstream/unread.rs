@@ -1,9 +1,11 @@
-//! What can still be told about a message that is too long to keep.
+//! What can still be told about a message that is not read: it is too long to keep, or no JSON-RPC.
 //!
 //! The message goes by in pieces; only the members of its outermost object are noticed. If it was
 //! a reply, whoever waits for it gets an error in its place, instead of a deadline.
 
 use bytes::Bytes;
+
+use crate::protocol::json;
 
 /// Longest id that is remembered, bytes of JSON text.
 const MAX_ID: usize = 64;
@@ -22,6 +24,8 @@ pub(super) struct Watch {
     text: Vec<u8>,
     name: Vec<u8>,
     id: Option<Vec<u8>>,
+    /// Whether it has the member `jsonrpc`.
+    is_rpc: bool,
     kind: Kind,
 }
 
@@ -43,6 +47,15 @@ enum Kind {
     Request,
 }
 
+/// The number of our request that a text which is no message was meant to answer, if it was. A log
+/// line may have an id and an error too: only what calls itself JSON-RPC counts (SPEC D-02).
+pub(super) fn answered(text: &[u8]) -> Option<u64> {
+    let mut watch = Watch::default();
+    watch.see(text);
+    let id = watch.is_rpc.then(|| watch.replies_to());
+    json::number(&id??)
+}
+
 impl Watch {
     /// Looks at the next piece.
     pub(super) fn see(&mut self, piece: &[u8]) {
@@ -53,14 +66,19 @@ impl Watch {
 
     /// The reply that stands for the message; `None` if it was none, or has no id.
     pub(super) fn stand_in(self, max_bytes: usize) -> Option<Bytes> {
-        if self.kind != Kind::Reply {
-            return None;
-        }
-        let id = String::from_utf8(self.id?).ok()?;
+        let id = self.replies_to()?;
         let text = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"the upstream's reply is longer than {max_bytes} bytes"}}}}"#
         );
         Some(text.into())
+    }
+
+    /// JSON text of the id that it replies to; `None` if it was no reply, or has no id.
+    fn replies_to(self) -> Option<String> {
+        if self.kind != Kind::Reply {
+            return None;
+        }
+        String::from_utf8(self.id?).ok()
     }
 
     fn step(&mut self, byte: u8) {
@@ -108,6 +126,7 @@ impl Watch {
         self.in_value = false;
         let value = std::mem::take(&mut self.text);
         match self.name.as_slice() {
+            b"\"jsonrpc\"" => self.is_rpc = true,
             b"\"method\"" => self.kind = Kind::Request,
             b"\"result\"" | b"\"error\"" if self.kind == Kind::Unknown => self.kind = Kind::Reply,
             b"\"id\"" if (1..=MAX_ID).contains(&value.len()) => self.id = Some(value),
@@ -144,6 +163,26 @@ mod tests {
                     "{reply}"
                 );
             }
+        }
+    }
+
+    // Spec: SPEC D-02, U-14.
+    #[test]
+    fn a_reply_that_is_no_message_still_says_what_it_answers() {
+        for text in [
+            r#"{"jsonrpc":"2.0","id":7,"result":{"share":NaN}}"#,
+            r#"{"jsonrpc":"2.0","id":"7","error":"it failed"}"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{},"result":{}}"#,
+        ] {
+            assert_eq!(answered(text.as_bytes()), Some(7), "{text}");
+        }
+        for text in [
+            r#"{"jsonrpc":"2.0","id":7,"result":{"cut":"#,
+            r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":[]}"#,
+            r#"{"level":"error","id":7,"error":"a line of a log"}"#,
+            "{7}",
+        ] {
+            assert_eq!(answered(text.as_bytes()), None, "{text}");
         }
     }
 
