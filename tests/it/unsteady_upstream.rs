@@ -389,6 +389,39 @@ async fn a_stream_that_is_kept_alive_keeps_its_call(
     gw.stop().await;
 }
 
+// Spec: SPEC U-13, U-14; JSON-RPC 2.0 §5: a server that could not read a request knows no id.
+#[rstest]
+#[tokio::test]
+async fn an_error_without_an_id_says_why_a_request_was_refused_but_not_behind_a_wall(
+    #[values("legacy", "modern")] era: &str,
+) {
+    const NULL: &str =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"the shade is too blue"}}"#;
+    const NONE: &str = r#"{"jsonrpc":"2.0","error":{"code":-32602,"message":"it is too blue"}}"#;
+    const EVENT: &str = "data: {\"jsonrpc\":\"2.0\",\"id\":null,\
+                         \"error\":{\"code\":-32602,\"message\":\"much too blue\"}}\n\n";
+    let up = Upstream::start(|what, _| match what {
+        "call null" => Does::Status(400, NULL),
+        "call none" => Does::Status(400, NONE),
+        "call whole" => Does::Status(200, NULL),
+        "call event" => Does::Events(vec![(0, EVENT), (60_000, "")], None),
+        "call wall" => Does::Status(403, NULL),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    for tool in ["null", "none", "whole", "event"] {
+        let said = outcome(&user, tool).await;
+        assert!(said.contains("too blue"), "{tool}: {said}");
+        assert!(said.contains("-32602"), "{tool}: {said}");
+    }
+    let said = outcome(&user, "wall").await;
+    assert!(!said.contains("too blue"), "{said}");
+    assert_eq!(up.count("initialize"), usize::from(era == "legacy"));
+    gw.stop().await;
+}
+
 // Spec: SPEC U-14.
 #[rstest]
 #[tokio::test]

@@ -282,6 +282,9 @@ impl HttpWire {
             {
                 return Err(LinkError::SessionGone);
             }
+            // What names no request is about ours where it says what was wrong with it; behind
+            // other statuses a wall may stand, or a server that does not serve such requests.
+            let parsed = parsed.filter(|it| it.id().is_some() || status == StatusCode::BAD_REQUEST);
             if let Some(reply) = parsed.and_then(|message| sink.message(message)) {
                 return Ok(reply);
             }

@@ -35,6 +35,9 @@ impl Connection {
             Kind::Response => match message.number() {
                 Some(id) if origin.is_some_and(|pending| pending.id == id) => return Some(message),
                 Some(id) => self.deliver(id, message),
+                // An error that names no request, in place of a reply: it could not read ours.
+                // Spec: JSON-RPC 2.0 §5.
+                None if origin.is_some() && message.id().is_none() => return Some(message),
                 None => self.suspect("it sent a response with an id that is not ours"),
             },
         }

@@ -29,6 +29,8 @@ impl ModernLink {
             (None, _) => match (message.number(), flight) {
                 (Some(id), Some(flight)) if id == flight.id => return Some(message),
                 (Some(id), None) => self.deliver(id, message),
+                // An error that names no request, in place of a reply. Spec: JSON-RPC 2.0 §5.
+                (None, Some(_)) if message.id().is_none() => return Some(message),
                 _ => self.suspect("it answered a request that we did not make"),
             },
         }
@@ -148,8 +150,6 @@ impl ModernLink {
         }
     }
 
-    /// Notes a breach of the protocol that ends nothing (SPEC U-14).
-    pub(super) fn suspect(&self, what: &str) {
     /// Notes a line that is no message. Where it was meant as a reply, nothing else comes for its
     /// request.
     pub(super) fn not_read(&self, line: &[u8], error: &DecodeError) {
@@ -159,6 +159,8 @@ impl ModernLink {
         }
     }
 
+    /// Notes a breach of the protocol that ends nothing (SPEC U-14).
+    pub(super) fn suspect(&self, what: &str) {
         LABELED.upstream_garbage.add(&self.settings.name, 1);
         tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
     }
