@@ -163,6 +163,17 @@ async fn what_was_found_out_is_tried_first_the_next_time() {
     gw.stop().await;
 }
 
+#[rstest]
+#[tokio::test]
+async fn a_message_in_a_binary_frame_is_a_message(#[values("legacy", "modern")] era: &str) {
+    let stub = HttpStub::start_as("ws", 0, &["--binary-frames", "--era", era]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let text = json!({"text": "hi"});
+    assert!(user.text("echo", text).await.contains("hi"));
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_message_over_the_bound_breaks_the_socket_and_not_the_gateway() {
     let stub = HttpStub::start_as("ws", 0, &[]).await;

@@ -134,6 +134,7 @@ async fn socket(world: Arc<World>, io: TokioIo<hyper::upgrade::Upgraded>) {
     let (session, stream, _ends) = begin(&world);
     let socket = Socket::from_raw_socket(io, Role::Server, None).await;
     let (mut sink, mut frames) = socket.split();
+    let binary = world.options.binary_frames;
     loop {
         tokio::select! {
             frame = frames.next() => match frame {
@@ -141,7 +142,7 @@ async fn socket(world: Arc<World>, io: TokioIo<hyper::upgrade::Upgraded>) {
                 Some(Ok(WsMessage::Close(_)) | Err(_)) | None => return,
                 Some(Ok(_)) => {}
             },
-            event = stream.next() => if !write(&mut sink, &stream, event).await {
+            event = stream.next() => if !write(&mut sink, &stream, event, binary).await {
                 return;
             },
         }
@@ -153,10 +154,14 @@ async fn write(
     sink: &mut SplitSink<Socket, WsMessage>,
     stream: &Stream,
     first: Option<Event>,
+    binary: bool,
 ) -> bool {
     let mut next = Some(first);
     while let Some(event) = next {
         let fed = match event {
+            Some(Event::Message(bytes) | Event::Raw(bytes)) if binary => {
+                sink.feed(WsMessage::Binary(bytes)).await
+            }
             Some(Event::Message(bytes) | Event::Raw(bytes)) => {
                 let text = String::from_utf8_lossy(&bytes).into_owned();
                 sink.feed(WsMessage::text(text)).await

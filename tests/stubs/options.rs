@@ -116,6 +116,9 @@ pub(crate) struct Options {
     /// HTTP+SSE: announce this URL for posts.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) announce: Option<String>,
+    /// WebSocket: send messages in binary frames.
+    #[arg(long, global = true)]
+    pub(crate) binary_frames: bool,
     /// HTTP: end when stdin ends.
     #[arg(long, global = true)]
     pub(crate) until_eof: bool,

@@ -227,10 +227,9 @@ impl Reader {
             };
             match frame {
                 Ok(Some(Ok(Message::Text(text)))) => return Some(text.into()),
+                // Some libraries send bytes as such: whether it is a message is seen as with any text.
+                Ok(Some(Ok(Message::Binary(bytes)))) => return Some(bytes),
                 Ok(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => {}
-                Ok(Some(Ok(Message::Binary(_)))) => {
-                    tracing::warn!("upstream socket sends what is no text");
-                }
                 Ok(Some(Ok(Message::Close(_))) | None) => return self.over("it was closed"),
                 Ok(Some(Err(error))) => return self.over(&error.to_string()),
                 Err(_silent) => return self.over("nothing comes any more"),
