@@ -1,11 +1,16 @@
 //! Children that spell, break or time things oddly, scripted line by line.
-//! Spec: SPEC C-01, D-02, D-11, U-14.
+//! Spec: SPEC C-01, D-02, D-07, D-08, D-11, U-14.
+
+use std::path::Path;
 
 use rstest::rstest;
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::harness::http::initialize;
-use crate::harness::{Setup, within};
+use crate::harness::session::text_of;
+use crate::harness::{Setup, eventually, within};
+use crate::modern::Modern;
 
 /// A child of either era that answers each request by its method; `$id` is the request's. `cases` of
 /// a shell come first, the tool `plain` is always there.
@@ -94,5 +99,65 @@ async fn a_handshake_that_cannot_be_read_fails_at_once() {
     let answer = within("the failure", gw.anonymous().post("/mcp/odd", &[], &hello)).await;
     let said = answer.text().await;
     assert!(said.contains("invalid message"), "{said}");
+    gw.stop().await;
+}
+
+/// Shell that waits until the test has made the file `go` in `dir`.
+fn wait_for_go(dir: &Path) -> String {
+    format!("while [ ! -e {}/go ]; do sleep 0.05; done", dir.display())
+}
+
+fn go(dir: &TempDir) {
+    std::fs::write(dir.path().join("go"), "").unwrap();
+}
+
+// Spec: SPEC D-08; BRIDGING §1.3: what becomes of a child concerns its owner alone.
+#[tokio::test]
+async fn a_child_that_dies_of_its_probe_says_nothing_of_other_owners_children() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    let refuses = child(
+        r#"*'"initialize"'*) say '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32601,"message":"what?"}}' ;;"#,
+    );
+    let odd = format!(
+        "if mkdir {at}/first 2>/dev/null; then echo $HOME > {at}/unlucky; {}; exit 3; fi\n{}",
+        wait_for_go(dir.path()),
+        refuses.replace(
+            "case \"$line\"",
+            &format!("echo \"$HOME $line\" >> {at}/seen; case \"$line\"")
+        ),
+    );
+    let keys = "isolation = \"principal\"\nconnect_timeout = \"1m\"";
+    let setup = Setup::secured().stdio("odd", "sh", &["-c", &odd], keys);
+    let gw = setup.start().await;
+    let unlucky = Modern::new(gw.principal("alice"), "/mcp/odd");
+    let lucky = Modern::new(gw.principal("bob"), "/mcp/odd");
+    let (_, result, ()) = tokio::join!(
+        unlucky.call("plain", json!({})),
+        async {
+            eventually("the first child", async || {
+                dir.path().join("unlucky").exists().then_some(())
+            })
+            .await;
+            lucky.call("plain", json!({})).await
+        },
+        async {
+            eventually("both wait", async || {
+                let running = gw.metric("drawbridge_calls_running", "").await;
+                (running >= 2.0).then_some(())
+            })
+            .await;
+            go(&dir);
+        }
+    );
+    assert_eq!(text_of(&result.expect("a result")), "plain");
+    let read = |name| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let (home, seen) = (read("unlucky"), read("seen"));
+    let others = seen.lines().filter(|line| !line.starts_with(home.trim()));
+    let greeted: Vec<_> = others.filter(|line| line.contains("initialize")).collect();
+    assert!(
+        greeted.is_empty(),
+        "nothing said that it is legacy: {greeted:?}"
+    );
     gw.stop().await;
 }

@@ -27,7 +27,16 @@ pub(super) enum Found {
     /// The legacy era, for certain.
     Legacy(Option<Started>),
     /// Most likely the legacy era: it said nothing to the contrary. Believed once it shakes hands.
-    Presumed(Option<Started>),
+    Presumed(Sign),
+}
+
+/// Why an upstream is most likely legacy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// It is there, and says nothing.
+    Silence,
+    /// The connection ended: of a question that it does not know, or of something else.
+    End,
 }
 
 /// Probes an upstream within its `connect_timeout`.
@@ -79,7 +88,7 @@ async fn over_pipe(
     let end = Instant::now() + limit / 2;
     let mut asked = 1_u8;
     if !tell(&started, discover::request(0, settings)).await {
-        return Ok(Found::Presumed(None));
+        return Ok(Found::Presumed(Sign::End));
     }
     loop {
         let wait = if started.greeted {
@@ -94,11 +103,12 @@ async fn over_pipe(
                 if started.greeted {
                     continue;
                 }
-                return Ok(Found::Presumed(None));
+                return Ok(Found::Presumed(Sign::End));
             }
             // It died of a request that it does not know, or sulks: a fresh one is asked nothing of
             // the kind.
-            Ok(None) | Err(_) => return Ok(Found::Presumed(None)),
+            Ok(None) => return Ok(Found::Presumed(Sign::End)),
+            Err(_) => return Ok(Found::Presumed(Sign::Silence)),
         };
         let Ok(message) = Message::parse(line, settings.message_depth) else {
             continue;
@@ -114,7 +124,7 @@ async fn over_pipe(
                 Verdict::Again if asked < 2 => {
                     asked += 1;
                     if !tell(&started, discover::request(0, settings)).await {
-                        return Ok(Found::Presumed(None));
+                        return Ok(Found::Presumed(Sign::End));
                     }
                 }
                 Verdict::Again => return Err(refuses()),

@@ -9,7 +9,7 @@ use crate::call::Declared;
 use crate::protocol::Era;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::{Carrier, Started};
-use crate::upstream::era::probe::{self, Found};
+use crate::upstream::era::probe::{self, Found, Sign};
 use crate::upstream::era::{Fruitless, Pin, Verdict};
 use crate::upstream::error::LinkError;
 use crate::upstream::legacy::LegacyLink;
@@ -75,42 +75,51 @@ impl EraLink {
             Some(Fruitless::Presumed) => return Ok(self.legacy(None, true)),
             None => {}
         }
-        let found = self.find_out(afresh).await;
-        match &found {
-            // What becomes of a child concerns its owner alone.
-            Err(LinkError::Cancelled) => {}
-            Err(error) if self.is_remote() => turn.share(Fruitless::Failed(error.clone())),
-            Ok(Inner::Legacy { presumed, .. }) if presumed.load(Ordering::Relaxed) => {
-                turn.share(Fruitless::Presumed);
+        match self.find_out(afresh).await {
+            Ok((inner, presumed_of_all)) => {
+                if presumed_of_all {
+                    turn.share(Fruitless::Presumed);
+                }
+                Ok(inner)
             }
-            _ => {}
+            Err(error) => {
+                // What becomes of a child concerns its owner alone.
+                if self.is_remote() && !matches!(error, LinkError::Cancelled) {
+                    turn.share(Fruitless::Failed(error.clone()));
+                }
+                Err(error)
+            }
         }
-        found
     }
 
-    async fn find_out(&self, afresh: bool) -> Result<Inner, LinkError> {
+    /// Makes the link, asking what has to be asked; whether it is legacy on a presumption that holds
+    /// for every owner.
+    async fn find_out(&self, afresh: bool) -> Result<(Inner, bool), LinkError> {
         let (declared, mut started, is_told) = match self.cell.believed().filter(|_| !afresh) {
             // Only whether it keeps sessions as well is not known.
             Some(Verdict::Modern(declared)) => (declared, None, false),
             _ => match self.probe().await? {
                 Found::Modern(declared, started) => (declared, started, true),
-                Found::Legacy(started) => return Ok(self.legacy(started, false)),
-                Found::Presumed(started) => return Ok(self.legacy(started, true)),
+                Found::Legacy(started) => return Ok((self.legacy(started, false), false)),
+                Found::Presumed(sign) => {
+                    let of_all = sign == Sign::Silence || self.is_remote();
+                    return Ok((self.legacy(None, true), of_all));
+                }
             },
         };
         if self.settings.client == Era::Legacy
             && let Some(session) = self.session(&mut started).await?
         {
-            return Ok(session);
+            return Ok((session, false));
         }
         if !is_told {
-            return Ok(self.modern(Some(declared), started));
+            return Ok((self.modern(Some(declared), started), false));
         }
         let inner = self.modern(None, started);
         if let Inner::Modern(link) = &inner {
             link.told(&declared);
         }
-        Ok(inner)
+        Ok((inner, false))
     }
 
     /// The link that follows from what is believed; nothing where something has to be asked.
