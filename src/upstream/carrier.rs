@@ -113,16 +113,29 @@ impl Started {
         Ok(Self::silent(opened))
     }
 
+    /// Starts a child and says nothing to it; nothing where connections are no children. The wait for
+    /// its place is bounded by `stdio.spawn_wait`, and is none of connecting: others cause it.
+    ///
+    /// # Errors
+    /// [`LinkError`] when it cannot be started, or has no place.
+    ///
+    /// # Cancel safety
+    /// A child that was started meanwhile is stopped.
+    pub(super) async fn child(
+        settings: &Settings,
+        patience: Patience,
+    ) -> Result<Option<Self>, LinkError> {
+        let Carrier::Duplex(source @ Source::Children(_)) = &settings.carrier else {
+            return Ok(None);
+        };
+        Ok(Some(Self::silent(source.open(settings, patience).await?)))
+    }
+
     /// Opens a connection and says nothing on it.
     pub(super) async fn new(source: &Source, settings: &Settings) -> Result<Self, LinkError> {
         Ok(Self::silent(
             source.open(settings, Patience::SpawnWait).await?,
         ))
-    }
-
-    /// Opens one more beside others, if it need not be waited for.
-    pub(super) async fn further(source: &Source, settings: &Settings) -> Result<Self, LinkError> {
-        Ok(Self::silent(source.open(settings, Patience::None).await?))
     }
 
     fn silent((child, lines): (Duplex, Messages)) -> Self {

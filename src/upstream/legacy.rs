@@ -36,6 +36,7 @@ use super::carrier::{Settings, Started};
 use super::error::LinkError;
 use super::lock;
 use connection::Connection;
+use super::stdio::Patience;
 use ears::Followed;
 use further::Further;
 use subscribe::Asking;
@@ -208,7 +209,8 @@ impl LegacyLink {
                 Ok(other) => return other,
             }
         }
-        let open = Connection::open(&self.settings, None);
+        let started = Started::child(&self.settings, Patience::SpawnWait).await?;
+        let open = Connection::open(&self.settings, started);
         tokio::time::timeout(limit, open)
             .await
             .unwrap_or(Err(LinkError::Timeout))

@@ -174,8 +174,12 @@ impl ModernLink {
             return Err(LinkError::Cancelled);
         }
         let limit = self.settings.upstream.connect_timeout;
-        let declared = tokio::time::timeout(limit, self.discover()).await;
-        match declared.unwrap_or(Err(LinkError::Timeout)) {
+        let discovered = async {
+            self.start().await?;
+            let declared = tokio::time::timeout(limit, self.discover()).await;
+            declared.unwrap_or(Err(LinkError::Timeout))
+        };
+        match discovered.await {
             Ok(declared) => {
                 self.note_declared(&declared);
                 drop(turn);

@@ -2,9 +2,10 @@
 //! Spec: SPEC C-01, D-02, D-07, D-08, D-11, U-14.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::http::initialize;
@@ -159,5 +160,35 @@ async fn a_child_that_dies_of_its_probe_says_nothing_of_other_owners_children() 
         greeted.is_empty(),
         "nothing said that it is legacy: {greeted:?}"
     );
+    gw.stop().await;
+}
+
+// Spec: DESIGN §6: the wait for a place has its own bound, `stdio.spawn_wait`.
+#[tokio::test]
+async fn the_wait_for_a_place_is_no_part_of_connecting() {
+    let dir = tempfile::tempdir().unwrap();
+    let odd = child(&format!(
+        r#"*'"long"'*) {}; say '{{"jsonrpc":"2.0","id":'$id',"result":{{"content":[]}}}}' ;;"#,
+        wait_for_go(dir.path())
+    ));
+    let keys = "era = \"legacy\"\nconnect_timeout = \"3s\"";
+    let tables = "[mcp]\nconnect_wait = \"100ms\"\n[stdio]\nmax_children = 1\nspawn_wait = \"1m\"";
+    let gw = behind(&odd, keys).toml(tables).start().await;
+    let first = gw.anonymous().open("/mcp/odd").await;
+    let second = gw.anonymous().open("/mcp/odd").await;
+    let (long, waited) = tokio::join!(first.call("long", json!({})), async {
+        eventually("the child is at work", async || {
+            (gw.metric("drawbridge_calls_running", "").await >= 1.0).then_some(())
+        })
+        .await;
+        let mut waiting = Box::pin(second.call("plain", json!({})));
+        let refused = tokio::time::timeout(Duration::from_secs(5), &mut waiting).await;
+        assert!(refused.is_err(), "it waits: {refused:?}");
+        go(&dir);
+        waiting.await
+    });
+    long.expect("a result");
+    let waited: Value = waited.expect("a result");
+    assert_eq!(text_of(&waited), "plain", "{waited}");
     gw.stop().await;
 }

@@ -55,6 +55,11 @@ pub(crate) enum Messages {
 }
 
 impl Source {
+    /// Whether its connections are children, which wait for places.
+    pub(crate) fn is_of_children(&self) -> bool {
+        matches!(self, Self::Children(_))
+    }
+
     /// Opens a connection and says nothing on it. A child may need a place, for which it waits with
     /// this patience.
     ///

@@ -14,6 +14,7 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::wire::HttpWire;
 use crate::upstream::legacy::handshake;
 use crate::upstream::modern::discover::{self, Verdict};
+use crate::upstream::stdio::Patience;
 
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.
@@ -39,7 +40,7 @@ pub(super) enum Sign {
     End,
 }
 
-/// Probes an upstream within its `connect_timeout`.
+/// Probes an upstream within its `connect_timeout`, the wait for a child's place aside.
 ///
 /// # Errors
 /// [`LinkError`] when there is no evidence either way, or it speaks nothing that we do.
@@ -84,7 +85,12 @@ async fn over_pipe(
     settings: &Settings,
     limit: Duration,
 ) -> Result<Found, LinkError> {
-    let mut started = Started::new(source, settings).await?;
+    let mut started = match Started::child(settings, Patience::SpawnWait).await? {
+        Some(child) => child,
+        None => tokio::time::timeout(limit, Started::new(source, settings))
+            .await
+            .unwrap_or(Err(LinkError::Timeout))?,
+    };
     let end = Instant::now() + limit / 2;
     let mut asked = 1_u8;
     if !tell(&started, discover::request(0, settings)).await {

@@ -9,10 +9,11 @@ use futures_util::future::join_all;
 use super::connection::Connection;
 use super::turn::TurnGuard;
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::{Carrier, Settings};
+use crate::upstream::carrier::{Carrier, Settings, Started};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
+use crate::upstream::stdio::Patience;
 
 /// The connections of a link besides its first.
 #[derive(Debug)]
@@ -39,7 +40,8 @@ impl Further {
         open.clone()
     }
 
-    /// Opens another connection, told of the log level, and takes its turn.
+    /// Opens another connection, told of the log level, and takes its turn. A child only if there is
+    /// a place for it at once, or one that an idle child makes.
     ///
     /// # Errors
     /// [`LinkError::AtCapacity`] at once when the caps leave no place for another child, else as
@@ -49,7 +51,8 @@ impl Further {
         level: Option<String>,
     ) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
         let limit = self.settings.upstream.connect_timeout;
-        let connecting = Connection::open_further(&self.settings);
+        let started = Started::child(&self.settings, Patience::None).await?;
+        let connecting = Connection::open_further(&self.settings, started);
         let connection = match tokio::time::timeout(limit, connecting).await {
             Ok(opened) => opened?,
             Err(_) => return Err(LinkError::Timeout),

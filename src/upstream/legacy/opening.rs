@@ -41,14 +41,17 @@ impl Connection {
         }
     }
 
-    /// Opens one more where there is one; of children only if there is a place for it at once, or one
-    /// that an idle child makes.
-    pub(super) async fn open_further(settings: &Arc<Settings>) -> Result<Arc<Self>, LinkError> {
-        let started = match &settings.carrier {
-            Carrier::Http(client, bounds, _) => {
+    /// Opens one more where there is one: over the carrier that is `started`, if it is.
+    pub(super) async fn open_further(
+        settings: &Arc<Settings>,
+        started: Option<Started>,
+    ) -> Result<Arc<Self>, LinkError> {
+        let started = match (started, &settings.carrier) {
+            (Some(started), _) => started,
+            (None, Carrier::Http(client, bounds, _)) => {
                 Started::over_events(client, *bounds, settings).await?
             }
-            Carrier::Duplex(source) => Started::further(source, settings).await?,
+            (None, Carrier::Duplex(source)) => Started::new(source, settings).await?,
         };
         Self::greet(settings, started).await
     }
@@ -124,12 +127,12 @@ impl Connection {
                 Ok(message) if message.number() == Some(1) && message.method().is_none() => {
                     break handshake::read(&message)?;
                 }
-                _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
-            }
-        };
                 Err(error) if unread::answered(&line) == Some(1) => {
                     return Err(LinkError::Invalid(error.to_string()));
                 }
+                _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
+            }
+        };
         child.send_first(INITIALIZED).await?;
         let connection = Self::new(settings, Wire::Duplex(child), declared);
         settings.tasks.spawn_service(read_lines(
@@ -145,9 +148,6 @@ fn suspect(connection: &Connection, error: &DecodeError) {
     connection.suspect(&format!("a line is no JSON-RPC message: {error}"));
 }
 
-/// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
-/// takes its child with it.
-async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
 /// Notes a line that is no message. Where it was meant as a reply, nothing else comes for its call.
 fn not_read(connection: &Connection, line: &[u8], error: &DecodeError) {
     suspect(connection, error);
@@ -156,6 +156,9 @@ fn not_read(connection: &Connection, line: &[u8], error: &DecodeError) {
     }
 }
 
+/// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
+/// takes its child with it.
+async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
     while let Some(line) = lines.next().await {
         let Some(connection) = connection.upgrade() else {
             return;

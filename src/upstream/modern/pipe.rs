@@ -119,6 +119,24 @@ impl Pipe {
 }
 
 impl ModernLink {
+    /// Starts the child if there is one and it does not run: the wait for its place is none of
+    /// connecting.
+    pub(super) async fn start(self: &Arc<Self>) -> Result<(), LinkError> {
+        match self.pipe().filter(|pipe| pipe.source.is_of_children()) {
+            Some(pipe) => self.child(pipe).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The child, started if needed.
+    async fn child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
+        match pipe.open() {
+            Some(open) => Ok(open),
+            // Rare, and larger than all the rest.
+            None => Box::pin(self.start_child(pipe)).await,
+        }
+    }
+
     /// Starts the child, unless somebody else has meanwhile.
     async fn start_child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
         let _opening = pipe.opening.lock().await;
@@ -178,11 +196,7 @@ impl ModernLink {
         bytes: Bytes,
         flight: &Arc<Flight>,
     ) -> Result<Message, LinkError> {
-        let open = match pipe.open() {
-            Some(open) => open,
-            // Rare, and larger than all the rest.
-            None => Box::pin(self.start_child(pipe)).await?,
-        };
+        let open = self.child(pipe).await?;
         let keeps_busy = flight.keeps_busy();
         let _busy = keeps_busy.then(|| open.child.busy());
         let _held = (!keeps_busy).then(|| open.child.hold());
