@@ -15,6 +15,7 @@ mod opening;
 mod own_stream;
 mod place;
 mod related;
+mod restore;
 mod subscribe;
 mod turn;
 mod wire;
@@ -23,9 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
-use futures_util::StreamExt as _;
+use tokio::sync::Notify;
 
-use crate::call::{Call, Declared, Level, Notice, Reply};
+use crate::call::{Call, Declared, Level, Reply};
 use crate::protocol::Message;
 use crate::protocol::json::quote;
 use crate::telemetry::metrics::LABELED;
@@ -35,14 +36,11 @@ use super::attempts::Attempts;
 use super::carrier::{Settings, Started};
 use super::error::LinkError;
 use super::lock;
-use connection::Connection;
 use super::stdio::Patience;
+use connection::Connection;
 use ears::Followed;
 use further::Further;
 use subscribe::Asking;
-
-/// Subscriptions that are restored side by side.
-const RESTORED_AT_ONCE: usize = 16;
 
 /// A link of the legacy era.
 #[derive(Debug)]
@@ -66,6 +64,8 @@ pub struct LegacyLink {
     kept: Mutex<bool>,
     /// Whoever had this link is gone: nothing is opened any more.
     ended: AtomicBool,
+    /// Told when a connection is opened, and when none will be any more.
+    changed: Notify,
 }
 
 impl LegacyLink {
@@ -83,6 +83,7 @@ impl LegacyLink {
             listening: Wish::default(),
             kept: Mutex::default(),
             ended: AtomicBool::new(false),
+            changed: Notify::new(),
         })
     }
 
@@ -171,28 +172,9 @@ impl LegacyLink {
         connection.follow(&self.followed);
         self.listening.make_so(|wanted| connection.listen(*wanted));
         self.hold();
+        self.changed.notify_waiters();
         self.tell_what_was_missed(connection, followed);
         Ok(())
-    }
-
-    /// Resources that were followed before the connection was opened may have changed while nobody
-    /// heard of it. Told when changes can be heard again, if they can. Spec: BRIDGING §3.4.
-    fn tell_what_was_missed(&self, connection: &Arc<Connection>, followed: Vec<String>) {
-        if followed.is_empty() {
-            return;
-        }
-        let is_listening = self.listening.get();
-        let (settings, connection) = (Arc::clone(&self.settings), Arc::clone(connection));
-        self.settings.tasks.spawn_service(async move {
-            if is_listening {
-                let limit = settings.upstream.connect_timeout;
-                drop(tokio::time::timeout(limit, connection.until_heard()).await);
-            }
-            for uri in &followed {
-                let notice = Notice::resource_updated(uri);
-                settings.intake.notice(&settings.name, notice);
-            }
-        });
     }
 
     /// Opens a connection: with the child that was started already, if there is one. One that was
@@ -214,53 +196,6 @@ impl LegacyLink {
         tokio::time::timeout(limit, open)
             .await
             .unwrap_or(Err(LinkError::Timeout))
-    }
-
-    /// Tells a fresh connection what the last one knew (SPEC U-02, D-06), within the time that
-    /// connecting may take; the resources that are followed again.
-    async fn restore(&self, connection: &Arc<Connection>) -> Vec<String> {
-        let level = lock(&self.level).clone();
-        let followed = self.followed.all();
-        let tell = async {
-            if let Some(level) = level {
-                connection.tell("logging/setLevel", "level", &level).await;
-            }
-            let all = futures_util::stream::iter(&followed);
-            all.for_each_concurrent(RESTORED_AT_ONCE, async |uri| {
-                let uri = quote(uri);
-                connection.tell("resources/subscribe", "uri", &uri).await;
-            })
-            .await;
-        };
-        let limit = self.settings.upstream.connect_timeout;
-        if tokio::time::timeout(limit, tell).await.is_err() {
-            tracing::warn!(
-                upstream = %self.settings.name, resources = followed.len(),
-                "not all subscriptions are restored: it takes longer than connect_timeout"
-            );
-        }
-        followed
-    }
-
-    /// Keeps what a successful request changed for the next connection.
-    fn remember(&self, request: &Message, reply: &Reply) {
-        if reply.error().is_some() {
-            return;
-        }
-        let uri = || request.param_str("uri").unwrap_or_default();
-        match request.method() {
-            Some("logging/setLevel") => {
-                *lock(&self.level) = request.param("level").map(str::to_owned);
-            }
-            Some("resources/subscribe") => {
-                self.followed.insert(uri().into_owned());
-            }
-            Some("resources/unsubscribe") => {
-                self.followed.remove(&uri());
-            }
-            _ => return,
-        }
-        self.hold();
     }
 
     /// Ends a subscription that nobody has any more.
@@ -383,15 +318,35 @@ impl LegacyLink {
         self.open_connection()?.hearing()
     }
 
+    /// One that is lost meanwhile says nothing any more: what opens in its place does.
     pub(super) async fn until_heard(&self) -> bool {
-        match self.open_connection() {
-            Some(connection) => connection.until_heard().await,
-            None => false,
+        let mut was_open = false;
+        loop {
+            let changed = self.changed.notified();
+            let open = self.open_connection();
+            if open.is_none() && (!was_open || self.ended.load(Ordering::Acquire)) {
+                return false;
+            }
+            was_open = true;
+            let heard = async {
+                let Some(connection) = &open else {
+                    return std::future::pending().await;
+                };
+                tokio::select! {
+                    heard = connection.until_heard() => Some(heard),
+                    () = connection.over() => None,
+                }
+            };
+            tokio::select! {
+                Some(heard) = heard => return heard,
+                () = changed => {}
+            }
         }
     }
 
     pub(super) async fn close(&self) {
         self.ended.store(true, Ordering::Release);
+        self.changed.notify_waiters();
         drop(lock(&self.started).take());
         let connection = lock(&self.current).take();
         if let Some(connection) = connection {

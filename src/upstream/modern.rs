@@ -272,7 +272,10 @@ impl ModernLink {
 
     /// See [`crate::call::UpstreamLink::until_heard`].
     pub(super) async fn until_heard(&self) -> bool {
-        self.listening.hearing().begun().await
+        tokio::select! {
+            begun = self.listening.hearing().begun() => begun,
+            () = self.closed.cancelled() => false,
+        }
     }
 
     /// Ends everything that is open, for good.

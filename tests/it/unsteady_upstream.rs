@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{Gateway, Session, Setup, eventually, within};
+use crate::modern::Modern;
 
 /// What an upstream does with one message.
 enum Does {
@@ -446,5 +447,31 @@ async fn a_reply_on_a_stream_that_cannot_be_read_fails_its_call_at_once(
     let user = gw.anonymous().open("/mcp/up").await;
     let said = outcome(&user, "broken").await;
     assert!(said.contains("invalid message"), "{said}");
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4; SPEC M-74.
+#[tokio::test]
+async fn who_waits_to_hear_a_session_that_is_lost_waits_for_the_next_one() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("GET", 0) => Does::Hang,
+        ("GET", _) => Does::Status(405, ""),
+        ("call again", 0) => Does::Status(404, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listen = user.request(&json!("l"), "subscriptions/listen", wanted);
+    let mut events = user.post(&listen).await.events();
+    let ack = events.message().await.expect("an acknowledgement");
+    assert_eq!(ack["params"]["notifications"]["toolsListChanged"], true);
+    user.call("again", json!({})).await.expect("a result");
+    let over = events
+        .message()
+        .await
+        .expect("the end of what cannot be told");
+    assert_eq!(over["id"], "l", "{over}");
     gw.stop().await;
 }

@@ -246,6 +246,16 @@ impl Inner {
         }
     }
 
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Legacy { link, .. }, Self::Legacy { link: other, .. }) => {
+                Arc::ptr_eq(link, other)
+            }
+            (Self::Modern(link), Self::Modern(other)) => Arc::ptr_eq(link, other),
+            _ => false,
+        }
+    }
+
     /// Each era needs room of its own size.
     fn call<'a>(
         &'a self,
@@ -342,10 +352,18 @@ impl UpstreamLink for EraLink {
 
     fn until_heard(&self) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            match self.current() {
-                Some(Inner::Legacy { link, .. }) => link.until_heard().await,
-                Some(Inner::Modern(link)) => link.until_heard().await,
-                None => false,
+            loop {
+                let Some(inner) = self.current() else {
+                    return false;
+                };
+                let heard = match &inner {
+                    Inner::Legacy { link, .. } => link.until_heard().await,
+                    Inner::Modern(link) => link.until_heard().await,
+                };
+                // A link of the other era may stand in its place by now.
+                if heard || self.current().is_none_or(|now| now.is(&inner)) {
+                    return heard;
+                }
             }
         })
     }

@@ -1,0 +1,85 @@
+//! What a fresh connection is told of the one before it: log level and subscriptions; and what may
+//! have been missed in between. Spec: SPEC U-02, D-06; BRIDGING §3.4.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+
+use super::LegacyLink;
+use super::connection::Connection;
+use crate::call::{Notice, Reply};
+use crate::protocol::Message;
+use crate::protocol::json::quote;
+use crate::upstream::lock;
+
+/// Subscriptions that are restored side by side.
+const RESTORED_AT_ONCE: usize = 16;
+
+impl LegacyLink {
+    /// Tells a fresh connection what the last one knew (SPEC U-02, D-06), within the time that
+    /// connecting may take; the resources that are followed again.
+    pub(super) async fn restore(&self, connection: &Arc<Connection>) -> Vec<String> {
+        let level = lock(&self.level).clone();
+        let followed = self.followed.all();
+        let tell = async {
+            if let Some(level) = level {
+                connection.tell("logging/setLevel", "level", &level).await;
+            }
+            let all = futures_util::stream::iter(&followed);
+            all.for_each_concurrent(RESTORED_AT_ONCE, async |uri| {
+                let uri = quote(uri);
+                connection.tell("resources/subscribe", "uri", &uri).await;
+            })
+            .await;
+        };
+        let limit = self.settings.upstream.connect_timeout;
+        if tokio::time::timeout(limit, tell).await.is_err() {
+            tracing::warn!(
+                upstream = %self.settings.name, resources = followed.len(),
+                "not all subscriptions are restored: it takes longer than connect_timeout"
+            );
+        }
+        followed
+    }
+
+    /// Resources that were followed before the connection was opened may have changed while nobody
+    /// heard of it. Told when changes can be heard again, if they can. Spec: BRIDGING §3.4.
+    pub(super) fn tell_what_was_missed(&self, connection: &Arc<Connection>, followed: Vec<String>) {
+        if followed.is_empty() {
+            return;
+        }
+        let is_listening = self.listening.get();
+        let (settings, connection) = (Arc::clone(&self.settings), Arc::clone(connection));
+        self.settings.tasks.spawn_service(async move {
+            if is_listening {
+                let limit = settings.upstream.connect_timeout;
+                drop(tokio::time::timeout(limit, connection.until_heard()).await);
+            }
+            for uri in &followed {
+                let notice = Notice::resource_updated(uri);
+                settings.intake.notice(&settings.name, notice);
+            }
+        });
+    }
+
+    /// Keeps what a successful request changed for the next connection.
+    pub(super) fn remember(&self, request: &Message, reply: &Reply) {
+        if reply.error().is_some() {
+            return;
+        }
+        let uri = || request.param_str("uri").unwrap_or_default();
+        match request.method() {
+            Some("logging/setLevel") => {
+                *lock(&self.level) = request.param("level").map(str::to_owned);
+            }
+            Some("resources/subscribe") => {
+                self.followed.insert(uri().into_owned());
+            }
+            Some("resources/unsubscribe") => {
+                self.followed.remove(&uri());
+            }
+            _ => return,
+        }
+        self.hold();
+    }
+}
