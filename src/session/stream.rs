@@ -5,6 +5,7 @@
 //! reader logs all of it at once, before it hands it on. What nobody reads is logged right away.
 
 mod reader;
+mod turned_out;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,6 +16,7 @@ use bytes::Bytes;
 pub use reader::{Next, NotKept, Reader};
 
 use self::reader::{Beside, supersede, take_over};
+use self::turned_out::TurnedOut;
 use crate::call::{Notice, NoticeKind};
 use crate::lock::lock;
 use crate::store::events::{Event, EventStore, Replay, StreamKey};
@@ -24,9 +26,6 @@ use crate::telemetry::metrics::COUNTERS;
 const UNREAD_FRAMES: usize = 64;
 /// Unread bytes of one stream before notifications are merged or dropped.
 const UNREAD_BYTES: usize = 256 * 1024;
-/// Readers that were told to end and whose clients may come back: as many as a session may usually
-/// have streams.
-const TURNED_OUT: usize = 8;
 /// Events handed to a reader at once, and messages that wait for it beside the log.
 const READ_AT_ONCE: usize = 64;
 /// Bytes that wait for a reader beside the log.
@@ -67,8 +66,8 @@ struct State {
     beside: Vec<Beside>,
     /// Readers up to this one have to end, rather than stay open without messages.
     superseded: u64,
-    /// How far readers had read that were told so: whose client comes back from there was not gone.
-    turned_out: VecDeque<u64>,
+    /// Those that were told so.
+    turned_out: TurnedOut,
     audience: Audience,
     /// Whether its replies wait for who reads them now, however large, rather than in the log, which
     /// gives up older events for newer ones.
@@ -273,7 +272,7 @@ impl EventStream {
             Replay::Unknown => return Err(NotKept),
         }
         let number = take_over(&mut state);
-        if !state.comes_back(seq) {
+        if !state.turned_out.comes_back(seq) {
             supersede(&mut state);
         }
         drop(state);
@@ -344,24 +343,6 @@ impl EventStream {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
-    }
-}
-
-impl State {
-    /// Whether a client comes back whose reader was told to end when it had read up to `seq`.
-    fn comes_back(&mut self, seq: u64) -> bool {
-        let found = self.turned_out.iter().position(|read| *read == seq);
-        found.is_some_and(|at| self.turned_out.remove(at).is_some())
-    }
-
-    /// Notes how far a reader had read that is told to end.
-    fn turn_out(&mut self, read: u64) {
-        // One is enough: a client that is gone leaves its own behind each time.
-        self.turned_out.retain(|known| *known != read);
-        if self.turned_out.len() == TURNED_OUT {
-            self.turned_out.pop_front();
-        }
-        self.turned_out.push_back(read);
     }
 }
 

@@ -91,7 +91,7 @@ impl Reader {
         }
         let mut state = self.stream.lock();
         if self.number <= state.superseded {
-            state.turn_out(self.position);
+            state.turned_out.note(self.position);
             return Poll::Ready(Next::Superseded);
         }
         if state.current != self.number {

@@ -146,6 +146,22 @@ fn two_clients_that_come_back_let_each_other_be(
     assert!(returns.iter().sum::<usize>() <= 2, "{returns:?}");
 }
 
+// SPEC T-25: on a quiet stream every break leaves a reader behind at the same place.
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_connection_breaks_again_much_later_ends_the_dead_reader() {
+    let stream = stream();
+    stream.prime();
+    let mut first = stream.attach();
+    assert_eq!(texts(read(&mut first)), [""]);
+    let mut second = stream.resume(1).unwrap();
+    assert_eq!(read(&mut first), Some(Next::Superseded));
+    tokio::time::advance(Duration::from_mins(10)).await;
+    let third = stream.resume(1).unwrap();
+    assert_eq!(read(&mut second), Some(Next::Superseded));
+    drop([first, second, third]);
+    assert!(!stream.is_attached());
+}
+
 // SPEC T-21, T-29: the newest of two is served, the other stays open.
 #[test]
 fn a_second_reader_beside_the_first_is_served_alone() {
