@@ -118,6 +118,8 @@ pub mod metric {
     pub const TASKS_UNFOLLOWED: &str = "drawbridge.tasks.unfollowed";
     /// Tasks whose progress is no longer passed on because a connection has too many.
     pub const TASKS_UNHEARD: &str = "drawbridge.tasks.unheard";
+    /// Visits to URLs, or ends of such, that are no longer told because a shared link has too many.
+    pub const VISITS_FORGOTTEN: &str = "drawbridge.visits.forgotten";
     /// Events in the log.
     pub const EVENTS_KEPT: &str = "drawbridge.events.kept";
     /// Size of the event log.

@@ -14,6 +14,7 @@ use crate::call::{
 use crate::fault::Fault;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::{Message, json};
+use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::lock;
 
 /// Visits of one link that are known, the newest.
@@ -66,8 +67,8 @@ impl Visits {
 }
 
 fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize) {
-    if queue.len() >= max {
-        queue.pop_front();
+    if queue.len() >= max && queue.pop_front().is_some() {
+        COUNTERS.visits_forgotten.add(1);
     }
     queue.push_back(item);
 }
@@ -190,13 +191,16 @@ mod tests {
     }
 
     #[test]
-    fn visits_are_bounded() {
+    fn visits_are_bounded_and_what_is_forgotten_is_counted() {
         let visits = Visits::default();
+        let before = COUNTERS.visits_forgotten.get();
         for number in 0..=SHOWN {
             drop(visits.show(number.to_string(), 1));
             drop(visits.over(&complete(&format!("early {number}"))));
         }
         let inner = lock(&visits.0);
         assert_eq!((inner.shown.len(), inner.early.len()), (SHOWN, EARLY));
+        let forgotten = u64::try_from(1 + SHOWN + 1 - EARLY).unwrap();
+        assert_eq!(COUNTERS.visits_forgotten.get(), before + forgotten);
     }
 }
