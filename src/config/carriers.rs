@@ -1,0 +1,222 @@
+//! How an upstream is reached: the keys of `[upstreams.<name>]` for a stdio child, and those for HTTP.
+
+use http::{HeaderName, HeaderValue};
+use url::Url;
+
+use super::files;
+use super::reader::Section;
+use super::reference::Shown;
+use super::report::join;
+use super::upstream_types::{HttpCarrier, StdioCarrier, Transport};
+use crate::protocol::headers::MCP_PARAM_PREFIX;
+use crate::secret::Secret;
+
+/// The resource limits a child can be given.
+const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
+
+/// Headers that a configuration cannot set, as the transport does.
+const OWN_HEADERS: [&str; 17] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "sec-websocket-extensions",
+    "sec-websocket-key",
+    "sec-websocket-protocol",
+    "sec-websocket-version",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Reads how a child is started; nothing without a command.
+pub(super) fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
+    let command = s
+        .key(
+            "command",
+            "Program to start, looked up in PATH. One of command and url is needed.",
+        )
+        .chosen()
+        .optional("npx");
+    let args = s
+        .key(
+            "args",
+            "Its arguments. For example [\"-y\", \"@scope/server\", \"/data\"].",
+        )
+        .list(&[], |text| Ok(text.to_owned()));
+    let cwd = s
+        .key(
+            "cwd",
+            "Its working directory. Default: a private home directory.",
+        )
+        .path("/srv/files");
+    let env = s
+        .key("env", "Variables set for it; they win over inherited ones.")
+        .secrets();
+    let inherit = s
+        .key(
+            "inherit",
+            "Names of our own variables it gets too, besides PATH, LANG, TZ and such.",
+        )
+        .list(&[], |text| Ok(text.to_owned()));
+    for name in env.keys().filter(|name| !is_variable(name)) {
+        s.error(&join("env", name), "not the name of a variable", None);
+    }
+    for (index, name) in inherit.iter().enumerate() {
+        if !is_variable(name) {
+            let at = format!("inherit[{index}]");
+            s.error(&at, "not the name of a variable", None);
+        }
+    }
+    let rlimits = s.key("rlimits", "Resource limits.").numbers(&RLIMITS);
+    let stop = Shown::Default("{ eof = \"2s\", term = \"3s\" }".to_owned());
+    let (stop_eof, stop_term) = s
+        .key(
+            "stop",
+            "Patience after its input is closed, and after SIGTERM; then SIGKILL.",
+        )
+        .inline_or_empty(stop, |t| {
+            let eof = t.key("eof", "From closed input to SIGTERM.").wait("2s");
+            (eof, t.key("term", "From SIGTERM to SIGKILL.").wait("3s"))
+        });
+    let max_children = s
+        .key("max_children", "Children of this upstream at once.")
+        .count(128);
+    let command = command?;
+    if !command.contains('/') && command.contains(char::is_whitespace) {
+        let hint = Some("arguments stand in `args`, one by one");
+        let path = join(&s.path, "command");
+        s.report
+            .warning(&path, "the name of the program has spaces", hint);
+    }
+    // A path is meant from the file, not from wherever the child will stand.
+    let command = if command.contains('/') {
+        s.report
+            .source
+            .path(&command)
+            .to_string_lossy()
+            .into_owned()
+    } else {
+        command
+    };
+    Some(StdioCarrier {
+        command,
+        args,
+        cwd,
+        env,
+        inherit,
+        rlimits,
+        stop_eof,
+        stop_term,
+        max_children,
+    })
+}
+
+/// Whether an environment can hold a variable of this name.
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}
+
+/// Reads how an upstream is reached over HTTP; nothing without a URL.
+pub(super) fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
+    let url = s
+        .key(
+            "url",
+            "The server's MCP endpoint; wss:// and ws:// are WebSockets.",
+        )
+        .chosen()
+        .endpoint_url("https://tracker.example.net/mcp");
+    let words = [
+        ("auto", Transport::Auto),
+        ("streamable", Transport::Streamable),
+        ("sse", Transport::Sse),
+        ("websocket", Transport::WebSocket),
+    ];
+    let transport = s
+        .key(
+            "transport",
+            "Streamable HTTP, HTTP+SSE of 2024-11-05, a WebSocket, or the first two to be found out.",
+        )
+        .choice("auto", &words)
+        .unwrap_or(Transport::Auto);
+    let (url, transport) = socket_url(s, url, transport);
+    let headers = s
+        .key(
+            "headers",
+            "Headers of every request to it; values are secrets.",
+        )
+        .secrets();
+    let headers = headers
+        .into_iter()
+        .filter_map(|(name, value)| header(s, name, value))
+        .collect();
+    let ca_file = s
+        .key(
+            "ca_file",
+            "Certificates to trust besides the system's, PEM.",
+        )
+        .path("ca.pem");
+    if let Some(Err(what)) = ca_file.as_deref().map(files::anchors) {
+        s.error("ca_file", what, None);
+    }
+    let proxy = s
+        .key(
+            "proxy",
+            "Forward proxy. The proxy variables of the environment are not obeyed.",
+        )
+        .url("http://proxy.example.net:3128");
+    Some(HttpCarrier {
+        url: url?,
+        transport,
+        headers,
+        ca_file,
+        proxy,
+    })
+}
+
+/// WebSocket URLs as the HTTP URLs that are upgraded, and the transport they mean.
+fn socket_url(s: &Section<'_>, url: Option<Url>, transport: Transport) -> (Option<Url>, Transport) {
+    let Some(given) = url else {
+        return (None, transport);
+    };
+    let scheme = match given.scheme() {
+        "wss" => "https",
+        "ws" => "http",
+        _ => return (Some(given), transport),
+    };
+    if !matches!(transport, Transport::Auto | Transport::WebSocket) {
+        let hint = "leave it out, or write an http:// or https:// URL";
+        s.error("transport", "does not fit a WebSocket URL", Some(hint));
+    }
+    // A scheme of this kind cannot be changed in place.
+    let rest = given.as_str().split_once(':').map_or("", |(_, rest)| rest);
+    let url = Url::parse(&format!("{scheme}:{rest}")).ok();
+    (url, Transport::WebSocket)
+}
+
+/// A header that may be sent, in the form it is sent.
+fn header(s: &Section<'_>, name: String, value: Secret) -> Option<(String, Secret)> {
+    let path = join("headers", &name);
+    let known = HeaderName::try_from(name.as_str());
+    if known.is_err() {
+        s.error(&path, "not a header name", None);
+    } else if HeaderValue::try_from(value.expose()).is_err() {
+        s.error(&path, "holds characters that no header can carry", None);
+    } else if known.is_ok_and(|name| is_own(name.as_str())) {
+        s.error(&path, "is set by the gateway itself", None);
+    } else {
+        return Some((name, value));
+    }
+    None
+}
+
+/// Whether the transport sets a header itself.
+fn is_own(name: &str) -> bool {
+    OWN_HEADERS.contains(&name) || name.starts_with(MCP_PARAM_PREFIX)
+}
