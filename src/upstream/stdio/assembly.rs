@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::net::unix::pipe;
 
-use super::child::{Birth, ChildState, StdioConnection, StopReason};
+use super::child::StdioConnection;
 use super::environment;
 use super::exec_child::Plan;
 use super::framing::Lines;
@@ -18,6 +18,7 @@ use super::pool::Slot;
 use super::process::{Group, Keeper, Ladder};
 use super::runtime::StdioRuntime;
 use super::starts::StartPermit;
+use super::state::{Birth, ChildState, StopReason};
 use super::stderr::{Drain, Log};
 use crate::call::OwnerKey;
 use crate::config::StdioCarrier;

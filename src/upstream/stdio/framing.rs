@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
-use super::child::{ChildState, StopReason};
+use super::state::{ChildState, StopReason};
 use crate::protocol::json;
 use crate::upstream::unread::Watch;
 

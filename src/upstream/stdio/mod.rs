@@ -23,6 +23,7 @@ mod process;
 mod reap;
 mod runtime;
 mod starts;
+mod state;
 mod stderr;
 mod strays;
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
-use super::child::{ChildState, StopReason};
+use super::state::{ChildState, StopReason};
 use crate::call::OwnerKey;
 use crate::config::Stdio;
 use crate::lock::lock;

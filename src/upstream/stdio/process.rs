@@ -15,11 +15,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
-use super::child::{ChildState, StopReason};
 use super::guardian::Guardian;
 use super::homes::Home;
 use super::outbox::Outbox;
 use super::reap;
+use super::state::{ChildState, StopReason};
 use super::stderr::Drain;
 use crate::telemetry::metrics::COUNTERS;
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::{Backoff, Wait};
-use super::child::{StdioConnection, StopReason};
+use super::child::StdioConnection;
 use super::environment::Host;
 use super::framing::Lines;
 use super::guardian::Guardian;
@@ -19,6 +19,7 @@ use super::pool::{ChildSlots, Patience, Place, Slot, Wish};
 use super::process::Hurry;
 use super::reap;
 use super::starts::{StartPermit, Starts};
+use super::state::StopReason;
 use crate::call::OwnerKey;
 use crate::config::{self, Carrier};
 use crate::lifecycle::Tasks;

@@ -5,8 +5,8 @@ use futures_util::FutureExt as _;
 use super::*;
 use crate::call::Principal;
 use crate::upstream::stdio::backoff::Backoff;
-use crate::upstream::stdio::child::Birth;
 use crate::upstream::stdio::starts::Starts;
+use crate::upstream::stdio::state::Birth;
 use crate::upstream::stdio::stderr::Log;
 
 fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {

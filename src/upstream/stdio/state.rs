@@ -1,0 +1,286 @@
+//! What the parts of a child share: whether it is used, why it was stopped, how it ended.
+
+use std::fmt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::backoff::{Backoff, Crash};
+use super::pool::ChildSlots;
+use super::starts::StartPermit;
+use super::stderr::Log;
+use crate::call::OwnerKey;
+use crate::lock::lock;
+use crate::telemetry::metrics::LABELED;
+
+/// Why we stopped a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StopReason {
+    /// It ended or closed its output.
+    Closed,
+    /// Its user closed it or let go of it.
+    Dropped,
+    /// Nobody used it for `stdio.idle`.
+    Idle,
+    /// Its principal needed the place.
+    Evicted,
+    /// The gateway stops.
+    ShutDown,
+}
+
+/// What the connection, the reader, the keeper and the pool share about a child.
+pub(super) struct ChildState {
+    pub(super) upstream: Arc<str>,
+    pub(super) owner: OwnerKey,
+    pub(super) pid: u32,
+    pub(super) log: Log,
+    backoff: Arc<Backoff>,
+    slots: Arc<ChildSlots>,
+    started: Instant,
+    /// Uses that keep it from counting as idle.
+    busy: AtomicU32,
+    /// Reasons to let it live though it is not used; its place may still be taken.
+    held: AtomicU32,
+    /// Milliseconds from `started` to the last use.
+    last_used: AtomicU64,
+    has_spoken: AtomicBool,
+    /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
+    start_permit: Mutex<Option<StartPermit>>,
+    stop_reason: OnceLock<StopReason>,
+    status: OnceLock<ExitStatus>,
+    closed: CancellationToken,
+    gone: CancellationToken,
+    reaped: CancellationToken,
+}
+
+impl fmt::Debug for ChildState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Child({} of {}, {:?})",
+            self.pid, self.upstream, self.owner
+        )
+    }
+}
+
+/// What a child is born with.
+pub(super) struct Birth {
+    pub(super) upstream: Arc<str>,
+    pub(super) owner: OwnerKey,
+    pub(super) pid: u32,
+    pub(super) log: Log,
+    pub(super) backoff: Arc<Backoff>,
+    pub(super) slots: Arc<ChildSlots>,
+    pub(super) start_permit: StartPermit,
+}
+
+impl ChildState {
+    pub(super) fn new(birth: Birth) -> Self {
+        Self {
+            upstream: birth.upstream,
+            owner: birth.owner,
+            pid: birth.pid,
+            log: birth.log,
+            backoff: birth.backoff,
+            slots: birth.slots,
+            started: Instant::now(),
+            busy: AtomicU32::new(0),
+            held: AtomicU32::new(0),
+            last_used: AtomicU64::new(0),
+            has_spoken: AtomicBool::new(false),
+            start_permit: Mutex::new(Some(birth.start_permit)),
+            stop_reason: OnceLock::new(),
+            status: OnceLock::new(),
+            closed: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            reaped: CancellationToken::new(),
+        }
+    }
+
+    /// Asks for the stop ladder; the first reason stays.
+    pub(super) fn stop(&self, reason: StopReason) {
+        if !self.closed.is_cancelled() {
+            let _ = self.stop_reason.set(reason);
+            self.closed.cancel();
+        }
+    }
+
+    /// Whether we ended it, and why.
+    pub(super) fn stop_reason(&self) -> Option<StopReason> {
+        self.stop_reason.get().copied()
+    }
+
+    /// Cancelled when the child is being stopped or gone.
+    pub(super) fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+
+    /// Cancelled when the process itself has ended and its last words are known.
+    pub(super) fn gone(&self) -> &CancellationToken {
+        &self.gone
+    }
+
+    /// Cancelled when its whole group has ended and its place is free.
+    pub(super) fn reaped(&self) -> &CancellationToken {
+        &self.reaped
+    }
+
+    /// The process ended with `status`; only the first time counts.
+    pub(super) fn ended(&self, status: Option<ExitStatus>) {
+        if self.gone.is_cancelled() {
+            return;
+        }
+        if let Some(status) = status {
+            let _ = self.status.set(status);
+        }
+        self.release_start();
+        self.account();
+        self.tell_end();
+        self.closed.cancel();
+        self.gone.cancel();
+    }
+
+    fn tell_end(&self) {
+        let (upstream, pid) = (&*self.upstream, self.pid);
+        let status = self
+            .status
+            .get()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        match self.stop_reason() {
+            None => tracing::warn!(upstream, pid, status, "an upstream process ended by itself"),
+            Some(reason) => {
+                tracing::info!(
+                    upstream,
+                    pid,
+                    status,
+                    ?reason,
+                    "an upstream process was stopped"
+                );
+            }
+        }
+    }
+
+    /// It has written a message: it is up.
+    pub(super) fn spoke(&self) {
+        if !self.has_spoken.swap(true, Ordering::Relaxed) {
+            self.release_start();
+            self.backoff.spoke(&self.upstream);
+        }
+        self.touch();
+    }
+
+    /// Lets the next child start; from now on this one may be idle.
+    pub(super) fn release_start(&self) {
+        let permit = lock(&self.start_permit).take();
+        if permit.is_some() {
+            drop(permit);
+            self.slots.went_idle(self.owner);
+        }
+    }
+
+    fn is_starting(&self) -> bool {
+        lock(&self.start_permit).is_some()
+    }
+
+    pub(super) fn touch(&self) {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_used.store(now, Ordering::Relaxed);
+    }
+
+    pub(super) fn last_used(&self) -> Instant {
+        self.started + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
+    }
+
+    /// Whether its end, once it has ended, was no wish of ours.
+    pub(super) fn ends_by_itself(&self) -> bool {
+        matches!(self.stop_reason(), None | Some(StopReason::Closed))
+    }
+
+    /// Counts its end, unless we caused it.
+    fn account(&self) {
+        if self.ends_by_itself() {
+            let spoke = self.has_spoken.load(Ordering::Relaxed);
+            let crash = Crash {
+                spoke,
+                age: self.started.elapsed(),
+            };
+            let words = self.last_words();
+            self.backoff
+                .crashed(self.owner, &self.upstream, crash, words, Instant::now());
+        }
+    }
+
+    /// Notes a use, which keeps it from counting as idle until it ends.
+    pub(super) fn begin_use(&self) {
+        self.busy.fetch_add(1, Ordering::AcqRel);
+        self.touch();
+    }
+
+    /// A use of it is over.
+    pub(super) fn end_use(&self) {
+        self.touch();
+        if self.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.slots.went_idle(self.owner);
+        }
+    }
+
+    /// Notes a reason to let it live though it is not used.
+    pub(super) fn hold(&self) {
+        self.held.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Such a reason is gone.
+    pub(super) fn let_go(&self) {
+        self.touch();
+        self.held.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether it may be stopped without hurting anybody.
+    pub(super) fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::Acquire) == 0 && !self.is_starting()
+    }
+
+    /// Whether somebody waits for what it may say by itself.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire) > 0
+    }
+
+    /// A line that is no message.
+    // Spec: SPEC D-02
+    pub(super) fn stray(&self, text: &[u8]) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
+        self.log.stray(&self.upstream, self.pid, text);
+    }
+
+    /// A line beyond the bound.
+    pub(super) fn too_long(&self, bytes: u64) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
+        tracing::error!(
+            upstream = &*self.upstream,
+            pid = self.pid,
+            bytes,
+            "a message from the upstream is too long and was skipped"
+        );
+    }
+
+    /// How it ended and what it wrote on standard error last.
+    pub(super) fn last_words(&self) -> Option<String> {
+        let end = match (self.stop_reason(), self.status.get()) {
+            (Some(StopReason::Idle), _) => Some("stopped: not used for a while".to_owned()),
+            (Some(StopReason::Evicted), _) => Some("stopped: its place was needed".to_owned()),
+            (Some(StopReason::ShutDown), _) => Some("stopped: the gateway stops".to_owned()),
+            (_, Some(status)) => Some(status.to_string()),
+            (_, None) => None,
+        };
+        match (end, self.log.tail()) {
+            (end, None) => end,
+            (None, Some(tail)) => Some(tail),
+            (Some(end), Some(tail)) => Some(format!("{end}: {tail}")),
+        }
+    }
+}
