@@ -84,12 +84,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
     let direct = s.key("direct", "Whether /mcp/<name> is served.").flag(true);
     let required_scopes = endpoints::scopes(s);
     let audiences = endpoints::audiences(s);
-    let connect_timeout = s
-        .key(
-            "connect_timeout",
-            "For opening a session with it, handshake included.",
-        )
-        .duration("10s");
+    let connect_timeout = connect_timeout(s);
     let idle_timeout = s
         .key(
             "idle_timeout",
@@ -137,6 +132,15 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         retry_safe,
         run_tasks,
     })
+}
+
+fn connect_timeout(s: &mut Section<'_>) -> Duration {
+    s.key(
+        "connect_timeout",
+        "For opening a session with it, handshake included; a child's wait for its place is bounded by \
+         stdio.spawn_wait.",
+    )
+    .duration("10s")
 }
 
 fn run_tasks(s: &mut Section<'_>) -> bool {
