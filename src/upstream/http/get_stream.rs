@@ -7,15 +7,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::client::MessageHeaders;
-use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY, may_pass};
+use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY, SHORTEST_RETRY, may_pass};
 use super::wire::{HttpWire, is_event_stream, is_gone, retry_after};
 use crate::protocol::Message;
 use crate::upstream::hearing::Hearing;
 
 /// A stream that lasted as long was no failure, whatever it brought.
 const LASTING: Duration = Duration::from_secs(30);
-/// The shortest wait that an upstream may ask for.
-const SHORTEST: Duration = Duration::from_millis(20);
 
 /// What an upstream refuses that answers a GET without a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +44,7 @@ impl Pace {
         self.0 = RESUME_DELAY;
         match place.retry {
             // What comes next goes on from there, as often as the upstream wants.
-            Some(retry) if place.last_event.is_some() => retry.max(SHORTEST),
+            Some(retry) if place.last_event.is_some() => retry.max(SHORTEST_RETRY),
             // Everything has to be looked at again.
             retry => self.0.max(retry.unwrap_or_default()),
         }
@@ -195,7 +193,10 @@ mod tests {
         let mut backoff = Pace::default();
         let ms = Duration::from_millis;
         assert_eq!(backoff.ended(true, &place(Some(50), Some("1"))), ms(50));
-        assert_eq!(backoff.ended(true, &place(Some(0), Some("1"))), SHORTEST);
+        assert_eq!(
+            backoff.ended(true, &place(Some(0), Some("1"))),
+            SHORTEST_RETRY
+        );
         assert_eq!(backoff.ended(true, &place(Some(50), None)), RESUME_DELAY);
         assert_eq!(backoff.ended(true, &place(Some(9000), None)), ms(9000));
         assert_eq!(backoff.failed(Some(ms(9000))), ms(9000));

@@ -21,6 +21,8 @@ use crate::upstream::unread;
 const RESUME_ATTEMPTS: u32 = 5;
 /// Before a stream is resumed when the upstream did not say how long to wait.
 pub(super) const RESUME_DELAY: Duration = Duration::from_millis(500);
+/// The shortest wait that an upstream may ask for.
+pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(20);
 /// The longest `retry` that we honour.
 pub(super) const LONGEST_RETRY: Duration = Duration::from_mins(1);
 
@@ -44,6 +46,13 @@ impl Place {
         if let Some(retry) = retry {
             self.retry = Some(Duration::from_millis(retry).min(LONGEST_RETRY));
         }
+    }
+
+    /// How long to wait before a stream is resumed that broke off here: as long as the upstream wants,
+    /// and never for nothing, as one may end its streams for as long as the call lasts.
+    fn pause(&self) -> Duration {
+        self.retry
+            .map_or(RESUME_DELAY, |retry| retry.max(SHORTEST_RETRY))
     }
 }
 
@@ -88,7 +97,7 @@ impl HttpWire {
             else {
                 return Err(LinkError::Lost { last_words: None });
             };
-            tokio::time::sleep(place.retry.unwrap_or(RESUME_DELAY)).await;
+            tokio::time::sleep(place.pause()).await;
             let headers = MessageHeaders {
                 last_event: Some(last),
                 ..self.headers(None)
@@ -192,5 +201,24 @@ impl HttpWire {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Spec: SPEC U-10.
+    #[test]
+    fn a_stream_is_resumed_when_the_upstream_wants_but_never_at_once() {
+        let pause = |retry| {
+            let mut place = Place::default();
+            place.note(Some("1"), retry);
+            place.pause()
+        };
+        assert_eq!(pause(None), RESUME_DELAY);
+        assert_eq!(pause(Some(300)), Duration::from_millis(300));
+        assert_eq!(pause(Some(0)), SHORTEST_RETRY);
+        assert_eq!(pause(Some(u64::MAX)), LONGEST_RETRY);
     }
 }
