@@ -475,3 +475,27 @@ async fn who_waits_to_hear_a_session_that_is_lost_waits_for_the_next_one() {
     assert_eq!(over["id"], "l", "{over}");
     gw.stop().await;
 }
+
+// Spec: SPEC L-03.
+#[tokio::test]
+async fn a_question_on_the_stream_of_a_handshake_is_no_answer_to_it() {
+    let up = Upstream::start(|what, _| match what {
+        "initialize" => Does::Events(
+            vec![(
+                0,
+                "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\n\n",
+            )],
+            Some(json!({
+                "protocolVersion": "2025-06-18", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "curious", "version": "1"},
+            })),
+        ),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "next").await.contains("done"));
+    assert_eq!(up.count("initialize"), 1);
+    gw.stop().await;
+}

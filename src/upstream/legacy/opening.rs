@@ -63,7 +63,10 @@ impl Connection {
     ) -> Result<Arc<Self>, LinkError> {
         let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
         let first = handshake::request(settings);
-        let take = &mut |message: Message| (message.number() == Some(1)).then_some(message);
+        // The upstream may ask something under the same number before (SPEC L-03).
+        let is_reply =
+            |message: &Message| message.number() == Some(1) && message.method().is_none();
+        let take = &mut |message: Message| is_reply(&message).then_some(message);
         let reply = wire.request(first, None, take).await;
         let declared = handshake::read(&reply?)?;
         wire.set_version(declared.revision.as_str());
