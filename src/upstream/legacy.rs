@@ -138,7 +138,8 @@ impl LegacyLink {
     /// # Errors
     /// [`LinkError`] when it cannot be told.
     pub(super) async fn open_session(&self) -> Result<bool, LinkError> {
-        match self.fresh().await.map_err(handshake::refused) {
+        let opened = self.fresh().await;
+        match opened.map_err(|error| handshake::refused(error, None)) {
             Ok(connection) if connection.has_session() => {
                 self.install(&connection).await?;
                 Ok(true)

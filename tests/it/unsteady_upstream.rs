@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::harness::http::initialize;
 use crate::harness::{Gateway, Session, Setup, eventually, within};
 use crate::modern::Modern;
 
@@ -473,6 +474,34 @@ async fn who_waits_to_hear_a_session_that_is_lost_waits_for_the_next_one() {
         .await
         .expect("the end of what cannot be told");
     assert_eq!(over["id"], "l", "{over}");
+    gw.stop().await;
+}
+
+/// What somebody is told whose first message opens the upstream.
+async fn greeting(gw: &Gateway) -> String {
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let answer = within("an answer", gw.anonymous().post("/mcp/up", &[], &hello)).await;
+    answer.text().await
+}
+
+// Spec: SPEC U-05, U-13.
+#[tokio::test]
+async fn a_refused_handshake_says_what_the_upstream_said() {
+    const WHY: &str =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no such tenant"}}"#;
+    let up = Upstream::start(|what, _| match what {
+        "initialize" => Does::Status(400, WHY),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let said = greeting(&gw).await;
+    assert!(said.contains("HTTP status 400: no such tenant"), "{said}");
+    assert_eq!(
+        up.count("GET"),
+        1,
+        "the older transport is tried all the same"
+    );
     gw.stop().await;
 }
 

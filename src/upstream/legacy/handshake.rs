@@ -23,26 +23,31 @@ pub(in crate::upstream) fn request(settings: &Settings) -> Bytes {
     out.into()
 }
 
-/// An HTTP status in place of a reply: it does not shake hands like this.
-pub(super) fn refused(error: LinkError) -> LinkError {
+/// An HTTP status in place of a reply: it does not shake hands like this. `said` is what came with it.
+pub(super) fn refused(error: LinkError, said: Option<&str>) -> LinkError {
     match error {
         LinkError::Status(status @ (400 | 404..=428)) => {
-            LinkError::Handshake(format!("initialize was refused with HTTP status {status}"))
+            let mut text = format!("initialize was refused with HTTP status {status}");
+            if let Some(said) = said {
+                text.push_str(": ");
+                text.push_str(said);
+            }
+            LinkError::Handshake(text)
         }
         other => other,
     }
 }
 
+/// The text of an error that answers a request of ours.
+pub(super) fn words(reply: &Message) -> Option<String> {
+    let text = reply.error_member("message").and_then(json::string)?;
+    Some(text.into_owned())
+}
+
 /// What the upstream declared in its reply.
 pub(super) fn read(reply: &Message) -> Result<Arc<Declared>, LinkError> {
-    if let Some(error) = reply.error() {
-        let text = json::members(error)
-            .ok()
-            .and_then(|members| {
-                let (_, text) = members.into_iter().find(|(name, _)| name == "message")?;
-                json::string(text).map(std::borrow::Cow::into_owned)
-            })
-            .unwrap_or_default();
+    if reply.error().is_some() {
+        let text = words(reply).unwrap_or_default();
         return Err(LinkError::Handshake(format!(
             "initialize was refused: {text}"
         )));

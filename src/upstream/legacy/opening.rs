@@ -27,7 +27,9 @@ impl Connection {
         started: Option<Started>,
     ) -> Result<Arc<Self>, LinkError> {
         match &settings.carrier {
-            Carrier::Http(client, bounds, None) => Self::open_http(settings, client, *bounds).await,
+            Carrier::Http(client, bounds, None) => {
+                Self::open_http(settings, client, *bounds, &mut None).await
+            }
             Carrier::Http(client, bounds, Some(older)) => {
                 Self::open_either(settings, client, *bounds, older).await
             }
@@ -56,17 +58,24 @@ impl Connection {
         Self::greet(settings, started).await
     }
 
+    /// `said` is set to the words of a refusal that names no request.
     async fn open_http(
         settings: &Arc<Settings>,
         client: &HttpClient,
         bounds: Bounds,
+        said: &mut Option<String>,
     ) -> Result<Arc<Self>, LinkError> {
         let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
         let first = handshake::request(settings);
         // The upstream may ask something under the same number before (SPEC L-03).
         let is_reply =
             |message: &Message| message.number() == Some(1) && message.method().is_none();
-        let take = &mut |message: Message| is_reply(&message).then_some(message);
+        let take = &mut |message: Message| {
+            if message.id().is_none() {
+                *said = handshake::words(&message);
+            }
+            is_reply(&message).then_some(message)
+        };
         let reply = wire.request(first, None, take).await;
         let declared = handshake::read(&reply?)?;
         wire.set_version(declared.revision.as_str());
@@ -95,9 +104,10 @@ impl Connection {
                 other => return other,
             }
         }
-        let refused = match Self::open_http(settings, client, bounds).await {
+        let mut said = None;
+        let refused = match Self::open_http(settings, client, bounds, &mut said).await {
             Err(error @ LinkError::Status(400 | 404 | 405)) => error,
-            other => return other.map_err(handshake::refused),
+            other => return other.map_err(|error| handshake::refused(error, said.as_deref())),
         };
         match open_older().await {
             Ok(connection) => {
@@ -106,7 +116,7 @@ impl Connection {
                 Ok(connection)
             }
             Err(error @ LinkError::Invalid(_)) => Err(error),
-            Err(_) => Err(handshake::refused(refused)),
+            Err(_) => Err(handshake::refused(refused, said.as_deref())),
         }
     }
 
