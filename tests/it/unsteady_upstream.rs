@@ -528,3 +528,20 @@ async fn a_question_on_the_stream_of_a_handshake_is_no_answer_to_it() {
     assert_eq!(up.count("initialize"), 1);
     gw.stop().await;
 }
+
+// Spec: SPEC U-14.
+#[rstest]
+#[tokio::test]
+async fn an_empty_answer_to_a_call_is_named(#[values(200, 202)] status: u16) {
+    let up = Upstream::start(move |what, _| match what {
+        "call void" => Does::Status(status, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "void").await;
+    let expected = format!("nothing, with HTTP status {status}");
+    assert!(said.contains(&expected), "{said}");
+    gw.stop().await;
+}

@@ -178,7 +178,12 @@ impl HttpWire {
         response: Response<UpstreamBody>,
         sink: &mut dyn Sink,
     ) -> Result<Message, LinkError> {
+        let status = response.status().as_u16();
         let body = self.body(response).await?;
+        if body.is_empty() {
+            let what = format!("nothing, with HTTP status {status}");
+            return Err(LinkError::Invalid(what));
+        }
         let reply = self
             .hand_over(body, sink)
             .map_err(|error| LinkError::Invalid(error.to_string()))?;
