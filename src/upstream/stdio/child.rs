@@ -44,8 +44,8 @@ impl StdioConnection {
     /// # Cancel safety
     /// A dropped send has sent either nothing or everything.
     pub async fn send(&self, message: Bytes) -> Result<(), SendError> {
-        // Whoever saw the lines end must not find the way in still open.
-        if self.0.state.closed().is_cancelled() {
+        // Whoever saw the lines end must not find the way in still open (SPEC D-05).
+        if self.0.state.over().is_cancelled() {
             return Err(SendError::Gone);
         }
         self.0.state.touch();
@@ -56,7 +56,7 @@ impl StdioConnection {
     /// Sends one message if that needs no waiting; tells whether it did. For destructors.
     #[must_use]
     pub fn try_send(&self, message: Bytes) -> bool {
-        !self.0.state.closed().is_cancelled() && self.0.outbox.try_send(message)
+        !self.0.state.over().is_cancelled() && self.0.outbox.try_send(message)
     }
 
     /// A child that reads no more is of no use.
@@ -99,10 +99,10 @@ impl StdioConnection {
         HoldGuard(Arc::clone(&self.0.state))
     }
 
-    /// Cancelled as soon as the child is gone or being stopped.
+    /// Cancelled as soon as the child is gone or being stopped, or has closed its output.
     #[must_use]
     pub fn closed(&self) -> &CancellationToken {
-        self.0.state.closed()
+        self.0.state.over()
     }
 
     /// The process id.

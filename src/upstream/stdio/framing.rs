@@ -116,6 +116,7 @@ impl Lines {
     // Spec: SPEC D-05
     async fn finish(&mut self) {
         if self.pipe.take().is_some() {
+            self.state.fell_silent();
             drop(tokio::time::timeout(LAST_WORDS_WAIT, self.state.gone().cancelled()).await);
         }
         self.state.stop(StopReason::Closed);

@@ -52,6 +52,8 @@ pub(super) struct ChildState {
     start_permit: Mutex<Option<StartPermit>>,
     stop_reason: OnceLock<StopReason>,
     status: OnceLock<ExitStatus>,
+    /// Cancelled when it is of no use any more: from `closed` on, or from the end of its output.
+    over: CancellationToken,
     closed: CancellationToken,
     gone: CancellationToken,
     reaped: CancellationToken,
@@ -95,6 +97,7 @@ impl ChildState {
             start_permit: Mutex::new(Some(birth.start_permit)),
             stop_reason: OnceLock::new(),
             status: OnceLock::new(),
+            over: CancellationToken::new(),
             closed: CancellationToken::new(),
             gone: CancellationToken::new(),
             reaped: CancellationToken::new(),
@@ -104,9 +107,23 @@ impl ChildState {
     /// Asks for the stop ladder; the first reason stays.
     pub(super) fn stop(&self, reason: StopReason) {
         if !self.closed.is_cancelled() {
+            // Whoever lets go of one that has ended by itself is not why it ends.
+            let is_over = self.over.is_cancelled();
+            let reason = if is_over { StopReason::Closed } else { reason };
             let _ = self.stop_reason.set(reason);
+            self.over.cancel();
             self.closed.cancel();
         }
+    }
+
+    /// It has closed its output: nothing that is sent to it now would be answered.
+    pub(super) fn fell_silent(&self) {
+        self.over.cancel();
+    }
+
+    /// Cancelled when it is of no use any more.
+    pub(super) fn over(&self) -> &CancellationToken {
+        &self.over
     }
 
     /// Whether we ended it, and why.
@@ -140,6 +157,7 @@ impl ChildState {
         self.release_start();
         self.account();
         self.tell_end();
+        self.over.cancel();
         self.closed.cancel();
         self.gone.cancel();
     }

@@ -220,6 +220,27 @@ async fn a_child_that_closes_its_output_is_ended() {
     world.end().await;
 }
 
+// Spec: SPEC D-05: whoever comes while its last words are waited for starts another one.
+#[tokio::test]
+async fn a_child_that_has_closed_its_output_is_sent_nothing_more() {
+    let world = World::new();
+    let script = "exec 1>&-; while :; do sleep 0.05; done";
+    let (connection, mut lines) = world.open("alice", &sh(script)).await;
+    tokio::select! {
+        biased;
+        line = next(&mut lines) => panic!("{line:?} before its end is known"),
+        () = connection.closed().cancelled() => {}
+    }
+    assert!(connection.send("{}".into()).await.is_err());
+    let (line, ()) = tokio::join!(next(&mut lines), connection.close());
+    assert_eq!(line, None);
+    assert!(
+        connection.broke_off(),
+        "letting go of it is not why it ended"
+    );
+    world.end().await;
+}
+
 #[tokio::test]
 async fn a_killed_child_tells_its_last_words_at_once() {
     let world = World::new();
