@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::discovery::{self, DiscoveryError};
 use super::fetch::{Fetcher, MAX_BYTES};
 use super::introspection::Introspection;
-use super::key_set::{KeySet, NotAKeySet};
+use super::key_set::{BadKeySet, KeySet};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::lock::lock;
@@ -44,7 +44,7 @@ pub(super) enum LoadError {
     #[error("the issuer does not answer in time")]
     TimedOut,
     #[error(transparent)]
-    NotAKeySet(#[from] NotAKeySet),
+    BadKeySet(#[from] BadKeySet),
 }
 
 /// Where keys come from.

@@ -41,27 +41,38 @@ enum Material {
     Ed25519,
 }
 
-/// A document that is no key set.
+/// A document whose keys cannot take the place of others.
 #[derive(Debug, thiserror::Error)]
-#[error("the document is not a JWK set")]
-pub(super) struct NotAKeySet(#[source] serde_json::Error);
+pub(super) enum BadKeySet {
+    #[error("the document is not a JWK set")]
+    NotASet(#[source] serde_json::Error),
+    #[error("none of the {0} keys in the set can verify the signature of a token")]
+    NothingUsable(usize),
+}
 
 impl KeySet {
     /// Reads a JWK set. Keys that we cannot use, and keys past the hundredth, are passed over: a
     /// set may hold keys for other purposes. Spec: RFC 7517 §5
-    pub(super) fn read(json: &[u8]) -> Result<Self, NotAKeySet> {
+    ///
+    /// # Errors
+    /// It is no set, or has keys of which none can be used: no issuer means that. An empty one says
+    /// that every key is withdrawn, and is taken at its word.
+    pub(super) fn read(json: &[u8]) -> Result<Self, BadKeySet> {
         #[derive(Deserialize)]
         struct Document<'a> {
             #[serde(borrow)]
             keys: Vec<&'a RawValue>,
         }
-        let document: Document<'_> = serde_json::from_slice(json).map_err(NotAKeySet)?;
-        let keys = document
+        let document: Document<'_> = serde_json::from_slice(json).map_err(BadKeySet::NotASet)?;
+        let keys: Vec<Key> = document
             .keys
             .iter()
             .filter_map(|raw| Key::read(raw.get()))
             .take(MAX_KEYS)
             .collect();
+        if keys.is_empty() && !document.keys.is_empty() {
+            return Err(BadKeySet::NothingUsable(document.keys.len()));
+        }
         Ok(Self { keys })
     }
 

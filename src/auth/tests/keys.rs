@@ -12,7 +12,7 @@ use crate::clock::TestClock;
 async fn a_published_symmetric_key_verifies_nothing() {
     let world = World::new();
     let secret = json!({"kty": "oct", "kid": "k1", "k": encode(&[7; 32])});
-    publish(&world.dir, &[secret]);
+    publish(&world.dir, &[secret, Signer::new("k2").jwk()]);
     world.authenticator.issuers[0].refresh(&Tasks::new()).await;
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
@@ -28,7 +28,8 @@ async fn a_published_symmetric_key_verifies_nothing() {
 #[tokio::test]
 async fn a_key_made_for_something_else_is_not_used(#[case] change: Value) {
     let world = World::new();
-    publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
+    let made_for_else = merged(world.signer.jwk(), &change);
+    publish(&world.dir, &[made_for_else, Signer::new("k2").jwk()]);
     world.authenticator.issuers[0].refresh(&Tasks::new()).await;
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
@@ -109,6 +110,30 @@ async fn a_flood_of_unknown_key_ids_costs_three_loads() {
     assert_eq!(issuer.loads_started(), 3);
 }
 
+#[rstest]
+#[case::encrypting(json!({"use": "enc"}))]
+#[case::unknown(json!({"kty": "AKP", "alg": "ML-DSA-65"}))]
+#[case::broken(json!({"x": 7}))]
+#[tokio::test]
+async fn keys_are_kept_when_a_set_holds_none_that_can_be_used(#[case] change: Value) {
+    let world = World::new();
+    publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
+    let before = COUNTERS.key_set_failures.get();
+    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    assert!(COUNTERS.key_set_failures.get() > before);
+    let token = world.signer.mint(ISSUER);
+    world.present(&token).await.expect("the key is kept");
+}
+
+#[tokio::test]
+async fn an_empty_set_withdraws_every_key() {
+    let world = World::new();
+    publish(&world.dir, &[]);
+    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    let token = world.signer.mint(ISSUER);
+    assert_invalid(world.present(&token).await, "token_unknown_key");
+}
+
 #[tokio::test]
 async fn keys_are_kept_while_their_source_is_gone() {
     let world = World::new();
@@ -118,11 +143,14 @@ async fn keys_are_kept_while_their_source_is_gone() {
     world.present(&token).await.expect("the key is kept");
 }
 
+#[rstest]
+#[case::no_set("[]")]
+#[case::nothing_usable(r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#)]
 #[tokio::test]
-async fn a_key_file_without_keys_is_told_at_start() {
+async fn a_key_file_without_keys_is_told_at_start(#[case] content: &str) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("jwks.json");
-    std::fs::write(&path, "[]").expect("a file");
+    std::fs::write(&path, content).expect("a file");
     let mut config = auth(&[ISSUER]);
     config.issuers[0].jwks_file = Some(path);
     let clock = TestClock::at(NOW);
