@@ -15,6 +15,7 @@ use super::discovery::{self, DiscoveryError};
 use super::fetch::{Fetcher, MAX_BYTES};
 use super::introspection::Introspection;
 use super::key_set::{BadKeySet, KeySet};
+use super::terms::SKEW_SECS;
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::lock::lock;
@@ -235,6 +236,19 @@ impl Issuer {
 }
 
 impl Keys {
+    /// Whether they may lack the key of a token issued at `issued`, seconds since the Unix epoch, as it
+    /// is `now`. An issuer publishes a key before it signs with it, so that a token older than the
+    /// keys names one that was withdrawn, or never was.
+    pub(super) fn may_lack_key(&self, issued: Option<f64>, now: f64) -> bool {
+        let loaded = now - self.loaded.elapsed().as_secs_f64();
+        issued.is_some_and(|issued| issued + SKEW_SECS > loaded)
+    }
+
+    /// Whether they were not loaded before `instant`.
+    pub(super) fn are_of(&self, instant: Instant) -> bool {
+        self.loaded >= instant
+    }
+
     fn read(json: &[u8]) -> Result<Self, LoadError> {
         Ok(Self {
             set: KeySet::read(json)?,

@@ -11,7 +11,7 @@ use super::scope::Hierarchy;
 use crate::call::Principal;
 
 /// How far the issuer's clock may differ from ours, in seconds.
-const SKEW_SECS: f64 = 60.0;
+pub(super) const SKEW_SECS: f64 = 60.0;
 
 /// What a token has to fulfil besides being genuine.
 #[derive(Debug, Clone, Copy)]

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::bearer::{self, Malformed};
 use super::cache::{MAX_AGE, TokenKey, Verified};
 use super::challenge::Denied;
@@ -90,7 +92,10 @@ impl Authenticator {
             .ok_or(Reject::Issuer)?;
         let terms = self.terms(issuer, endpoint, now);
         let principal = jwt::check(&token.header, &claims, &terms)?;
-        let generation = self.verify_signature(issuer, &token).await?;
+        let minted = claims.time("iat").map_err(Reject::from)?;
+        let generation = self
+            .verify_signature(issuer, &token, minted, &terms)
+            .await?;
         let mut verified = Verified {
             principal: Arc::new(principal),
             issuer: position,
@@ -156,10 +161,13 @@ impl Authenticator {
     }
 
     /// Verifies the signature, if need be with keys fetched for it, and tells their generation.
+    /// `minted` is when the token says that it was issued.
     async fn verify_signature(
         &self,
         issuer: &Arc<Issuer>,
         token: &Token<'_>,
+        minted: Option<f64>,
+        terms: &Terms<'_>,
     ) -> Result<u64, Failure> {
         issuer.refresh_stale(&self.tasks);
         // Read before the keys: if they change in between, the entry is stale from the start.
@@ -170,11 +178,21 @@ impl Authenticator {
                 result => return Ok(result.map(|()| generation)?),
             }
         }
+        let begun = Instant::now();
         issuer.refresh(&self.tasks).await;
         let generation = issuer.generation();
         let no_keys = Failure::Unavailable("keys_unavailable");
         let keys = issuer.keys().ok_or(no_keys)?;
-        Ok(keys.set.verify(token).map(|()| generation)?)
+        match keys.set.verify(token) {
+            // The issuer may have published its key since, and could not or may not be asked now: it
+            // is not the token's fault, and a client told otherwise would throw it away. SPEC A-23
+            Err(Reject::UnknownKey)
+                if !keys.are_of(begun) && keys.may_lack_key(minted, terms.now) =>
+            {
+                Err(Failure::Unavailable("keys_outdated"))
+            }
+            result => Ok(result.map(|()| generation)?),
+        }
     }
 }
 

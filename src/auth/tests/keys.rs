@@ -96,18 +96,61 @@ async fn a_withdrawn_key_ends_the_tokens_it_signed_also_the_remembered_ones() {
     assert_invalid(world.present(&old).await, "token_unknown_key");
 }
 
+// SPEC A-23
 #[tokio::test]
 async fn a_flood_of_unknown_key_ids_costs_three_loads() {
     let world = World::new();
     let before = COUNTERS.key_set_fetches.get();
     for n in 0..50 {
-        let token = world.changed(&json!({"kid": format!("x{n}")}), &json!({}));
+        let token = world.changed(&json!({"kid": format!("x{n}")}), &json!({"iat": NOW - 600}));
         assert_invalid(world.present(&token).await, "token_unknown_key");
     }
     // Other tests count too when they share the process.
     let issuer = &world.authenticator.issuers[0];
     assert!(COUNTERS.key_set_fetches.get() > before);
     assert_eq!(issuer.loads_started(), 3);
+}
+
+/// Uses up the loads that are allowed for now.
+async fn exhaust_loads(world: &World) {
+    for _ in 0..3 {
+        world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    }
+}
+
+// SPEC A-23
+#[tokio::test]
+async fn a_token_newer_than_the_keys_may_come_back_when_they_cannot_be_looked_at_again() {
+    let world = World::new();
+    exhaust_loads(&world).await;
+    let next = Signer::new("k2");
+    publish(&world.dir, &[world.signer.jwk(), next.jwk()]);
+    let denied = world.present(&next.mint(ISSUER)).await.expect_err("no key");
+    assert_eq!(
+        (denied.status, denied.reason),
+        (StatusCode::SERVICE_UNAVAILABLE, "keys_outdated")
+    );
+    assert!(denied.challenge.is_none());
+}
+
+// SPEC A-23
+#[rstest]
+#[case::older_than_the_keys(json!({"iat": NOW - 61}))]
+#[case::of_unknown_age(json!({"iat": null}))]
+#[tokio::test]
+async fn other_tokens_of_unknown_keys_are_refused_without_looking(#[case] issued: Value) {
+    let world = World::new();
+    exhaust_loads(&world).await;
+    let token = world.changed(&json!({"kid": "k2"}), &issued);
+    assert_invalid(world.present(&token).await, "token_unknown_key");
+}
+
+// SPEC A-23
+#[tokio::test]
+async fn a_new_token_is_refused_when_the_keys_are_just_loaded() {
+    let world = World::new();
+    let token = world.changed(&json!({"kid": "k2"}), &json!({}));
+    assert_invalid(world.present(&token).await, "token_unknown_key");
 }
 
 #[rstest]

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::authority::{Authority, KEYS, OAUTH, OPENID, keys};
 use super::{assert_invalid_token, behind, hello};
 use crate::harness::http::Answer;
-use crate::harness::issuer::Issuer;
+use crate::harness::issuer::{Issuer, unix_now};
 use crate::harness::{Gateway, eventually};
 
 const PATH: &str = "/mcp/stub";
@@ -21,6 +21,14 @@ async fn gateway(authority: &Arc<Authority>) -> Gateway {
 async fn present(gw: &Gateway, issuer: &Issuer) -> Answer {
     let token = issuer.mint("alice", &[format!("{}{PATH}", gw.url)], "mcp:tools");
     hello(&gw.bearer(&token), PATH).await
+}
+
+/// Presents a token that `issuer` issued two minutes ago, good but for its key.
+async fn present_older(gw: &Gateway, issuer: &Issuer) -> Answer {
+    let audience = format!("{}{PATH}", gw.url);
+    let mut claims = issuer.claims("alice", &[audience], "mcp:tools");
+    claims["iat"] = (unix_now() - 120).into();
+    hello(&gw.bearer(&issuer.sign_own(&claims)), PATH).await
 }
 
 /// An issuer with this key id, of this name.
@@ -151,7 +159,7 @@ async fn keys_are_rotated_without_a_refused_call() {
     present(&gw, &last).await.expect(StatusCode::OK).await;
     // What the withdrawn keys signed ends with them, verified before or not.
     for withdrawn in [&old, &new] {
-        assert_invalid_token(&gw, PATH, &present(&gw, withdrawn).await);
+        assert_invalid_token(&gw, PATH, &present_older(&gw, withdrawn).await);
     }
     gw.stop().await;
 }
@@ -165,7 +173,7 @@ async fn a_flood_of_unknown_keys_costs_the_issuer_three_fetches() {
     let flood = (0..40).map(|n| {
         let stranger = issuer_named(&format!("x{n}"), &authority.issuer());
         let gw = &gw;
-        async move { assert_invalid_token(gw, PATH, &present(gw, &stranger).await) }
+        async move { assert_invalid_token(gw, PATH, &present_older(gw, &stranger).await) }
     });
     futures_util::future::join_all(flood).await;
     assert!(authority.count(KEYS) <= 3, "{:?}", authority.asked());
@@ -196,7 +204,10 @@ async fn known_keys_serve_on_while_the_issuer_is_down() {
     present(&gw, &issuer).await.expect(StatusCode::OK).await;
     authority.fall().await;
     let stranger = issuer_named("x", &authority.issuer());
-    assert_invalid_token(&gw, PATH, &present(&gw, &stranger).await);
+    assert_invalid_token(&gw, PATH, &present_older(&gw, &stranger).await);
+    let answer = present(&gw, &stranger).await;
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.header("retry-after"), Some("5"));
     // Another token than before: nothing is remembered of it.
     present(&gw, &issuer).await.expect(StatusCode::OK).await;
     gw.stop().await;
