@@ -2,7 +2,6 @@
 //! binding, the endpoint and the request that it was given to, until it expires; every other one
 //! looks the same. Spec: SPEC M-63, M-64, A-30; BRIDGING §3.1, §3.3.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +18,9 @@ use crate::seal::{Purpose, Sealer};
 pub(super) const LIFE: Duration = Duration::from_mins(10);
 /// Bytes of what a parked call is found by.
 pub(super) const KEY_LEN: usize = 16;
+
+/// Bytes of a SHA-256 digest.
+const DIGEST_LEN: usize = 32;
 
 const PARKED: u8 = 1;
 const CARRIED: u8 = 2;
@@ -122,92 +124,122 @@ fn carried(plain: &[u8]) -> Option<CarriedState> {
 
 /// Method, name, URI and arguments; the arguments whatever the order of their members, for clients
 /// that write them anew.
-fn digest(message: &Message) -> [u8; 32] {
+fn digest(message: &Message) -> [u8; DIGEST_LEN] {
     let mut context = Context::new(&SHA256);
-    let mut field = |text: &str| {
+    let mut field = |text: &[u8]| {
         context.update(&(text.len() as u64).to_be_bytes());
-        context.update(text.as_bytes());
+        context.update(text);
     };
-    field(message.method().unwrap_or_default());
+    field(message.method().unwrap_or_default().as_bytes());
     for name in ["name", "uri", "arguments"] {
         let value = message.param(name).unwrap_or_default();
-        field(&canonical(value));
+        field(&Spelling::of(value).out);
     }
-    let mut out = [0; 32];
+    finish(context)
+}
+
+fn finish(context: Context) -> [u8; DIGEST_LEN] {
+    let mut out = [0; DIGEST_LEN];
     out.copy_from_slice(context.finish().as_ref());
     out
 }
 
-/// The value with the members of its objects in order, each with a comma behind it: only to be
-/// compared.
-fn canonical(value: &str) -> String {
-    let mut out = String::with_capacity(value.len());
-    let mut scanner = Scanner::new(value, json::MAX_DEPTH);
-    match write_canonical(&mut out, &mut scanner) {
-        Ok(()) => out,
-        // No JSON: nothing that was parsed.
-        Err(_) => value.to_owned(),
-    }
+/// A value as it is compared: without spaces and needless escapes, and with the digest of its members
+/// in place of each object. So an object is put in order without its text being moved, and what is
+/// in it is never looked at again, however deep it lies.
+#[derive(Debug, Default)]
+struct Spelling {
+    out: Vec<u8>,
+    /// Bytes that were written or put into a digest.
+    #[cfg(test)]
+    handled: usize,
 }
 
-/// In one pass, however deep: a value is not looked through again for each level above it.
-fn write_canonical(out: &mut String, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
-    match scanner.peek() {
-        Some(b'{') => write_object(out, scanner),
-        Some(b'[') => {
-            let mut mark = '[';
-            scanner.array(|scanner| {
-                out.push(std::mem::replace(&mut mark, ','));
-                write_canonical(out, scanner)
-            })?;
-            out.push_str(if mark == '[' { "[]" } else { "]" });
-            Ok(())
+impl Spelling {
+    fn of(value: &str) -> Self {
+        let mut spelling = Self::default();
+        let mut scanner = Scanner::new(value, json::MAX_DEPTH);
+        if spelling.write(&mut scanner).is_err() {
+            // No JSON: nothing that was parsed.
+            spelling.out = value.into();
         }
-        Some(b'"') => {
-            let raw = scanner.string()?;
-            write_string(out, &raw);
-            Ok(())
-        }
-        _ => {
-            let span = scanner.value()?;
-            out.push_str(json::slice(scanner.text(), span));
-            Ok(())
+        spelling
+    }
+
+    fn write(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
+        match scanner.peek() {
+            Some(b'{') => self.write_object(scanner),
+            Some(b'[') => {
+                let mut mark = "[";
+                scanner.array(|scanner| {
+                    self.push(std::mem::replace(&mut mark, ",").as_bytes());
+                    self.write(scanner)
+                })?;
+                let end = if mark == "[" { "[]" } else { "]" };
+                self.push(end.as_bytes());
+                Ok(())
+            }
+            Some(b'"') => {
+                let raw = scanner.string()?;
+                self.write_string(&raw);
+                Ok(())
+            }
+            _ => {
+                let span = scanner.value()?;
+                self.push(json::slice(scanner.text(), span).as_bytes());
+                Ok(())
+            }
         }
     }
-}
 
-fn write_object(out: &mut String, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
-    out.push('{');
-    let start = out.len();
-    let mut members = Vec::new();
-    scanner.object(|scanner, key| {
-        let from = out.len();
-        write_string(out, &key);
-        let name = from..out.len();
-        out.push(':');
-        write_canonical(out, scanner)?;
-        out.push(',');
-        members.push((name, from..out.len()));
-        Ok::<_, Flaw>(())
-    })?;
-    let named = |name: &Range<usize>| out.get(name.clone());
-    if !members.is_sorted_by_key(|(name, _)| named(name)) {
-        members.sort_by_key(|(name, _)| named(name));
-        let texts = members
-            .iter()
-            .filter_map(|(_, whole)| out.get(whole.clone()));
-        let ordered: String = texts.collect();
-        out.replace_range(start.., &ordered);
+    fn write_object(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
+        let start = self.out.len();
+        let mut members = Vec::new();
+        scanner.object(|scanner, key| {
+            let from = self.out.len();
+            self.write_string(&key);
+            let name = from..self.out.len();
+            self.push(b":");
+            self.write(scanner)?;
+            members.push((name, from..self.out.len()));
+            Ok::<_, Flaw>(())
+        })?;
+        // Members of one name keep their order.
+        members.sort_by_key(|(name, _)| self.out.get(name.clone()));
+        let mut context = Context::new(&SHA256);
+        for (_, member) in members {
+            let member = self.out.get(member).unwrap_or_default();
+            context.update(&(member.len() as u64).to_be_bytes());
+            context.update(member);
+        }
+        #[cfg(test)]
+        {
+            self.handled += self.out.len() - start;
+        }
+        self.out.truncate(start);
+        self.push(b"{");
+        self.push(&finish(context));
+        Ok(())
     }
-    out.push('}');
-    Ok(())
-}
 
-/// The string without escapes that it could do without; one with half a character as it came.
-fn write_string(out: &mut String, raw: &RawString<'_>) {
-    match raw.decode() {
-        Ok(text) => json::quote_into(out, &text),
-        Err(_) => out.extend(["\"", raw.inner, "\""]),
+    /// The string without escapes that it could do without; one with half a character as it came.
+    fn write_string(&mut self, raw: &RawString<'_>) {
+        match raw.decode() {
+            Ok(text) => self.push(json::quote(&text).as_bytes()),
+            Err(_) => {
+                for part in ["\"", raw.inner, "\""] {
+                    self.push(part.as_bytes());
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        #[cfg(test)]
+        {
+            self.handled += bytes.len();
+        }
+        self.out.extend_from_slice(bytes);
     }
 }
 
@@ -301,35 +333,56 @@ mod tests {
         }
     }
 
+    fn spelled(value: &str) -> Vec<u8> {
+        Spelling::of(value).out
+    }
+
     #[rstest]
     #[case(" 1 ", "1")]
     #[case("1.0", "1.0")]
     #[case("[ ]", "[]")]
     #[case("[1, [ \"\\u0061\" ,null]]", "[1,[\"a\",null]]")]
-    #[case("{ }", "{}")]
-    #[case(
-        "{\"b\":{\"d\":1,\"c\":2},\"a\":[]}",
-        "{\"a\":[],\"b\":{\"c\":2,\"d\":1,},}"
-    )]
-    #[case("{\"\\ud800\":\"\\udc00\"}", "{\"\\ud800\":\"\\udc00\",}")]
+    #[case("\"\\udc00\"", "\"\\udc00\"")]
     #[case("", "")]
     fn one_value_has_one_spelling(#[case] value: &str, #[case] spelling: &str) {
-        assert_eq!(canonical(value), spelling);
+        assert_eq!(spelled(value), spelling.as_bytes());
     }
 
-    #[test]
-    fn repeated_members_keep_their_order() {
-        assert_ne!(canonical(r#"{"a":1,"a":2}"#), canonical(r#"{"a":2,"a":1}"#));
+    #[rstest]
+    #[case("{ }", "{}", true)]
+    #[case(
+        r#"{"b":{"d":1,"c":[2, {}]},"a":[]}"#,
+        r#"{"a":[],"b":{"c":[2,{}],"d":1}}"#,
+        true
+    )]
+    #[case(r#"{"\ud800":1,"\u0061":2}"#, r#"{"a":2,"\ud800":1}"#, true)]
+    #[case::name(r#"{"a":1}"#, r#"{"b":1}"#, false)]
+    #[case::value(r#"{"a":{"b":1}}"#, r#"{"a":{"b":2}}"#, false)]
+    #[case::place(r#"{"a":{"b":1},"c":{}}"#, r#"{"a":{},"c":{"b":1}}"#, false)]
+    #[case::elements(r#"[{"a":1},{}]"#, r#"[{},{"a":1}]"#, false)]
+    #[case::borders(r#"{"a":1,"b":2}"#, r#"{"a":"1,\"b\":2"}"#, false)]
+    #[case::repeated(r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#, false)]
+    #[case::kind("{}", "[]", false)]
+    fn objects_are_one_whatever_the_order_of_their_members(
+        #[case] one: &str,
+        #[case] other: &str,
+        #[case] same: bool,
+    ) {
+        assert_eq!(spelled(one) == spelled(other), same);
     }
 
-    // Looked through once for each level, it would take a minute and more.
-    #[test]
-    fn arguments_that_are_long_and_deep_are_read_once() {
-        const DEPTH: usize = 1000;
-        let long = "1,".repeat(1_000_000);
-        let deep = format!("{}{long}1{}", "[".repeat(DEPTH), "]".repeat(DEPTH));
-        let begun = std::time::Instant::now();
-        assert_eq!(canonical(&deep), deep);
-        assert!(begun.elapsed() < Duration::from_secs(10));
+    // Else a request of a few hundred kilobytes would keep a thread for seconds.
+    #[rstest]
+    #[case::arrays("[", "]")]
+    #[case::objects_in_order("{\"a\":", ",\"b\":1}")]
+    #[case::objects_out_of_order("{\"b\":", ",\"a\":1}")]
+    fn what_is_long_and_deep_is_handled_once_or_twice(#[case] open: &str, #[case] close: &str) {
+        const DEPTH: usize = 100;
+        let long = format!("[{}1]", "1,".repeat(10_000));
+        let deep = format!("{}{long}{}", open.repeat(DEPTH), close.repeat(DEPTH));
+        let handled = Spelling::of(&deep).handled;
+        // Each object adds what stands for it.
+        let most = 2 * deep.len() + 2 * DEPTH * (1 + DIGEST_LEN);
+        assert!(handled <= most, "{handled} of {}", deep.len());
     }
 }
