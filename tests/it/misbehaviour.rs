@@ -218,13 +218,22 @@ async fn a_child_that_cannot_start_is_an_error_with_its_words() {
         .start()
         .await;
     let hello = crate::harness::http::initialize(1, "2025-11-25", &json!({}));
-    for (path, words) in [("/mcp/broken", "crashing at start"), ("/mcp/missing", "")] {
+    for (path, words) in [
+        ("/mcp/broken", "crashing at start"),
+        ("/mcp/missing", "cannot be started"),
+    ] {
         let answer = gw.anonymous().post(path, &[], &hello).await;
         let status = answer.status();
         let text = answer.text().await;
         assert!(text.contains(words), "{path} {status}: {text}");
         assert!(text.contains("error"), "{path} {status}: {text}");
+        assert!(!text.contains("/no/such"), "{path} {status}: {text}");
     }
+    let kept = |line: &String| line.contains("/no/such/program");
+    eventually("the log names the program", async || {
+        gw.log().iter().any(kept).then_some(())
+    })
+    .await;
     let user = gw.anonymous().open("/mcp/fine").await;
     assert_eq!(user.text("echo", json!({})).await, "{}");
     gw.stop().await;

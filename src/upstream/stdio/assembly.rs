@@ -78,7 +78,10 @@ impl StdioRuntime {
         let outbox = Arc::new(Outbox::new(outbox, self.max_message));
         let stdout = pipe::Receiver::from_owned_fd(launched.stdout)?;
         let stderr = Drain::new(pipe::Receiver::from_owned_fd(launched.stderr)?, pid);
-        let log = Log::new(environment::secrets(&self.host.environment, carrier));
+        let log = Log::new(
+            environment::secrets(&self.host.environment, carrier),
+            environment::paths(carrier, &launched.home),
+        );
         let backoff = Arc::clone(&self.backoff);
         let state = Arc::new(ChildState::new(Birth {
             upstream,

@@ -112,6 +112,27 @@ pub(super) fn secrets<'a>(
     inherited.chain(own.map(|value| value.expose().into()))
 }
 
+/// Where the program of `carrier` lies and works on this machine, as far as what it is started with
+/// tells. Names without a directory are no paths: a package may be called so.
+pub(super) fn paths(carrier: &StdioCarrier, home: &Home) -> Vec<String> {
+    let command = Path::new(&carrier.command);
+    // A relative path is tied to our own directory before it is run.
+    let command = [Some(command.to_owned()), std::path::absolute(command).ok()];
+    let command = command.into_iter().flatten();
+    let arguments = carrier.args.iter().map(PathBuf::from);
+    let directories = carrier
+        .cwd
+        .clone()
+        .into_iter()
+        .chain([home.path().to_owned()]);
+    command
+        .filter(|_| carrier.command.contains('/'))
+        .chain(arguments.filter(|path| path.is_absolute()))
+        .chain(directories)
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect()
+}
+
 /// Checks that `command` can be found by a child with this environment and returns what to run:
 /// a relative path is tied to our working directory, a bare name stays for `PATH`.
 ///
@@ -208,6 +229,23 @@ mod tests {
         carrier.env.insert("MODE".to_owned(), Secret::new("own"));
         let secrets: Vec<_> = secrets(&host, &carrier).collect();
         assert_eq!(secrets, ["short", "0123456789abcdef", "own"]);
+    }
+
+    #[test]
+    fn what_a_child_is_started_with_tells_its_paths() {
+        let directory = tempfile::tempdir().unwrap();
+        let homes = Homes::open(&[directory.path().to_owned()]).unwrap();
+        let home = homes.home(Principal::anonymous().owner(), "up");
+        let own = home.path().to_str().unwrap();
+        let mut carrier = carrier();
+        carrier.args = ["@scope/package", "/srv/data", "https://a/b"]
+            .map(str::to_owned)
+            .into();
+        assert_eq!(paths(&carrier, &home), ["/srv/data", own]);
+        carrier.command = "/opt/server".to_owned();
+        carrier.cwd = Some("/work".into());
+        let all = ["/opt/server", "/opt/server", "/srv/data", "/work", own];
+        assert_eq!(paths(&carrier, &home), all);
     }
 
     #[test]

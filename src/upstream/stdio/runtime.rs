@@ -54,8 +54,8 @@ pub enum OpenError {
         /// What the last one said; for the same principal only.
         last_words: Option<String>,
     },
-    /// The system cannot start it, or there is no such program.
-    #[error("the upstream process cannot be started: {0}")]
+    /// The system cannot start it, or there is no such program. Its text names no path: it is for callers.
+    #[error("the upstream process cannot be started: {}", .0.kind())]
     Spawn(#[from] io::Error),
     /// The gateway is stopping.
     #[error("the gateway is stopping")]
@@ -176,6 +176,9 @@ impl StdioRuntime {
         let opened = self.try_open(owner, upstream, patience).await;
         if let Err(error) = &opened {
             LABELED.spawns_refused.add(error.reason(), 1);
+        }
+        if let Err(OpenError::Spawn(error)) = &opened {
+            tracing::warn!(upstream = upstream.name, %error, "an upstream process cannot be started");
         }
         opened
     }

@@ -43,6 +43,8 @@ const MIN_SECRET: usize = 4;
 #[derive(Debug)]
 pub(super) struct Log {
     redactor: Redactor,
+    /// What the log may show and callers may not.
+    private: Redactor,
     shared: Mutex<Shared>,
 }
 
@@ -57,8 +59,11 @@ struct Shared {
 }
 
 impl Log {
-    /// A log that hides these values.
-    pub(super) fn new<S: AsRef<str>>(secrets: impl IntoIterator<Item = S>) -> Self {
+    /// A log that hides `secrets` from everybody, and `paths` of this machine from callers.
+    pub(super) fn new<S: AsRef<str>, P: AsRef<str>>(
+        secrets: impl IntoIterator<Item = S>,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Self {
         let shared = Shared {
             tail: Tail::default(),
             tokens: BURST,
@@ -67,6 +72,7 @@ impl Log {
         };
         Self {
             redactor: Redactor::new(secrets),
+            private: Redactor::new(paths),
             shared: Mutex::new(shared),
         }
     }
@@ -79,7 +85,9 @@ impl Log {
         }
         let mut shared = self.shared();
         // The log masks what looks like a secret by itself; callers see the tail.
-        shared.tail.push(&redact(&text));
+        shared
+            .tail
+            .push(&redact(&self.private.clean(text.as_bytes())));
         let Some(muted) = shared.admit(Instant::now()) else {
             return;
         };
@@ -349,9 +357,20 @@ mod tests {
     // Spec: SPEC D-03
     #[test]
     fn what_looks_like_a_secret_stands_in_no_last_words() {
-        let log = Log::new(["inherited-value"]);
+        let log = Log::new(["inherited-value"], [""; 0]);
         log.line("a", 1, b"password=hunter2hunter2 and inherited-value");
         assert_eq!(log.tail().unwrap(), "password=[redacted] and …");
+    }
+
+    #[test]
+    fn callers_do_not_learn_where_a_program_lies() {
+        let log = Log::new([""; 0], ["/opt/inner/server", "/srv/data"]);
+        log.line("a", 1, b"cannot run /opt/inner/server: Exec format error");
+        log.line("a", 1, b"/srv/data/db: locked");
+        assert_eq!(
+            log.tail().unwrap(),
+            "cannot run …: Exec format error\n…/db: locked"
+        );
     }
 
     #[test]

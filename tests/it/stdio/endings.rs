@@ -276,18 +276,24 @@ async fn a_traceback_is_complete_when_the_lines_end() {
 }
 
 #[tokio::test]
-async fn a_program_that_cannot_run_says_why() {
+async fn a_program_that_cannot_run_says_why_and_to_callers_not_where() {
     let world = World::new();
     let missing = world
-        .try_open("alice", &upstream("no-such-program-here", &[]))
+        .try_open("alice", &upstream("/no/such/program", &[]))
         .await;
-    let text = missing.unwrap_err().to_string();
-    assert!(text.contains("no-such-program-here"), "{text}");
+    let error = missing.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.ends_with("cannot be started: entity not found"),
+        "{text}"
+    );
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("/no/such/program"), "{source}");
     let broken = tuned(sh("cat"), |carrier| carrier.cwd = Some("/nowhere".into()));
     let (connection, mut lines) = world.open("alice", &broken).await;
     assert_eq!(next(&mut lines).await, None);
     let words = connection.last_words().unwrap();
-    assert!(words.contains("cannot enter /nowhere"), "{words}");
+    assert!(words.contains("cannot enter …: No such file"), "{words}");
     world.end().await;
 }
 

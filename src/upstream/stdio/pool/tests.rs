@@ -36,7 +36,7 @@ fn child(slots: &Arc<ChildSlots>, slot: &Slot, wish: &Wish) -> Arc<ChildState> {
         upstream: Arc::clone(&wish.upstream),
         owner: wish.owner,
         pid: 0,
-        log: Log::new([""; 0]),
+        log: Log::new([""; 0], [""; 0]),
         backoff: Arc::new(Backoff::default()),
         slots: Arc::clone(slots),
         start_permit: permit.unwrap(),
