@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use url::Url;
 
@@ -66,6 +67,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
                  a second, 16 MiB at most, so that its sender can read the answer.",
             )
             .duration("30s"),
+        idle_timeout: idle_timeout(s),
+        stall_timeout: stall_timeout(s),
         max_connections: s
             .key(
                 "max_connections",
@@ -94,6 +97,23 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
         sse: sse(s),
         websocket: websocket(s),
     }
+}
+
+fn idle_timeout(s: &mut Section<'_>) -> Duration {
+    s.key(
+        "idle_timeout",
+        "How long a connection may stay without a request; with HTTP/2 up to twice as long. Longer than \
+         proxies keep theirs, so that they close first.",
+    )
+    .duration("75s")
+}
+
+fn stall_timeout(s: &mut Section<'_>) -> Duration {
+    s.key(
+        "stall_timeout",
+        "How long a peer may take nothing of what is written to it before its connection is given up.",
+    )
+    .duration("10m")
 }
 
 /// The URL that clients use, given or derived.

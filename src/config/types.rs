@@ -70,6 +70,10 @@ pub struct Server {
     pub handshake_timeout: Duration,
     /// How long a request body may take.
     pub body_timeout: Duration,
+    /// How long a connection may stay without a request.
+    pub idle_timeout: Duration,
+    /// How long a peer may take nothing of what is written to it.
+    pub stall_timeout: Duration,
     /// Open connections at once.
     pub max_connections: usize,
     /// When a silent call on a 2025-11-25 session turns into an event stream.

@@ -9,6 +9,7 @@ mod overload;
 mod place;
 mod preface;
 mod stall;
+mod streams;
 mod tls;
 
 use std::io;
@@ -96,7 +97,7 @@ impl Listener {
             socket,
             address,
             settings: Arc::new(Settings {
-                protocols: Protocols::new(settings.header_timeout, header_bytes),
+                protocols: Protocols::new(settings, header_bytes),
                 tls,
                 handshake_timeout: settings.handshake_timeout,
                 proxies: TrustedProxies::parse(&settings.trusted_proxies)?,

@@ -17,6 +17,8 @@ pub(crate) fn server(listen: &str, public_url: &str) -> config::Server {
         trusted_proxies: Vec::new(),
         tls: None,
         header_timeout: Duration::from_secs(10),
+        idle_timeout: Duration::from_secs(75),
+        stall_timeout: Duration::from_mins(10),
         handshake_timeout: Duration::from_secs(10),
         body_timeout: Duration::from_secs(30),
         max_connections: 100,

@@ -12,7 +12,7 @@ use http::header::UPGRADE;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower::Service;
 
@@ -20,6 +20,8 @@ use super::Settings;
 use super::head_clock::{HeadClock, Watched};
 use super::place::Place;
 use super::preface::Prompt;
+use super::streams::Streams;
+use crate::config;
 use crate::lifecycle::Tasks;
 use crate::wake::Bell;
 
@@ -35,12 +37,14 @@ const MIN_BUFFER_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub(super) struct Protocols {
     http1: http1::Builder,
-    http2: http2::Builder<TokioExecutor>,
+    header_bytes: u32,
     header_timeout: Duration,
+    idle_timeout: Duration,
+    stall_timeout: Duration,
 }
 
 impl Protocols {
-    pub(super) fn new(header_timeout: Duration, header_bytes: usize) -> Self {
+    pub(super) fn new(settings: &config::Server, header_bytes: usize) -> Self {
         let mut http1 = http1::Builder::new();
         // Spec: RFC 6585 §5; SPEC T-17: a larger head is 431.
         http1
@@ -48,17 +52,12 @@ impl Protocols {
             .max_buf_size(header_bytes.max(MIN_BUFFER_BYTES))
             // A client that closes its side is gone: its calls are then detached or cancelled.
             .half_close(false);
-        let mut http2 = http2::Builder::new(TokioExecutor::new());
-        http2
-            .timer(TokioTimer::new())
-            .keep_alive_interval(H2_PING_EVERY)
-            .keep_alive_timeout(H2_PING_TIMEOUT)
-            .max_concurrent_streams(H2_MAX_STREAMS)
-            .max_header_list_size(u32::try_from(header_bytes).unwrap_or(u32::MAX));
         Self {
             http1,
-            http2,
-            header_timeout,
+            header_bytes: u32::try_from(header_bytes).unwrap_or(u32::MAX),
+            header_timeout: settings.header_timeout,
+            idle_timeout: settings.idle_timeout,
+            stall_timeout: settings.stall_timeout,
         }
     }
 
@@ -68,12 +67,12 @@ impl Protocols {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: Answer,
     {
-        let clock = HeadClock::new(self.header_timeout);
+        let clock = HeadClock::new(self.header_timeout, self.idle_timeout);
         let mut builder = self.http1.clone();
         builder
             .timer(clock.clone())
             .header_read_timeout(self.header_timeout);
-        let io = TokioIo::new(Watched::new(stream, clock));
+        let io = TokioIo::new(Watched::new(stream, clock, self.stall_timeout));
         let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
         // A child token has its own lock: connections do not meet in the one of all.
         let draining = tasks.draining().child_token();
@@ -90,21 +89,31 @@ impl Protocols {
         }
     }
 
-    /// The same for HTTP/2, where only the preface has a deadline and later silence is asked about;
-    /// a drain is announced with GOAWAY.
+    /// The same for HTTP/2, where only the preface has a deadline, later silence is asked about, and
+    /// nobody stays without a stream; the end and a drain are announced with GOAWAY.
     pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: Answer,
     {
+        let streams = Streams::default();
+        let mut builder = http2::Builder::new(streams.clone());
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(H2_PING_EVERY)
+            .keep_alive_timeout(H2_PING_TIMEOUT)
+            .max_concurrent_streams(H2_MAX_STREAMS)
+            .max_header_list_size(self.header_bytes);
         let io = TokioIo::new(Prompt::new(stream, self.header_timeout));
-        let mut connection = pin!(self.http2.serve_connection(io, exchange));
+        let mut connection = pin!(builder.serve_connection(io, exchange));
         let draining = tasks.draining().child_token();
         tokio::select! {
             biased;
             ended = connection.as_mut() => return note_end(ended),
-            () = draining.cancelled() => connection.as_mut().graceful_shutdown(),
+            () = draining.cancelled() => {}
+            () = streams.idle(self.idle_timeout) => {}
         }
+        connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;
             ended = connection => note_end(ended),

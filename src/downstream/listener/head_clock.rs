@@ -18,10 +18,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::stall::Stall;
 use crate::lock::lock;
 
-/// A connection that has served a request may wait this long for the next one: longer than
-/// proxies and load balancers keep theirs (60 s), so that they close first.
-const IDLE: Duration = Duration::from_secs(75);
-
 /// The deadline of one connection; a [`Timer`] for hyper.
 #[derive(Debug, Clone)]
 pub(super) struct HeadClock {
@@ -32,6 +28,8 @@ pub(super) struct HeadClock {
 #[derive(Debug)]
 struct Shared {
     header_timeout: Duration,
+    /// A connection that has served a request may wait this long for the next one.
+    idle_timeout: Duration,
     /// Whether a head has been waited for before: then the connection may be idle.
     served: bool,
     /// When the present wait has to end.
@@ -43,13 +41,14 @@ struct Shared {
 }
 
 impl HeadClock {
-    pub(super) fn new(header_timeout: Duration) -> Self {
+    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration) -> Self {
         let born = tokio::time::Instant::now();
         let deadline = born + header_timeout;
         Self {
             born: born.into(),
             shared: Arc::new(Mutex::new(Shared {
                 header_timeout,
+                idle_timeout,
                 served: false,
                 deadline,
                 begun: false,
@@ -66,7 +65,7 @@ impl HeadClock {
     fn arm(&self) {
         let mut shared = self.lock();
         let wait = if shared.served {
-            IDLE.max(shared.header_timeout)
+            shared.idle_timeout.max(shared.header_timeout)
         } else {
             shared.header_timeout
         };
@@ -148,12 +147,13 @@ pub(super) struct Watched<S> {
 }
 
 impl<S> Watched<S> {
-    pub(super) fn new(stream: S, clock: HeadClock) -> Self {
+    /// `stall_timeout` is how long the peer may take nothing.
+    pub(super) fn new(stream: S, clock: HeadClock, stall_timeout: Duration) -> Self {
         Self {
             stream,
             clock,
-            writes: Stall::default(),
-            flushes: Stall::default(),
+            writes: Stall::new(stall_timeout),
+            flushes: Stall::new(stall_timeout),
         }
     }
 }
@@ -213,10 +213,15 @@ mod tests {
     use super::*;
     use crate::telemetry::metrics::COUNTERS;
 
+    fn watched<S>(stream: S) -> Watched<S> {
+        let clock = HeadClock::new(Duration::from_secs(10), Duration::from_secs(75));
+        Watched::new(stream, clock, Duration::from_mins(10))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_takes_nothing_is_given_up() {
         let (ours, mut theirs) = tokio::io::duplex(8);
-        let mut stream = Watched::new(ours, HeadClock::new(Duration::from_secs(10)));
+        let mut stream = watched(ours);
         let began = tokio::time::Instant::now();
         // Slow, but it takes something in time.
         let reader = async {
@@ -241,7 +246,7 @@ mod tests {
     async fn a_peer_that_lets_a_buffer_fill_is_given_up_too() {
         let (ours, _theirs) = tokio::io::duplex(8);
         let buffered = tokio::io::BufWriter::new(ours);
-        let mut stream = Watched::new(buffered, HeadClock::new(Duration::from_secs(10)));
+        let mut stream = watched(buffered);
         stream.write_all(&[7; 48]).await.unwrap();
         let before = COUNTERS.connections_stalled.get();
         let error = stream.flush().await.unwrap_err();

@@ -13,15 +13,24 @@ use tokio::time::Sleep;
 
 use crate::telemetry::metrics::COUNTERS;
 
-/// The system asks for more only when a third of its buffer, 4 MiB at most, has gone: who reads
-/// 3 KiB a second is not taken for one who does not read.
-const PATIENCE: Duration = Duration::from_mins(10);
-
 /// The present wait of a writer, if there is one.
-#[derive(Debug, Default)]
-pub(super) struct Stall(Option<Pin<Box<Sleep>>>);
+///
+/// The system asks for more only when a third of its buffer, 4 MiB at most, has gone: with a patience
+/// of ten minutes, who reads 3 KiB a second is not taken for one who does not read.
+#[derive(Debug)]
+pub(super) struct Stall {
+    patience: Duration,
+    waiting: Option<Pin<Box<Sleep>>>,
+}
 
 impl Stall {
+    pub(super) fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            waiting: None,
+        }
+    }
+
     /// The outcome of a write, or the end of our patience.
     pub(super) fn watch<T>(
         &mut self,
@@ -29,11 +38,11 @@ impl Stall {
         outcome: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
-            self.0 = None;
+            self.waiting = None;
             return outcome;
         }
-        let over = || Box::pin(tokio::time::sleep(PATIENCE));
-        let over = self.0.get_or_insert_with(over).as_mut().poll(cx);
+        let over = || Box::pin(tokio::time::sleep(self.patience));
+        let over = self.waiting.get_or_insert_with(over).as_mut().poll(cx);
         over.map(|()| {
             COUNTERS.connections_stalled.add(1);
             Err(io::ErrorKind::TimedOut.into())

@@ -120,6 +120,20 @@ async fn an_http2_preface_that_does_not_come_is_cut_off() {
 }
 
 #[tokio::test]
+async fn an_http2_connection_without_streams_is_ended_though_it_answers_pings() {
+    let (running, client, _folder) =
+        start_tls(|settings| settings.idle_timeout = Duration::from_millis(50));
+    let io = TokioIo::new(handshake(&running, client, "h2").await);
+    // Held, so that the client has no reason to close.
+    let (_sender, connection) =
+        hyper::client::conn::http2::handshake::<_, _, Body>(TokioExecutor::new(), io)
+            .await
+            .unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(10), connection).await;
+    assert!(ended.is_ok(), "still open");
+}
+
+#[tokio::test]
 async fn a_missing_certificate_is_named() {
     let mut settings = crate::downstream::samples::server("127.0.0.1:0", "https://localhost");
     settings.tls = Some(config::Tls {
