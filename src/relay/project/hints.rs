@@ -73,20 +73,22 @@ impl Hints {
         }
     }
 
-    /// What a result says; nothing where it promises nothing. A TTL that is negative or no
-    /// integer promises nothing either (SPEC M-85).
+    /// What a result says; nothing where it promises nothing.
     pub(in crate::relay) fn read(message: &Message) -> Self {
+        Self::said(message, Self::NONE)
+    }
+
+    /// What a result says, a day at most, and `otherwise` where it promises nothing: a TTL that is
+    /// negative or no integer is no promise, nor is a scope that there is not (SPEC M-80, M-85).
+    pub(in crate::relay) fn said(message: &Message, otherwise: Self) -> Self {
         let ttl = message.result_member("ttlMs");
-        let public = message.result_member("cacheScope") == Some("\"public\"");
+        let ttl = ttl.and_then(|ttl| ttl.parse().ok());
         Self {
-            ttl_ms: ttl
-                .and_then(|ttl| ttl.parse().ok())
-                .unwrap_or(0)
-                .min(Self::ANY.ttl_ms),
-            scope: if public {
-                Scope::Public
-            } else {
-                Scope::Private
+            ttl_ms: ttl.unwrap_or(otherwise.ttl_ms).min(Self::ANY.ttl_ms),
+            scope: match message.result_member("cacheScope") {
+                Some("\"public\"") => Scope::Public,
+                Some("\"private\"") => Scope::Private,
+                _ => otherwise.scope,
             },
         }
     }

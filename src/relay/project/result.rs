@@ -123,13 +123,18 @@ impl Projection {
             changes.push(("resultType", Some(COMPLETE.into())));
         }
         if is_cacheable(origin.method) {
-            let ttl = message.result_member("ttlMs");
-            if self.is_up() || ttl.is_none_or(|ttl| ttl.parse::<u64>().is_err()) {
-                let ttl = origin.hints.ttl_ms.to_string();
+            let hints = if self.is_up() {
+                origin.hints
+            } else {
+                Hints::said(message, origin.hints)
+            };
+            let ttl = hints.ttl_ms.to_string();
+            if message.result_member("ttlMs") != Some(ttl.as_str()) {
                 changes.push(("ttlMs", Some(ttl.into())));
             }
-            if self.is_up() || message.result_member("cacheScope").is_none() {
-                changes.push(("cacheScope", Some(origin.hints.scope.as_json().into())));
+            let scope = hints.scope.as_json();
+            if message.result_member("cacheScope") != Some(scope) {
+                changes.push(("cacheScope", Some(scope.into())));
             }
         }
         if let Some(meta) = self.named(message, origin)? {

@@ -115,10 +115,23 @@ fn only_what_can_be_kept_says_how_long() {
     assert_eq!(shown(R4, R5, "tools/call", &json!({})).get("ttlMs"), None);
 }
 
-// SPEC M-85: absent and negative promise nothing.
+// SPEC M-83, M-85: as long as it is kept here.
+#[test]
+fn nothing_is_promised_for_more_than_a_day() {
+    let result = json!({"ttlMs": 1_000_000_000_000_u64, "cacheScope": "public"});
+    let shown = shown(R5, R5, "resources/read", &result);
+    assert_eq!(
+        (&shown["ttlMs"], &shown["cacheScope"]),
+        (&json!(86_400_000), &json!("public"))
+    );
+}
+
+// SPEC M-80, M-85: absent and negative promise nothing.
 #[rstest]
 #[case(json!({}))]
 #[case(json!({"ttlMs": -5, "cacheScope": "private"}))]
+#[case(json!({"ttlMs": "5", "cacheScope": "everybody"}))]
+#[case(json!({"ttlMs": 0.5, "cacheScope": null}))]
 fn a_modern_upstream_without_a_lifetime_promises_nothing(#[case] result: Value) {
     let shown = shown(R5, R5, "tools/list", &result);
     assert_eq!(
