@@ -1,6 +1,8 @@
 //! Questions as a modern client is told of them, and its answers as we take them.
 //! Spec: SPEC M-61, M-62, M-65; BRIDGING §3.1.
 
+use std::str::FromStr;
+
 use bytes::Bytes;
 
 use crate::call::Question;
@@ -53,7 +55,8 @@ pub(super) fn is_valid(question: &Question, answer: &str) -> bool {
     }
 }
 
-/// Whether a form is filled in: what is required is there, and every value is of its type.
+/// Whether a form is filled in: what is required is there, and every value is one that its property
+/// allows.
 fn is_content_valid(params: &str, content: Option<&str>) -> bool {
     let Some(schema) = member(params, "requestedSchema") else {
         return true;
@@ -78,13 +81,60 @@ fn is_content_valid(params: &str, content: Option<&str>) -> bool {
         .and_then(|properties| json::members(properties).ok())
         .unwrap_or_default();
     complete
-        && properties.iter().all(|(name, property)| {
-            given(name).is_none_or(|value| {
-                member(property, "type")
-                    .and_then(json::string)
-                    .is_none_or(|kind| is_a(&kind, value))
-            })
-        })
+        && properties
+            .iter()
+            .all(|(name, property)| given(name).is_none_or(|value| is_allowed(property, value)))
+}
+
+/// Whether a value is of its property's type, one of its choices, and within its bounds. What a text
+/// has to look like is for the upstream to say.
+fn is_allowed(property: &str, value: &str) -> bool {
+    member(property, "type")
+        .and_then(json::string)
+        .is_none_or(|kind| is_a(&kind, value))
+        && is_offered(property, value)
+        && is_within(property, value)
+}
+
+/// Whether a value is one of the choices that there are, or every one of several is.
+fn is_offered(property: &str, value: &str) -> bool {
+    if value.starts_with('[') {
+        let items = member(property, "items").unwrap_or("{}");
+        return json::elements(value)
+            .is_ok_and(|values| values.iter().all(|value| is_offered(items, value)));
+    }
+    let listed = |name| member(property, name).and_then(|text| json::elements(text).ok());
+    let titled = || listed("oneOf").or_else(|| listed("anyOf"));
+    let choices = listed("enum").or_else(|| {
+        let titled = titled()?;
+        titled.iter().map(|one| member(one, "const")).collect()
+    });
+    choices.is_none_or(|choices| choices.iter().any(|choice| is_same(choice, value)))
+}
+
+fn is_same(choice: &str, value: &str) -> bool {
+    choice == value || json::string(choice).is_some_and(|text| json::string(value) == Some(text))
+}
+
+/// Whether a number, the length of a text, or the number of choices is within its bounds.
+fn is_within(property: &str, value: &str) -> bool {
+    fn lies<T: FromStr + PartialOrd>(property: &str, value: &T, bounds: [&str; 2]) -> bool {
+        let [least, most] =
+            bounds.map(|name| member(property, name).and_then(|bound| bound.parse::<T>().ok()));
+        least.is_none_or(|least| *value >= least) && most.is_none_or(|most| *value <= most)
+    }
+    if let Some(text) = json::string(value) {
+        let length = text.chars().count();
+        return lies(property, &length, ["minLength", "maxLength"]);
+    }
+    if let Ok(values) = json::elements(value) {
+        return lies(property, &values.len(), ["minItems", "maxItems"]);
+    }
+    value
+        .parse::<f64>()
+        .is_ok_and(|number| lies(property, &number, ["minimum", "maximum"]))
+        || matches!(value, "true" | "false" | "null")
+        || value.starts_with('{')
 }
 
 fn is_a(kind: &str, value: &str) -> bool {
@@ -155,6 +205,34 @@ mod tests {
     #[case(r#""accept""#, false)]
     fn a_form_is_answered_by_its_schema(#[case] answer: &str, #[case] valid: bool) {
         assert_eq!(is_valid(&form(), answer), valid);
+    }
+
+    // SPEC M-65.
+    #[rstest]
+    #[case::choice(json!({"type": "string", "enum": ["ä", "b"]}), json!("ä"), json!("c"))]
+    #[case::titled(json!({"oneOf": [{"const": "a", "title": "A"}]}), json!("a"), json!("A"))]
+    #[case::several(
+        json!({"type": "array", "items": {"anyOf": [{"const": "a"}, {"const": "b"}]}}),
+        json!(["b", "a"]),
+        json!(["a", "c"])
+    )]
+    #[case::too_few(json!({"type": "array", "minItems": 1}), json!([1]), json!([]))]
+    #[case::too_many(json!({"type": "array", "maxItems": 1}), json!([1]), json!([1, 2]))]
+    #[case::short(json!({"type": "string", "minLength": 2}), json!("äö"), json!("ä"))]
+    #[case::long(json!({"type": "string", "maxLength": 2}), json!("äö"), json!("äöü"))]
+    #[case::small(json!({"type": "integer", "minimum": -1}), json!(-1), json!(-2))]
+    #[case::large(json!({"type": "number", "maximum": 1.5}), json!(1.5), json!(1.6))]
+    #[case::flag(json!({"type": "boolean"}), json!(false), json!("false"))]
+    fn a_value_is_one_that_its_property_allows(
+        #[case] property: Value,
+        #[case] good: Value,
+        #[case] bad: Value,
+    ) {
+        let property = property.to_string();
+        // As some programs write it.
+        let escaped = good.to_string().replace('ä', "\\u00e4");
+        assert!(is_allowed(&property, &escaped), "{escaped}");
+        assert!(!is_allowed(&property, &bad.to_string()), "{bad}");
     }
 
     #[test]
