@@ -185,12 +185,7 @@ impl Relay {
     ) -> Result<Reply, Failure> {
         let permit = self.decide(call, target)?;
         let subscribing = subscribing(call, session, target)?;
-        if let Some(visit) = session.visit()
-            && call.message.method() == Some("tools/call")
-        {
-            self.check_param_headers(call, session, visit, target)
-                .await?;
-        }
+        self.check_param_headers(call, session, target).await?;
         let audited = self.parts.audit.begin(call, record(call, target, None));
         let lead = match self.listing(call, session, target).await? {
             Listing::Known(reply) => {

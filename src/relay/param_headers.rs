@@ -12,13 +12,14 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
 use crate::protocol::param_headers::{AnnotationError, ParamHeaders, may_annotate};
 use crate::protocol::{Era, Message, json};
-use crate::session::{Session, ToolHeaders, Visit};
+use crate::session::{Session, ToolHeaders};
 
 /// How long a call waits to learn what headers its tool has; then it goes on unchecked.
 const LEARN_WAIT: Duration = Duration::from_secs(3);
 
 impl Relay {
-    /// Compares the parameter headers of a visit's call of a tool with its arguments.
+    /// Compares the parameter headers of a visit's call of a tool with its arguments; other calls have
+    /// none.
     ///
     /// # Errors
     /// [`FaultKind::HeaderMismatch`] when they disagree. A tool whose schema cannot be had is not
@@ -27,13 +28,16 @@ impl Relay {
         &self,
         call: &Call,
         session: &Arc<Session>,
-        visit: &Visit,
         target: &Target,
     ) -> Result<(), Fault> {
-        let tool = target.name.as_deref().unwrap_or_default();
-        let Some(given) = call.param_headers.as_ref() else {
+        let (Some(visit), Some("tools/call"), Some(given)) = (
+            session.visit(),
+            call.message.method(),
+            call.param_headers.as_ref(),
+        ) else {
             return Ok(());
         };
+        let tool = target.name.as_deref().unwrap_or_default();
         let upstream = &target.upstream;
         let mut known = visit.tool_headers(upstream);
         loop {

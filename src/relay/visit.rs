@@ -62,6 +62,7 @@ impl Relay {
     pub async fn authorize(&self, call: &Call, session: &Arc<Session>) -> Result<(), Failure> {
         if let Route::One(target) = self.route(call, session).await? {
             self.decide(call, &target)?;
+            self.check_param_headers(call, session, &target).await?;
         }
         Ok(())
     }

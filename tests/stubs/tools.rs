@@ -37,8 +37,8 @@ const TOOLS: &[Tool] = &[
     ("big", "Answers with so many bytes of text", &["bytes"]),
     (
         "regional",
-        "Says which region it was called for",
-        &["region$@Region"],
+        "Says which region it was called for, once a form is filled in if `ask` says so",
+        &["region$@Region", "ask$"],
     ),
     (
         "bad_headers",
@@ -255,6 +255,7 @@ pub(crate) async fn run(call: &Call) -> Outcome {
 
 async fn dispatch(call: &Call) -> Outcome {
     match call.name.as_str() {
+        "regional" if call.text("ask").is_some() => ask::run(call).await,
         "sleep" | "notices" | "big" | "regional" | "bad_headers" | "fail" | "seen_headers"
         | "seen_meta" | "stats" | "session_info" => plain::run(call).await,
         "ask_form" | "ask_url" | "ask_sampling" | "ask_roots" | "ask_two" => ask::run(call).await,

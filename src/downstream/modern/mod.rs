@@ -35,7 +35,7 @@ use self::refusal::Refusal;
 use self::retry::Retry;
 use self::ticket::Asker;
 use super::access_log::AccessRecord;
-use super::observe::{ended, error_word, log_fault, server_span};
+use super::observe::{ended, error_word, failed, log_fault, server_span};
 use super::{Front, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
@@ -109,7 +109,11 @@ impl Front {
                 link,
                 round,
                 answers,
-            }) => Box::pin(self.resume(asked, link, round, answers)).await,
+            }) => {
+                let retry = (round, answers);
+                let resumed = self.resume(asked, headers, link, retry, record);
+                Ok(Box::pin(resumed).await)
+            }
             Ok(Retry::Upstream(resumption)) => {
                 self.begin_modern(asked, headers, Some(resumption), record)
             }
@@ -138,10 +142,11 @@ impl Front {
     async fn resume(
         &self,
         asked: Asked,
+        headers: Option<&HeaderMap>,
         link: Arc<ModernLink>,
-        round: u16,
-        answers: Vec<(String, Bytes)>,
-    ) -> Result<Exchange, Fault> {
+        (round, answers): (u16, Vec<(String, Bytes)>),
+        record: &AccessRecord,
+    ) -> Exchange {
         let outlet = Outlet::new();
         let id = asked.id();
         let session = Arc::clone(&link.desk.session);
@@ -159,15 +164,22 @@ impl Front {
             trace: TraceContext::default(),
             cancel: link.cancelled().clone(),
             resumption: None,
-            param_headers: None,
+            param_headers: headers.map(param_headers),
         };
+        if let Some(upstream) = link.upstream() {
+            record.upstream(upstream);
+        }
         if let Err(failure) = self.relay.authorize(&call, &session).await {
+            if let Some(word) = failed(&failure).error_type() {
+                record.outcome(word);
+            }
             // The call stays parked: whoever may can still answer it.
             outlet.end(self.modern_outcome(&call, &session, Err(failure)));
         } else if !link.resume(round, wants, answers, &outlet) {
+            record.outcome(error_type::BAD_REQUEST);
             outlet.end(Outcome::Reply(StatusCode::OK, retry::stale().reply()));
         }
-        Ok(Exchange::of_parked(link, outlet, id))
+        Exchange::of_parked(link, outlet, id)
     }
 
     /// Begins a call; at a cap on parked ones its client cannot be asked (BRIDGING §3.1 step 12).

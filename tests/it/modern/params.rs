@@ -62,6 +62,50 @@ async fn annotated_arguments_must_be_repeated_in_headers() {
     gw.stop().await;
 }
 
+// Spec: SPEC M-33, M-63: a retry is an ordinary request.
+#[tokio::test]
+async fn the_headers_of_a_retry_must_repeat_its_arguments_too() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let arguments = json!({"region": "eu", "ask": "first"});
+    let send = async |region: &str, more: Value| {
+        let mut params = json!({"name": "regional", "arguments": arguments});
+        params
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let headers = [
+            ("mcp-protocol-version", VERSION),
+            ("mcp-method", "tools/call"),
+            ("mcp-name", "regional"),
+            ("mcp-param-region", region),
+        ];
+        let request = user.request(&json!("p"), "tools/call", params);
+        user.post_as(&headers, &request).await.json().await
+    };
+    let asked = send("eu", json!({})).await;
+    let state = &asked["result"]["requestState"];
+    let answer = json!({"action": "accept", "content": {"name": "x"}});
+    let retry = json!({"requestState": state, "inputResponses": {"i1": answer}});
+    let refused = send("us", retry.clone()).await;
+    assert_eq!(refused["error"]["code"], -32020, "{refused}");
+    // The call still waits for its answers.
+    let done = send("eu", retry).await;
+    assert!(text_of(&done["result"]).contains("accept"), "{done}");
+    let outcomes = || {
+        let lines = gw.log_records().into_iter();
+        let lines = lines.filter(|line| line["target"] == "access");
+        lines
+            .map(|line| line["outcome"].clone())
+            .collect::<Vec<_>>()
+    };
+    eventually("every retry has its outcome in its line", async || {
+        (outcomes() == ["ok", "bad_request", "ok"]).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
 // Spec: SPEC M-31: a client of this era would have to drop it itself.
 #[tokio::test]
 async fn a_tool_of_a_legacy_upstream_with_invalid_annotations_is_shown_to_legacy_clients_only() {
