@@ -10,7 +10,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::entry::Entry;
 use super::nearest::nearest;
-use super::reference::Header;
+use super::reference::{Header, tables_with};
 use super::report::{Report, join};
 
 /// One sample in the reference of tables that carry names of the operator's choice.
@@ -226,7 +226,12 @@ impl<'r> Section<'r> {
         for key in self.table.iter().flat_map(|table| table.keys()) {
             let name: &str = key.get_ref();
             if !self.asked.contains(&name) {
+                // A word that is right elsewhere is no slip of the pen.
+                let elsewhere = tables_with(name);
                 let hint = match nearest(name, &self.asked) {
+                    _ if !elsewhere.is_empty() => {
+                        format!("did you mean `{name}` in {}?", elsewhere.join(" or "))
+                    }
                     Some(near) => format!("did you mean `{near}`?"),
                     None => format!("known here: {}", self.asked.join(", ")),
                 };

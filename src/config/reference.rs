@@ -1,5 +1,6 @@
 //! The reference file: every key with its meaning, type and default, recorded by the reader.
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 
 use super::reader::Section;
@@ -132,11 +133,28 @@ fn comment(out: &mut String, before: &str, text: &str) {
 /// The text of `config/gateway.reference.toml`.
 #[must_use]
 pub fn reference() -> String {
+    record().write()
+}
+
+/// The top-level tables that have a key of this name, as they are written.
+pub(super) fn tables_with(name: &str) -> Vec<String> {
+    let recorded = record();
+    let tables = recorded.chapters.iter().filter_map(|chapter| {
+        let Header::Table(path) = &chapter.header else {
+            return None;
+        };
+        let has_key = chapter.keys.iter().any(|key| key.name == name);
+        (has_key && !path.contains('.')).then(|| format!("[{path}]"))
+    });
+    tables.collect()
+}
+
+fn record() -> Reference {
     let source = Source::new("gateway.reference.toml", "", &|_| None);
     let report = Report::recording(&source);
     drop(Section::read_root(&report, None, super::read_all));
-    match &report.reference {
-        Some(reference) => reference.borrow().write(),
-        None => String::new(),
-    }
+    report
+        .reference
+        .map(RefCell::into_inner)
+        .unwrap_or_default()
 }

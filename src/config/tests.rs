@@ -110,6 +110,14 @@ fn variables_fill_text_and_secrets() {
 }
 
 #[test]
+fn a_key_of_a_table_that_stands_in_none_is_shown_its_table() {
+    let said = errors(&format!("listen = \"127.0.0.1:1\"\n{OPEN}"));
+    assert_eq!(said.len(), 1, "{said:?}");
+    let hint = "did you mean `listen` in [server] or [admin]?";
+    assert!(said[0].contains(hint), "{said:?}");
+}
+
+#[test]
 fn an_unset_variable_is_named() {
     let said = errors(&format!("{OPEN}env = {{ KEY = \"${{NOBODY}}\" }}\n"));
     assert!(said[0].contains("upstreams.files.env.KEY: environment variable NOBODY is not set"));
@@ -175,6 +183,11 @@ fn secrets_come_from_files_beside_the_configuration() {
 #[case::reserved("[upstreams.ws]\ncommand = \"x\"", "reserved")]
 #[case::bad_name("[upstreams.Files]\ncommand = \"x\"", "not a name")]
 #[case::shared_name("[endpoints.files]\nupstreams = [\"files\"]", "has this name already")]
+#[case::of_another_table("[lists]\nrate = \"1/s\"", "did you mean `rate` in [limits]?")]
+#[case::of_a_table_below(
+    "[server.websocket]\ndrain = \"1s\"",
+    "did you mean `drain` in [server]?"
+)]
 #[case::no_such_upstream("[mcp]\nupstreams = [\"file\"]", "did you mean \"files\"?")]
 #[case::twice("[mcp]\nupstreams = [\"files\", \"files\"]", "listed twice")]
 #[case::not_shown(
