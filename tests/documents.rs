@@ -93,3 +93,14 @@ fn every_metric_that_a_page_names_exists() {
     }
     assert!(unknown.is_empty(), "{}", unknown.join("\n"));
 }
+
+#[test]
+fn alert_rules_say_what_their_tests_expect() {
+    #[expect(clippy::disallowed_methods, reason = "it is no child of a gateway")]
+    let mut promtool = std::process::Command::new("promtool");
+    let cases = root().join("deploy/alerts/tests/drawbridge.yaml");
+    match promtool.args(["test", "rules"]).arg(cases).output() {
+        Ok(done) => assert!(done.status.success(), "{done:#?}"),
+        Err(_) => eprintln!("SKIPPED: there is no promtool; install Prometheus"),
+    }
+}
