@@ -1,5 +1,6 @@
 //! What operators see: names of spans, metrics and fields, and the machinery behind them.
 
+mod collector;
 mod log;
 pub mod metrics;
 pub mod names;

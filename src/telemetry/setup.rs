@@ -17,10 +17,12 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use prometheus::{Registry, TextEncoder};
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use url::Url;
 
+use super::collector::{Watched, is_repetition};
 use super::log::{self, ExportLayer, LineLayer, Writer, WriterGuard};
 use super::metrics::{COUNTERS, GAUGES, LABELED, LEVELS};
 use super::names::{SCOPE, attribute};
@@ -110,20 +112,20 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
         );
     let (mut tracer, mut logger) = (None, None);
     if let Some(endpoint) = &settings.otlp_endpoint {
-        meter = meter.with_periodic_exporter(metric_exporter(endpoint)?);
+        meter = meter.with_periodic_exporter(Watched::new("metrics", metric_exporter(endpoint)?));
         tracer = Some(
             SdkTracerProvider::builder()
                 .with_resource(resource.clone())
                 // Whether to record is decided before the SDK is asked: see `trace::Tracing`.
                 .with_sampler(Sampler::AlwaysOn)
-                .with_batch_exporter(span_exporter(endpoint)?)
+                .with_batch_exporter(Watched::new("traces", span_exporter(endpoint)?))
                 .build(),
         );
         logger = Some(
             SdkLoggerProvider::builder()
                 .with_resource(resource)
                 .with_log_processor(
-                    BatchLogProcessor::builder(log_exporter(endpoint)?)
+                    BatchLogProcessor::builder(Watched::new("logs", log_exporter(endpoint)?))
                         .with_batch_config(
                             BatchConfigBuilder::default()
                                 .with_max_queue_size(LOG_QUEUE)
@@ -148,6 +150,7 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
     tracing_subscriber::registry()
         .with(LineLayer::new(settings.log_format, writer).and_then(export))
         .with(log::filter())
+        .with(filter_fn(|event| !is_repetition(event)))
         .try_init()?;
     std::panic::set_hook(Box::new(report_panic));
     if let Some(tracer) = &tracer {

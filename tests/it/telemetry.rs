@@ -11,12 +11,13 @@ use axum::routing::post;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use prost::Message as _;
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Setup, eventually};
+use crate::harness::{Setup, eventually, within};
 
 /// Takes OTLP over HTTP and keeps the bodies, by signal.
 #[derive(Clone, Default)]
@@ -191,6 +192,36 @@ async fn traces_metrics_and_logs_reach_a_collector() {
         "the session id is a secret"
     );
     assert!(!collector.has("traces", alice.actor.token().unwrap()));
+}
+
+// Whoever looks for something else in the log need not read past a dead collector.
+#[tokio::test]
+async fn a_collector_that_takes_nothing_is_one_line_for_each_signal() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let telemetry = format!("[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 1.0");
+    let setup = Setup::open().toml(&telemetry).stub("stub", &[]);
+    let mut gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for _ in 0..4 {
+        // With each call there is something new to export.
+        user.text("echo", json!({"text": "hi"})).await;
+        drop(within("an export", listener.accept()).await.unwrap());
+    }
+    drop(listener);
+    gw.signal(Signal::TERM);
+    assert_eq!(gw.exit().await, Some(0));
+    let said = |text: &str| gw.log().iter().filter(|line| line.contains(text)).count();
+    eventually("a line for each signal", async || {
+        (said("the collector does not take") == 3).then_some(())
+    })
+    .await;
+    assert_eq!(
+        said("ExportError") + said("Export.Failed"),
+        0,
+        "{:#?}",
+        gw.log()
+    );
 }
 
 // Spec: SPEC C-98.

@@ -1,0 +1,181 @@
+//! Whether the collector takes what is exported: one line when it no longer does, one when it does
+//! again. The SDK would say it anew with every batch, see [`is_repetition`].
+
+use std::fmt::Debug;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::logs::{LogBatch, LogExporter};
+use opentelemetry_sdk::metrics::Temporality;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use tracing::Metadata;
+
+use crate::lock::lock;
+
+/// Between two lines which say that exports of one signal fail.
+const SAY_EVERY: Duration = Duration::from_mins(5);
+
+/// An exporter of one signal whose failures are said once.
+#[derive(Debug)]
+pub(super) struct Watched<E> {
+    exporter: E,
+    signal: &'static str,
+    state: Mutex<State>,
+}
+
+/// What was said of one signal.
+#[derive(Debug, Default)]
+struct State {
+    /// Exports that failed in a row.
+    failed: u64,
+    /// When a failure was said last.
+    said: Option<Instant>,
+    /// Whether that is the last thing that was said.
+    is_told_down: bool,
+}
+
+/// What there is to say.
+#[derive(Debug, PartialEq, Eq)]
+enum Line {
+    /// So many exports have failed in a row.
+    Down(u64),
+    /// After so many an export has succeeded.
+    Up(u64),
+}
+
+impl State {
+    fn note(&mut self, succeeded: bool, now: Instant) -> Option<Line> {
+        if succeeded {
+            let failed = std::mem::take(&mut self.failed);
+            return std::mem::take(&mut self.is_told_down).then_some(Line::Up(failed));
+        }
+        self.failed += 1;
+        let is_due = |said| now.saturating_duration_since(said) >= SAY_EVERY;
+        if !self.said.is_none_or(is_due) {
+            return None;
+        }
+        self.said = Some(now);
+        self.is_told_down = true;
+        Some(Line::Down(self.failed))
+    }
+}
+
+impl<E> Watched<E> {
+    /// Watches `exporter`; lines name its `signal`.
+    pub(super) fn new(signal: &'static str, exporter: E) -> Self {
+        Self {
+            exporter,
+            signal,
+            state: Mutex::default(),
+        }
+    }
+
+    fn note(&self, outcome: OTelSdkResult) -> OTelSdkResult {
+        let line = lock(&self.state).note(outcome.is_ok(), Instant::now());
+        let signal = self.signal;
+        match (line, &outcome) {
+            (Some(Line::Down(failed)), Err(error)) => {
+                tracing::warn!(signal, failed, %error, "the collector does not take what is exported");
+            }
+            (Some(Line::Up(failed)), _) => {
+                tracing::info!(signal, failed, "the collector takes what is exported again");
+            }
+            _ => {}
+        }
+        outcome
+    }
+}
+
+/// Whether an event of the SDK says of one batch what [`Watched`] says of the collector.
+pub(super) fn is_repetition(event: &Metadata<'_>) -> bool {
+    let name = event.name();
+    event.target().starts_with("opentelemetry")
+        && (name.ends_with(".ExportError") || name.starts_with("Export.Failed."))
+}
+
+impl<E: LogExporter> LogExporter for Watched<E> {
+    async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
+        self.note(self.exporter.export(batch).await)
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+impl<E: SpanExporter> SpanExporter for Watched<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.note(self.exporter.export(batch).await)
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+impl<E: PushMetricExporter> PushMetricExporter for Watched<E> {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        self.note(self.exporter.export(metrics).await)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self) -> Temporality {
+        self.exporter.temporality()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_the_collector_is_said_once_and_again_after_a_while() {
+        let (start, mut state) = (Instant::now(), State::default());
+        let second = Duration::from_secs(1);
+        assert_eq!(state.note(true, start), None);
+        assert_eq!(state.note(false, start), Some(Line::Down(1)));
+        for n in 1..=4 {
+            assert_eq!(state.note(false, start + second * n), None);
+        }
+        assert_eq!(state.note(false, start + SAY_EVERY), Some(Line::Down(6)));
+        assert_eq!(state.note(true, start + SAY_EVERY), Some(Line::Up(6)));
+        assert_eq!(state.note(true, start + SAY_EVERY), None);
+    }
+
+    #[test]
+    fn a_collector_that_comes_and_goes_is_not_said_each_time() {
+        let (start, mut state) = (Instant::now(), State::default());
+        let said = (0..600_u32).filter_map(|n| {
+            let at = start + Duration::from_secs(1) * n;
+            state.note(n % 2 == 1, at)
+        });
+        let down = Line::Down(1);
+        assert_eq!(
+            said.collect::<Vec<_>>(),
+            [down, Line::Up(1), Line::Down(1), Line::Up(1)]
+        );
+    }
+}
