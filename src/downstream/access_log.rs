@@ -15,18 +15,22 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{Method, Response};
 use http_body::{Body as _, Frame, SizeHint};
+use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
 use crate::call::OwnerKey;
 use crate::lock::lock;
-use crate::telemetry::names::ACCESS_TARGET;
+use crate::telemetry::names::{ACCESS_TARGET, error_type};
 use crate::telemetry::record::{self, Record};
 use crate::telemetry::trace::TraceId;
 
 /// Names that clients send are cut here.
 const MAX_NAME_BYTES: usize = 128;
 
-/// The line of one exchange; dropped without an answer, it says that the client has gone.
+/// What our own stop has cut off.
+const STOPPED: &str = "stopped";
+
+/// The line of one exchange; dropped without an answer, it says who went: the client, or we.
 #[derive(Debug)]
 pub struct AccessLine {
     record: AccessRecord,
@@ -39,6 +43,8 @@ pub struct AccessRecord(Option<Arc<Mutex<Fields>>>);
 #[derive(Debug)]
 struct Fields {
     started: Instant,
+    /// Cancelled when we stop.
+    stop: Arc<CancellationToken>,
     /// Absent for a message of a socket.
     method: Option<Method>,
     path: &'static str,
@@ -59,10 +65,17 @@ struct Fields {
 }
 
 impl AccessLine {
-    /// Begins the line of a request; `path` is the pattern of its route, never what was sent.
+    /// Begins the line of a request; `path` is the pattern of its route, never what was sent. What
+    /// breaks off once `stop` is cancelled was cut off by us.
     #[must_use]
-    pub fn begin(method: &Method, path: &'static str, client: Option<IpAddr>) -> Self {
-        let fields = record::is_wanted().then(|| Fields::new(Some(method.clone()), path, client));
+    pub fn begin(
+        method: &Method,
+        path: &'static str,
+        client: Option<IpAddr>,
+        stop: &Arc<CancellationToken>,
+    ) -> Self {
+        let fields = record::is_wanted()
+            .then(|| Fields::new(Some(method.clone()), path, client, Arc::clone(stop)));
         Self::of(fields)
     }
 
@@ -77,7 +90,7 @@ impl AccessLine {
                 endpoint: about.endpoint.clone(),
                 principal: about.principal,
                 upstream: about.upstream.clone(),
-                ..Fields::new(None, about.path, about.client)
+                ..Fields::new(None, about.path, about.client, Arc::clone(&about.stop))
             }
         });
         Self::of(fields)
@@ -171,7 +184,10 @@ impl AccessRecord {
     /// How it ended, in one word, when the status does not say it all; the first word counts.
     pub fn outcome(&self, word: &'static str) {
         self.note(|fields| {
-            fields.outcome.get_or_insert(word);
+            let ours = word == error_type::CANCELLED && fields.stop.is_cancelled();
+            fields
+                .outcome
+                .get_or_insert(if ours { STOPPED } else { word });
         });
     }
 
@@ -199,8 +215,14 @@ impl AccessRecord {
         self.note(|fields| fields.bytes_in = bytes as u64);
     }
 
+    /// Nobody will have the rest of the answer.
     fn gone(&self) {
-        self.outcome("client_gone");
+        self.note(|fields| {
+            let ours = fields.stop.is_cancelled();
+            fields
+                .outcome
+                .get_or_insert(if ours { STOPPED } else { "client_gone" });
+        });
     }
 
     fn note(&self, change: impl FnOnce(&mut Fields)) {
@@ -220,9 +242,15 @@ impl AccessRecord {
 }
 
 impl Fields {
-    fn new(method: Option<Method>, path: &'static str, client: Option<IpAddr>) -> Self {
+    fn new(
+        method: Option<Method>,
+        path: &'static str,
+        client: Option<IpAddr>,
+        stop: Arc<CancellationToken>,
+    ) -> Self {
         Self {
             started: Instant::now(),
+            stop,
             method,
             path,
             client,

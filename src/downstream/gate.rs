@@ -79,7 +79,8 @@ impl Front {
         let origin = request.headers().get(ORIGIN).cloned();
         let target = self.paths.get(request.uri().path()).cloned();
         let client = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
-        let line = AccessLine::begin(request.method(), pattern(target.as_ref()), client);
+        let pattern = pattern(target.as_ref());
+        let line = AccessLine::begin(request.method(), pattern, client, &self.stop);
         let kind = match &target {
             Some(Target::Metadata(_)) => RequestKind::Metadata,
             _ if cors::is_preflight(request.method(), request.headers()) => RequestKind::Preflight,

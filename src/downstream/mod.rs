@@ -39,6 +39,7 @@ use bytes::Bytes;
 use http::{Request, Version};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use self::channels::Channels;
 use self::guard::Guard;
@@ -89,6 +90,8 @@ pub struct Front {
     background: Background,
     parking: Arc<Parking>,
     tasks: Tasks,
+    /// Cancelled when everything has to end now. Shared, as clones of a token meet in a lock.
+    stop: Arc<CancellationToken>,
 }
 
 /// The parts a [`Front`] is made of.
@@ -140,6 +143,7 @@ impl Front {
                 places,
             },
             parking,
+            stop: Arc::new(parts.tasks.stopping().clone()),
             tasks: parts.tasks,
             settings: parts.settings,
         })

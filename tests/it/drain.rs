@@ -6,7 +6,9 @@ use serde_json::json;
 
 use crate::harness::gateway::nothing_left;
 use crate::harness::session::text_of;
+use crate::harness::socket::Socket;
 use crate::harness::{Setup, eventually};
+use crate::modern::Modern;
 
 // Issue: "every accepted call gets its reply; exit within the grace period".
 #[tokio::test]
@@ -98,6 +100,40 @@ async fn a_call_that_is_cut_off_has_its_audit_line() {
     })
     .await;
     assert_eq!(audit["outcome"], "failed", "{audit}");
+}
+
+// What our own stop cuts off is no client that went away.
+#[tokio::test]
+async fn the_access_line_of_a_call_that_is_cut_off_names_the_stop() {
+    let on = "drain = \"0s\"\n[server.websocket]\nenabled = true";
+    let mut gw = Setup::open().server(on).stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, streaming) = user.start_call("never", json!({})).await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/stub");
+    let params = json!({"name": "never", "arguments": {}});
+    let waiting = modern.request(&json!(7), "tools/call", params.clone());
+    let mut socket = Socket::open(&gw.url, "/ws/stub", None).await;
+    socket.start("tools/call", params).await;
+    socket.tell(&waiting).await;
+    eventually("all calls run", async || {
+        let running = gw.metric("drawbridge_calls_running", "").await;
+        (running > 2.5).then_some(())
+    })
+    .await;
+    gw.signal(Signal::TERM);
+    assert_eq!(gw.exit().await, Some(0));
+    drop((streaming, socket));
+    let lines = eventually("all access lines", async || {
+        let records = gw.log_records().into_iter();
+        let access = records.filter(|r| r["target"] == "access" && r["name"] == "never");
+        let access: Vec<_> = access.collect();
+        (access.len() == 3).then_some(access)
+    })
+    .await;
+    assert!(
+        lines.iter().all(|line| line["outcome"] == "stopped"),
+        "{lines:#?}"
+    );
 }
 
 // A terminal that is closed, or somebody who hopes for a reload, costs no running call.

@@ -7,7 +7,13 @@ use crate::call::Principal;
 use crate::telemetry::record::capture::Capture;
 
 fn begin() -> AccessLine {
-    AccessLine::begin(&Method::POST, "/mcp/{name}", "192.0.2.9".parse().ok())
+    begin_until(&Arc::default())
+}
+
+/// One that is cut off by us when `stop` is cancelled.
+fn begin_until(stop: &Arc<CancellationToken>) -> AccessLine {
+    let client = "192.0.2.9".parse().ok();
+    AccessLine::begin(&Method::POST, "/mcp/{name}", client, stop)
 }
 
 #[test]
@@ -70,6 +76,29 @@ async fn a_client_that_leaves_is_noted() {
     assert!(lines.iter().all(|line| line["outcome"] == "client_gone"));
 }
 
+#[tokio::test]
+async fn what_our_own_stop_cuts_off_says_so() {
+    let caught = Capture::begin();
+    let stop = Arc::new(CancellationToken::new());
+    let endless = stream::pending::<Result<Bytes, std::io::Error>>();
+    let streaming = begin_until(&stop).attach(Response::new(Body::from_stream(endless)));
+    let (refused, cancelled) = (begin_until(&stop), begin_until(&stop));
+    let socket = begin_until(&stop);
+    let message = AccessLine::of_message(socket.record());
+    stop.cancel();
+    drop(streaming);
+    refused.record().outcome("denied");
+    drop(refused);
+    cancelled.record().outcome(error_type::CANCELLED);
+    drop((cancelled, message, socket));
+    let lines = caught.lines();
+    let outcomes: Vec<_> = lines.iter().map(|line| &line["outcome"]).collect();
+    assert_eq!(
+        outcomes,
+        ["stopped", "denied", "stopped", "stopped", "stopped"]
+    );
+}
+
 #[test]
 fn a_message_of_a_socket_makes_a_line_of_its_own() {
     let caught = Capture::begin();
@@ -100,7 +129,7 @@ fn a_method_that_clients_invent_is_not_written_down() {
     let caught = Capture::begin();
     let invented = Method::from_bytes("x".repeat(5000).as_bytes()).unwrap();
     for method in [invented, Method::PUT] {
-        drop(AccessLine::begin(&method, "other", None));
+        drop(AccessLine::begin(&method, "other", None, &Arc::default()));
     }
     let lines = caught.lines();
     let methods: Vec<_> = lines.iter().map(|line| &line["method"]).collect();
