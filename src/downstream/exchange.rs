@@ -141,6 +141,7 @@ impl Front {
         record: &AccessRecord,
     ) -> BoxFuture<'static, Outcome> {
         let front = Arc::clone(self);
+        let is_tool_call = call.message.method() == Some("tools/call");
         let span = server_span(&call, Some(&session));
         let record = record.clone();
         record.trace(span.context().trace_id());
@@ -148,7 +149,7 @@ impl Front {
         call.trace = span.context().clone();
         Box::pin(async move {
             let answer = front.relay.handle(&call, &session).await;
-            let outcome = ended(&answer);
+            let outcome = ended(&answer, is_tool_call, reply::legacy_code);
             if let Some(word) = outcome.error_type() {
                 record.outcome(word);
             }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::Front;
 use super::access_log::AccessRecord;
-use super::observe::{failed, log_fault, note_request, note_session};
+use super::observe::{log_fault, note_request, note_session, refused};
+use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Side};
 use crate::protocol::Message;
 use crate::relay::Failure;
 use crate::session::{Delivery, Session};
+use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
 
 impl Front {
@@ -49,7 +50,11 @@ impl Front {
         }
         span.finish(match &answer {
             Ok(_) => Outcome::Ok,
-            Err(failure) => failed(failure),
+            Err(Failure::Fault(fault)) => refused(fault, reply::legacy_code),
+            Err(Failure::Denied(_)) => {
+                let code = reply::legacy_code(FaultKind::InvalidRequest);
+                Outcome::Refused(error_type::DENIED, code)
+            }
         });
         match answer {
             Ok((session, result)) => {

@@ -1,5 +1,6 @@
 //! What spans, durations, access lines and the log say of a call.
 
+use super::reply;
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, Revision};
@@ -41,24 +42,54 @@ pub(super) fn note_session(span: &mut CallSpan, session: &Session) {
     span.attribute(attribute::SESSION, || format!("{:016x}", session.tag()));
 }
 
+/// The JSON-RPC code of a fault, in the era of the caller.
+type CodeOf = fn(FaultKind) -> i64;
+
 /// The outcome as spans and durations tell it.
-pub(super) fn ended(answer: &Result<Reply, Failure>) -> Outcome {
+pub(super) fn ended(
+    answer: &Result<Reply, Failure>,
+    is_tool_call: bool,
+    code_of: CodeOf,
+) -> Outcome {
     match answer {
         Ok(reply) => match reply.error_code() {
             Some(code) => Outcome::Rpc(code),
             None if reply.is_tool_error() => Outcome::ToolError,
             None => Outcome::Ok,
         },
-        Err(failure) => failed(failure),
+        Err(failure) => failed(failure, is_tool_call, code_of),
     }
 }
 
-/// The same for what has no reply.
-pub(super) fn failed(failure: &Failure) -> Outcome {
-    Outcome::Failed(match failure {
+/// What we answered ourselves. A missing scope is answered by HTTP alone, a cancelled call not at
+/// all, and what a model can act on as a tool result.
+fn failed(failure: &Failure, is_tool_call: bool, code_of: CodeOf) -> Outcome {
+    match failure {
+        Failure::Denied(denial) if denial.missing_scopes.is_empty() => {
+            Outcome::Refused(error_type::DENIED, code_of(FaultKind::InvalidParams))
+        }
+        Failure::Denied(_) => Outcome::Failed(error_type::DENIED),
+        Failure::Fault(fault)
+            if fault.kind == FaultKind::Cancelled
+                || (is_tool_call && reply::is_tool_error(fault.kind)) =>
+        {
+            Outcome::Failed(error_word(fault.kind))
+        }
+        Failure::Fault(fault) => refused(fault, code_of),
+    }
+}
+
+/// What has no reply, as access lines call it.
+pub(super) fn failure_word(failure: &Failure) -> &'static str {
+    match failure {
         Failure::Denied(_) => error_type::DENIED,
         Failure::Fault(fault) => error_word(fault.kind),
-    })
+    }
+}
+
+/// A fault that is answered with a JSON-RPC error.
+pub(super) fn refused(fault: &Fault, code_of: CodeOf) -> Outcome {
+    Outcome::Refused(error_word(fault.kind), code_of(fault.kind))
 }
 
 /// A fault as spans, metrics and access lines call it.
@@ -89,5 +120,34 @@ pub(super) fn log_fault(fault: &Fault) {
         tracing::error!(kind = ?fault.kind, side = ?fault.side, "{fault}{chain}");
     } else {
         tracing::debug!(kind = ?fault.kind, side = ?fault.side, "{fault}{chain}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::downstream::reply::legacy_code;
+
+    // SPEC C-99, E-05.
+    #[test]
+    fn an_error_that_we_answer_has_its_code_and_what_is_no_error_has_none() {
+        let told = |kind, is_tool_call| {
+            let failure = Failure::Fault(Fault::upstream(kind, "it failed"));
+            ended(&Err(failure), is_tool_call, legacy_code)
+        };
+        let lost = FaultKind::UpstreamLost;
+        assert_eq!(
+            told(lost, false),
+            Outcome::Refused(error_type::LOST, -32603)
+        );
+        assert_eq!(told(lost, true), Outcome::Failed(error_type::LOST));
+        assert_eq!(
+            told(FaultKind::InvalidParams, true),
+            Outcome::Refused(error_type::BAD_REQUEST, -32602)
+        );
+        assert_eq!(
+            told(FaultKind::Cancelled, false),
+            Outcome::Failed(error_type::CANCELLED)
+        );
     }
 }

@@ -75,7 +75,9 @@ pub(super) fn legacy_status(kind: FaultKind) -> StatusCode {
     }
 }
 
-fn legacy_code(kind: FaultKind) -> i64 {
+/// The code of a fault in a legacy client's error object.
+#[must_use]
+pub(super) fn legacy_code(kind: FaultKind) -> i64 {
     match kind {
         FaultKind::Parse => -32700,
         FaultKind::InvalidRequest | FaultKind::UnknownSession | FaultKind::MissingSession => -32600,

@@ -184,7 +184,7 @@ pub mod attribute {
     pub const OPERATION: &str = "gen_ai.operation.name";
     /// The JSON-RPC id, as text.
     pub const REQUEST_ID: &str = "jsonrpc.request.id";
-    /// The JSON-RPC error code, as text.
+    /// The JSON-RPC error code, as text; in metrics bounded as `error.type` is.
     pub const RPC_STATUS: &str = "rpc.response.status_code";
     /// Why a call failed.
     pub const ERROR_TYPE: &str = "error.type";
@@ -202,7 +202,7 @@ pub mod attribute {
     pub const REASON: &str = "drawbridge.reason";
 }
 
-/// Values of `error.type` for calls that got no reply.
+/// Values of `error.type` for calls that no upstream answered.
 pub mod error_type {
     /// The caller went away or cancelled.
     pub const CANCELLED: &str = "cancelled";

@@ -35,7 +35,7 @@ use self::refusal::Refusal;
 use self::retry::Retry;
 use self::ticket::Asker;
 use super::access_log::AccessRecord;
-use super::observe::{ended, error_word, failed, log_fault, server_span};
+use super::observe::{ended, error_word, failure_word, log_fault, server_span};
 use super::{Front, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
@@ -170,9 +170,7 @@ impl Front {
             record.upstream(upstream);
         }
         if let Err(failure) = self.relay.authorize(&call, &session).await {
-            if let Some(word) = failed(&failure).error_type() {
-                record.outcome(word);
-            }
+            record.outcome(failure_word(&failure));
             // The call stays parked: whoever may can still answer it.
             outlet.end(self.modern_outcome(&call, &session, Err(failure)));
         } else if !link.resume(round, wants, answers, &outlet) {
@@ -266,7 +264,7 @@ impl Front {
             } else {
                 front.relay.handle(&call, &session).await
             };
-            let outcome = ended(&answer);
+            let outcome = ended(&answer, is_tool_call(&call), refusal::code_of);
             if let Some(word) = outcome.error_type() {
                 record.outcome(word);
             }
@@ -302,7 +300,7 @@ impl Front {
             Err(Failure::Fault(fault)) if fault.kind == FaultKind::Cancelled => Outcome::Cancelled,
             Err(Failure::Fault(fault)) => {
                 log_fault(&fault);
-                let (status, reply) = if call.message.method() == Some("tools/call") {
+                let (status, reply) = if is_tool_call(call) {
                     refusal::of_tool_fault(&fault, || self.relay.server_info(session))
                 } else {
                     refusal::of_fault(&fault)
@@ -311,6 +309,10 @@ impl Front {
             }
         }
     }
+}
+
+fn is_tool_call(call: &Call) -> bool {
+    call.message.method() == Some("tools/call")
 }
 
 /// Why a request did not become an exchange.

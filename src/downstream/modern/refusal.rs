@@ -111,7 +111,18 @@ pub(super) fn of_tool_fault(
 
 /// A fault as the reply of a call, and its status where no stream has begun.
 pub(super) fn of_fault(fault: &Fault) -> (StatusCode, Reply) {
-    let (status, code) = match fault.kind {
+    let (status, code) = status_and_code(fault.kind);
+    let error = error_object(code, &fault.public, data_of(fault).as_deref());
+    (status, Reply::Error(error))
+}
+
+/// The JSON-RPC code of a fault.
+pub(super) fn code_of(kind: FaultKind) -> i64 {
+    status_and_code(kind).1
+}
+
+fn status_and_code(kind: FaultKind) -> (StatusCode, i64) {
+    match kind {
         FaultKind::Parse => (StatusCode::BAD_REQUEST, PARSE_ERROR),
         FaultKind::InvalidRequest => (StatusCode::BAD_REQUEST, INVALID_REQUEST),
         FaultKind::HeaderMismatch => (StatusCode::BAD_REQUEST, HEADER_MISMATCH),
@@ -130,9 +141,7 @@ pub(super) fn of_fault(fault: &Fault) -> (StatusCode, Reply) {
         | FaultKind::CannotAsk
         | FaultKind::Cancelled
         | FaultKind::Internal => (StatusCode::OK, INTERNAL_ERROR),
-    };
-    let error = error_object(code, &fault.public, data_of(fault).as_deref());
-    (status, Reply::Error(error))
+    }
 }
 
 /// The answer to a request that a fault ended before it became a call.

@@ -48,8 +48,8 @@ pub(in crate::telemetry) struct Series<'a> {
     pub(in crate::telemetry) place: &'a str,
     /// The tool asked for.
     pub(in crate::telemetry) tool: Option<&'a str>,
-    /// `error.type`.
-    pub(in crate::telemetry) error: Option<&'static str>,
+    /// `error.type`, and the code of the JSON-RPC error where that was the answer.
+    pub(in crate::telemetry) error: Option<(&'static str, Option<&'static str>)>,
 }
 
 impl Durations {
@@ -121,11 +121,10 @@ impl Durations {
                 .tool
                 .map(|tool| KeyValue::new(attribute::TOOL, tool.to_owned())),
         );
-        attributes.extend(
-            series
-                .error
-                .map(|error| KeyValue::new(attribute::ERROR_TYPE, error)),
-        );
+        if let Some((kind, code)) = series.error {
+            attributes.push(KeyValue::new(attribute::ERROR_TYPE, kind));
+            attributes.extend(code.map(|code| KeyValue::new(attribute::RPC_STATUS, code)));
+        }
         histogram.bind(&attributes)
     }
 }

@@ -76,7 +76,11 @@ fn the_metrics_page_shows_calls_and_counters() {
     }
     COUNTERS.notices_dropped.add(3);
     LABELED.auth_refused.add("expired", 2);
+    let refused = CallSpan::server(&TraceContext::default(), "prompts/get", &place);
+    refused.finish(Outcome::Refused("bad_request", -32602));
     let page = guard.metrics_page().render();
+    let code = r#"error_type="bad_request",mcp_method_name="prompts/get",rpc_response_status_code="-32602""#;
+    assert!(page.contains(code), "{page}");
     let has = |start: &str, end: &str| {
         page.lines()
             .any(|line| line.starts_with(start) && line.ends_with(end))
@@ -96,8 +100,8 @@ fn the_metrics_page_shows_calls_and_counters() {
         .matches("mcp_server_operation_duration_seconds_count{")
         .count();
     assert_eq!(
-        series, 4,
-        "the tool, two errors of tools nobody knows, methods nobody knows"
+        series, 5,
+        "the tool, two errors of tools nobody knows, methods nobody knows, a prompt"
     );
     assert!(!page.contains("random"));
 }

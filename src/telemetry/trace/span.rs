@@ -77,8 +77,10 @@ pub enum Outcome {
     ToolError,
     /// With a JSON-RPC error.
     Rpc(i64),
-    /// Without a reply; a word of `names::error_type`.
+    /// Without a reply, or with a tool result of our own; a word of `names::error_type`.
     Failed(&'static str),
+    /// With a JSON-RPC error of our own: such a word, and the code.
+    Refused(&'static str, i64),
 }
 
 impl Outcome {
@@ -89,7 +91,15 @@ impl Outcome {
             Self::Ok => None,
             Self::ToolError => Some("tool_error"),
             Self::Rpc(code) => Some(rpc_code(code)),
-            Self::Failed(word) => Some(word),
+            Self::Failed(word) | Self::Refused(word, _) => Some(word),
+        }
+    }
+
+    /// The code of the JSON-RPC error that was answered.
+    fn code(self) -> Option<i64> {
+        match self {
+            Self::Rpc(code) | Self::Refused(_, code) => Some(code),
+            Self::Ok | Self::ToolError | Self::Failed(_) => None,
         }
     }
 }
@@ -270,7 +280,7 @@ impl CallSpan {
             method: self.method,
             place: &self.place,
             tool: self.tool.as_deref(),
-            error,
+            error: error.map(|kind| (kind, outcome.code().map(rpc_code))),
         };
         self.durations.record(&series, self.started.elapsed());
         let Some(span) = &mut self.recorded else {
@@ -280,7 +290,7 @@ impl CallSpan {
             span.set_attribute(KeyValue::new(attribute::ERROR_TYPE, error));
             span.set_status(Status::error(""));
         }
-        if let Outcome::Rpc(code) = outcome {
+        if let Some(code) = outcome.code() {
             span.set_attribute(KeyValue::new(attribute::RPC_STATUS, code.to_string()));
         }
         span.end();
@@ -451,6 +461,44 @@ mod tests {
         ];
         let twice: Vec<_> = expected.iter().flat_map(|one| [*one, *one]).collect();
         assert_eq!(told, twice);
+    }
+
+    // SPEC C-99.
+    #[test]
+    fn an_error_of_our_own_has_its_word_and_the_code_that_was_answered() {
+        let kept = Keep::default();
+        let provider = SdkTracerProvider::builder()
+            .with_simple_exporter(kept.clone())
+            .build();
+        let tracing = Tracing::new(provider.tracer("t"), 1.0);
+        for outcome in [
+            Outcome::Refused("upstream_invalid", -32603),
+            Outcome::Rpc(4711),
+            Outcome::Failed("cancelled"),
+        ] {
+            server(Some(&tracing), &TraceContext::default()).finish(outcome);
+        }
+        let kept = kept.0.lock().unwrap();
+        let told: Vec<_> = kept
+            .iter()
+            .map(|span| {
+                let value = |key: &str| {
+                    let mut all = span.attributes.iter();
+                    let found = all.find(|all| all.key.as_str() == key);
+                    found.map(|all| all.value.to_string())
+                };
+                [attribute::ERROR_TYPE, attribute::RPC_STATUS].map(value)
+            })
+            .collect();
+        let expected = [
+            [Some("upstream_invalid"), Some("-32603")],
+            [Some("_OTHER"), Some("4711")],
+            [Some("cancelled"), None],
+        ];
+        assert_eq!(
+            told,
+            expected.map(|one| one.map(|one| one.map(str::to_owned)))
+        );
     }
 
     #[test]
