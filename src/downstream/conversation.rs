@@ -65,10 +65,12 @@ impl Front {
             for element in elements {
                 match element {
                     Ok(message) => self.take(channel, arrival, message),
-                    Err(error) => channel.send(reply::error_response(
-                        &reply::decode_fault(&error),
-                        error.id(),
-                    )),
+                    Err(error) => {
+                        let fault = reply::decode_fault(&error);
+                        let refusal = reply::error_response(&fault, error.id());
+                        arrival.record.sent(refusal.len());
+                        channel.send(refusal);
+                    }
                 }
             }
             return Ok(());
@@ -102,8 +104,10 @@ impl Front {
         let is_request = message.kind() == Kind::Request;
         let refuse = |fault: &Fault, message: &Message| {
             if is_request {
+                let refusal = reply::error_response(fault, message.id());
                 arrival.record.outcome(error_word(fault.kind));
-                channel.send(reply::error_response(fault, message.id()));
+                arrival.record.sent(refusal.len());
+                channel.send(refusal);
             }
         };
         if is_request && self.tasks.draining().is_cancelled() {
@@ -162,8 +166,10 @@ impl Front {
                     }
                 }
                 Err(fault) => {
+                    let refusal = reply::error_response(&fault, message.id());
                     record.outcome(error_word(fault.kind));
-                    channel.not_opened(reply::error_response(&fault, message.id()));
+                    record.sent(refusal.len());
+                    channel.not_opened(refusal);
                 }
             }
             drop((owed, line));

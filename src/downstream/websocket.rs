@@ -19,7 +19,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::error::{CapacityError, Error};
+use tokio_tungstenite::tungstenite::error::{CapacityError, Error, ProtocolError};
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
@@ -36,6 +36,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::{self, Kind, Revision, meta};
 use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::names::error_type;
 
 /// How long one write may take: a client that does not read is cut off.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
@@ -143,8 +144,7 @@ impl Front {
                     let line = Arc::new(AccessLine::of_message(opening));
                     let record = line.record();
                     record.received(bytes.len());
-                    if !self.may_send(channel, calls, &bytes) {
-                        record.outcome("rate_limited");
+                    if !self.may_send(channel, calls, &bytes, record) {
                         continue;
                     }
                     let arrival = Arrival {
@@ -157,33 +157,38 @@ impl Front {
                     };
                     if let Err((fault, id)) = self.hear(channel, &arrival, bytes) {
                         record.outcome(error_word(fault.kind));
-                        channel.send(reply::error_response(&fault, id.as_deref()));
+                        refuse(
+                            channel,
+                            record,
+                            reply::error_response(&fault, id.as_deref()),
+                        );
                     }
-                }
-                Some(Ok(Message::Binary(_))) => {
-                    return Some((CloseCode::Unsupported, "only text frames are taken"));
                 }
                 // Pings are answered below us, while we read on.
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) => return Some((CloseCode::Normal, "")),
-                Some(Err(Error::Capacity(CapacityError::MessageTooLong { .. }))) => {
-                    COUNTERS.bodies_too_large.add(1);
-                    return Some((CloseCode::Size, "the message is too large"));
+                Some(Ok(Message::Binary(bytes))) => {
+                    note_refused(opening, error_type::BAD_REQUEST, bytes.len());
+                    return Some((CloseCode::Unsupported, "only text frames are taken"));
                 }
-                Some(Err(Error::Utf8(_))) => {
-                    return Some((CloseCode::Invalid, "a text frame is not UTF-8"));
-                }
-                Some(Err(Error::Protocol(_))) => return Some((CloseCode::Protocol, "")),
-                Some(Err(_)) | None => return None,
+                Some(Err(error)) => return refusal_of(&error, opening),
+                None => return None,
             }
         }
     }
 
     /// The rate limit of requests holds for messages too; what is over it is not looked at.
-    fn may_send(&self, channel: &Arc<Channel>, calls: &Calls, bytes: &Bytes) -> bool {
+    fn may_send(
+        &self,
+        channel: &Arc<Channel>,
+        calls: &Calls,
+        bytes: &Bytes,
+        record: &AccessRecord,
+    ) -> bool {
         let Err(wait) = self.rate.check(channel.principal.owner()) else {
             return true;
         };
+        record.outcome("rate_limited");
         let fault = Fault::new(
             FaultKind::CallerBusy,
             Side::Gateway,
@@ -194,10 +199,10 @@ impl Front {
         let request = message.filter(|message| message.kind() == Kind::Request);
         if let Some(request) = request {
             if meta::is_modern(&request) {
-                calls.refuse(channel, &request, &fault);
+                calls.refuse(channel, &request, &fault, record);
                 return false;
             }
-            channel.send(reply::error_response(&fault, request.id()));
+            refuse(channel, record, reply::error_response(&fault, request.id()));
         }
         false
     }
@@ -248,6 +253,40 @@ impl Front {
         while timeout(patience, heard.notified()).await.is_ok() {}
         None
     }
+}
+
+/// Sends an error of our own.
+fn refuse(channel: &Channel, record: &AccessRecord, error: Bytes) {
+    record.sent(error.len());
+    channel.send(error);
+}
+
+/// What is said of a frame that cannot be read; nothing when the client is gone.
+fn refusal_of(error: &Error, opening: &AccessRecord) -> Close {
+    match error {
+        Error::Capacity(CapacityError::MessageTooLong { size, .. }) => {
+            COUNTERS.bodies_too_large.add(1);
+            note_refused(opening, "too_large", *size);
+            Some((CloseCode::Size, "the message is too large"))
+        }
+        Error::Utf8(_) => {
+            note_refused(opening, error_type::BAD_REQUEST, 0);
+            Some((CloseCode::Invalid, "a text frame is not UTF-8"))
+        }
+        Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => None,
+        Error::Protocol(_) => {
+            note_refused(opening, error_type::BAD_REQUEST, 0);
+            Some((CloseCode::Protocol, ""))
+        }
+        _ => None,
+    }
+}
+
+/// Writes the line of a frame that is no message; `bytes` is its size, 0 where nobody knows it.
+fn note_refused(opening: &AccessRecord, word: &'static str, bytes: usize) {
+    let line = AccessLine::of_message(opening);
+    line.record().received(bytes);
+    line.record().outcome(word);
 }
 
 /// One message as a frame; messages are JSON and thus UTF-8.

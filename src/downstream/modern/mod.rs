@@ -322,6 +322,14 @@ enum Stopped {
 }
 
 impl Stopped {
+    /// Why, in one word.
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => error_type::BAD_REQUEST,
+            Self::Failed(fault) => error_word(fault.kind),
+        }
+    }
+
     /// The reply, where there is no HTTP status.
     fn reply(&self) -> Reply {
         match self {

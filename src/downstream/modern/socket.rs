@@ -113,13 +113,15 @@ impl Calls {
         channel: &Arc<Channel>,
         message: &Message,
         fault: &Fault,
+        record: &AccessRecord,
     ) {
         let (_, reply) = refusal::of_fault(fault);
-        self.say(channel, message, reply);
+        self.say(channel, message, reply, record);
     }
 
-    fn say(&self, channel: &Arc<Channel>, message: &Message, reply: Reply) {
+    fn say(&self, channel: &Arc<Channel>, message: &Message, reply: Reply, record: &AccessRecord) {
         let text = reply.into_response(message.id().unwrap_or("null"));
+        record.sent(text.len());
         self.put(Entry {
             messages: stream::iter([vec![text]]).boxed(),
             _line: None,
@@ -177,13 +179,13 @@ impl Front {
         }
         if self.tasks.draining().is_cancelled() {
             record.outcome(error_type::BUSY);
-            return calls.refuse(channel, &message, &draining());
+            return calls.refuse(channel, &message, &draining(), &record);
         }
         let envelope = match envelope::read_body(&message) {
             Ok(envelope) => envelope,
             Err(refusal) => {
                 record.outcome(error_type::BAD_REQUEST);
-                return calls.say(channel, &message, refusal.reply());
+                return calls.say(channel, &message, refusal.reply(), &record);
             }
         };
         channel.needs_no_session();
@@ -195,7 +197,7 @@ impl Front {
             Ok(entered) => entered,
             Err(fault) => {
                 record.outcome(error_word(fault.kind));
-                return calls.refuse(channel, &message, &fault);
+                return calls.refuse(channel, &message, &fault, &record);
             }
         };
         let asked = Asked {
@@ -209,6 +211,7 @@ impl Front {
         let messages = async move {
             let begun = front.messages_of(asked, &about).await;
             begun.unwrap_or_else(|stopped| {
+                about.outcome(stopped.word());
                 let text = stopped.reply().into_response(&id);
                 stream::iter([vec![text]]).boxed()
             })

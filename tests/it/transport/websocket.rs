@@ -2,7 +2,8 @@
 
 use rstest::rstest;
 use serde_json::json;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use crate::harness::session::text_of;
@@ -234,6 +235,77 @@ async fn the_rate_of_requests_holds_for_messages() {
         refused += i32::from(reply["error"].is_object());
     }
     assert!((10..30).contains(&refused), "{refused} of 30");
+    gw.stop().await;
+}
+
+/// A frame as it is written, whatever rule it breaks.
+fn raw(opcode: Data, payload: &'static [u8]) -> Message {
+    Message::Frame(Frame::message(payload, OpCode::Data(opcode), true))
+}
+
+/// A word of each of the first `count` access lines of messages that went wrong, and the bytes of
+/// their answers.
+async fn refused(gw: &Gateway, count: usize) -> Vec<(String, u64)> {
+    eventually("all lines", async || {
+        let records = gw.log_records().into_iter();
+        let lines = records.filter(|line| line["target"] == "access");
+        let lines = lines.filter(|line| line.get("status").is_none() && line["outcome"] != "ok");
+        let told = |line: serde_json::Value| {
+            let outcome = line["outcome"].as_str().unwrap().to_owned();
+            (outcome, line["bytes_out"].as_u64().unwrap())
+        };
+        let told: Vec<_> = lines.map(told).collect();
+        (told.len() >= count).then_some(told)
+    })
+    .await
+}
+
+// Operators see why a client is cut off. Spec: DESIGN §10.
+#[tokio::test]
+async fn a_frame_that_is_no_message_has_an_access_line() {
+    let gw = secured().await;
+    for (frame, code) in [
+        (Message::binary("{}"), 1003),
+        (Message::text("x".repeat(5 << 20)), 1009),
+        (raw(Data::Text, b"\xff"), 1007),
+        (raw(Data::Reserved(3), b"{}"), 1002),
+    ] {
+        let mut socket = open(&gw, "alice").await;
+        socket.send(frame).await;
+        assert_eq!(socket.closed().await, Some(code));
+    }
+    // Who just leaves has sent nothing that could be refused.
+    drop(open(&gw, "alice").await);
+    eventually("the last socket is gone", async || {
+        (gw.metric("drawbridge_channels_open", "").await < 1.0).then_some(())
+    })
+    .await;
+    let words = ["bad_request", "too_large", "bad_request", "bad_request"];
+    let expected: Vec<_> = words.map(|word| (word.to_owned(), 0)).into();
+    assert_eq!(refused(&gw, 4).await, expected);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn the_access_line_of_a_refused_message_counts_what_was_answered() {
+    let gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    socket.send(Message::text("{")).await;
+    socket.message().await.expect("an error");
+    let again = socket.start("initialize", json!({})).await;
+    socket.reply(again).await.1.expect_err("it is initialized");
+    let modern = Modern::new(gw.principal("alice"), "/ws/stub");
+    let listen = json!({"notifications": "all"});
+    let listen = modern.request(&json!(71), "subscriptions/listen", listen);
+    socket.tell(&listen).await;
+    socket.reply(71).await.1.expect_err("no filter");
+    let mut unversioned = modern.request(&json!(72), "tools/list", json!({}));
+    unversioned["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!("2099-01-01");
+    socket.tell(&unversioned).await;
+    socket.reply(72).await.1.expect_err("no such revision");
+    let lines = refused(&gw, 4).await;
+    let good = |(word, bytes): &(String, u64)| word == "bad_request" && *bytes > 50;
+    assert!(lines.len() == 4 && lines.iter().all(good), "{lines:?}");
     gw.stop().await;
 }
 
