@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::call::Declared;
-use crate::protocol::Message;
+use crate::protocol::{Era, Message};
 use crate::upstream::carrier::{Carrier, Settings, Started};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
@@ -19,6 +19,10 @@ use crate::upstream::stdio::Patience;
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long the answer to the first question may come behind that to the handshake, from a child
+/// that found both when it was ready to read.
+const BEHIND: Duration = Duration::from_millis(250);
 
 /// What a probe found.
 #[derive(Debug)]
@@ -91,7 +95,7 @@ async fn over_pipe(
             .await
             .unwrap_or(Err(LinkError::Timeout))?,
     };
-    let end = Instant::now() + limit / 2;
+    let mut end = Instant::now() + limit / 2;
     let mut asked = 1_u8;
     if !tell(&started, discover::request(0, settings)).await {
         return Ok(Found::Presumed(Sign::End));
@@ -111,6 +115,7 @@ async fn over_pipe(
                 }
                 return Ok(Found::Presumed(Sign::End));
             }
+            Err(_) if started.answer.is_some() => return Ok(Found::Legacy(Some(started))),
             // It died of a request that it does not know, or sulks: a fresh one is asked nothing of
             // the kind.
             Ok(None) => return Ok(Found::Presumed(Sign::End)),
@@ -124,7 +129,12 @@ async fn over_pipe(
         }
         match message.number() {
             Some(0) => match discover::judge(&message, true) {
-                Verdict::Modern(declared) => return Ok(Found::Modern(declared, Some(started))),
+                Verdict::Modern(declared) => {
+                    // One that was slow was told both, and may take itself for the session that it
+                    // was offered: who wants none has a fresh one (SPEC D-08).
+                    let fits = !started.greeted || settings.client == Era::Legacy;
+                    return Ok(Found::Modern(declared, fits.then_some(started)));
+                }
                 Verdict::Legacy => return Ok(Found::Legacy(Some(started))),
                 Verdict::Foreign(revisions) => return Err(foreign(&revisions)),
                 Verdict::Again if asked < 2 => {
@@ -135,19 +145,19 @@ async fn over_pipe(
                 }
                 Verdict::Again => return Err(refuses()),
             },
-            // It skipped what it does not know, and shakes hands. An error there is no handshake:
-            // the answer to what it was asked first may still come.
+            // It skipped what it does not know, and shakes hands, or answers in another order. An
+            // error there is no handshake: the answer to what it was asked first may still come.
             Some(1) if message.result().is_some() => {
                 started.answer = Some(message);
-                return Ok(Found::Legacy(Some(started)));
+                end = Instant::now() + BEHIND;
             }
             _ => {}
         }
     }
 }
 
-/// Shakes hands on the connection of a probe that was answered in the modern era; the connection,
-/// with the answer.
+/// Shakes hands on the connection of a probe that was answered in the modern era, unless the probe
+/// has; the connection, with the answer.
 ///
 /// # Errors
 /// The connection where it refuses the handshake and serves on in the modern era; nothing where it
@@ -156,7 +166,10 @@ pub(super) async fn greet(
     mut started: Started,
     settings: &Settings,
 ) -> Result<Started, Option<Started>> {
-    if !tell(&started, handshake::request(settings)).await {
+    if started.answer.is_some() {
+        return Ok(started);
+    }
+    if !started.greeted && !tell(&started, handshake::request(settings)).await {
         return Err(None);
     }
     let end = Instant::now() + PATIENCE;

@@ -68,6 +68,41 @@ async fn each_client_is_spoken_to_in_its_own_era(#[case] carrier: &str, #[case] 
     }
 }
 
+/// Finds the question and the handshake when it is ready, and answers both in their order.
+const SLOW: &str = r#"sleep 2.5; read a; read b
+echo '{"jsonrpc":"2.0","id":0,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{},"ttlMs":0,"cacheScope":"private"}}'
+echo '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"slow","version":"1"}}}'
+cat > /dev/null"#;
+
+// A server that is fetched first takes long to start: once is enough.
+#[tokio::test]
+async fn a_legacy_client_has_the_session_that_a_slow_child_was_offered() {
+    let setup = Setup::open().stdio("stub", "/bin/sh", &["-c", SLOW], "");
+    let gw = setup.start().await;
+    let _user = user(&gw).await;
+    let log = gw.log();
+    let starts = log
+        .iter()
+        .filter(|line| line.contains("started an upstream process"));
+    assert_eq!(starts.count(), 1, "{log:#?}");
+    gw.stop().await;
+}
+
+// Spec: SPEC D-08. Silent for longer than a probe waits, it was offered a session beside it.
+#[tokio::test]
+async fn a_child_that_is_slow_to_start_serves_in_one_era_only() {
+    let args = ["--era", "dual", "--slow-start", "2500"];
+    let (gw, _) = before("stdio", &args, "").await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/stub");
+    assert_eq!(serving_modern(&modern).await, "modern");
+    let result = modern.call("stats", json!({})).await.unwrap();
+    let stats: Value = serde_json::from_str(text_of(&result)).unwrap();
+    assert_eq!(stats["counts"]["initialize"], Value::Null, "{stats}");
+    // To a legacy client it is what it was offered.
+    assert_ne!(serving(&user(&gw).await).await, "modern");
+    gw.stop().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn what_only_sessions_have_reaches_a_legacy_client(#[values("http", "stdio")] carrier: &str) {
