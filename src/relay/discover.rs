@@ -2,6 +2,7 @@
 //! there. Spec: SPEC M-50…M-53; BRIDGING §5.1 to §5.3, §5.7.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -12,14 +13,21 @@ use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 
 impl Relay {
-    /// JSON text of the result of `server/discover`. Never fails: an upstream that is not known
-    /// within `mcp.connect_wait` contributes nothing, and the answer is believed for a second only.
+    /// JSON text of the result of `server/discover`. Never fails: an upstream that is not known in
+    /// time contributes nothing, and the answer is believed for a second only.
+    ///
+    /// One that is shown alone is waited for as `initialize` waits, within its `connect_timeout`: it
+    /// would have no tools, and clients do not ask again. Of several each has `mcp.connect_wait`.
     pub async fn discover(&self, session: &Arc<Session>) -> Bytes {
-        let known = self.known(session).await;
-        if self.is_pure(&session.endpoint) {
-            let declared = known.first().and_then(|(_, declared)| declared.as_deref());
-            return merge::discover_pure(session.revision, declared, &self.ourselves);
+        if let [upstream] = session.endpoint.upstreams.as_slice()
+            && self.is_pure(&session.endpoint)
+        {
+            let settings = self.parts.upstreams.settings(upstream);
+            let wait = settings.map_or_else(Duration::default, |all| all.connect_timeout);
+            let declared = self.known_within(session, upstream, wait).await;
+            return merge::discover_pure(session.revision, declared.as_deref(), &self.ourselves);
         }
+        let known = self.known(session).await;
         merge::discover_merged(session.revision, &known, &self.ourselves)
     }
 
@@ -46,13 +54,23 @@ impl Relay {
             .upstreams
             .iter()
             .map(|upstream| async move {
-                let declared = self.learn(session, upstream, Some(wait)).await;
-                if let Err(fault) = &declared {
-                    LABELED.upstream_skipped.add(upstream, 1);
-                    tracing::warn!(upstream = %upstream, error = %fault, "left out of a discovery");
-                }
-                (Arc::clone(upstream), declared.ok())
+                let declared = self.known_within(session, upstream, wait).await;
+                (Arc::clone(upstream), declared)
             });
         join_all(all).await
+    }
+
+    async fn known_within(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        wait: Duration,
+    ) -> Option<Arc<Declared>> {
+        let declared = self.learn(session, upstream, Some(wait)).await;
+        if let Err(fault) = &declared {
+            LABELED.upstream_skipped.add(upstream, 1);
+            tracing::warn!(upstream = %upstream, error = %fault, "left out of a discovery");
+        }
+        declared.ok()
     }
 }

@@ -52,3 +52,24 @@ async fn it_is_answered_while_every_upstream_is_down() {
     }
     gw.stop().await;
 }
+
+// Spec: SPEC M-52. Clients take what is not declared for missing, and do not ask again.
+#[tokio::test]
+async fn a_server_alone_is_waited_for_and_several_are_not() {
+    let wait = "[mcp]\nconnect_wait = \"50ms\"";
+    let late = ["--slow-start", "1500"];
+    let setup = Setup::open().toml(wait).stub("late", &late);
+    let gw = setup.stub("later", &late).start().await;
+    let discover = async |path: &str| {
+        let user = Modern::new(gw.anonymous(), path);
+        user.send("server/discover", json!({})).await.unwrap()
+    };
+    let merged = discover("/mcp").await;
+    check(&merged);
+    assert!(merged["ttlMs"].as_u64() <= Some(1000), "{merged}");
+    let alone = discover("/mcp/late").await;
+    check(&alone);
+    assert!(alone["capabilities"]["tools"].is_object(), "{alone}");
+    assert!(alone["ttlMs"].as_u64() > Some(1000), "{alone}");
+    gw.stop().await;
+}
