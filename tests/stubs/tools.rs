@@ -37,7 +37,7 @@ const TOOLS: &[Tool] = &[
     ("big", "Answers with so many bytes of text", &["bytes"]),
     (
         "regional",
-        "Says which region it was called for, once a form is filled in if `ask` says so",
+        "Says which region it was called for; with `ask`, asks first, or `in vain`",
         &["region$@Region", "ask$"],
     ),
     (
@@ -255,6 +255,10 @@ pub(crate) async fn run(call: &Call) -> Outcome {
 
 async fn dispatch(call: &Call) -> Outcome {
     match call.name.as_str() {
+        "regional" if call.text("ask") == Some("in vain") => {
+            ask::run(call).await;
+            Outcome::Error(-32603, "after all".to_owned())
+        }
         "regional" if call.text("ask").is_some() => ask::run(call).await,
         "sleep" | "notices" | "big" | "regional" | "bad_headers" | "fail" | "seen_headers"
         | "seen_meta" | "stats" | "session_info" => plain::run(call).await,

@@ -22,6 +22,7 @@ use crate::call::{
     Asked, CarriedState, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, OwnerKey,
     Question, Reply, Round,
 };
+use crate::downstream::access_log::AccessRecord;
 use crate::lock::lock;
 use crate::protocol::{Message, json};
 use crate::relay::Relay;
@@ -92,11 +93,18 @@ pub(super) struct State {
     /// The newest progress while nobody waits.
     pub(super) kept: Option<Notice>,
     pub(super) rounds: Rounds,
+    /// Where it is noted how the call ends: at the request that waits for it.
+    pub(super) record: AccessRecord,
 }
 
 impl ModernLink {
-    /// A call that `outlet` waits for.
-    pub(super) fn new(desk: Desk, wants: Wants, outlet: Arc<Outlet<Outcome>>) -> Arc<Self> {
+    /// A call that `outlet` waits for, on behalf of the request that `record` is about.
+    pub(super) fn new(
+        desk: Desk,
+        wants: Wants,
+        outlet: Arc<Outlet<Outcome>>,
+        record: AccessRecord,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             desk,
@@ -109,6 +117,7 @@ impl ModernLink {
                 wants,
                 kept: None,
                 rounds: Rounds::default(),
+                record,
             }),
         })
     }
@@ -121,6 +130,11 @@ impl ModernLink {
     /// The upstream that has the call, once that is known.
     pub(super) fn upstream(&self) -> Option<&Arc<str>> {
         self.upstream.get()
+    }
+
+    /// Where facts about the call are noted now.
+    pub(super) fn record(&self) -> AccessRecord {
+        self.lock().record.clone()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

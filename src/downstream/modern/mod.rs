@@ -173,7 +173,7 @@ impl Front {
             record.outcome(failure_word(&failure));
             // The call stays parked: whoever may can still answer it.
             outlet.end(self.modern_outcome(&call, &session, Err(failure)));
-        } else if !link.resume(round, wants, answers, &outlet) {
+        } else if !link.resume(round, wants, answers, &outlet, record) {
             record.outcome(error_type::BAD_REQUEST);
             outlet.end(Outcome::Reply(StatusCode::OK, retry::stale().reply()));
         }
@@ -213,7 +213,7 @@ impl Front {
             owner,
         };
         let wants = Wants::new(capabilities, &asked.envelope);
-        let link = ModernLink::new(desk, wants, Arc::clone(&outlet));
+        let link = ModernLink::new(desk, wants, Arc::clone(&outlet), record.clone());
         let message = match retry::without_answers(&asked.message).filter(|_| askable) {
             Some(bytes) => Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?,
             None => asked.message,
@@ -257,7 +257,7 @@ impl Front {
             trace: span.context().clone(),
             ..call
         };
-        let (front, record) = (Arc::clone(self), record.clone());
+        let front = Arc::clone(self);
         Ok(Box::pin(async move {
             let answer = if call.message.method() == Some("server/discover") {
                 Ok(Reply::Result(front.relay.discover(&session).await))
@@ -265,6 +265,7 @@ impl Front {
                 front.relay.handle(&call, &session).await
             };
             let outcome = ended(&answer, is_tool_call(&call), refusal::code_of);
+            let record = link.record();
             if let Some(word) = outcome.error_type() {
                 record.outcome(word);
             }
@@ -272,7 +273,7 @@ impl Front {
                 record.upstream(upstream);
             }
             span.finish(outcome);
-            drop((record, counted, running));
+            drop((counted, running));
             front.modern_outcome(&call, &session, answer)
         }))
     }

@@ -15,6 +15,7 @@ use super::outlet::Outlet;
 use super::parking::Place;
 use super::ticket::{LIFE, Ticket};
 use crate::call::{Answer, Asked, Question};
+use crate::downstream::access_log::AccessRecord;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 /// How long a question waits for others, to be asked with them.
@@ -193,6 +194,7 @@ impl ModernLink {
         wants: Wants,
         answers: Vec<(String, Bytes)>,
         outlet: &Arc<Outlet<Outcome>>,
+        record: &AccessRecord,
     ) -> bool {
         let mut state = self.lock();
         if state.rounds.round != round {
@@ -214,6 +216,7 @@ impl ModernLink {
         }
         state.stage = Stage::Awaited(Arc::clone(outlet));
         state.wants = wants;
+        state.record = record.clone();
         if let Some(kept) = state.kept.take()
             && let Some(notice) = self.wanted(&state.wants, kept)
         {

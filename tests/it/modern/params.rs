@@ -67,8 +67,8 @@ async fn annotated_arguments_must_be_repeated_in_headers() {
 async fn the_headers_of_a_retry_must_repeat_its_arguments_too() {
     let gw = Setup::open().stub("stub", &[]).start().await;
     let user = Modern::new(gw.anonymous(), "/mcp/stub");
-    let arguments = json!({"region": "eu", "ask": "first"});
-    let send = async |region: &str, more: Value| {
+    let send = async |ask: &str, region: &str, more: Value| {
+        let arguments = json!({"region": "eu", "ask": ask});
         let mut params = json!({"name": "regional", "arguments": arguments});
         params
             .as_object_mut()
@@ -83,15 +83,21 @@ async fn the_headers_of_a_retry_must_repeat_its_arguments_too() {
         let request = user.request(&json!("p"), "tools/call", params);
         user.post_as(&headers, &request).await.json().await
     };
-    let asked = send("eu", json!({})).await;
-    let state = &asked["result"]["requestState"];
-    let answer = json!({"action": "accept", "content": {"name": "x"}});
-    let retry = json!({"requestState": state, "inputResponses": {"i1": answer}});
-    let refused = send("us", retry.clone()).await;
+    let asked = send("first", "eu", json!({})).await;
+    let retry_of = |asked: &Value| {
+        let answer = json!({"action": "accept", "content": {"name": "x"}});
+        let state = &asked["result"]["requestState"];
+        json!({"requestState": state, "inputResponses": {"i1": answer}})
+    };
+    let retry = retry_of(&asked);
+    let refused = send("first", "us", retry.clone()).await;
     assert_eq!(refused["error"]["code"], -32020, "{refused}");
     // The call still waits for its answers.
-    let done = send("eu", retry).await;
+    let done = send("first", "eu", retry).await;
     assert!(text_of(&done["result"]).contains("accept"), "{done}");
+    let asked = send("in vain", "eu", json!({})).await;
+    let failed = send("in vain", "eu", retry_of(&asked)).await;
+    assert_eq!(failed["error"]["code"], -32603, "{failed}");
     let outcomes = || {
         let lines = gw.log_records().into_iter();
         let lines = lines.filter(|line| line["target"] == "access");
@@ -100,7 +106,7 @@ async fn the_headers_of_a_retry_must_repeat_its_arguments_too() {
             .collect::<Vec<_>>()
     };
     eventually("every retry has its outcome in its line", async || {
-        (outcomes() == ["ok", "bad_request", "ok"]).then_some(())
+        (outcomes() == ["ok", "bad_request", "ok", "ok", "-32603"]).then_some(())
     })
     .await;
     gw.stop().await;
