@@ -138,8 +138,12 @@ impl Wait<'_> {
             Err(why) => return Ok(Err(why)),
         };
         let more = format!(r#","inputResponses":{responses}"#);
-        self.task.send("tasks/update", &more).await?;
-        Ok(Ok(()))
+        let reply = self.task.send("tasks/update", &more).await?;
+        // It waits for what nobody is asked a second time.
+        Ok(match reply.error() {
+            Some(error) => Err(refused(error)),
+            None => Ok(()),
+        })
     }
 
     /// What the task came to, as the response that the call would have had.
@@ -157,6 +161,13 @@ impl Wait<'_> {
         let text = format!("upstream \"{upstream}\" does not say what became of a task");
         Fault::upstream(FaultKind::UpstreamInvalid, text)
     }
+}
+
+/// Why answers did not help; `error` is JSON text.
+fn refused(error: &str) -> String {
+    let message = json::member(error, "message").and_then(json::string);
+    let message: String = message.unwrap_or_default().chars().take(200).collect();
+    format!("it refused what the client answered: {message}")
 }
 
 /// The result without the mark of a task that its reader knows nothing of (SPEC K-03).

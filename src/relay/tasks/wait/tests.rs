@@ -7,7 +7,10 @@ use rstest::rstest;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::call::{Call, ClientCapabilities, Declared, Principal, UpstreamLink};
+use crate::call::{
+    Answer, Asked, Call, ClientCapabilities, Declared, DownstreamLink, Notice, Principal, Round,
+    UpstreamLink,
+};
 use crate::endpoint::Endpoint;
 use crate::lifecycle::Tasks;
 use crate::lock::lock;
@@ -17,9 +20,13 @@ use crate::telemetry::trace::TraceContext;
 
 const LOST: Look = Err(FaultKind::UpstreamLost);
 const WORKING: Look = Ok(r#"{"taskId":"t","status":"working"}"#);
+const ASKING: Look = Ok(
+    r#"{"taskId":"t","status":"input_required","inputRequests":{"q":{"method":"elicitation/create"}}}"#,
+);
+const REFUSED: Look = Ok(r#"{"code":-32602,"message":"no such field"}"#);
 const DONE: Look = Ok(r#"{"taskId":"t","status":"completed","result":{"content":[]}}"#);
 
-/// What comes of a look at a task: JSON text of a result, or how it fails.
+/// What comes of a look at a task: JSON text of a result or an error, or how it fails.
 type Look = Result<&'static str, FaultKind>;
 
 /// An upstream that answers each request with the next of these.
@@ -35,7 +42,9 @@ impl UpstreamLink for Script {
         let next = lock(&self.1).pop_front().expect("one look more");
         let reply = next
             .map(|result| {
-                let text = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{result}}}"#);
+                let is_error = result.starts_with(r#"{"code""#);
+                let name = if is_error { "error" } else { "result" };
+                let text = format!(r#"{{"jsonrpc":"2.0","id":0,"{name}":{result}}}"#);
                 Reply::Relayed(Message::parse(text.into(), 128).unwrap())
             })
             .map_err(|kind| Fault::upstream(kind, "scripted"));
@@ -58,6 +67,25 @@ impl UpstreamLink for Script {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
+    }
+}
+
+/// A client that agrees to everything.
+#[derive(Debug)]
+struct Willing(ClientCapabilities);
+
+impl DownstreamLink for Willing {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.0
+    }
+
+    fn notify(&self, _notice: Notice) {}
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        let agreed = Answer::Result(Bytes::from_static(br#"{"action":"accept"}"#));
+        let entries = round.entries.into_iter();
+        let answers = entries.map(|(key, _)| (key, agreed.clone())).collect();
+        Box::pin(std::future::ready(Asked::Answered(answers)))
     }
 }
 
@@ -116,6 +144,29 @@ async fn a_task_that_is_out_of_reach_is_given_up_when_it_stays_so(
         _ => panic!("it ended in another way"),
     }
     assert!(lock(&script.1).is_empty(), "every look was taken");
+    watched.over();
+}
+
+// Nobody is asked a second time (SPEC K-14): the wait would be for nothing.
+#[tokio::test(start_paused = true)]
+async fn answers_that_the_upstream_refuses_end_the_wait() {
+    let script = Mutex::new([ASKING, REFUSED].into());
+    let link: Arc<dyn UpstreamLink> = Arc::new(Script("up".into(), script));
+    let offered = ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#));
+    let call = Call {
+        link: Arc::new(Willing(offered)),
+        ..call()
+    };
+    let state = State::read(WORKING.unwrap()).unwrap();
+    let mut pace = Pace::new(&call, &state);
+    let watched = Watched::new(&link, call, "t", &Tasks::new());
+    let wait = Wait {
+        task: &watched,
+        upstream: link.upstream(),
+        ask_timeout: Duration::from_secs(1),
+    };
+    let ended = wait.for_end(Design::Extension, &mut pace).await;
+    assert!(matches!(ended, Ok(Ended::Unanswered(why)) if why.contains("no such field")));
     watched.over();
 }
 
