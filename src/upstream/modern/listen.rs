@@ -3,18 +3,20 @@
 //! one is closed. Spec: SPEC M-70…M-75, D-06; BRIDGING §3.4.
 
 mod filter;
+mod pace;
 mod sink;
 mod wishes;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::filter::{Filter, params};
+use self::pace::Pace;
 use self::sink::ForgetTools;
 pub(super) use self::sink::Sink;
 pub(super) use self::wishes::Listening;
@@ -29,11 +31,6 @@ use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 const METHOD: &str = "subscriptions/listen";
-/// Before a broken stream is opened again: the first wait, and the longest.
-const REOPEN_FIRST: Duration = Duration::from_millis(500);
-const REOPEN_LONGEST: Duration = Duration::from_mins(1);
-/// Before a stream that ended properly is opened again.
-const REOPEN_GRACEFUL: Duration = Duration::from_secs(1);
 /// URIs of one filter at most.
 const MAX_URIS: usize = 1024;
 
@@ -54,6 +51,7 @@ impl Drop for Wish<'_> {
 
 /// An acknowledged stream. Dropping it closes it.
 struct Stream {
+    since: Instant,
     filter: Filter,
     honoured: Arc<Filter>,
     end: oneshot::Receiver<End>,
@@ -157,7 +155,7 @@ impl ModernLink {
     async fn listen_on(self: &Arc<Self>) {
         let mut wishes = self.listening.generation.subscribe();
         let mut current: Option<Stream> = None;
-        let mut pause = REOPEN_FIRST;
+        let mut pace = Pace::default();
         let mut missed = false;
         loop {
             let number = *wishes.borrow_and_update();
@@ -174,7 +172,6 @@ impl ModernLink {
             }
             match opened {
                 Ok(fresh) => {
-                    pause = REOPEN_FIRST;
                     if let Some(stream) = current.as_ref().filter(|_| fresh && missed) {
                         self.announce(&stream.filter);
                         missed = false;
@@ -189,12 +186,12 @@ impl ModernLink {
                     self.listening.settle(number, Arc::default(), Some(why));
                     tokio::select! {
                         _ = wishes.changed() => {}
-                        () = tokio::time::sleep(pause) => {}
+                        () = tokio::time::sleep(pace.refused()) => {}
                     }
-                    pause = (pause * 2).min(REOPEN_LONGEST);
                     continue;
                 }
             }
+            let since = current.as_ref().map(|stream| stream.since);
             let ended = async {
                 match &mut current {
                     Some(stream) => (&mut stream.end).await.unwrap_or(End::Graceful),
@@ -207,11 +204,11 @@ impl ModernLink {
                     current = None;
                     self.listening.hear(false);
                     let wait = match end {
-                        End::Graceful => REOPEN_GRACEFUL,
+                        End::Graceful => pace.ended(),
                         End::Broken(error) => {
                             tracing::info!(upstream = %self.settings.name, error = %error, "change notices broke off");
                             missed = true;
-                            pause
+                            pace.broke(since.map(|since| since.elapsed()).unwrap_or_default())
                         }
                     };
                     tokio::select! {
@@ -291,7 +288,13 @@ impl ModernLink {
         tokio::select! {
             biased;
             honoured = acknowledged => match honoured {
-                Ok(honoured) => Ok(Stream { filter, honoured: Arc::new(honoured), end, _open: open }),
+                Ok(honoured) => Ok(Stream {
+                    since: Instant::now(),
+                    filter,
+                    honoured: Arc::new(honoured),
+                    end,
+                    _open: open,
+                }),
                 Err(_) => Err(LinkError::Lost { last_words: None }),
             },
             end = &mut end => Err(match end {

@@ -1,5 +1,7 @@
 //! Who waits for what a link hears. Nothing is sent: what the upstream declares is known.
 
+use std::time::Duration;
+
 use super::super::Schemas;
 use super::*;
 use crate::call::{ClientCapabilities, Deaf, Declared, Principal};
