@@ -545,3 +545,28 @@ async fn an_empty_answer_to_a_call_is_named(#[values(200, 202)] status: u16) {
     assert!(said.contains(&expected), "{said}");
     gw.stop().await;
 }
+
+// Spec: BRIDGING §3.4; SPEC U-04: what opens no stream is as good as 405.
+#[rstest]
+#[case::a_page(200, "<h1>MCP server</h1>")]
+#[case::nothing(204, "")]
+#[tokio::test]
+async fn a_page_in_place_of_the_stream_outside_calls_says_that_there_is_none(
+    #[case] status: u16,
+    #[case] page: &'static str,
+) {
+    let up = Upstream::start(move |what, _| match what {
+        "GET" => Does::Status(status, page),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listen = user.request(&json!("l"), "subscriptions/listen", wanted);
+    let ack = user.post(&listen).await.events().message().await;
+    let honoured = &ack.expect("an acknowledgement")["params"]["notifications"];
+    assert_eq!(*honoured, json!({}));
+    assert_eq!(up.count("GET"), 1);
+    gw.stop().await;
+}

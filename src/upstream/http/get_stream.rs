@@ -144,7 +144,12 @@ impl HttpWire {
                 Ok(response) if may_pass(response.status()) => {
                     backoff.failed(retry_after(&response).max(place.retry))
                 }
-                Ok(response) if response.status().is_client_error() => {
+                // Some answer a GET with a page for people. Where there was a stream, the page is
+                // of what stands in for the upstream, and passes.
+                Ok(response)
+                    if response.status().is_client_error()
+                        || response.status().is_success() && !was_open =>
+                {
                     self.hearing.refused();
                     // An upstream without such streams may say 404 as well, or 400.
                     let unknown = is_gone(response.status()) || response.status() == 400;
