@@ -570,3 +570,35 @@ async fn a_page_in_place_of_the_stream_outside_calls_says_that_there_is_none(
     assert_eq!(up.count("GET"), 1);
     gw.stop().await;
 }
+
+// Spec: BRIDGING §3.4; SPEC M-75.
+#[tokio::test]
+async fn a_listen_that_the_upstream_refuses_is_no_promise_to_clients() {
+    const NO: &str =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"nothing to hear"}}"#;
+    let up = Upstream::start(|what, _| match what {
+        "server/discover" => Does::Events(
+            vec![],
+            Some(json!({
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"tools": {"listChanged": true}},
+            })),
+        ),
+        "subscriptions/listen" => Does::Status(400, NO),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind("era = \"modern\"").await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listen = user.request(&json!("l"), "subscriptions/listen", wanted);
+    let ack = user.post(&listen).await.events().message().await;
+    let honoured = &ack.expect("an acknowledgement")["params"]["notifications"];
+    assert_eq!(*honoured, json!({}));
+    eventually("the log says why", async || {
+        let log = gw.log().concat();
+        log.contains("nothing to hear").then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -287,16 +287,14 @@ impl ModernLink {
         let limit = self.settings.upstream.connect_timeout;
         tokio::select! {
             biased;
-            honoured = acknowledged => match honoured {
-                Ok(honoured) => Ok(Stream {
-                    since: Instant::now(),
-                    filter,
-                    honoured: Arc::new(honoured),
-                    end,
-                    _open: open,
-                }),
-                Err(_) => Err(LinkError::Lost { last_words: None }),
-            },
+            // A stream that is over acknowledges nothing any more: how it ended says why.
+            Ok(honoured) = acknowledged => Ok(Stream {
+                since: Instant::now(),
+                filter,
+                honoured: Arc::new(honoured),
+                end,
+                _open: open,
+            }),
             end = &mut end => Err(match end {
                 Ok(End::Broken(error)) => error,
                 _ => LinkError::Invalid("it ended a stream before it began".to_owned()),
