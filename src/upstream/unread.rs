@@ -106,7 +106,7 @@ impl Watch {
                 self.name = std::mem::take(&mut self.text);
                 self.in_value = true;
             }
-            b' ' | b'\t' | b'\r' => {}
+            b' ' | b'\t' | b'\r' | b'\n' => {}
             _ => self.keep(byte),
         }
     }
@@ -173,6 +173,7 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":7,"result":{"share":NaN}}"#,
             r#"{"jsonrpc":"2.0","id":"7","error":"it failed"}"#,
             r#"{"jsonrpc":"2.0","id":7,"result":{},"result":{}}"#,
+            "{\n  \"jsonrpc\": \"2.0\",\r\n  \"id\": 7,\n  \"result\": NaN\n}",
         ] {
             assert_eq!(answered(text.as_bytes()), Some(7), "{text}");
         }
