@@ -347,9 +347,10 @@ impl LegacyLink {
 
     pub(super) async fn close(&self) {
         self.ended.store(true, Ordering::Release);
-        self.changed.notify_waiters();
         drop(lock(&self.started).take());
         let connection = lock(&self.current).take();
+        // Whoever looks before now finds a connection that says nothing of its end.
+        self.changed.notify_waiters();
         if let Some(connection) = connection {
             connection.close().await;
         }
