@@ -85,6 +85,8 @@ pub(super) struct Started {
     pub(super) greeted: bool,
     /// Its answer to that, if it came already.
     pub(super) answer: Option<crate::protocol::Message>,
+    /// Whether it came already, and was an error.
+    pub(super) refused: bool,
 }
 
 impl From<OpenError> for LinkError {
@@ -144,6 +146,7 @@ impl Started {
             lines,
             greeted: false,
             answer: None,
+            refused: false,
         }
     }
 }

@@ -14,7 +14,7 @@ pub(super) use link::EraLink;
 use super::attempts::Attempts;
 use super::error::LinkError;
 use super::lock;
-use crate::call::Declared;
+use crate::call::{Declared, OwnerKey};
 use crate::config;
 use crate::protocol::{Era, Revision};
 use crate::telemetry::metrics::LABELED;
@@ -65,8 +65,8 @@ enum Verdict {
 #[derive(Debug, Clone)]
 enum Fruitless {
     Failed(LinkError),
-    /// It is most likely legacy.
-    Presumed,
+    /// It is most likely legacy; so is what that owner alone has, where one is named.
+    Presumed(Option<OwnerKey>),
 }
 
 /// What legacy clients get of an upstream of the modern era.

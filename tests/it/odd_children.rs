@@ -163,6 +163,56 @@ async fn a_child_that_dies_of_its_probe_says_nothing_of_other_owners_children() 
     gw.stop().await;
 }
 
+// Spec: SPEC D-08; DESIGN §6: whoever waits for a probe is spared one of their own.
+#[tokio::test]
+async fn sessions_of_one_owner_do_not_probe_one_after_the_other_what_dies_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    let odd = child(&format!(
+        "*server/discover*) echo >> {at}/probes; {}; exit 3 ;;",
+        wait_for_go(dir.path())
+    ));
+    let keys = "isolation = \"session\"\nconnect_timeout = \"1m\"";
+    let gw = behind(&odd, keys).start().await;
+    let users = [gw.anonymous(), gw.anonymous(), gw.anonymous()];
+    let opened = users.iter().map(|user| user.open("/mcp/odd"));
+    let (opened, ()) = tokio::join!(futures_util::future::join_all(opened), async {
+        eventually("all wait for the probe", async || {
+            (gw.metric("drawbridge_sessions_open", "").await >= 3.0).then_some(())
+        })
+        .await;
+        go(&dir);
+    });
+    for user in &opened {
+        assert_eq!(user.text("plain", json!({})).await, "plain");
+    }
+    let probes = std::fs::read_to_string(dir.path().join("probes")).unwrap();
+    assert_eq!(probes.lines().count(), 1);
+    gw.stop().await;
+}
+
+// Spec: SPEC D-07, D-08. It reads both requests when it is ready, and answers the later one first.
+#[tokio::test]
+async fn a_slow_child_that_refuses_the_handshake_before_it_says_what_it_speaks_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    let discovered = r#"{"jsonrpc":"2.0","id":0,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}}}}"#;
+    let refused = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"what?"}}"#;
+    let odd = format!(
+        "echo >> {at}/starts
+        if mkdir {at}/first; then read -r asked; read -r greeted; echo '{refused}'; echo '{discovered}'; fi
+        {}",
+        child(r#"*'"initialize"'*) say '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32601,"message":"what?"}}' ;;"#)
+    );
+    let gw = behind(&odd, "connect_timeout = \"1m\"").start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    assert_eq!(user.text("plain", json!({})).await, "plain");
+    let starts = std::fs::read_to_string(dir.path().join("starts")).unwrap();
+    // The other one was asked for a session alone.
+    assert_eq!(starts.lines().count(), 2);
+    gw.stop().await;
+}
+
 // Spec: DESIGN §6: the wait for a place has its own bound, `stdio.spawn_wait`.
 #[tokio::test]
 async fn the_wait_for_a_place_is_no_part_of_connecting() {

@@ -147,10 +147,11 @@ async fn over_pipe(
             },
             // It skipped what it does not know, and shakes hands, or answers in another order. An
             // error there is no handshake: the answer to what it was asked first may still come.
-            Some(1) if message.result().is_some() => {
+            Some(1) if message.result().is_some() && started.answer.is_none() => {
                 started.answer = Some(message);
-                end = Instant::now() + BEHIND;
+                end = end.min(Instant::now() + BEHIND);
             }
+            Some(1) if message.error().is_some() => started.refused = true,
             _ => {}
         }
     }
@@ -168,6 +169,9 @@ pub(super) async fn greet(
 ) -> Result<Started, Option<Started>> {
     if started.answer.is_some() {
         return Ok(started);
+    }
+    if started.refused {
+        return Err(Some(started));
     }
     if !started.greeted && !tell(&started, handshake::request(settings)).await {
         return Err(None);

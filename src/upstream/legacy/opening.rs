@@ -127,7 +127,12 @@ impl Connection {
             mut lines,
             greeted,
             answer,
+            refused,
         } = started;
+        if refused {
+            // It was asked beside another question: a fresh one may answer otherwise.
+            return Err(child.lost());
+        }
         if !greeted {
             child.send_first(handshake::request(settings)).await?;
         }

@@ -72,13 +72,17 @@ impl EraLink {
         }
         match turn.spared() {
             Some(Fruitless::Failed(error)) => return Err(error),
-            Some(Fruitless::Presumed) => return Ok(self.legacy(None, true)),
-            None => {}
+            Some(Fruitless::Presumed(owner))
+                if owner.is_none_or(|owner| owner == self.settings.owner) =>
+            {
+                return Ok(self.legacy(None, true));
+            }
+            Some(Fruitless::Presumed(_)) | None => {}
         }
         match self.find_out(afresh).await {
-            Ok((inner, presumed_of_all)) => {
-                if presumed_of_all {
-                    turn.share(Fruitless::Presumed);
+            Ok((inner, presumed)) => {
+                if let Some(presumed) = presumed {
+                    turn.share(presumed);
                 }
                 Ok(inner)
             }
@@ -92,34 +96,37 @@ impl EraLink {
         }
     }
 
-    /// Makes the link, asking what has to be asked; whether it is legacy on a presumption that holds
-    /// for every owner.
-    async fn find_out(&self, afresh: bool) -> Result<(Inner, bool), LinkError> {
+    /// Makes the link, asking what has to be asked; and what others are told who wait to ask, where it
+    /// is legacy on a presumption.
+    async fn find_out(&self, afresh: bool) -> Result<(Inner, Option<Fruitless>), LinkError> {
         let (declared, mut started, is_told) = match self.cell.believed().filter(|_| !afresh) {
             // Only whether it keeps sessions as well is not known.
             Some(Verdict::Modern(declared)) => (declared, None, false),
             _ => match self.probe().await? {
                 Found::Modern(declared, started) => (declared, started, true),
-                Found::Legacy(started) => return Ok((self.legacy(started, false), false)),
+                Found::Legacy(started) => return Ok((self.legacy(started, false), None)),
                 Found::Presumed(sign) => {
+                    // What becomes of a child concerns its owner alone.
                     let of_all = sign == Sign::Silence || self.is_remote();
-                    return Ok((self.legacy(None, true), of_all));
+                    let owner = (!of_all).then_some(self.settings.owner);
+                    let presumed = Fruitless::Presumed(owner);
+                    return Ok((self.legacy(None, true), Some(presumed)));
                 }
             },
         };
         if self.settings.client == Era::Legacy
             && let Some(session) = self.session(&mut started).await?
         {
-            return Ok((session, false));
+            return Ok((session, None));
         }
         if !is_told {
-            return Ok((self.modern(Some(declared), started), false));
+            return Ok((self.modern(Some(declared), started), None));
         }
         let inner = self.modern(None, started);
         if let Inner::Modern(link) = &inner {
             link.told(&declared);
         }
-        Ok((inner, false))
+        Ok((inner, None))
     }
 
     /// The link that follows from what is believed; nothing where something has to be asked.
