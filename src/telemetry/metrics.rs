@@ -81,7 +81,7 @@ table! {
         tasks_unheard = TASKS_UNHEARD "{task}"
             "Tasks whose progress is no longer passed on because a connection has too many.";
         visits_forgotten = VISITS_FORGOTTEN "{visit}"
-            "Visits to URLs, or ends of such, that are no longer told because a shared link has too many.";
+            "Visits to URLs whose end would no longer be told because a shared link has too many.";
         questions_asked = QUESTIONS_ASKED "{question}"
             "Questions of upstreams that were put to clients.";
         questions_withdrawn = QUESTIONS_WITHDRAWN "{question}"

@@ -118,7 +118,7 @@ pub mod metric {
     pub const TASKS_UNFOLLOWED: &str = "drawbridge.tasks.unfollowed";
     /// Tasks whose progress is no longer passed on because a connection has too many.
     pub const TASKS_UNHEARD: &str = "drawbridge.tasks.unheard";
-    /// Visits to URLs, or ends of such, that are no longer told because a shared link has too many.
+    /// Visits to URLs whose end would no longer be told because a shared link has too many that are not over.
     pub const VISITS_FORGOTTEN: &str = "drawbridge.visits.forgotten";
     /// Events in the log.
     pub const EVENTS_KEPT: &str = "drawbridge.events.kept";

@@ -156,6 +156,7 @@ impl Members {
     /// Forgets a member; what it alone has followed.
     fn leave(&self, member: u64) -> Vec<String> {
         lock(&self.intakes).remove(&member);
+        self.visits.leave(member);
         let mut left = Vec::new();
         lock(&self.followers).retain(|uri, members| {
             if members.remove(&member) && members.is_empty() {

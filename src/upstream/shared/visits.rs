@@ -17,7 +17,7 @@ use crate::protocol::{Message, json};
 use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::lock;
 
-/// Visits of one link that are known, the newest.
+/// Visits of one link that are not over, the newest.
 const SHOWN: usize = 1024;
 /// Ends of visits that came before anybody was sent there, the newest.
 const EARLY: usize = 64;
@@ -45,12 +45,24 @@ impl Visits {
             return Some(Vec::new());
         };
         let mut inner = lock(&self.0);
-        let sent = inner.shown.iter().filter(|(shown, _)| *shown == id);
-        let sent: Vec<u64> = sent.map(|(_, member)| *member).collect();
+        let mut sent = Vec::new();
+        inner.shown.retain(|(shown, member)| {
+            let is_over = *shown == id;
+            if is_over {
+                sent.push(*member);
+            }
+            !is_over
+        });
         if sent.is_empty() {
+            // What drops out here may never have been anybody's visit, or was told before.
             push(&mut inner.early, (id, notice.clone()), EARLY);
         }
         Some(sent)
+    }
+
+    /// Forgets a member that left: there is nobody to be told.
+    pub(super) fn leave(&self, member: u64) {
+        lock(&self.0).shown.retain(|(_, sent)| *sent != member);
     }
 
     /// A member is sent on a visit; its end, where that is known already.
@@ -59,18 +71,20 @@ impl Visits {
         let early = inner.early.iter().position(|(over, _)| *over == id);
         let early = early.and_then(|at| inner.early.remove(at));
         let shown = (id, member);
-        if !inner.shown.contains(&shown) {
-            push(&mut inner.shown, shown, SHOWN);
+        // One whose end came before is over.
+        let is_new = early.is_none() && !inner.shown.contains(&shown);
+        if is_new && push(&mut inner.shown, shown, SHOWN) {
+            COUNTERS.visits_forgotten.add(1);
         }
         early.map(|(_, notice)| notice)
     }
 }
 
-fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize) {
-    if queue.len() >= max && queue.pop_front().is_some() {
-        COUNTERS.visits_forgotten.add(1);
-    }
+/// Adds an item; whether the oldest had to make room.
+fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize) -> bool {
+    let is_full = queue.len() >= max && queue.pop_front().is_some();
     queue.push_back(item);
+    is_full
 }
 
 impl Members {
@@ -190,17 +204,26 @@ mod tests {
         assert!(visits.show("a".to_owned(), 1).is_none());
     }
 
+    // In one test: the counter is one for the process.
     #[test]
-    fn visits_are_bounded_and_what_is_forgotten_is_counted() {
+    fn visits_are_bounded_and_counted_where_they_are_forgotten_before_their_end() {
         let visits = Visits::default();
         let before = COUNTERS.visits_forgotten.get();
-        for number in 0..=SHOWN {
-            drop(visits.show(number.to_string(), 1));
-            drop(visits.over(&complete(&format!("early {number}"))));
+        let forgotten = || COUNTERS.visits_forgotten.get() - before;
+        for (number, member) in (0..=SHOWN).zip(2..) {
+            let id = number.to_string();
+            drop(visits.show(id.clone(), 1));
+            assert_eq!(visits.over(&complete(&id)), Some(vec![1]));
+            assert_eq!(visits.over(&complete(&id)), Some(vec![]), "told once");
+            drop(visits.show(format!("left {number}"), member));
+            visits.leave(member);
         }
+        assert_eq!(forgotten(), 0);
+        for number in 0..=SHOWN {
+            drop(visits.show(format!("open {number}"), 1));
+        }
+        assert_eq!(forgotten(), 1);
         let inner = lock(&visits.0);
         assert_eq!((inner.shown.len(), inner.early.len()), (SHOWN, EARLY));
-        let forgotten = u64::try_from(1 + SHOWN + 1 - EARLY).unwrap();
-        assert_eq!(COUNTERS.visits_forgotten.get(), before + forgotten);
     }
 }
