@@ -2,13 +2,13 @@
 //! there. Spec: SPEC M-50…M-53; BRIDGING §5.1 to §5.3, §5.7.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::{Relay, merge};
 use crate::call::Declared;
+use crate::fault::Fault;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 
@@ -16,15 +16,17 @@ impl Relay {
     /// JSON text of the result of `server/discover`. Never fails: an upstream that is not known in
     /// time contributes nothing, and the answer is believed for a second only.
     ///
-    /// One that is shown alone is waited for as `initialize` waits, within its `connect_timeout`: it
-    /// would have no tools, and clients do not ask again. Of several each has `mcp.connect_wait`.
+    /// One that is shown alone is waited for as `initialize` waits, for as long as its link takes to
+    /// open or to fail (`connect_timeout`; for a child's place `stdio.spawn_wait` before): it would
+    /// have no tools, and clients do not ask again. Of several each has `mcp.connect_wait`.
+    ///
+    /// # Cancel safety
+    /// Handshakes go on in the background.
     pub async fn discover(&self, session: &Arc<Session>) -> Bytes {
         if let [upstream] = session.endpoint.upstreams.as_slice()
             && self.is_pure(&session.endpoint)
         {
-            let settings = self.parts.upstreams.settings(upstream);
-            let wait = settings.map_or_else(Duration::default, |all| all.connect_timeout);
-            let declared = self.known_within(session, upstream, wait).await;
+            let declared = left_out(upstream, self.learn_alone(session, upstream).await);
             return merge::discover_pure(session.revision, declared.as_deref(), &self.ourselves);
         }
         let known = self.known(session).await;
@@ -54,23 +56,35 @@ impl Relay {
             .upstreams
             .iter()
             .map(|upstream| async move {
-                let declared = self.known_within(session, upstream, wait).await;
-                (Arc::clone(upstream), declared)
+                let declared = self.learn(session, upstream, Some(wait)).await;
+                (Arc::clone(upstream), left_out(upstream, declared))
             });
         join_all(all).await
     }
 
-    async fn known_within(
+    /// What an upstream declares that nobody is served without. That a merged answer went out before
+    /// it was there is no reason to give up on it here.
+    async fn learn_alone(
         &self,
         session: &Arc<Session>,
         upstream: &Arc<str>,
-        wait: Duration,
-    ) -> Option<Arc<Declared>> {
-        let declared = self.learn(session, upstream, Some(wait)).await;
-        if let Err(fault) = &declared {
-            LABELED.upstream_skipped.add(upstream, 1);
-            tracing::warn!(upstream = %upstream, error = %fault, "left out of a discovery");
+    ) -> Result<Arc<Declared>, Fault> {
+        let key = self.knowledge_key(session, upstream);
+        if let Some(known) = self.knowledge.get(&key) {
+            return Ok(known);
         }
-        declared.ok()
+        let link = self.link(session, upstream)?;
+        let declared = self.open_aside(link).await?;
+        self.knowledge.learn(key, &declared);
+        Ok(declared)
     }
+}
+
+/// What is known of an upstream; notes why nothing is.
+fn left_out(upstream: &Arc<str>, declared: Result<Arc<Declared>, Fault>) -> Option<Arc<Declared>> {
+    if let Err(fault) = &declared {
+        LABELED.upstream_skipped.add(upstream, 1);
+        tracing::warn!(upstream = %upstream, error = %fault, "left out of a discovery");
+    }
+    declared.ok()
 }

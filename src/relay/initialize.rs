@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use super::absent::not_ready;
 use super::route::invalid;
 use super::{Failure, Relay, effective, merge};
-use crate::call::{Declared, MAX_DECLARED, Principal, Reply};
+use crate::call::{Declared, MAX_DECLARED, Principal, Reply, UpstreamLink};
 use crate::config::Isolation;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
@@ -113,20 +113,27 @@ impl Relay {
                 return Err(not_ready(upstream));
             }
             Some(wait) => {
-                let opening = Arc::clone(&link);
-                let (sender, receiver) = tokio::sync::oneshot::channel();
-                self.parts.tasks.spawn_service(async move {
-                    drop(sender.send(opening.open().await));
-                });
-                let Ok(opened) = tokio::time::timeout(wait, receiver).await else {
+                let Ok(opened) = tokio::time::timeout(wait, self.open_aside(link)).await else {
                     self.note_late(session, upstream);
                     return Err(not_ready(upstream));
                 };
-                opened.map_err(Fault::internal)??
+                opened?
             }
         };
         self.knowledge.learn(key, &declared);
         Ok(declared)
+    }
+
+    /// Opens a link. Where nobody waits for it any longer, it goes on in the background.
+    pub(super) async fn open_aside(
+        &self,
+        link: Arc<dyn UpstreamLink>,
+    ) -> Result<Arc<Declared>, Fault> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.parts.tasks.spawn_service(async move {
+            drop(sender.send(link.open().await));
+        });
+        receiver.await.map_err(Fault::internal)?
     }
 
     pub(super) fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> Key {

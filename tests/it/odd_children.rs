@@ -242,3 +242,33 @@ async fn the_wait_for_a_place_is_no_part_of_connecting() {
     assert_eq!(text_of(&waited), "plain", "{waited}");
     gw.stop().await;
 }
+
+// Spec: SPEC M-52. Clients take what is not declared for missing, and do not ask again.
+#[tokio::test]
+async fn a_discovery_of_one_server_waits_for_its_place_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let odd = child(&format!(
+        r#"*'"long"'*) {}; say '{{"jsonrpc":"2.0","id":'$id',"result":{{"content":[]}}}}' ;;"#,
+        wait_for_go(dir.path())
+    ));
+    let keys = "era = \"legacy\"\nconnect_timeout = \"3s\"";
+    let tables = "[stdio]\nmax_children = 1\nspawn_wait = \"1m\"";
+    let gw = behind(&odd, keys).toml(tables).start().await;
+    let first = gw.anonymous().open("/mcp/odd").await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/odd");
+    let (long, said) = tokio::join!(first.call("long", json!({})), async {
+        eventually("the child is at work", async || {
+            (gw.metric("drawbridge_calls_running", "").await >= 1.0).then_some(())
+        })
+        .await;
+        let mut discovery = Box::pin(modern.send("server/discover", json!({})));
+        let said = tokio::time::timeout(Duration::from_secs(5), &mut discovery).await;
+        assert!(said.is_err(), "it waits: {said:?}");
+        go(&dir);
+        discovery.await
+    });
+    long.expect("a result");
+    let said = said.expect("a result");
+    assert!(said["capabilities"]["tools"].is_object(), "{said}");
+    gw.stop().await;
+}

@@ -64,9 +64,12 @@ async fn a_server_alone_is_waited_for_and_several_are_not() {
         let user = Modern::new(gw.anonymous(), path);
         user.send("server/discover", json!({})).await.unwrap()
     };
-    let merged = discover("/mcp").await;
-    check(&merged);
-    assert!(merged["ttlMs"].as_u64() <= Some(1000), "{merged}");
+    // That the merged answers did not wait for it makes it none that hangs.
+    for _ in 0..2 {
+        let merged = discover("/mcp").await;
+        check(&merged);
+        assert!(merged["ttlMs"].as_u64() <= Some(1000), "{merged}");
+    }
     let alone = discover("/mcp/late").await;
     check(&alone);
     assert!(alone["capabilities"]["tools"].is_object(), "{alone}");
