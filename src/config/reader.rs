@@ -226,15 +226,7 @@ impl<'r> Section<'r> {
         for key in self.table.iter().flat_map(|table| table.keys()) {
             let name: &str = key.get_ref();
             if !self.asked.contains(&name) {
-                // A word that is right elsewhere is no slip of the pen.
-                let elsewhere = tables_with(name);
-                let hint = match nearest(name, &self.asked) {
-                    _ if !elsewhere.is_empty() => {
-                        format!("did you mean `{name}` in {}?", elsewhere.join(" or "))
-                    }
-                    Some(near) => format!("did you mean `{near}`?"),
-                    None => format!("known here: {}", self.asked.join(", ")),
-                };
+                let hint = self.hint(name);
                 let path = join(&self.path, name);
                 self.report.error_at(
                     key.span().start,
@@ -243,6 +235,23 @@ impl<'r> Section<'r> {
                     Some(&hint),
                 );
             }
+        }
+    }
+
+    /// What an unknown key was probably meant to be.
+    fn hint(&self, name: &str) -> String {
+        let here = match nearest(name, &self.asked) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("known here: {}", self.asked.join(", ")),
+        };
+        let tables = tables_with(name).join(" or ");
+        if tables.is_empty() {
+            here
+        } else if self.path.is_empty() {
+            // Below no table yet: a word that is right in one is no slip of the pen.
+            format!("did you mean `{name}` in {tables}?")
+        } else {
+            format!("{here} (`{name}` is a key of {tables})")
         }
     }
 }

@@ -183,11 +183,13 @@ fn secrets_come_from_files_beside_the_configuration() {
 #[case::reserved("[upstreams.ws]\ncommand = \"x\"", "reserved")]
 #[case::bad_name("[upstreams.Files]\ncommand = \"x\"", "not a name")]
 #[case::shared_name("[endpoints.files]\nupstreams = [\"files\"]", "has this name already")]
-#[case::of_another_table("[lists]\nrate = \"1/s\"", "did you mean `rate` in [limits]?")]
+#[case::of_another_table("[lists]\nrate = \"1/s\"", "(`rate` is a key of [limits])")]
 #[case::of_a_table_below(
     "[server.websocket]\ndrain = \"1s\"",
-    "did you mean `drain` in [server]?"
+    "known here: enabled, path (`drain` is a key of [server])"
 )]
+#[case::spelt_as_elsewhere("[sessions]\nidle_timeout = \"1m\"", "known here: idle,")]
+#[case::of_no_upstream("[upstreams.b]\ncommand = \"x\"\nenabled = false", "known here: ")]
 #[case::no_such_upstream("[mcp]\nupstreams = [\"file\"]", "did you mean \"files\"?")]
 #[case::twice("[mcp]\nupstreams = [\"files\", \"files\"]", "listed twice")]
 #[case::not_shown(
