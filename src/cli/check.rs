@@ -47,8 +47,15 @@ fn summary(file: &str, config: &Config) -> String {
         config.server.listen, config.admin.listen
     );
     let _ = writeln!(text, "authentication: {auth}\n\nendpoints");
+    let server = &config.server;
     for endpoint in endpoints(config) {
         let _ = writeln!(text, "  {}", endpoint_line(&endpoint));
+        let events = server.sse.iter().map(|paths| (&paths.stream, "HTTP+SSE"));
+        let sockets = server.websocket.iter().map(|path| (path, "WebSocket"));
+        for (path, transport) in events.chain(sockets) {
+            let further = endpoint.below(path, &server.public_url);
+            let _ = writeln!(text, "    {}  over {transport}", further.resource);
+        }
     }
     let _ = writeln!(text, "\nupstreams");
     for upstream in &config.upstreams {
@@ -94,5 +101,28 @@ mod tests {
             "{summary}"
         );
         assert!(!summary.contains("hunter2"), "{summary}");
+    }
+
+    #[test]
+    fn the_summary_names_the_urls_of_the_transports_that_are_switched_on() {
+        let text = "[auth]\nmode = \"none\"\n[upstreams.files]\ncommand = \"npx\"\n";
+        let summary_of = |more: &str| {
+            let text = format!("{text}{more}");
+            let config = crate::config::parse(&text, "g.toml", &|_| None).unwrap();
+            summary("g.toml", &config)
+        };
+        let both = summary_of(
+            "[server.sse]\nenabled = true\n[server.websocket]\nenabled = true\npath = \"/socket\"",
+        );
+        for line in [
+            "    http://127.0.0.1:8080/sse  over HTTP+SSE\n",
+            "    http://127.0.0.1:8080/socket  over WebSocket\n",
+            "    http://127.0.0.1:8080/sse/files  over HTTP+SSE\n",
+            "    http://127.0.0.1:8080/socket/files  over WebSocket\n",
+        ] {
+            assert!(both.contains(line), "{both}");
+        }
+        let neither = summary_of("");
+        assert!(!neither.contains("  over "), "{neither}");
     }
 }
