@@ -1,6 +1,8 @@
 //! Questions as a modern client is told of them, and its answers as we take them.
 //! Spec: SPEC M-61, M-62, M-65; BRIDGING §3.1.
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
 use bytes::Bytes;
@@ -64,56 +66,86 @@ fn is_content_valid(params: &str, content: Option<&str>) -> bool {
     let Ok(content) = json::members(content.unwrap_or("{}")) else {
         return false;
     };
-    let given = |name: &str| {
-        content
-            .iter()
-            .find(|(given, _)| given == name)
-            .map(|(_, value)| *value)
-    };
+    let content: HashMap<_, _> = content.into_iter().collect();
     let required = member(schema, "required")
         .and_then(|names| json::elements(names).ok())
         .unwrap_or_default();
     let complete = required
         .iter()
         .filter_map(|name| json::string(name))
-        .all(|name| given(&name).is_some());
+        .all(|name| content.contains_key(&name));
     let properties = member(schema, "properties")
         .and_then(|properties| json::members(properties).ok())
         .unwrap_or_default();
     complete
-        && properties
-            .iter()
-            .all(|(name, property)| given(name).is_none_or(|value| is_allowed(property, value)))
+        && properties.iter().all(|(name, property)| {
+            let value = content.get(name);
+            value.is_none_or(|value| is_allowed(property, value))
+        })
 }
 
-/// Whether a value is of its property's type, one of its choices, and within its bounds. What a text
+/// Whether a value is of its property's type, within its bounds, and one of its choices. What a text
 /// has to look like is for the upstream to say.
 fn is_allowed(property: &str, value: &str) -> bool {
     member(property, "type")
         .and_then(json::string)
         .is_none_or(|kind| is_a(&kind, value))
-        && is_offered(property, value)
         && is_within(property, value)
+        && is_offered(property, value)
 }
 
-/// Whether a value is one of the choices that there are, or every one of several is.
+/// Whether a value is one of the choices that there are, or every one of several is. Those are
+/// looked up, not gone through: the client decides how many there are.
 fn is_offered(property: &str, value: &str) -> bool {
-    if value.starts_with('[') {
-        let items = member(property, "items").unwrap_or("{}");
-        return json::elements(value)
-            .is_ok_and(|values| values.iter().all(|value| is_offered(items, value)));
+    let several = value.starts_with('[');
+    let of_one = if several {
+        member(property, "items").unwrap_or("{}")
+    } else {
+        property
+    };
+    let Some(choices) = Choices::read(of_one) else {
+        return true;
+    };
+    if several {
+        json::elements(value).is_ok_and(|values| values.iter().all(|value| choices.offer(value)))
+    } else {
+        choices.offer(value)
     }
-    let listed = |name| member(property, name).and_then(|text| json::elements(text).ok());
-    let titled = || listed("oneOf").or_else(|| listed("anyOf"));
-    let choices = listed("enum").or_else(|| {
-        let titled = titled()?;
-        titled.iter().map(|one| member(one, "const")).collect()
-    });
-    choices.is_none_or(|choices| choices.iter().any(|choice| is_same(choice, value)))
 }
 
-fn is_same(choice: &str, value: &str) -> bool {
-    choice == value || json::string(choice).is_some_and(|text| json::string(value) == Some(text))
+/// What a value may be.
+struct Choices<'s>(HashSet<Choice<'s>>);
+
+/// A value as it is compared: a text is the same however it is written.
+#[derive(PartialEq, Eq, Hash)]
+enum Choice<'s> {
+    Text(Cow<'s, str>),
+    Other(&'s str),
+}
+
+impl<'s> Choices<'s> {
+    /// The choices that a schema names, with or without titles; `None` when it names none.
+    fn read(schema: &'s str) -> Option<Self> {
+        #[cfg(test)]
+        tests::CHOICES_READ.set(tests::CHOICES_READ.get() + 1);
+        let listed = |name| member(schema, name).and_then(|text| json::elements(text).ok());
+        let titled = || listed("oneOf").or_else(|| listed("anyOf"));
+        let choices = listed("enum").or_else(|| {
+            let titled = titled()?;
+            titled.iter().map(|one| member(one, "const")).collect()
+        })?;
+        Some(Self(choices.into_iter().map(Choice::of).collect()))
+    }
+
+    fn offer(&self, value: &str) -> bool {
+        self.0.contains(&Choice::of(value))
+    }
+}
+
+impl<'s> Choice<'s> {
+    fn of(value: &'s str) -> Self {
+        json::string(value).map_or(Self::Other(value), Self::Text)
+    }
 }
 
 /// Whether a number, the length of a text, or the number of choices is within its bounds.
@@ -165,10 +197,16 @@ pub(super) fn params(question: &Question) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
+
+    thread_local! {
+        pub(super) static CHOICES_READ: Cell<usize> = const { Cell::new(0) };
+    }
 
     fn question(method: &str, params: &Value) -> Question {
         Question {
@@ -216,6 +254,12 @@ mod tests {
         json!(["b", "a"]),
         json!(["a", "c"])
     )]
+    #[case::nested(
+        json!({"type": "array", "items": {"enum": ["a"]}}),
+        json!(["a", "a"]),
+        json!([["a"]])
+    )]
+    #[case::number(json!({"enum": ["1", 2]}), json!(2), json!(1))]
     #[case::too_few(json!({"type": "array", "minItems": 1}), json!([1]), json!([]))]
     #[case::too_many(json!({"type": "array", "maxItems": 1}), json!([1]), json!([1, 2]))]
     #[case::short(json!({"type": "string", "minLength": 2}), json!("äö"), json!("ä"))]
@@ -233,6 +277,19 @@ mod tests {
         let escaped = good.to_string().replace('ä', "\\u00e4");
         assert!(is_allowed(&property, &escaped), "{escaped}");
         assert!(!is_allowed(&property, &bad.to_string()), "{bad}");
+    }
+
+    // Else a request of a few megabytes would keep a thread, and its call, for a minute.
+    #[rstest]
+    #[case::many(json!(vec!["b"; 1000]), 1)]
+    #[case::too_many(json!(vec!["b"; 1001]), 0)]
+    fn choices_are_read_once_for_all_values(#[case] values: Value, #[case] times: usize) {
+        let items = json!({"anyOf": [{"const": "a"}, {"const": "b"}]});
+        let property = json!({"type": "array", "items": items, "maxItems": 1000});
+        let before = CHOICES_READ.get();
+        let allowed = is_allowed(&property.to_string(), &values.to_string());
+        assert_eq!(allowed, times > 0);
+        assert_eq!(CHOICES_READ.get() - before, times);
     }
 
     #[test]
