@@ -21,6 +21,11 @@ pub(super) const KEY_LEN: usize = 16;
 
 /// Bytes of a SHA-256 digest.
 const DIGEST_LEN: usize = 32;
+/// Before a digest: begins no JSON value.
+const DIGEST_MARK: &[u8] = b"#";
+/// Bytes of an object that stays as it is. Twice what stands for a longer one, so that one around
+/// that is not long again at once.
+const SHORT: usize = 2 * DIGEST_LEN;
 
 const PARKED: u8 = 1;
 const CARRIED: u8 = 2;
@@ -144,15 +149,18 @@ fn finish(context: Context) -> [u8; DIGEST_LEN] {
     out
 }
 
-/// A value as it is compared: without spaces and needless escapes, and with the digest of its members
-/// in place of each object. So an object is put in order without its text being moved, and what is
-/// in it is never looked at again, however deep it lies.
+/// A value as it is compared: without spaces and needless escapes, with the members of each object
+/// in order, and with the digest of its members in place of an object of more than [`SHORT`] bytes.
+/// So little text is moved to put an object in order, what is in a long one is never looked at
+/// again, however deep it lies, and many small ones need no digests.
 #[derive(Debug, Default)]
 struct Spelling {
     out: Vec<u8>,
-    /// Bytes that were written or put into a digest.
+    /// Bytes that were written, moved or put into a digest.
     #[cfg(test)]
     handled: usize,
+    #[cfg(test)]
+    digests: usize,
 }
 
 impl Spelling {
@@ -195,7 +203,11 @@ impl Spelling {
     fn write_object(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
         let start = self.out.len();
         let mut members = Vec::new();
+        self.push(b"{");
         scanner.object(|scanner, key| {
+            if !members.is_empty() {
+                self.push(b",");
+            }
             let from = self.out.len();
             self.write_string(&key);
             let name = from..self.out.len();
@@ -204,21 +216,37 @@ impl Spelling {
             members.push((name, from..self.out.len()));
             Ok::<_, Flaw>(())
         })?;
+        self.push(b"}");
+        let is_long = self.out.len() - start > SHORT;
+        if !is_long && members.is_sorted_by_key(|(name, _)| self.out.get(name.clone())) {
+            return Ok(());
+        }
         // Members of one name keep their order.
         members.sort_by_key(|(name, _)| self.out.get(name.clone()));
-        let mut context = Context::new(&SHA256);
-        for (_, member) in members {
-            let member = self.out.get(member).unwrap_or_default();
-            context.update(&(member.len() as u64).to_be_bytes());
-            context.update(member);
+        let texts = members
+            .into_iter()
+            .map(|(_, member)| self.out.get(member).unwrap_or_default());
+        if is_long {
+            let mut context = Context::new(&SHA256);
+            for text in texts {
+                context.update(&(text.len() as u64).to_be_bytes());
+                context.update(text);
+            }
+            #[cfg(test)]
+            {
+                self.handled += self.out.len() - start;
+                self.digests += 1;
+            }
+            self.out.truncate(start);
+            self.push(DIGEST_MARK);
+            self.push(&finish(context));
+        } else {
+            let ordered = texts.collect::<Vec<_>>().join(&b',');
+            self.out.truncate(start);
+            for part in [b"{", ordered.as_slice(), b"}"] {
+                self.push(part);
+            }
         }
-        #[cfg(test)]
-        {
-            self.handled += self.out.len() - start;
-        }
-        self.out.truncate(start);
-        self.push(b"{");
-        self.push(&finish(context));
         Ok(())
     }
 
@@ -363,6 +391,11 @@ mod tests {
     #[case::borders(r#"{"a":1,"b":2}"#, r#"{"a":"1,\"b\":2"}"#, false)]
     #[case::repeated(r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#, false)]
     #[case::kind("{}", "[]", false)]
+    #[case::long(
+        r#"{"b":"0123456789012345678901234567890123456789","a":{"d":"0123456789","c":{}}}"#,
+        r#"{"a":{"c":{},"d":"0123456789"},"b":"0123456789012345678901234567890123456789"}"#,
+        true
+    )]
     fn objects_are_one_whatever_the_order_of_their_members(
         #[case] one: &str,
         #[case] other: &str,
@@ -380,9 +413,28 @@ mod tests {
         const DEPTH: usize = 100;
         let long = format!("[{}1]", "1,".repeat(10_000));
         let deep = format!("{}{long}{}", open.repeat(DEPTH), close.repeat(DEPTH));
-        let handled = Spelling::of(&deep).handled;
-        // Each object adds what stands for it.
-        let most = 2 * deep.len() + 2 * DEPTH * (1 + DIGEST_LEN);
-        assert!(handled <= most, "{handled} of {}", deep.len());
+        let spelling = Spelling::of(&deep);
+        // Each object adds what stands for it, and may move it as often as it stays short.
+        let most = 2 * deep.len() + 2 * DEPTH * (SHORT + DIGEST_LEN);
+        assert!(spelling.handled <= most, "{} of {most}", spelling.handled);
+    }
+
+    #[rstest]
+    #[case::empty("{}", 0)]
+    #[case::tiny(r#"{"b":1,"a":{}}"#, 0)]
+    #[case::nested(&nested(100), 100 * 6 / (SHORT - 1 - DIGEST_LEN))]
+    fn many_small_objects_need_few_digests(#[case] object: &str, #[case] most: usize) {
+        const MANY: usize = 1_000;
+        let list = format!("[{}{object}]", format!("{object},").repeat(MANY - 1));
+        let spelling = Spelling::of(&list);
+        let digests = spelling.digests;
+        assert!(digests <= most * MANY, "{digests} of {}", most * MANY);
+        let most = 2 * list.len() + MANY * 100 * SHORT;
+        assert!(spelling.handled <= most, "{} of {most}", spelling.handled);
+    }
+
+    /// One object in the other.
+    fn nested(depth: usize) -> String {
+        format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth))
     }
 }
