@@ -70,7 +70,7 @@ const TOOLS: &[Tool] = &[
         "Asks for the roots and returns them",
         &["via$"],
     ),
-    ("ask_two", "Asks two questions at once", &["via$"]),
+    ("ask_two", "Asks two questions at once", &["via$", "shape$"]),
     (
         "needs_visit",
         "Refuses to answer before a page was visited",

@@ -51,9 +51,13 @@ pub(super) struct Rounds {
 #[derive(Debug)]
 struct OpenQuestion {
     question: Question,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Result<Answer, Refused>>,
     _counted: Open,
 }
+
+/// A question cannot be put to the client.
+#[derive(Debug)]
+struct Refused;
 
 /// Takes a question back when nobody waits for its answer any more.
 struct Withdraw<'a> {
@@ -71,7 +75,7 @@ impl Drop for Withdraw<'_> {
 }
 
 impl Rounds {
-    fn ask(&mut self, question: Question) -> (u64, oneshot::Receiver<Answer>) {
+    fn ask(&mut self, question: Question) -> (u64, oneshot::Receiver<Result<Answer, Refused>>) {
         let (answer, receiver) = oneshot::channel();
         self.last += 1;
         let question = OpenQuestion {
@@ -94,8 +98,17 @@ impl Rounds {
             });
             if fits && let Some(open) = self.open.remove(&number) {
                 // Whoever asked may have gone just now.
-                drop(open.answer.send(Answer::Result(answer)));
+                drop(open.answer.send(Ok(Answer::Result(answer))));
             }
+        }
+    }
+
+    /// Tells everybody who asks that the client cannot be asked.
+    fn refuse(&mut self) {
+        COUNTERS.questions_refused.add(self.open.len() as u64);
+        for open in std::mem::take(&mut self.open).into_values() {
+            // Whoever asked may have gone just now.
+            drop(open.answer.send(Err(Refused)));
         }
     }
 }
@@ -109,14 +122,16 @@ impl ModernLink {
             waiting.push((key, receiver, Withdraw { link: self, number }));
         }
         tokio::time::sleep(WINDOW).await;
-        if !self.put_round() {
-            let why = "too many calls wait for answers, or this one has asked too often";
-            return Asked::CannotAsk(why.to_owned());
-        }
+        self.put_round();
         let mut answered = Vec::with_capacity(waiting.len());
         for (key, receiver, withdraw) in waiting {
-            let Ok(answer) = receiver.await else {
-                return Asked::Unanswered;
+            let answer = match receiver.await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(Refused)) => {
+                    let why = "too many calls wait for answers, or this one has asked too often";
+                    return Asked::CannotAsk(why.to_owned());
+                }
+                Err(_) => return Asked::Unanswered,
             };
             drop(withdraw);
             answered.push((key, answer));
@@ -124,23 +139,19 @@ impl ModernLink {
         Asked::Answered(answered)
     }
 
-    /// Ends the exchange that waits, if one does, with everything that is to be asked; `false` when
-    /// the call may not be parked (again).
-    fn put_round(&self) -> bool {
+    /// Ends the exchange that waits, if one does, with everything that is to be asked; refuses all of
+    /// that when the call may not be parked (again).
+    fn put_round(&self) {
         let mut state = self.lock();
         let Stage::Awaited(outlet) = &state.stage else {
-            return true;
+            return;
         };
         let outlet = Arc::clone(outlet);
         if state.rounds.open.is_empty() {
-            return true;
+            return;
         }
         let Some(key) = self.place(&mut state) else {
-            COUNTERS
-                .questions_refused
-                .add(state.rounds.open.len() as u64);
-            state.rounds.open.clear();
-            return false;
+            return state.rounds.refuse();
         };
         state.rounds.round += 1;
         let round = state.rounds.round;
@@ -165,7 +176,6 @@ impl ModernLink {
                 link.expire(round).await;
             }
         });
-        true
     }
 
     /// What the call is found by; nothing when it may not be parked (again).

@@ -286,6 +286,31 @@ async fn at_the_cap_a_client_is_not_asked() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.1 step 12. Both calls begin while there is room, and one is parked.
+#[tokio::test]
+async fn questions_asked_together_are_refused_alike() {
+    let gw = Setup::open()
+        .stub("stub", &[])
+        .toml("[limits]\nparked_per_principal = 1")
+        .start()
+        .await;
+    let user = user(&gw);
+    let arguments = json!({"shape": "sampling"});
+    let (one, other) = tokio::join!(
+        user.call("ask_two", arguments.clone()),
+        user.call("ask_two", arguments),
+    );
+    let done: Vec<Value> = [one.unwrap(), other.unwrap()]
+        .into_iter()
+        .filter(|done| done["resultType"] == "complete")
+        .collect();
+    assert_eq!(done.len(), 1, "{done:?}");
+    let heard: Value = serde_json::from_str(text_of(&done[0])).unwrap();
+    let codes: Vec<_> = [0, 1].map(|at| &heard[at]["error"]["code"]).into();
+    assert_eq!(codes, [-32601, -32601], "{heard}");
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn five_hundred_calls_that_nobody_answers_are_released() {
     let stub = HttpStub::start(&[]).await;

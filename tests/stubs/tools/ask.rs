@@ -21,10 +21,13 @@ pub(super) async fn run(call: &Call) -> Outcome {
         }
         "ask_roots" => session.ask(outlet, "roots/list", &json!({})).await,
         "ask_two" => {
-            let (first, second) = (form("first"), form("second"));
+            let (method, first, second) = match call.text("shape") {
+                Some("sampling") => ("sampling/createMessage", sampling(call), sampling(call)),
+                _ => ("elicitation/create", form("first"), form("second")),
+            };
             let (first, second) = tokio::join!(
-                session.ask(outlet, "elicitation/create", &first),
-                session.ask(outlet, "elicitation/create", &second),
+                session.ask(outlet, method, &first),
+                session.ask(outlet, method, &second),
             );
             json!([first, second])
         }
