@@ -133,14 +133,14 @@ impl Front {
         };
         record.principal(principal.owner());
         let method = request.method().clone();
-        if !way.methods().contains(&method) {
-            return reply::method_not_allowed(way.methods());
-        }
         if way == Way::Streamable
             && method != Method::POST
             && modern::names_modern(request.headers())
         {
             return reply::post_only();
+        }
+        if !way.methods().contains(&method) {
+            return reply::method_not_allowed(way.methods());
         }
         if let Err(wait) = self.rate.check(principal.owner()) {
             record.outcome("rate_limited");

@@ -171,7 +171,7 @@ async fn only_requests_are_acted_upon_and_only_post_is_served() {
         refusal(&user, &[HEADER], &response).await,
         (400, json!(-32600))
     );
-    for method in [Method::GET, Method::DELETE] {
+    for method in [Method::GET, Method::DELETE, Method::PUT, Method::PATCH] {
         let answer = user.actor.send(method, "/mcp/stub", &[HEADER], "").await;
         assert_eq!(answer.status(), 405);
         assert_eq!(answer.header("allow"), Some("POST"));
