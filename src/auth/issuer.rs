@@ -104,6 +104,10 @@ impl Issuer {
             let keys = std::fs::read(path)
                 .map_err(LoadError::from)
                 .and_then(|json| Keys::read(&json))
+                .and_then(|keys| {
+                    keys.set.usable()?;
+                    Ok(keys)
+                })
                 .map_err(|source| super::AuthError::Keys {
                     issuer: config.issuer.clone(),
                     source: source.into(),
@@ -192,22 +196,24 @@ impl Issuer {
             .unwrap_or(Err(LoadError::TimedOut));
         let failed = match result {
             Ok(keys) => {
+                if let Err(error) = keys.set.usable() {
+                    self.warn(&error, "an issuer has withdrawn every key for signatures");
+                }
                 self.store(keys);
                 None
             }
             Err(error) => {
-                COUNTERS.key_set_failures.add(1);
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(
-                    issuer = self.id,
-                    error,
-                    "the keys of an issuer cannot be had"
-                );
+                self.warn(&error, "the keys of an issuer cannot be had");
                 Some(Instant::now())
             }
         };
         let mut flight = lock(&self.flight);
         flight.failed = failed;
+    }
+
+    fn warn(&self, error: &(dyn std::error::Error + 'static), what: &str) {
+        COUNTERS.key_set_failures.add(1);
+        tracing::warn!(issuer = self.id, error, "{what}");
     }
 
     async fn load(&self) -> Result<Keys, LoadError> {

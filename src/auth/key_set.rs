@@ -21,6 +21,8 @@ const MAX_TRIED: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct KeySet {
     keys: Vec<Key>,
+    /// Elements that were left out.
+    others: usize,
 }
 
 /// One public key.
@@ -41,11 +43,23 @@ enum Material {
     Ed25519,
 }
 
+/// One element of a set.
+enum Element {
+    /// It can verify signatures.
+    Key(Key),
+    /// A key for another purpose, or of a kind that we do not use.
+    Other,
+    /// No key at all.
+    Malformed,
+}
+
 /// A document whose keys cannot take the place of others.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BadKeySet {
     #[error("the document is not a JWK set")]
     NotASet(#[source] serde_json::Error),
+    #[error("none of the {0} elements of the set is a key")]
+    NoKeys(usize),
     #[error("none of the {0} keys in the set can verify the signature of a token")]
     NothingUsable(usize),
 }
@@ -55,8 +69,9 @@ impl KeySet {
     /// set may hold keys for other purposes. Spec: RFC 7517 §5
     ///
     /// # Errors
-    /// It is no set, or has keys of which none can be used: no issuer means that. An empty one says
-    /// that every key is withdrawn, and is taken at its word.
+    /// It is no set, or has elements of which none is a key: no issuer means that. An empty set, and
+    /// one with keys for other purposes alone, say that every signing key is withdrawn, and are taken
+    /// at their word.
     pub(super) fn read(json: &[u8]) -> Result<Self, BadKeySet> {
         #[derive(Deserialize)]
         struct Document<'a> {
@@ -64,16 +79,34 @@ impl KeySet {
             keys: Vec<&'a RawValue>,
         }
         let document: Document<'_> = serde_json::from_slice(json).map_err(BadKeySet::NotASet)?;
-        let keys: Vec<Key> = document
-            .keys
-            .iter()
-            .filter_map(|raw| Key::read(raw.get()))
-            .take(MAX_KEYS)
-            .collect();
-        if keys.is_empty() && !document.keys.is_empty() {
-            return Err(BadKeySet::NothingUsable(document.keys.len()));
+        let mut set = Self::default();
+        let mut has_keys = document.keys.is_empty();
+        for raw in &document.keys {
+            match Element::read(raw.get()) {
+                Element::Key(key) => set.keys.push(key),
+                Element::Other => has_keys = true,
+                Element::Malformed => {}
+            }
+            if set.keys.len() == MAX_KEYS {
+                break;
+            }
         }
-        Ok(Self { keys })
+        if set.keys.is_empty() && !has_keys {
+            return Err(BadKeySet::NoKeys(document.keys.len()));
+        }
+        set.others = document.keys.len() - set.keys.len();
+        Ok(set)
+    }
+
+    /// That it holds a key for signatures, or nothing at all.
+    ///
+    /// # Errors
+    /// [`BadKeySet::NothingUsable`] otherwise.
+    pub(super) fn usable(&self) -> Result<(), BadKeySet> {
+        if self.keys.is_empty() && self.others > 0 {
+            return Err(BadKeySet::NothingUsable(self.others));
+        }
+        Ok(())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -107,13 +140,62 @@ impl KeySet {
     }
 }
 
-impl Key {
-    fn read(json: &str) -> Option<Self> {
-        #[derive(Deserialize)]
-        struct Named {
-            alg: Option<String>,
+impl Element {
+    fn read(json: &str) -> Self {
+        let Some(shape) = serde_json::from_str::<Shape>(json)
+            .ok()
+            .filter(Shape::is_whole)
+        else {
+            return Self::Malformed;
+        };
+        // What is not known there is a curve or a type of keys.
+        let Ok(jwk) = serde_json::from_str::<Jwk>(json) else {
+            return Self::Other;
+        };
+        let Some((material, algorithm)) = shape.purpose(&jwk) else {
+            return Self::Other;
+        };
+        match DecodingKey::from_jwk(&jwk) {
+            Ok(public) => Self::Key(Key {
+                id: shape.kid,
+                algorithm,
+                material,
+                public,
+            }),
+            Err(_) => Self::Malformed,
         }
-        let jwk: Jwk = serde_json::from_str(json).ok()?;
+    }
+}
+
+/// The members that make a JSON object a key. Spec: RFC 7517 §4, RFC 7518 §6, RFC 8037 §2
+#[derive(Deserialize)]
+struct Shape {
+    kty: String,
+    alg: Option<String>,
+    kid: Option<String>,
+    crv: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    k: Option<String>,
+}
+
+impl Shape {
+    /// Whether nothing is missing that a key of its type has.
+    fn is_whole(&self) -> bool {
+        let needed: &[&Option<String>] = match self.kty.as_str() {
+            "RSA" => &[&self.n, &self.e],
+            "EC" => &[&self.crv, &self.x, &self.y],
+            "OKP" => &[&self.crv, &self.x],
+            "oct" => &[&self.k],
+            _ => &[],
+        };
+        needed.iter().all(|member| member.is_some())
+    }
+
+    /// What signatures it verifies, if it is for that.
+    fn purpose(&self, jwk: &Jwk) -> Option<(Material, Option<Algorithm>)> {
         let common = &jwk.common;
         let for_signatures = matches!(common.public_key_use, None | Some(PublicKeyUse::Signature))
             && common
@@ -124,18 +206,15 @@ impl Key {
             return None;
         }
         let material = Material::of(&jwk.algorithm)?;
-        let algorithm = match serde_json::from_str::<Named>(json).ok()?.alg {
-            Some(name) => Some(algorithm_named(&name).filter(|one| material.serves(*one))?),
+        let algorithm = match &self.alg {
+            Some(name) => Some(algorithm_named(name).filter(|one| material.serves(*one))?),
             None => None,
         };
-        Some(Self {
-            id: common.key_id.clone(),
-            algorithm,
-            material,
-            public: DecodingKey::from_jwk(&jwk).ok()?,
-        })
+        Some((material, algorithm))
     }
+}
 
+impl Key {
     /// A token that names no key may use any of the right kind; one that does, only that one.
     fn fits(&self, header: &Header) -> bool {
         self.material.serves(header.algorithm)

@@ -99,7 +99,7 @@ table! {
         key_set_fetches = KEY_SET_FETCHES "{fetch}"
             "Fetches of issuers' keys.";
         key_set_failures = KEY_SET_FAILURES "{fetch}"
-            "Fetches of issuers' keys that failed.";
+            "Fetches of issuers' keys that failed, or brought none for signatures.";
         introspections = INTROSPECTIONS "{request}"
             "Questions to issuers about tokens.";
         introspection_failures = INTROSPECTION_FAILURES "{request}"

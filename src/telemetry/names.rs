@@ -68,7 +68,7 @@ pub mod metric {
     pub const TOKEN_CACHE_MISSES: &str = "drawbridge.token_cache.misses";
     /// Fetches of issuers' keys.
     pub const KEY_SET_FETCHES: &str = "drawbridge.key_set.fetches";
-    /// Fetches of issuers' keys that failed.
+    /// Fetches of issuers' keys that failed, or brought none for signatures.
     pub const KEY_SET_FAILURES: &str = "drawbridge.key_set.failures";
     /// Questions to issuers about tokens.
     pub const INTROSPECTIONS: &str = "drawbridge.introspection.requests";

@@ -154,11 +154,12 @@ async fn a_new_token_is_refused_when_the_keys_are_just_loaded() {
 }
 
 #[rstest]
-#[case::encrypting(json!({"use": "enc"}))]
-#[case::unknown(json!({"kty": "AKP", "alg": "ML-DSA-65"}))]
 #[case::broken(json!({"x": 7}))]
+#[case::without_coordinates(json!({"y": null}))]
+#[case::not_encoded(json!({"x": "!"}))]
+#[case::of_no_type(json!({"kty": null}))]
 #[tokio::test]
-async fn keys_are_kept_when_a_set_holds_none_that_can_be_used(#[case] change: Value) {
+async fn keys_are_kept_when_a_set_holds_nothing_that_is_a_key(#[case] change: Value) {
     let world = World::new();
     publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
     let before = COUNTERS.key_set_failures.get();
@@ -166,6 +167,23 @@ async fn keys_are_kept_when_a_set_holds_none_that_can_be_used(#[case] change: Va
     assert!(COUNTERS.key_set_failures.get() > before);
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("the key is kept");
+}
+
+#[rstest]
+#[case::encrypting(json!({"use": "enc"}))]
+#[case::of_an_unknown_type(json!({"kty": "AKP", "alg": "ML-DSA-65"}))]
+#[case::on_an_unknown_curve(json!({"crv": "secp256k1", "alg": "ES256K"}))]
+#[case::symmetric(json!({"kty": "oct", "k": "AAAA"}))]
+#[tokio::test]
+async fn a_set_of_keys_for_other_purposes_withdraws_every_key(#[case] change: Value) {
+    let world = World::new();
+    let token = world.signer.mint(ISSUER);
+    world.present(&token).await.expect("good");
+    publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
+    let before = COUNTERS.key_set_failures.get();
+    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    assert!(COUNTERS.key_set_failures.get() > before);
+    assert_invalid(world.present(&token).await, "token_unknown_key");
 }
 
 #[tokio::test]
@@ -188,6 +206,7 @@ async fn keys_are_kept_while_their_source_is_gone() {
 
 #[rstest]
 #[case::no_set("[]")]
+#[case::no_key(r#"{"keys":[{"kty":"EC"}]}"#)]
 #[case::nothing_usable(r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#)]
 #[tokio::test]
 async fn a_key_file_without_keys_is_told_at_start(#[case] content: &str) {
