@@ -78,6 +78,7 @@ pub(super) struct Issuer {
 pub(super) struct Keys {
     pub(super) set: KeySet,
     digest: Vec<u8>,
+    /// When the load began: they lack nothing that was published before.
     loaded: Instant,
 }
 
@@ -103,7 +104,7 @@ impl Issuer {
         let (source, keys) = if let Some(path) = &config.jwks_file {
             let keys = std::fs::read(path)
                 .map_err(LoadError::from)
-                .and_then(|json| Keys::read(&json))
+                .and_then(|json| Keys::read(&json, Instant::now()))
                 .and_then(|keys| {
                     keys.set.usable()?;
                     Ok(keys)
@@ -217,11 +218,13 @@ impl Issuer {
     }
 
     async fn load(&self) -> Result<Keys, LoadError> {
+        // What is published from now on may be missing.
+        let begun = Instant::now();
         let json = match &self.source {
             Source::File(path) => read_file(path).await?,
             Source::Discovery(fetcher) => discovery::key_set(fetcher, &self.id).await?,
         };
-        Keys::read(&json)
+        Keys::read(&json, begun)
     }
 
     fn store(&self, keys: Keys) {
@@ -255,11 +258,11 @@ impl Keys {
         self.loaded >= instant
     }
 
-    fn read(json: &[u8]) -> Result<Self, LoadError> {
+    fn read(json: &[u8], loaded: Instant) -> Result<Self, LoadError> {
         Ok(Self {
             set: KeySet::read(json)?,
             digest: digest(&SHA256, json).as_ref().to_vec(),
-            loaded: Instant::now(),
+            loaded,
         })
     }
 }

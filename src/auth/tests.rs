@@ -55,10 +55,9 @@ impl World {
     }
 
     async fn present_on(&self, at: &Endpoint, token: &str) -> Result<Arc<Principal>, Denied> {
-        let mut headers = HeaderMap::new();
-        let value = HeaderValue::try_from(format!("Bearer {token}")).expect("a header value");
-        headers.insert(AUTHORIZATION, value);
-        self.authenticator.authenticate(&headers, None, at).await
+        self.authenticator
+            .authenticate(&bearer(token), None, at)
+            .await
     }
 
     /// Presents a good token with these members of its header and claims replaced, or removed
@@ -77,6 +76,11 @@ impl World {
         let claims = merged(claims(ISSUER), changes);
         self.signer.sign(&header.to_string(), &claims.to_string())
     }
+}
+
+fn bearer(token: &str) -> HeaderMap {
+    let value = HeaderValue::try_from(format!("Bearer {token}")).expect("a header value");
+    HeaderMap::from_iter([(AUTHORIZATION, value)])
 }
 
 fn publish(dir: &TempDir, keys: &[Value]) {

@@ -1,11 +1,16 @@
 //! Which keys verify what, and when they are loaded again.
 
+use std::pin::pin;
+
+use futures_util::poll;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
-use super::super::samples::{NOW, Signer, auth, encode};
+use super::super::samples::{NOW, Signer, auth, encode, endpoint};
 use super::super::*;
-use super::{ISSUER, World, assert_invalid, merged, publish};
+use super::{ISSUER, World, assert_invalid, bearer, merged, publish};
 use crate::clock::TestClock;
 
 #[tokio::test]
@@ -143,6 +148,50 @@ async fn other_tokens_of_unknown_keys_are_refused_without_looking(#[case] issued
     exhaust_loads(&world).await;
     let token = world.changed(&json!({"kid": "k2"}), &issued);
     assert_invalid(world.present(&token).await, "token_unknown_key");
+}
+
+/// Answers the two requests of one fetch: where the keys are, and that there are none.
+async fn serve_no_keys(first: TcpStream, listener: &TcpListener, issuer: &str) {
+    let metadata = json!({"issuer": issuer, "jwks_uri": format!("{issuer}/jwks")});
+    let mut socket = first;
+    for body in [metadata.to_string(), json!({"keys": []}).to_string()] {
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            request.push(socket.read_u8().await.expect("a request"));
+        }
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        socket.write_all(answer.as_bytes()).await.expect("sent");
+        drop(socket);
+        (socket, _) = listener.accept().await.expect("the next request");
+    }
+}
+
+// SPEC A-23
+#[tokio::test]
+async fn a_new_token_may_come_back_when_the_keys_were_asked_for_before_it_came() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let issuer = format!("http://127.0.0.1:{port}");
+    let clock = TestClock::at(NOW);
+    let authenticator =
+        Authenticator::new(&auth(&[&issuer]), clock, Tasks::new()).expect("a configuration");
+    authenticator.issuers[0].refresh_stale(&Tasks::new());
+    let (under_way, _) = listener.accept().await.expect("a fetch");
+    let headers = bearer(&Signer::new("k1").mint(&issuer));
+    let endpoint = endpoint();
+    let mut presented = pin!(authenticator.authenticate(&headers, None, &endpoint));
+    assert!(poll!(&mut presented).is_pending());
+    let denied = tokio::select! {
+        result = presented => result.expect_err("no key"),
+        () = serve_no_keys(under_way, &listener, &issuer) => panic!("a third request"),
+    };
+    assert_eq!(
+        (denied.status, denied.reason),
+        (StatusCode::SERVICE_UNAVAILABLE, "keys_outdated")
+    );
 }
 
 // SPEC A-23
