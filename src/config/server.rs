@@ -102,8 +102,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
 fn idle_timeout(s: &mut Section<'_>) -> Duration {
     s.key(
         "idle_timeout",
-        "How long a connection may stay without a request; with HTTP/2 up to twice as long. Longer than \
-         proxies keep theirs, so that they close first.",
+        "How long a connection may stay without a request; with HTTP/2 up to twice as long, with HTTP/1 \
+         not less than `header_timeout`. Longer than proxies keep theirs, so that they close first.",
     )
     .duration("75s")
 }
@@ -111,7 +111,8 @@ fn idle_timeout(s: &mut Section<'_>) -> Duration {
 fn stall_timeout(s: &mut Section<'_>) -> Duration {
     s.key(
         "stall_timeout",
-        "How long a peer may take nothing of what is written to it before its connection is given up.",
+        "How long an HTTP/1 peer may take nothing of what is written to it before its connection is given \
+         up. One of HTTP/2 has 20 s to answer the ping that follows 20 s of silence.",
     )
     .duration("10m")
 }
