@@ -89,6 +89,24 @@ impl Relay {
         }
     }
 
+    /// Raises the level of the upstream that has a parked call to what the retry wants which took it
+    /// over. Nobody waits for that: an upstream that waits for an answer may hear nothing else, and
+    /// the answer comes with the retry. Spec: BRIDGING §3.1 step 7.
+    pub fn raise_level_of_parked(
+        self: &Arc<Self>,
+        call: Call,
+        session: Arc<Session>,
+        at: &Arc<str>,
+    ) {
+        let Some(link) = session.link(at).filter(|_| call.link.level().is_some()) else {
+            return;
+        };
+        let relay = Arc::clone(self);
+        self.parts.tasks.spawn_service(async move {
+            relay.raise_level(&call, &session, &*link).await;
+        });
+    }
+
     /// Whether an upstream was told of a level, or need not be: one that refuses it is not asked again.
     async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: Level) -> bool {
         let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;

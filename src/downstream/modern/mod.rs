@@ -176,6 +176,8 @@ impl Front {
         } else if !link.resume(round, wants, answers, &outlet, record) {
             record.outcome(error_type::BAD_REQUEST);
             outlet.end(Outcome::Reply(StatusCode::OK, retry::stale().reply()));
+        } else if let Some(upstream) = link.upstream() {
+            self.relay.raise_level_of_parked(call, session, upstream);
         }
         Exchange::of_parked(link, outlet, id)
     }

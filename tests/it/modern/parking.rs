@@ -139,6 +139,25 @@ async fn rounds_are_bounded() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.1 step 7.
+#[tokio::test]
+async fn a_retry_raises_the_level_of_its_upstream() {
+    let gw = stdio().await;
+    let quiet = user(&gw);
+    let asked = ask(&quiet, "ask_form", &json!({})).await;
+    let loud = user(&gw).meta(json!({"io.modelcontextprotocol/logLevel": "debug"}));
+    let answers = json!({questions(&asked)[0].0: accept("x")});
+    let done = answer(&loud, "ask_form", &asked, answers).await;
+    assert!(text_of(&done).contains("accept"), "{done}");
+    eventually("the upstream is told", async || {
+        let stats = quiet.call("stats", json!({})).await.unwrap();
+        let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
+        (stats["counts"]["logging/setLevel"] == 1).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
 // Spec: SPEC M-64.
 #[tokio::test]
 async fn a_state_is_good_once_for_its_own_request_and_caller() {
