@@ -213,6 +213,42 @@ async fn a_slow_child_that_refuses_the_handshake_before_it_says_what_it_speaks_i
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.1 step 7; SPEC C-20, M-42. The level is told beside the call that it is for.
+#[tokio::test]
+async fn what_a_child_logs_beside_a_change_of_level_reaches_the_retry() {
+    let odd = child(
+        r#"
+        *'"initialize"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"odd","version":"1"}}}' ;;
+        *'"asks"'*) call=$id; say '{"jsonrpc":"2.0","id":77,"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{}}}}' ;;
+        *'"action"'*)
+            read -r level
+            say '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"answered"}}'
+            say '{"jsonrpc":"2.0","id":'$call',"result":{"content":[{"type":"text","text":"done"}]}}' ;;
+        "#,
+    );
+    let gw = behind(&odd, "era = \"legacy\"").start().await;
+    let quiet = Modern::new(gw.anonymous(), "/mcp/odd");
+    let asked = quiet.call("asks", json!({})).await.expect("a question");
+    let (key, _) = asked["inputRequests"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .next()
+        .unwrap();
+    let params = json!({
+        "name": "asks", "arguments": {}, "requestState": asked["requestState"],
+        "inputResponses": {key: {"action": "accept", "content": {}}},
+    });
+    let level = json!({"io.modelcontextprotocol/logLevel": "debug"});
+    let loud = Modern::new(gw.anonymous(), "/mcp/odd").meta(level);
+    let retry = loud.start("tools/call", params).await;
+    let (before, reply) = within("the reply", retry.finish()).await;
+    assert_eq!(text_of(&reply.expect("a result")), "done");
+    assert_eq!(before.len(), 1, "{before:?}");
+    assert_eq!(before[0]["params"]["data"], "answered");
+    gw.stop().await;
+}
+
 // Spec: DESIGN §6: the wait for a place has its own bound, `stdio.spawn_wait`.
 #[tokio::test]
 async fn the_wait_for_a_place_is_no_part_of_connecting() {

@@ -36,6 +36,8 @@ pub(super) struct Pending {
     pub(super) task: Option<String>,
     /// Whether the client may be asked for it.
     pub(super) may_be_asked: bool,
+    /// Whether a message that names no call may be about it.
+    pub(super) is_talked_of: bool,
     pub(super) activity: Arc<Activity>,
     /// Cancelled when the request is over: its questions are withdrawn.
     pub(super) over: CancellationToken,
@@ -54,6 +56,7 @@ impl Pending {
             progress: None,
             task: None,
             may_be_asked: false,
+            is_talked_of: true,
             activity: Arc::clone(activity),
             over: CancellationToken::new(),
             reply: Mutex::default(),
@@ -107,6 +110,8 @@ impl Connection {
             task: task.flatten().map(Cow::into_owned),
             link: Some(Arc::clone(&call.link)),
             may_be_asked: may_be_asked(request, call),
+            // It may go beside a call, whose log messages it is for.
+            is_talked_of: method != "logging/setLevel",
             progress,
             ..Pending::new(id, &activity)
         };
