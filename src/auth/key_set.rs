@@ -148,9 +148,12 @@ impl Element {
         else {
             return Self::Malformed;
         };
-        // What is not known there is a curve or a type of keys.
         let Ok(jwk) = serde_json::from_str::<Jwk>(json) else {
-            return Self::Other;
+            return if shape.is_known() {
+                Self::Malformed
+            } else {
+                Self::Other
+            };
         };
         let Some((material, algorithm)) = shape.purpose(&jwk) else {
             return Self::Other;
@@ -182,6 +185,13 @@ struct Shape {
 }
 
 impl Shape {
+    /// Whether its type and its curve are among those that can be read.
+    fn is_known(&self) -> bool {
+        let is_type = ["RSA", "EC", "OKP", "oct"].contains(&self.kty.as_str());
+        let curves = ["P-256", "P-384", "P-521", "Ed25519"];
+        is_type && self.crv.as_deref().is_none_or(|crv| curves.contains(&crv))
+    }
+
     /// Whether nothing is missing that a key of its type has.
     fn is_whole(&self) -> bool {
         let needed: &[&Option<String>] = match self.kty.as_str() {

@@ -207,6 +207,7 @@ async fn a_new_token_is_refused_when_the_keys_are_just_loaded() {
 #[case::without_coordinates(json!({"y": null}))]
 #[case::not_encoded(json!({"x": "!"}))]
 #[case::of_no_type(json!({"kty": null}))]
+#[case::of_another_shape(json!({"key_ops": "verify"}))]
 #[tokio::test]
 async fn keys_are_kept_when_a_set_holds_nothing_that_is_a_key(#[case] change: Value) {
     let world = World::new();
