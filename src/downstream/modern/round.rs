@@ -91,7 +91,10 @@ impl Rounds {
     fn take(&mut self, answers: Vec<(String, Bytes)>) {
         for (key, answer) in answers {
             let number = key.strip_prefix('i').and_then(|number| number.parse().ok());
-            let Some(number) = number else { continue };
+            // Spelled as it was asked: each answer is read once.
+            let Some(number) = number.filter(|number| key == format!("i{number}")) else {
+                continue;
+            };
             let fits = self.open.get(&number).is_some_and(|open| {
                 std::str::from_utf8(&answer)
                     .is_ok_and(|text| answers::is_valid(&open.question, text))
@@ -288,5 +291,31 @@ impl ModernLink {
         let place = state.rounds.place.take();
         drop(state);
         drop(place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Spec: SPEC M-65. Else one body could have the same question answered thousands of times.
+    #[test]
+    fn an_answer_counts_under_the_key_alone_that_was_given() {
+        let mut rounds = Rounds::default();
+        let question = Question {
+            method: "elicitation/create".to_owned(),
+            params: Some(r#"{"message":"?","requestedSchema":{}}"#.into()),
+        };
+        let (number, mut receiver) = rounds.ask(question);
+        let answer = |key: &str| {
+            (
+                key.to_owned(),
+                Bytes::from_static(br#"{"action":"decline"}"#),
+            )
+        };
+        rounds.take(vec![answer("i01"), answer("i+1"), answer("1")]);
+        assert!(receiver.try_recv().is_err());
+        rounds.take(vec![answer(&format!("i{number}"))]);
+        assert!(receiver.try_recv().is_ok());
     }
 }
