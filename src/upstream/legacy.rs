@@ -165,6 +165,8 @@ impl LegacyLink {
         }
         // The session ended while this was opened: nobody would ever close it.
         if self.ended.load(Ordering::Acquire) {
+            drop(lock(&self.current).take());
+            self.changed.notify_waiters();
             connection.close().await;
             return Err(LinkError::Cancelled);
         }
