@@ -17,8 +17,9 @@ impl Relay {
     /// time contributes nothing, and the answer is believed for a second only.
     ///
     /// One that is shown alone is waited for as `initialize` waits, for as long as its link takes to
-    /// open or to fail (`connect_timeout`; for a child's place `stdio.spawn_wait` before): it would
-    /// have no tools, and clients do not ask again. Of several each has `mcp.connect_wait`.
+    /// open or to fail (`connect_timeout` for its probe and for its handshake each; for a child's place
+    /// `stdio.spawn_wait` before): it would have no tools, and clients do not ask again. Of several
+    /// each has `mcp.connect_wait`.
     ///
     /// # Cancel safety
     /// Handshakes go on in the background.
