@@ -38,10 +38,13 @@ pub(super) fn refused(error: LinkError, said: Option<&str>) -> LinkError {
     }
 }
 
-/// The text of an error that answers a request of ours.
+/// Characters of what an upstream says that callers and the log are shown.
+const MAX_WORDS: usize = 200;
+
+/// The text of an error that answers a request of ours, as far as it is shown.
 pub(super) fn words(reply: &Message) -> Option<String> {
     let text = reply.error_member("message").and_then(json::string)?;
-    Some(text.into_owned())
+    Some(text.chars().take(MAX_WORDS).collect())
 }
 
 /// What the upstream declared in its reply.
@@ -59,6 +62,7 @@ pub(super) fn read(reply: &Message) -> Result<Arc<Declared>, LinkError> {
     let revision = Revision::parse(&version)
         .filter(|revision| revision.era() == Era::Legacy)
         .ok_or_else(|| {
+            let version: String = version.chars().take(MAX_WORDS).collect();
             LinkError::Handshake(format!("it speaks revision {version:?}, which we do not"))
         })?;
     let object = |name: &str| {
@@ -95,6 +99,22 @@ mod tests {
         assert_eq!(declared.revision, Revision::V2025_06_18);
         assert_eq!(declared.capabilities.as_ref(), br#"{"tools":{}}"#);
         assert_eq!(declared.instructions.as_deref(), Some("a\nb"));
+    }
+
+    #[test]
+    fn little_is_shown_of_what_a_long_refusal_says() {
+        let long = "x".repeat(100_000);
+        for body in [
+            format!(r#""error":{{"code":-32600,"message":"{long}"}}"#),
+            format!(r#""result":{{"protocolVersion":"{long}"}}"#),
+        ] {
+            let error = read(&reply(&body)).unwrap_err().to_string();
+            assert!(
+                error.contains("xxx") && error.len() < 300,
+                "{}",
+                error.len()
+            );
+        }
     }
 
     // SPEC L-08.
