@@ -70,8 +70,8 @@ impl KeySet {
     ///
     /// # Errors
     /// It is no set, or has elements of which none is a key: no issuer means that. An empty set, and
-    /// one with keys for other purposes alone, say that every signing key is withdrawn, and are taken
-    /// at their word.
+    /// one with keys for other purposes and none for signatures that can be read, say that every
+    /// signing key is withdrawn, and are taken at their word.
     pub(super) fn read(json: &[u8]) -> Result<Self, BadKeySet> {
         #[derive(Deserialize)]
         struct Document<'a> {
