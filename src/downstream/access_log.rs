@@ -27,6 +27,9 @@ use crate::telemetry::trace::TraceId;
 /// Names that clients send are cut here.
 const MAX_NAME_BYTES: usize = 128;
 
+/// What nobody reads to its end.
+const CLIENT_GONE: &str = "client_gone";
+
 /// What our own stop has cut off.
 const STOPPED: &str = "stopped";
 
@@ -184,7 +187,8 @@ impl AccessRecord {
     /// How it ended, in one word, when the status does not say it all; the first word counts.
     pub fn outcome(&self, word: &'static str) {
         self.note(|fields| {
-            let ours = word == error_type::CANCELLED && fields.stop.is_cancelled();
+            let cut_off = [error_type::CANCELLED, CLIENT_GONE].contains(&word);
+            let ours = cut_off && fields.stop.is_cancelled();
             fields
                 .outcome
                 .get_or_insert(if ours { STOPPED } else { word });
@@ -217,12 +221,7 @@ impl AccessRecord {
 
     /// Nobody will have the rest of the answer.
     fn gone(&self) {
-        self.note(|fields| {
-            let ours = fields.stop.is_cancelled();
-            fields
-                .outcome
-                .get_or_insert(if ours { STOPPED } else { "client_gone" });
-        });
+        self.outcome(CLIENT_GONE);
     }
 
     fn note(&self, change: impl FnOnce(&mut Fields)) {

@@ -94,9 +94,9 @@ impl Connection {
         let pending = lock(&self.pending);
         // A modern client runs calls side by side and must see no message of another one (SPEC M-42).
         let guesses = self.settings.unattributed == Unattributed::Session;
-        let mut talked_of = pending.values().filter(|p| p.is_talked_of);
+        let talked_of = pending.values().filter(|p| p.is_talked_of);
         let one = guesses || talked_of.clone().count() == 1;
-        let calls = talked_of.by_ref().filter(|p| p.link.is_some() && one);
+        let calls = talked_of.filter(|p| p.link.is_some() && one);
         calls.max_by_key(|p| p.id).map(Arc::clone)
     }
 
