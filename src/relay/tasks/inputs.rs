@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::state::State;
 use crate::call::{Answer, Asked, DownstreamLink, Question, Round};
+use crate::protocol::asking;
 use crate::protocol::json::{self, ObjectWriter};
-use crate::upstream::asking;
 
 /// Questions that one task may put.
 const MAX_QUESTIONS: usize = 64;

@@ -11,10 +11,10 @@ use super::connection::Connection;
 use super::related::{self, Related};
 use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
+use crate::protocol::asking;
 use crate::protocol::{Era, Kind, Message, RequestId, json};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::activity::Activity;
-use crate::upstream::asking;
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::lock;
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use crate::call::{ClientCapabilities, Question};
+use crate::protocol::asking;
 use crate::protocol::{Message, Revision, json};
-use crate::upstream::asking;
 
 /// Entries of one round at most.
 const MAX_ENTRIES: usize = 64;

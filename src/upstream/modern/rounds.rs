@@ -12,9 +12,9 @@ use super::question::{self, Entry};
 use super::visits::Visits;
 use super::{ModernLink, Trip};
 use crate::call::{Answer, Asked, CarriedState, Notice, Reply, Resumption, Round};
+use crate::protocol::asking;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Era, Message, methods};
-use crate::upstream::asking;
 use crate::upstream::error::LinkError;
 
 /// How often one call may be sent again with answers or for its state alone.

@@ -1,7 +1,7 @@
-//! What an upstream may ask a client in a form, and what a client may answer about its roots, on
-//! the way through every link. Spec: SPEC C-71, C-81.
+//! What an upstream may ask a client in a form, and what a client may answer about its roots, of
+//! every revision. Spec: SPEC C-71, C-81.
 
-use crate::protocol::json::{self, member};
+use super::json::{self, member};
 
 /// Whether a `requestedSchema`, JSON text, is one level deep: properties that are objects, or lists
 /// of anything but plain values, cannot be put to a user. What else stands in it is the client's
@@ -47,7 +47,7 @@ pub(crate) fn are_files(result: &[u8]) -> bool {
 
 /// The same of every answer among `inputResponses`, JSON text, that is one about roots: no other
 /// result has any.
-pub(super) fn name_only_files(responses: &str) -> bool {
+pub(crate) fn name_only_files(responses: &str) -> bool {
     let answers = json::members(responses).unwrap_or_default();
     answers
         .iter()
