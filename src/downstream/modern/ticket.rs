@@ -255,7 +255,7 @@ impl Spelling {
         match raw.decode() {
             Ok(text) => self.push(json::quote(&text).as_bytes()),
             Err(_) => {
-                for part in ["\"", raw.inner, "\""] {
+                for part in ["\"", raw.inner(), "\""] {
                     self.push(part.as_bytes());
                 }
             }

@@ -47,26 +47,39 @@ impl From<Flaw> for Stop {
 /// A string as it stands in the text: what lies between the quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawString<'a> {
-    /// The text between the quotes.
-    pub(crate) inner: &'a str,
+    /// What it stands in. It is cut out where it is looked at, which most strings never are.
+    pub(super) text: &'a str,
+    /// Offset of the opening quote.
+    pub(super) start: usize,
+    /// Offset behind the closing quote.
+    pub(super) end: usize,
     /// How many escapes it holds; a whole word for the same reason as [`Flaw`].
     pub(super) escapes: usize,
-    /// Offset of the opening quote.
-    pub(crate) start: usize,
 }
 
 impl<'a> RawString<'a> {
+    /// The text between the quotes.
+    pub(crate) fn inner(self) -> &'a str {
+        self.text.get(self.inner_span()).unwrap_or_default()
+    }
+
+    /// Its bytes.
+    pub(crate) fn bytes(self) -> &'a [u8] {
+        let bytes = self.text.as_bytes();
+        bytes.get(self.inner_span()).unwrap_or_default()
+    }
+
     /// The decoded text.
     ///
     /// # Errors
     /// A lone surrogate means different things to different parsers.
     pub(crate) fn decode(self) -> Result<Cow<'a, str>, Stop> {
         if !self.is_escaped() {
-            return Ok(Cow::Borrowed(self.inner));
+            return Ok(Cow::Borrowed(self.inner()));
         }
-        let quoted = ["\"", self.inner, "\""].concat();
-        let decoded = serde_json::from_str(&quoted).map(Cow::Owned);
-        decoded.map_err(|_| Stop::Ambiguous(self.inner.to_owned()))
+        let quoted = self.text.get(self.span()).unwrap_or_default();
+        let decoded = serde_json::from_str(quoted).map(Cow::Owned);
+        decoded.map_err(|_| Stop::Ambiguous(self.inner().to_owned()))
     }
 
     /// Whether it holds a backslash.
@@ -76,11 +89,11 @@ impl<'a> RawString<'a> {
 
     /// Where it stands between its quotes.
     pub(crate) fn inner_span(self) -> Range<usize> {
-        self.start + 1..self.start + 1 + self.inner.len()
+        self.start + 1..self.end - 1
     }
 
     /// Where it stands, quotes included.
     pub(crate) fn span(self) -> Range<usize> {
-        self.start..self.start + self.inner.len() + 2
+        self.start..self.end
     }
 }

@@ -256,11 +256,11 @@ impl<'a> Scanner<'a> {
     pub(crate) fn string(&mut self) -> Result<RawString<'a>, Flaw> {
         let start = self.at;
         let escapes = self.skip_string()?;
-        let inner = self.text.get(start + 1..self.at - 1).ok_or(Flaw::Syntax)?;
         Ok(RawString {
-            inner,
-            escapes,
+            text: self.text,
             start,
+            end: self.at,
+            escapes,
         })
     }
 

@@ -294,7 +294,7 @@ impl<'a> Editor<'a> {
         let name = names
             .iter()
             .find(|name| self.message.is_named(member, name))?;
-        section.child(name)
+        section.child(name.as_bytes())
     }
 
     /// Whether anything changes in `section` or below it.

@@ -8,10 +8,9 @@ pub(super) struct Marks(u64);
 
 impl Marks {
     /// Notes a name; whether it may repeat an earlier one, so that they have to be compared.
-    /// `is_ascii` says that all of the text is known to be ASCII.
-    pub(super) fn note(&mut self, key: RawString<'_>, is_ascii: bool) -> bool {
-        let name = key.inner.as_bytes();
-        if key.is_escaped() || !is_ascii && !name.is_ascii() {
+    pub(super) fn note(&mut self, key: RawString<'_>) -> bool {
+        let name = key.bytes();
+        if key.is_escaped() || !name.is_ascii() {
             // It may be any name.
             self.0 = u64::MAX;
             return true;
@@ -47,7 +46,7 @@ mod tests {
         for name in names {
             let text = format!("\"{name}\"");
             let key = Scanner::new(&text, 1).string().unwrap();
-            repeats |= marks.note(key, false);
+            repeats |= marks.note(key);
         }
         (marks, repeats)
     }

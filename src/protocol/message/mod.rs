@@ -104,13 +104,13 @@ impl Section {
     const COUNT: usize = 6;
 
     /// The section that member `name` of this one holds, if that is read too.
-    fn child(self, name: &str) -> Option<Self> {
+    fn child(self, name: &[u8]) -> Option<Self> {
         Some(match (self, name) {
-            (Self::Top, "params") => Self::Params,
-            (Self::Top, "result") => Self::Result,
-            (Self::Top, "error") => Self::Error,
-            (Self::Params, "_meta") => Self::Meta,
-            (Self::Result, "_meta") => Self::ResultMeta,
+            (Self::Top, b"params") => Self::Params,
+            (Self::Top, b"result") => Self::Result,
+            (Self::Top, b"error") => Self::Error,
+            (Self::Params, b"_meta") => Self::Meta,
+            (Self::Result, b"_meta") => Self::ResultMeta,
             _ => return None,
         })
     }

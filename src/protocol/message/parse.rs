@@ -22,7 +22,6 @@ pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError
         members: Vec::with_capacity(12),
         objects: Default::default(),
         top: Top::default(),
-        is_ascii: text.is_ascii(),
     };
     let read = reader
         .object(&mut scanner, Section::Top)
@@ -69,8 +68,6 @@ struct Reader {
     members: Vec<Member>,
     objects: [Option<Object>; Section::COUNT],
     top: Top,
-    /// Whether the whole text is ASCII.
-    is_ascii: bool,
 }
 
 /// Where the values lie that decide what a message is.
@@ -85,14 +82,14 @@ struct Top {
 }
 
 impl Top {
-    fn note(&mut self, name: &str, value: Span) {
+    fn note(&mut self, name: &[u8], value: Span) {
         let place = match name {
-            "jsonrpc" => &mut self.jsonrpc,
-            "id" => &mut self.id,
-            "method" => &mut self.method,
-            "params" => &mut self.params,
-            "result" => &mut self.result,
-            "error" => &mut self.error,
+            b"jsonrpc" => &mut self.jsonrpc,
+            b"id" => &mut self.id,
+            b"method" => &mut self.method,
+            b"params" => &mut self.params,
+            b"result" => &mut self.result,
+            b"error" => &mut self.error,
             _ => return,
         };
         *place = Some(value);
@@ -106,7 +103,7 @@ impl Reader {
         let mut marks = Marks::default();
         let mut may_repeat = false;
         scanner.object(|scanner, key| {
-            may_repeat |= marks.note(key, self.is_ascii);
+            may_repeat |= marks.note(key);
             self.member(scanner, section, key)
         })?;
         if may_repeat && section == Section::ResultMeta {
@@ -141,7 +138,7 @@ impl Reader {
         } else {
             None
         };
-        let name = decoded.as_deref().unwrap_or(key.inner);
+        let name = decoded.as_deref().map_or(key.bytes(), str::as_bytes);
         let opens = scanner.peek() == Some(b'{');
         let child = if opens { section.child(name) } else { None };
         let value = match child {

@@ -57,7 +57,9 @@ impl<'t> Walk<'t> {
             .name_insertion(&original)
             .filter(|_| !raw.is_escaped())
         {
-            Some(mark) => self.splices.insert(raw.start + 1, Cow::Borrowed(mark)),
+            Some(mark) => self
+                .splices
+                .insert(raw.inner_span().start, Cow::Borrowed(mark)),
             None => self.requote(raw, &self.prefix.name(&original)),
         }
         Ok(())
@@ -69,7 +71,8 @@ impl<'t> Walk<'t> {
         match self.prefix.uri_insertion(&original) {
             None => {}
             Some((at, mark)) if !raw.is_escaped() => {
-                self.splices.insert(raw.start + 1 + at, Cow::Borrowed(mark));
+                self.splices
+                    .insert(raw.inner_span().start + at, Cow::Borrowed(mark));
             }
             Some(_) => self.requote(raw, &self.prefix.uri(&original)),
         }
@@ -85,7 +88,7 @@ impl<'t> Walk<'t> {
 
     /// Takes hidden characters out of a title, and what is too long of it.
     fn title(&mut self, raw: RawString<'t>) -> Result<(), Stop> {
-        if !raw.is_escaped() && raw.inner.len() <= MAX_ITEM_TITLE && raw.inner.is_ascii() {
+        if !raw.is_escaped() && raw.inner().len() <= MAX_ITEM_TITLE && raw.inner().is_ascii() {
             return Ok(());
         }
         let title = raw.decode()?;
@@ -153,7 +156,8 @@ impl<'t> Walk<'t> {
             let concerned = matches!(name, "message" | "elicitationId");
             if concerned && let Some(raw) = scanner.string_value()? {
                 if name == "message" {
-                    self.splices.insert(raw.start + 1, title.to_owned().into());
+                    self.splices
+                        .insert(raw.inner_span().start, title.to_owned().into());
                 } else {
                     self.elicitation_id(raw)?;
                 }
