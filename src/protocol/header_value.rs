@@ -49,6 +49,18 @@ pub fn decode(value: &HeaderValue) -> Option<Cow<'_, str>> {
     }
 }
 
+/// Whether a header value is `text` letter by letter, and would be decoded to it: much quicker than
+/// decoding it. One that is written otherwise may stand for the text all the same.
+#[must_use]
+pub fn is(value: &HeaderValue, text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_edge = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b' ' | b'\t' | b'='));
+    value.as_bytes() == bytes
+        && bytes.is_ascii()
+        && !is_edge(bytes.first())
+        && !is_edge(bytes.last())
+}
+
 /// The decoded value of a header that may stand there once.
 ///
 /// # Errors
@@ -105,6 +117,20 @@ mod tests {
         assert_eq!(decode(&HeaderValue::from_static(header)).as_deref(), text);
     }
 
+    #[rstest]
+    #[case("tools/call", true)]
+    #[case("a b", true)]
+    #[case("", true)]
+    #[case(" a", false)]
+    #[case("a\t", false)]
+    #[case("=?base64?YQ==?=", false)]
+    #[case("\u{e9}", false)]
+    fn most_values_are_what_they_stand_for(#[case] text: &str, #[case] expected: bool) {
+        let value = HeaderValue::from_bytes(text.as_bytes()).unwrap();
+        assert_eq!(is(&value, text), expected);
+        assert!(!is(&value, "tools/list"));
+    }
+
     // SPEC M-12.
     #[test]
     fn raw_bytes_beyond_ascii_are_no_value() {
@@ -128,6 +154,16 @@ mod tests {
             let encoded = encode(&text);
             prop_assert!(encoded.to_str().is_ok());
             prop_assert_eq!(decode(&encoded).unwrap(), text);
+        }
+
+        #[test]
+        fn what_is_a_text_letter_by_letter_stands_for_it(bytes in "[ \t=?a-c\u{e9}]{0,6}") {
+            let value = HeaderValue::from_bytes(bytes.as_bytes()).unwrap();
+            if is(&value, &bytes) {
+                let decoded = decode(&value).map(Cow::into_owned);
+                prop_assert_eq!(decoded, Some(bytes));
+            }
+            prop_assert!(!is(&value, "x"));
         }
 
         #[test]

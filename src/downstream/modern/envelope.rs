@@ -115,7 +115,7 @@ fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
         .ok_or_else(|| Refusal::key(meta::PROTOCOL_VERSION, "a string"))?;
     let capabilities = message
         .meta(meta::CLIENT_CAPABILITIES)
-        .filter(|text| text.len() <= MAX_DECLARED && json::members(text).is_ok())
+        .filter(|text| text.len() <= MAX_DECLARED && json::is_object(text))
         .ok_or_else(|| Refusal::key(meta::CLIENT_CAPABILITIES, "an object of 64 KiB at most"))?;
     let level = match message.meta(meta::LOG_LEVEL) {
         None => None,
@@ -160,6 +160,12 @@ impl<'a> Said<'a> {
 
     fn agrees(&self, body: &str) -> Result<(), Refusal> {
         let name = &self.name;
+        if self
+            .value
+            .is_some_and(|value| header_value::is(value, body))
+        {
+            return Ok(());
+        }
         match self.text()? {
             None => Err(Refusal::mismatch(format!("header {name} is missing"))),
             Some(value) if *value == *body => Ok(()),

@@ -60,6 +60,13 @@ pub fn members(text: &str) -> Result<Members<'_>, JsonError> {
     Ok(found)
 }
 
+/// Whether `text` is exactly one object that repeats no member.
+#[must_use]
+pub fn is_object(text: &str) -> bool {
+    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    scanner.members(|_, _| Ok(false)).is_ok() && scanner.finish().is_ok()
+}
+
 /// JSON text of the member `name` of the one object that `text` holds; `None` when it has none, or
 /// is no such object.
 #[must_use]

@@ -31,6 +31,19 @@ fn what_the_grammar_allows_passes(
 }
 
 #[rstest]
+#[case("{}", true)]
+#[case(" {\"a\":1,\"b\":{}} ", true)]
+#[case("{\"a\":1,\"a\":2}", false)]
+#[case("{\"a\":1,\"\\u0061\":2}", false)]
+#[case("[]", false)]
+#[case("{}{}", false)]
+#[case("{\"a\":}", false)]
+fn an_object_repeats_no_member(#[case] text: &str, #[case] expected: bool) {
+    assert_eq!(is_object(text), expected);
+    assert_eq!(members(text).is_ok(), expected);
+}
+
+#[rstest]
 fn what_the_grammar_forbids_is_refused(
     #[values(
         "",
