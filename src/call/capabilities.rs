@@ -1,7 +1,10 @@
 //! What a client can be asked.
 
+use std::sync::LazyLock;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
+use bytestring::ByteString;
 
 use crate::protocol::extensions;
 use crate::protocol::json::{self, member};
@@ -17,7 +20,7 @@ pub const MAX_DECLARED: usize = 64 * 1024;
     reason = "each is a capability of its own on the wire"
 )]
 pub struct ClientCapabilities {
-    raw: Bytes,
+    raw: ByteString,
     digest: u64,
     /// Form elicitation.
     pub elicitation_form: bool,
@@ -37,18 +40,17 @@ impl ClientCapabilities {
     pub fn read(raw: Bytes) -> Self {
         let object: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(&raw).unwrap_or_default();
-        let raw = if object.is_empty() {
-            Bytes::from_static(b"{}")
-        } else {
-            raw
-        };
+        let raw = ByteString::try_from(raw)
+            .ok()
+            .filter(|_| !object.is_empty());
+        let raw = raw.unwrap_or(ByteString::from_static("{}"));
         let modes = object
             .get("elicitation")
             .and_then(serde_json::Value::as_object);
         // An elicitation object without modes means forms only. Spec: MCP 2025-11-25, SPEC C-80.
         let form = modes.is_some_and(|m| m.contains_key("form") || !m.contains_key("url"));
         Self {
-            digest: short_digest(&raw),
+            digest: short_digest(raw.as_bytes()),
             elicitation_form: form,
             elicitation_url: modes.is_some_and(|m| m.contains_key("url")),
             sampling: object.contains_key("sampling"),
@@ -63,19 +65,20 @@ impl ClientCapabilities {
     /// No capability at all.
     #[must_use]
     pub fn none() -> Self {
-        Self::read(Bytes::from_static(b"{}"))
+        static NONE: LazyLock<ClientCapabilities> =
+            LazyLock::new(|| ClientCapabilities::read(Bytes::new()));
+        NONE.clone()
     }
 
     /// The same with the extension `id`, which has no settings.
     #[must_use]
     pub fn with_extension(&self, id: &str) -> Self {
-        let text = std::str::from_utf8(&self.raw).unwrap_or("{}");
-        Self::read(extensions::with(text, id).into())
+        Self::read(extensions::with(&self.raw, id).into())
     }
 
     /// JSON text of the object.
     #[must_use]
-    pub fn raw(&self) -> &Bytes {
+    pub fn text(&self) -> &str {
         &self.raw
     }
 
@@ -121,7 +124,7 @@ impl ClientCapabilities {
 
 impl std::fmt::Debug for ClientCapabilities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.raw))
+        f.write_str(&self.raw)
     }
 }
 
@@ -200,18 +203,18 @@ mod tests {
         let caps = read(r#"{"elicitation":{},"extensions":{"v/x":{"a":1},"v/y":{"b":2}}}"#);
         let with = caps.with_extension("v/y");
         assert_eq!(
-            with.raw().as_ref(),
-            br#"{"elicitation":{},"extensions":{"v/y":{},"v/x":{"a":1}}}"#
+            with.text(),
+            r#"{"elicitation":{},"extensions":{"v/y":{},"v/x":{"a":1}}}"#
         );
         assert!(with.elicitation_form);
         let with = ClientCapabilities::none().with_extension("v/x");
-        assert_eq!(with.raw().as_ref(), br#"{"extensions":{"v/x":{}}}"#);
+        assert_eq!(with.text(), r#"{"extensions":{"v/x":{}}}"#);
     }
 
     #[test]
     fn what_is_not_an_object_counts_as_none() {
         let caps = read("[1]");
-        assert_eq!(caps.raw().as_ref(), b"{}");
+        assert_eq!(caps.text(), "{}");
         assert!(!caps.allows("roots/list", false));
     }
 }

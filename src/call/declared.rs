@@ -1,6 +1,7 @@
 //! What an upstream says of itself.
 
 use bytes::Bytes;
+use bytestring::ByteString;
 
 use crate::protocol::{Era, Revision, json};
 
@@ -12,7 +13,7 @@ pub struct Declared {
     /// JSON text of its `capabilities`.
     pub capabilities: Bytes,
     /// JSON text of its `serverInfo`.
-    pub server_info: Bytes,
+    pub server_info: ByteString,
     /// Its `instructions`, decoded.
     pub instructions: Option<String>,
     /// Found out once, like what follows: every `tools/call` depends on it.
@@ -35,7 +36,7 @@ impl Declared {
             takes_tasks: revision.era() == Era::Legacy && takes_tasks(text),
             revision,
             capabilities,
-            server_info,
+            server_info: ByteString::try_from(server_info).unwrap_or(ByteString::from_static("{}")),
             instructions,
         }
     }

@@ -57,7 +57,7 @@ impl Source {
     /// What a client learns of where a result comes from.
     pub(super) fn origin<'a>(&'a self, call: &'a Call) -> Origin<'a> {
         let declared = self.declared.as_ref();
-        let own = declared.and_then(|declared| std::str::from_utf8(&declared.server_info).ok());
+        let own = declared.map(|declared| &*declared.server_info);
         Origin {
             method: call.message.method().unwrap_or_default(),
             server: own.filter(|_| !self.is_merged).unwrap_or(&self.ourselves),
@@ -213,7 +213,9 @@ fn error(call: &Call, target: &Target, source: &Source, message: Message, code: 
         method: call.message.method().unwrap_or_default(),
         name: target.name.as_deref(),
         upstream: &target.upstream,
-        declared: declared.map_or_else(|| &**call.link.capabilities().raw(), str::as_bytes),
+        declared: declared
+            .unwrap_or_else(|| call.link.capabilities().text())
+            .as_bytes(),
     };
     let turned = match project::error(source.projection, message, code, &asked) {
         Turned::Relayed(message) => Turned::Relayed(match &target.view {

@@ -42,7 +42,7 @@ impl Relay {
             self.knowledge.get(&key)
         });
         match known {
-            Some(known) if self.is_pure(&session.endpoint) => known.server_info.clone(),
+            Some(known) if self.is_pure(&session.endpoint) => known.server_info.as_bytes().clone(),
             _ => Bytes::copy_from_slice(self.ourselves.info.as_bytes()),
         }
     }

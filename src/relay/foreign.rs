@@ -21,8 +21,8 @@ const SHOWN: usize = 64;
 
 /// Whether a client and an upstream declare an extension in common that we do not understand.
 pub(super) fn is_shared(client: &ClientCapabilities, declared: &Declared) -> bool {
-    let text = |bytes| std::str::from_utf8(bytes).unwrap_or("{}");
-    extensions::share_foreign(text(client.raw()), text(&declared.capabilities))
+    let declared = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    extensions::share_foreign(client.text(), declared)
 }
 
 /// Whether a notification of an upstream, of a kind of its own, may go to the client; `shared` is

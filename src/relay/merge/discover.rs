@@ -26,12 +26,7 @@ pub(in crate::relay) fn pure(
     let capabilities =
         capabilities::projected(text(&declared.capabilities), declared.revision, revision);
     let instructions = declared.instructions.as_deref();
-    result(
-        &capabilities,
-        instructions,
-        text(&declared.server_info),
-        WHOLE_MS,
-    )
+    result(&capabilities, instructions, &declared.server_info, WHOLE_MS)
 }
 
 /// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.

@@ -15,12 +15,7 @@ pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
     let capabilities =
         capabilities::projected(text(&declared.capabilities), declared.revision, revision);
     let instructions = declared.instructions.as_deref();
-    result(
-        revision,
-        &capabilities,
-        text(&declared.server_info),
-        instructions,
-    )
+    result(revision, &capabilities, &declared.server_info, instructions)
 }
 
 /// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
@@ -71,7 +66,7 @@ pub(super) fn instructions(
 
 /// What the upstream calls itself; empty when it does not say.
 fn title(declared: &Declared) -> Cow<'_, str> {
-    let info = json::members(text(&declared.server_info)).unwrap_or_default();
+    let info = json::members(&declared.server_info).unwrap_or_default();
     let member = |key: &str| {
         info.iter()
             .find(|(name, _)| name == key)

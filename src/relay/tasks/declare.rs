@@ -19,8 +19,7 @@ struct Declaring {
 
 /// Whether the client of a call declares the extension.
 pub(super) fn is_declared(call: &Call) -> bool {
-    let declared = std::str::from_utf8(call.link.capabilities().raw());
-    extensions::declares(declared.unwrap_or("{}"), extensions::TASKS)
+    extensions::declares(call.link.capabilities().text(), extensions::TASKS)
 }
 
 /// The call as one whose client declares tasks.
@@ -50,7 +49,7 @@ pub(super) fn would_help(reply: &Reply, call: &Call) -> bool {
         return false;
     };
     let with = call.link.capabilities().with_extension(extensions::TASKS);
-    project::covers(std::str::from_utf8(with.raw()).unwrap_or("{}"), required)
+    project::covers(with.text(), required)
 }
 
 impl DownstreamLink for Declaring {

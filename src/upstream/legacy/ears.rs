@@ -150,7 +150,7 @@ impl Connection {
     /// Whether anything can come over a GET stream (DESIGN §6).
     pub(super) fn can_push(&self) -> bool {
         let text = String::from_utf8_lossy(&self.declared().capabilities);
-        self.settings.capabilities.raw().as_ref() != b"{}"
+        self.settings.capabilities.text() != "{}"
             || [
                 "\"listChanged\"",
                 "\"subscribe\"",

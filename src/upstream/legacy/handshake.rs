@@ -16,7 +16,7 @@ pub(in crate::upstream) fn request(settings: &Settings) -> Bytes {
         settings.offer.as_str()
     )
     .into_bytes();
-    out.extend_from_slice(settings.capabilities.raw());
+    out.extend_from_slice(settings.capabilities.text().as_bytes());
     out.extend_from_slice(b",\"clientInfo\":");
     out.extend_from_slice(&settings.client_info);
     out.extend_from_slice(b"}}");

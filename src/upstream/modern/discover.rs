@@ -49,7 +49,7 @@ pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &Settin
         meta::CLIENT_CAPABILITIES,
     )
     .into_bytes();
-    out.extend_from_slice(settings.capabilities.raw());
+    out.extend_from_slice(settings.capabilities.text().as_bytes());
     out.extend_from_slice(format!(r#","{}":"#, meta::CLIENT_INFO).as_bytes());
     out.extend_from_slice(&settings.client_info);
     out.extend_from_slice(b"}}}");
@@ -206,7 +206,7 @@ mod tests {
         let text = r#"{"jsonrpc":"2.0","id":0,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"instructions":"be\nkind","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}}}}"#;
         let reply = Message::parse(text.into(), 128).unwrap();
         let declared = declared(&reply).unwrap();
-        assert_eq!(declared.server_info.as_ref(), br#"{"name":"s"}"#);
+        assert_eq!(declared.server_info, r#"{"name":"s"}"#);
         assert_eq!(declared.capabilities.as_ref(), br#"{"tools":{}}"#);
         assert_eq!(declared.instructions.as_deref(), Some("be\nkind"));
     }

@@ -112,7 +112,7 @@ fn own_meta(
     client_info: &str,
     place: &Place<'_>,
 ) -> String {
-    let capabilities = utf8(call.link.capabilities().raw());
+    let capabilities = call.link.capabilities().text();
     let mut out = String::with_capacity(OWN_META + client_info.len() + capabilities.len());
     let [opening, between, after] = &*LASTING;
     for part in [opening, client_info, between, capabilities, after] {
@@ -145,11 +145,6 @@ fn own_meta(
     }
     out.push('}');
     out
-}
-
-/// JSON text that is ours, or was read before.
-fn utf8(text: &[u8]) -> &str {
-    std::str::from_utf8(text).unwrap_or("{}")
 }
 
 /// Appends a member whose key needs no escapes; `value` is JSON text.
