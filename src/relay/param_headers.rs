@@ -39,14 +39,14 @@ impl Relay {
         };
         let tool = target.name.as_deref().unwrap_or_default();
         let upstream = &target.upstream;
-        let mut known = visit.tool_headers(upstream);
+        let mut known = visit.tool_headers(upstream, session.age_when_used());
         loop {
             let is_fresh = known.is_none();
             let tools = if let Some(tools) = known.take() {
                 tools
             } else {
                 let tools = Box::pin(self.headers_of_tools(call, session, upstream)).await;
-                visit.keep_tool_headers(upstream, Some(Arc::clone(&tools)));
+                visit.keep_tool_headers(upstream, Arc::clone(&tools), session.age());
                 tools
             };
             let Some(asked) = tools.get(tool) else {
@@ -60,7 +60,7 @@ impl Relay {
                 return Err(Fault::downstream(FaultKind::HeaderMismatch, why));
             }
             // The tool may have changed since.
-            visit.keep_tool_headers(upstream, None);
+            visit.forget_tool_headers(upstream);
         }
     }
 

@@ -151,8 +151,7 @@ impl Session {
         if self.is_busy() {
             return Duration::ZERO;
         }
-        let used = Duration::from_micros(self.used_us.load(Ordering::Relaxed));
-        self.started.elapsed().saturating_sub(used)
+        self.age().saturating_sub(self.age_when_used())
     }
 
     /// Whether at `age` it was idle for longer than `idle`, or is older than `absolute`: then it is over,
@@ -164,14 +163,19 @@ impl Session {
         if age > absolute {
             return !self.visit.as_ref().is_some_and(Visit::is_busy);
         }
-        let used = Duration::from_micros(self.used_us.load(Ordering::Relaxed));
-        age.saturating_sub(used) > idle && !self.is_busy()
+        age.saturating_sub(self.age_when_used()) > idle && !self.is_busy()
     }
 
     /// Since it was opened.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// How old it was when its client was last there, a moment ago for whoever serves it now.
+    #[must_use]
+    pub fn age_when_used(&self) -> Duration {
+        Duration::from_micros(self.used_us.load(Ordering::Relaxed))
     }
 
     /// Whether a call runs or a stream is open.

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::subscriptions::LONGEST_URI;
 use super::{NoRoom, Session, lock};
@@ -48,17 +47,17 @@ pub struct Visit {
     running: AtomicUsize,
     listeners: Mutex<BTreeMap<u64, Arc<dyn Listener>>>,
     /// The tools of each upstream that have parameter headers.
-    tool_headers: Mutex<HashMap<Arc<str>, Learned>>,
+    tool_headers: Mutex<BTreeMap<Arc<str>, Learned>>,
     /// The resources that subscriptions follow or ask for, as the client spells them.
     followed: Mutex<HashMap<String, Resource>>,
     /// Counts what was heard of tasks, once somebody follows one.
     task_changes: OnceLock<watch::Sender<u64>>,
 }
 
-/// The tools of one upstream that have parameter headers, and since when that is known.
+/// The tools of one upstream that have parameter headers, and how old the visit was when that was learned.
 #[derive(Debug)]
 struct Learned {
-    since: Instant,
+    since: Duration,
     tools: Arc<ToolHeaders>,
 }
 
@@ -133,22 +132,25 @@ impl Visit {
             .subscribe()
     }
 
-    /// The tools of an upstream that have parameter headers, while that is believed.
+    /// The tools of an upstream that have parameter headers, while that is believed. `age` is that of
+    /// the visit ([`Session::age_when_used`]).
     #[must_use]
-    pub fn tool_headers(&self, upstream: &str) -> Option<Arc<ToolHeaders>> {
+    pub fn tool_headers(&self, upstream: &str, age: Duration) -> Option<Arc<ToolHeaders>> {
         let all = lock(&self.tool_headers);
         let Learned { since, tools } = all.get(upstream)?;
-        (since.elapsed() < TOOL_HEADERS_BELIEVED).then(|| Arc::clone(tools))
+        (age.saturating_sub(*since) < TOOL_HEADERS_BELIEVED).then(|| Arc::clone(tools))
     }
 
-    /// Remembers the tools of an upstream that have parameter headers; none forgets them.
-    pub fn keep_tool_headers(&self, upstream: &Arc<str>, tools: Option<Arc<ToolHeaders>>) {
-        let mut all = lock(&self.tool_headers);
-        let since = Instant::now();
-        match tools.map(|tools| Learned { since, tools }) {
-            Some(learned) => drop(all.insert(Arc::clone(upstream), learned)),
-            None => drop(all.remove(upstream)),
-        }
+    /// Remembers the tools of an upstream that have parameter headers, as learned when the visit had
+    /// this `age`.
+    pub fn keep_tool_headers(&self, upstream: &Arc<str>, tools: Arc<ToolHeaders>, since: Duration) {
+        let learned = Learned { since, tools };
+        drop(lock(&self.tool_headers).insert(Arc::clone(upstream), learned));
+    }
+
+    /// Forgets them.
+    pub fn forget_tool_headers(&self, upstream: &str) {
+        drop(lock(&self.tool_headers).remove(upstream));
     }
 
     /// A resource that is followed or asked for, or one more; nothing when `max` others are, or when

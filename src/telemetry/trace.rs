@@ -95,9 +95,8 @@ impl TraceContext {
     /// The trace, 32 hexadecimal digits, for logs and audit records.
     #[must_use]
     pub fn trace_id(&self) -> Option<TraceId> {
-        let digits = self.position.map(Position::write)?;
         let mut id = [0; 32];
-        id.copy_from_slice(digits.0.get(3..35)?);
+        put_hex(&mut id, self.position?.trace);
         Some(TraceId(id))
     }
 

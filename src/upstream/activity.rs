@@ -48,6 +48,11 @@ impl Activity {
         }
     }
 
+    /// When the call began.
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
     /// A frame of the call arrived.
     pub(super) fn touch(&self) {
         let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -27,6 +27,7 @@ use self::flight::{Flight, For, Told};
 use self::listen::Listening;
 use self::pipe::Pipe;
 pub(super) use self::schemas::Schemas;
+use self::schemas::Tools;
 use super::activity::Activity;
 use super::attempts::Attempts;
 use super::carrier::{Carrier, Settings, Started};
@@ -94,6 +95,12 @@ impl<'a> Trip<'a> {
         self.name
             .as_deref()
             .filter(|_| self.method() == "tools/call")
+    }
+
+    /// What is known of the tools that the caller is shown.
+    fn tools(&self, link: &ModernLink) -> Arc<Tools> {
+        let begun = self.activity.started();
+        link.schemas.of(link.settings.owner, &link.tools, begun)
     }
 
     fn method(&self) -> &str {
@@ -200,7 +207,9 @@ impl ModernLink {
         for _ in 0..2 {
             let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
             let bytes = discover::request(flight.id, &self.settings);
-            let reply = self.exchange(bytes, discover::headers(), &flight).await?;
+            let reply = self
+                .exchange(bytes, || Ok(discover::headers()), &flight)
+                .await?;
             match discover::judge(&reply, piped) {
                 Verdict::Modern(declared) => return Ok(declared),
                 Verdict::Again => {}
@@ -291,8 +300,8 @@ impl ModernLink {
         let Some(declared) = self.declared() else {
             return false;
         };
-        let text = |bytes| std::str::from_utf8(bytes).unwrap_or("{}");
-        extensions::share_foreign(text(client.raw()), text(&declared.capabilities))
+        let declared = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+        extensions::share_foreign(client.text(), declared)
     }
 
     fn next_id(&self) -> u64 {

@@ -244,7 +244,7 @@ impl Front {
     /// The whole way of a call, as a future of its own.
     fn modern_call(
         self: &Arc<Self>,
-        call: Call,
+        mut call: Call,
         session: Arc<Session>,
         link: Arc<ModernLink>,
         record: &AccessRecord,
@@ -255,10 +255,7 @@ impl Front {
         let span = server_span(&call, None);
         record.trace(span.context().trace_id());
         let counted = GAUGES.calls_running.enter();
-        let call = Call {
-            trace: span.context().clone(),
-            ..call
-        };
+        call.trace = span.context().clone();
         let front = Arc::clone(self);
         Ok(Box::pin(async move {
             let answer = if call.message.method() == Some("server/discover") {

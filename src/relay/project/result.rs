@@ -101,7 +101,7 @@ impl Projection {
             return Err(Unusable::Kind(kind.chars().take(40).collect()));
         }
         if self.to.era() == Era::Modern {
-            self.dress(message, origin, &mut changes)?;
+            self.dress(message, kind, origin, &mut changes)?;
         } else if self.is_down() {
             undress(message, &mut changes)?;
         }
@@ -111,14 +111,14 @@ impl Projection {
         Ok(changes)
     }
 
-    /// Adds what a modern result has.
+    /// Adds what a modern result has; `kind` is its `resultType`.
     fn dress<'m>(
         self,
         message: &'m Message,
+        kind: Option<&str>,
         origin: &Origin<'m>,
         changes: &mut Changes<'m>,
     ) -> Result<(), Unusable> {
-        let kind = message.result_member("resultType");
         if kind.is_none() || self.is_up() && kind != Some(COMPLETE) {
             changes.push(("resultType", Some(COMPLETE.into())));
         }

@@ -271,7 +271,7 @@ impl ModernLink {
         let (link, stopped, params) = (Arc::clone(self), stop.clone(), params(&filter));
         self.settings.tasks.spawn_service(async move {
             let bytes = discover::own_request(flight.id, METHOD, &params, &link.settings);
-            let listen = link.exchange(bytes, discover::own_headers(METHOD), &flight);
+            let listen = link.exchange(bytes, || Ok(discover::own_headers(METHOD)), &flight);
             let end = tokio::select! {
                 reply = listen => match reply {
                     Ok(reply) if reply.error().is_none() => End::Graceful,

@@ -150,7 +150,7 @@ impl ModernLink {
         let Some(tools) = reply.result_member("tools") else {
             return Ok(Reply::Relayed(reply));
         };
-        let known = self.schemas.of(self.settings.owner, &self.tools);
+        let known = trip.tools(self);
         let Some(kept) = known.learn(&self.settings.name, tools) else {
             return Ok(Reply::Relayed(reply));
         };

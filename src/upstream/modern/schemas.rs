@@ -1,6 +1,6 @@
 //! Which headers the tools of an upstream ask for, as its lists say. Spec: SPEC M-30, M-31, M-36.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) struct Seen(Mutex<Option<(u64, Arc<Tools>)>>);
 #[derive(Debug)]
 pub(super) struct Tools {
     since: Instant,
-    known: Mutex<HashMap<String, Listed>>,
+    known: Mutex<BTreeMap<String, Listed>>,
     walked: Mutex<Option<Instant>>,
     /// One walk at a time.
     pub(super) walking: tokio::sync::Mutex<()>,
@@ -64,13 +64,13 @@ impl Default for Schemas {
 }
 
 impl Schemas {
-    /// What is known for `owner`, which has `seen` it before.
-    pub(super) fn of(&self, owner: OwnerKey, seen: &Seen) -> Arc<Tools> {
+    /// What is known for `owner` at `now`, which has `seen` it before.
+    pub(super) fn of(&self, owner: OwnerKey, seen: &Seen, now: Instant) -> Arc<Tools> {
         let changes = self.changes.load(Ordering::Acquire);
         let mut seen = lock(&seen.0);
         if let Some((then, tools)) = &*seen
             && *then == changes
-            && tools.since.elapsed() < BELIEVED
+            && now.saturating_duration_since(tools.since) < BELIEVED
         {
             return Arc::clone(tools);
         }
@@ -168,11 +168,15 @@ mod tests {
     fn what_was_forgotten_is_not_seen_again() {
         let (schemas, seen) = (Schemas::default(), Seen::default());
         let owner = Principal::new("https://issuer", "alice", "client", Vec::new(), None).owner();
-        let before = schemas.of(owner, &seen);
-        assert!(Arc::ptr_eq(&before, &schemas.of(owner, &seen)));
-        assert!(Arc::ptr_eq(&before, &schemas.of(owner, &Seen::default())));
+        let now = Instant::now();
+        let before = schemas.of(owner, &seen, now);
+        assert!(Arc::ptr_eq(&before, &schemas.of(owner, &seen, now)));
+        assert!(Arc::ptr_eq(
+            &before,
+            &schemas.of(owner, &Seen::default(), now)
+        ));
         schemas.forget(owner);
-        assert!(!Arc::ptr_eq(&before, &schemas.of(owner, &seen)));
+        assert!(!Arc::ptr_eq(&before, &schemas.of(owner, &seen, now)));
     }
 
     // SPEC M-31.

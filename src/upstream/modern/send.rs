@@ -11,6 +11,7 @@ use super::flight::{Flight, For};
 use super::schemas::{Listed, Tools};
 use super::{ModernLink, Trip, Wire, own};
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
+use crate::protocol::json::JsonError;
 use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, json, meta};
 use crate::telemetry::metrics::LABELED;
@@ -89,25 +90,12 @@ impl ModernLink {
         *lock(&trip.flight) = Some(Arc::clone(&flight));
         let parent = span.context().traceparent();
         let place = Place::of(span.context(), parent.as_ref());
-        let headers = self.headers(trip, params, &place)?;
         let info = self.client_info(request);
         let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
+        let headers = || envelope::headers(trip, params, &place);
         let reply = self.exchange(bytes, headers, &flight).await;
         span.finish(outcome(&reply));
         reply
-    }
-
-    fn headers(
-        &self,
-        trip: &Trip<'_>,
-        params: Option<&ParamHeaders>,
-        place: &Place<'_>,
-    ) -> Result<MessageHeaders, LinkError> {
-        if self.pipe().is_some() {
-            return Ok(MessageHeaders::default());
-        }
-        envelope::headers(trip, params, place)
-            .map_err(|error| LinkError::Unsendable(error.to_string()))
     }
 
     /// The caller's description of itself: of this request, else of its session.
@@ -116,19 +104,21 @@ impl ModernLink {
         meta::client_info(request).unwrap_or_else(own)
     }
 
-    /// One exchange with the upstream, whatever carries it.
+    /// One exchange with the upstream, whatever carries it. The headers are made where they are
+    /// needed: they are large, and each step that they are handed through moves them.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         bytes: Bytes,
-        headers: MessageHeaders,
+        headers: impl FnOnce() -> Result<MessageHeaders, JsonError> + Send,
         flight: &Arc<Flight>,
     ) -> Result<Message, LinkError> {
         match &self.wire {
             Wire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
             Wire::Http(http) => {
                 let mut take = OwnStream(self, flight);
+                let unsendable = |error: JsonError| LinkError::Unsendable(error.to_string());
                 // Two steps rather than a future around both: each is moved when it is begun.
-                let reply = match http.post(bytes, headers).await {
+                let reply = match http.post(bytes, headers().map_err(unsendable)?).await {
                     Ok(response) => http.read(response, &mut take).await,
                     Err(error) => Err(error.into()),
                 };
@@ -166,7 +156,7 @@ impl ModernLink {
         let Some(tool) = trip.tool().filter(|_| self.pipe().is_none()) else {
             return Ok(None);
         };
-        let tools = self.schemas.of(self.settings.owner, &self.tools);
+        let tools = trip.tools(self);
         if let Some(Listed::Asks(headers)) = tools.get(tool) {
             return Ok(Some(headers));
         }
@@ -209,10 +199,10 @@ impl ModernLink {
             let trace = trip.call.trace.child();
             let parent = trace.traceparent();
             let place = Place::of(&trace, parent.as_ref());
-            let headers = self.headers(&listing, None, &place)?;
             let info = self.client_info(trip.request);
             let inputs = Inputs::default();
             let bytes = envelope::body(flight.id, &request, trip.call, info, &inputs, &place);
+            let headers = || envelope::headers(&listing, None, &place);
             let reply = self.exchange(bytes, headers, &flight).await?;
             trip.activity.touch();
             let Some(page) = reply.result_member("tools") else {
