@@ -26,6 +26,7 @@ mod drain;
 mod extensions;
 mod harness;
 mod health;
+mod held_posts;
 mod http_upstream;
 mod isolation;
 mod lifecycle;

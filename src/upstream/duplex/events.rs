@@ -1,11 +1,14 @@
 //! HTTP+SSE of 2024-11-05: the upstream's messages come on one event stream, ours are posted to
 //! the URL that its first event names. Spec: SPEC H-01, H-02, H-06, H-07.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
-
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -21,15 +24,26 @@ use crate::upstream::http::wire::{Bounds, is_event_stream};
 const ANSWER_BYTES: usize = 64 * 1024;
 /// Messages from destructors on their way at once.
 const FAREWELLS: usize = 64;
+/// How long a message that nothing answers is waited for: some upstreams keep the post waiting, or never
+/// end its answer.
+const TAKEN: Duration = Duration::from_secs(1);
+/// How long a post may go on for which nobody waits any more. To break it off may stop what it began.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// The way out: posts to one URL.
 #[derive(Debug)]
 pub(crate) struct Posts {
+    way: Arc<Way>,
+    farewells: Arc<Semaphore>,
+    tasks: Tasks,
+}
+
+/// Where posts go.
+#[derive(Debug)]
+struct Way {
     client: HttpClient,
     to: Uri,
     closed: CancellationToken,
-    farewells: std::sync::Arc<Semaphore>,
-    tasks: Tasks,
 }
 
 /// The way in: the events after the first one.
@@ -66,11 +80,14 @@ pub(super) async fn open(
             break event.data;
         }
     };
-    let posts = Posts {
+    let way = Way {
         to: resolve(client.uri(), &announced)?,
         client: client.clone(),
         closed,
-        farewells: std::sync::Arc::new(Semaphore::new(FAREWELLS)),
+    };
+    let posts = Posts {
+        way: Arc::new(way),
+        farewells: Arc::new(Semaphore::new(FAREWELLS)),
         tasks: tasks.clone(),
     };
     Ok((posts, reader))
@@ -92,45 +109,75 @@ fn resolve(stream: &Uri, announced: &[u8]) -> Result<Uri, LinkError> {
     to.as_str().parse().map_err(|_| bad("is no URL"))
 }
 
-impl Posts {
-    pub(super) fn closed(&self) -> &CancellationToken {
-        &self.closed
-    }
-
-    /// Posts one message; its answer, if it has one, comes on the stream.
-    pub(super) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
-        if self.closed.is_cancelled() {
-            return Err(LinkError::SessionGone);
-        }
+impl Way {
+    /// Posts one message, and reads the answer to the end, so that the connection can be used again.
+    async fn post(&self, message: Bytes) -> Result<(), LinkError> {
         let headers = MessageHeaders::default();
         let response = self.client.post_to(&self.to, message, headers).await?;
-        let status = response.status();
-        let failure = refused(&response);
-        // Read to the end, so that the connection can be used again.
-        let body = Limited::new(response.into_body(), ANSWER_BYTES);
-        drop(body.collect().await);
-        match status {
-            status if status.is_success() => Ok(()),
+        match response.status() {
+            status if status.is_success() => {}
             StatusCode::NOT_FOUND | StatusCode::GONE => {
                 self.closed.cancel();
-                Err(LinkError::SessionGone)
+                return Err(LinkError::SessionGone);
             }
-            _ => Err(failure),
+            _ => return Err(refused(&response)),
         }
+        let body = Limited::new(response.into_body(), ANSWER_BYTES);
+        drop(body.collect().await);
+        Ok(())
+    }
+}
+
+impl Posts {
+    pub(super) fn closed(&self) -> &CancellationToken {
+        &self.way.closed
+    }
+
+    /// Posts one message; its answer, if it has one, comes on the stream, maybe before this is ready:
+    /// some upstreams keep the post waiting for as long as they work, or never end its answer.
+    ///
+    /// # Cancel safety
+    /// The post goes on for a moment.
+    pub(super) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
+        if self.closed().is_cancelled() {
+            return Err(LinkError::SessionGone);
+        }
+        let (mut sender, outcome) = oneshot::channel();
+        let way = Arc::clone(&self.way);
+        self.tasks.spawn_service(async move {
+            let in_vain = async {
+                tokio::select! {
+                    () = sender.closed() => {}
+                    () = way.closed.cancelled() => {}
+                }
+                sleep(LINGER).await;
+            };
+            tokio::select! {
+                biased;
+                sent = way.post(message) => drop(sender.send(sent)),
+                () = in_vain => {}
+            }
+        });
+        let lost = |_| LinkError::Lost { last_words: None };
+        outcome.await.map_err(lost)?
+    }
+
+    /// Posts one message that nothing answers. One that is not refused in time counts as taken.
+    pub(super) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
+        timeout(TAKEN, self.send(message)).await.unwrap_or(Ok(()))
     }
 
     /// Posts a message in the background.
     pub(super) fn try_send(&self, message: Bytes) -> bool {
-        let Ok(place) = std::sync::Arc::clone(&self.farewells).try_acquire_owned() else {
+        let Ok(place) = Arc::clone(&self.farewells).try_acquire_owned() else {
             return false;
         };
-        if self.closed.is_cancelled() {
+        if self.closed().is_cancelled() {
             return false;
         }
-        let (client, to) = (self.client.clone(), self.to.clone());
+        let way = Arc::clone(&self.way);
         self.tasks.spawn_service(async move {
-            let headers = MessageHeaders::default();
-            drop(client.post_to(&to, message, headers).await);
+            drop(timeout(LINGER, way.post(message)).await);
             drop(place);
         });
         true
@@ -139,7 +186,7 @@ impl Posts {
 
 impl Drop for Posts {
     fn drop(&mut self) {
-        self.closed.cancel();
+        self.closed().cancel();
     }
 }
 

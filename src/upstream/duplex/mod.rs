@@ -4,6 +4,7 @@
 mod events;
 mod socket;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -126,10 +127,33 @@ impl Duplex {
     /// # Errors
     /// [`LinkError`] when the upstream did not take it.
     pub(crate) async fn send_first(&self, message: Bytes) -> Result<(), LinkError> {
-        self.send(message).await.map_err(|error| match error {
+        self.send(message).await.map_err(|error| self.first(error))
+    }
+
+    /// The same for one that nothing answers.
+    ///
+    /// # Errors
+    /// As for [`send_first`](Self::send_first).
+    pub(crate) async fn tell_first(&self, message: Bytes) -> Result<(), LinkError> {
+        self.tell(message).await.map_err(|error| self.first(error))
+    }
+
+    fn first(&self, error: LinkError) -> LinkError {
+        match error {
             LinkError::SessionGone => self.lost(),
             other => other,
-        })
+        }
+    }
+
+    /// The same for one that nothing answers.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub(crate) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
+        match self {
+            Self::Events(posts) => posts.tell(message).await,
+            Self::Child(_) | Self::Socket(_) => self.send(message).await,
+        }
     }
 
     /// Sends one message without waiting; tells whether it will be sent. For destructors.
@@ -209,6 +233,31 @@ impl Messages {
             Self::Lines(lines) => lines.next().await,
             Self::Events(reader) => reader.next().await,
             Self::Socket(reader) => reader.next().await,
+        }
+    }
+}
+
+/// What comes of a message, while it is sent and when it was: its answer may be there before its sender
+/// knows that it has left.
+///
+/// # Errors
+/// Those of `sent` where the connection is lost: they tell whether anything can have run.
+pub(crate) async fn answered<T>(
+    sent: impl Future<Output = Result<(), LinkError>>,
+    reply: impl Future<Output = Result<T, LinkError>>,
+) -> Result<T, LinkError> {
+    let (mut sent, mut reply) = (pin!(sent), pin!(reply));
+    tokio::select! {
+        biased;
+        sent = &mut sent => {
+            sent?;
+            reply.await
+        }
+        reply = &mut reply => {
+            if let Err(LinkError::Lost { .. }) = reply {
+                sent.await?;
+            }
+            reply
         }
     }
 }

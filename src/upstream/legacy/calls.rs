@@ -20,6 +20,7 @@ use crate::protocol::meta::BAGGAGE;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
+use crate::upstream::duplex::answered;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::observe::{self, client_span};
@@ -191,8 +192,8 @@ impl Connection {
         match &self.wire {
             Wire::Duplex(duplex) => {
                 let _busy = duplex.busy();
-                duplex.send(bytes).await?;
-                reply.await.map_err(|_| duplex.lost())?
+                let reply = async { reply.await.map_err(|_| duplex.lost())? };
+                answered(duplex.send(bytes), reply).await
             }
             Wire::Http(http) => {
                 let mut take = OwnStream::new(self, pending);

@@ -10,7 +10,7 @@ use super::wire::Wire;
 use super::{Settings, handshake};
 use crate::protocol::{DecodeError, Message};
 use crate::upstream::carrier::{Carrier, Older, Started};
-use crate::upstream::duplex::Messages;
+use crate::upstream::duplex::{Messages, answered};
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
@@ -128,30 +128,37 @@ impl Connection {
             greeted,
             answer,
             refused,
+            ..
         } = started;
         if refused {
             // It was asked beside another question: a fresh one may answer otherwise.
             return Err(child.lost());
         }
-        if !greeted {
-            child.send_first(handshake::request(settings)).await?;
-        }
-        let declared = loop {
-            if let Some(answer) = &answer {
-                break handshake::read(answer)?;
+        let greeting = async {
+            if greeted {
+                return Ok(());
             }
-            let line = lines.next().await.ok_or_else(|| child.lost())?;
-            match Message::parse(line.clone(), settings.message_depth) {
-                Ok(message) if message.number() == Some(1) && message.method().is_none() => {
-                    break handshake::read(&message)?;
+            child.send_first(handshake::request(settings)).await
+        };
+        let reading = async {
+            if let Some(answer) = &answer {
+                return handshake::read(answer);
+            }
+            loop {
+                let line = lines.next().await.ok_or_else(|| child.lost())?;
+                match Message::parse(line.clone(), settings.message_depth) {
+                    Ok(message) if message.number() == Some(1) && message.method().is_none() => {
+                        return handshake::read(&message);
+                    }
+                    Err(error) if unread::answered(&line) == Some(1) => {
+                        return Err(LinkError::Invalid(error.to_string()));
+                    }
+                    _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
                 }
-                Err(error) if unread::answered(&line) == Some(1) => {
-                    return Err(LinkError::Invalid(error.to_string()));
-                }
-                _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
             }
         };
-        child.send_first(INITIALIZED).await?;
+        let declared = answered(greeting, reading).await?;
+        child.tell_first(INITIALIZED).await?;
         let connection = Self::new(settings, Wire::Duplex(child), declared);
         settings.tasks.spawn_service(read_lines(
             Arc::downgrade(&connection),

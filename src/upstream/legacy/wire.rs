@@ -21,7 +21,7 @@ impl Wire {
     /// Sends a notification or a response; over HTTP, where it is a request of its own, within `limit`.
     pub(super) async fn send(&self, message: Bytes, limit: Duration) -> Result<(), LinkError> {
         match self {
-            Self::Duplex(duplex) => duplex.send(message).await,
+            Self::Duplex(duplex) => duplex.tell(message).await,
             Self::Http(http) => timeout(limit, http.send(message))
                 .await
                 .unwrap_or(Err(LinkError::Timeout)),

@@ -1,0 +1,173 @@
+//! Upstreams over HTTP+SSE of 2024-11-05 that keep a post waiting for its answer, or never end that:
+//! what is asked is answered on the stream, and nobody waits for more. Spec: SPEC H-02, U-12.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::Request;
+use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
+use http::Method;
+use rstest::rstest;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::harness::session::text_of;
+use crate::harness::{Gateway, Setup, eventually, within};
+
+/// What becomes of a post whose message was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Post {
+    /// An answer that never ends.
+    Endless,
+    /// No answer at all.
+    Unanswered,
+}
+
+#[derive(Clone)]
+struct Upstream {
+    url: String,
+    post: Post,
+    /// Where messages go: onto the stream that was opened last.
+    stream: Arc<Mutex<Option<mpsc::Sender<String>>>>,
+    seen: Arc<Mutex<Vec<String>>>,
+    /// Posts that are not over.
+    held: Arc<AtomicUsize>,
+}
+
+struct Held(Arc<AtomicUsize>);
+
+impl Held {
+    fn new(held: &Arc<AtomicUsize>) -> Self {
+        held.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(held))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Upstream {
+    async fn start(post: Post) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let this = Self {
+            url: format!("http://{}/sse", listener.local_addr().unwrap()),
+            post,
+            stream: Arc::default(),
+            seen: Arc::default(),
+            held: Arc::default(),
+        };
+        let upstream = this.clone();
+        let router = Router::new().fallback(move |request: Request| {
+            let upstream = upstream.clone();
+            async move { upstream.answer(request).await }
+        });
+        tokio::spawn(axum::serve(listener, router).into_future());
+        this
+    }
+
+    async fn behind(&self, keys: &str) -> Gateway {
+        let keys = format!("transport = \"sse\"\n{keys}");
+        Setup::open().url("up", &self.url, &keys).start().await
+    }
+
+    fn has_seen(&self, method: &str) -> bool {
+        self.seen.lock().unwrap().iter().any(|seen| seen == method)
+    }
+
+    async fn answer(&self, request: Request) -> Response {
+        if request.method() == Method::GET {
+            let (sender, receiver) = mpsc::channel(64);
+            *self.stream.lock().unwrap() = Some(sender);
+            let endpoint = "event: endpoint\ndata: /messages\n\n".to_owned();
+            let messages = stream::unfold(receiver, async |mut receiver| {
+                let message: String = receiver.recv().await?;
+                Some((format!("data: {message}\n\n"), receiver))
+            });
+            let events = stream::iter([endpoint]).chain(messages);
+            let body = Body::from_stream(events.map(Ok::<_, Infallible>));
+            let response = Response::builder().header("content-type", "text/event-stream");
+            return response.body(body).unwrap();
+        }
+        let held = Held::new(&self.held);
+        let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+        let message: Value = serde_json::from_slice(&body).unwrap();
+        self.take(&message).await;
+        match self.post {
+            Post::Unanswered => std::future::pending().await,
+            Post::Endless => {
+                let said = stream::iter([Ok::<_, Infallible>(Bytes::from_static(b"Accepted"))]);
+                let never = stream::once(async move {
+                    let _held = held;
+                    std::future::pending().await
+                });
+                let response = Response::builder().status(202);
+                response.body(Body::from_stream(said.chain(never))).unwrap()
+            }
+        }
+    }
+
+    async fn take(&self, message: &Value) {
+        let method = message["method"].as_str().unwrap_or_default();
+        self.seen.lock().unwrap().push(method.to_owned());
+        let result = match method {
+            "initialize" => json!({
+                "protocolVersion": "2024-11-05", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "held", "version": "1"},
+            }),
+            "tools/call" if message["params"]["name"] == "never" => return,
+            "tools/call" => json!({"content": [{"type": "text", "text": "done"}]}),
+            _ => return,
+        };
+        let reply = json!({"jsonrpc": "2.0", "id": message["id"], "result": result});
+        let stream = self.stream.lock().unwrap().clone();
+        stream.unwrap().send(reply.to_string()).await.unwrap();
+    }
+}
+
+// Spec: SPEC H-02, U-12.
+#[rstest]
+#[tokio::test]
+async fn what_was_answered_on_the_stream_is_not_waited_for_at_the_post(
+    #[values(Post::Endless, Post::Unanswered)] post: Post,
+) {
+    let up = Upstream::start(post).await;
+    let gw = up.behind("").await;
+    let user = within("the handshake", gw.anonymous().open("/mcp/up")).await;
+    for _ in 0..3 {
+        let reply = within("the reply", user.call("usual", json!({}))).await;
+        assert_eq!(text_of(&reply.expect("a result")), "done");
+    }
+    assert!(up.has_seen("notifications/initialized"));
+    eventually("no post is held any more", async || {
+        (up.held.load(Ordering::SeqCst) == 0).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC U-12, C-10.
+#[tokio::test]
+async fn posts_of_cancellations_that_are_not_answered_leave_nothing() {
+    let up = Upstream::start(Post::Unanswered).await;
+    let gw = up.behind("idle_timeout = \"500ms\"").await;
+    let user = within("the handshake", gw.anonymous().open("/mcp/up")).await;
+    let reply = within("the failure", user.call("never", json!({}))).await;
+    assert_eq!(reply.expect("a result")["isError"], true);
+    eventually("it is told", async || {
+        up.has_seen("notifications/cancelled").then_some(())
+    })
+    .await;
+    eventually("no post is held any more", async || {
+        (up.held.load(Ordering::SeqCst) == 0).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
