@@ -38,12 +38,24 @@ impl<S: Clone> Attempts<S> {
     /// # Cancel safety
     /// A turn that was just given goes on to the next who waits.
     pub(super) async fn turn(&self) -> Attempt<'_, S> {
-        let before = self.shared.load(Ordering::Acquire);
+        self.turn_since(self.shared()).await
+    }
+
+    /// How many attempts came to nothing up to now.
+    pub(super) fn shared(&self) -> u64 {
+        self.shared.load(Ordering::Acquire)
+    }
+
+    /// The same for who has waited for something else since `before`.
+    ///
+    /// # Cancel safety
+    /// As for [`turn`](Self::turn).
+    pub(super) async fn turn_since(&self, before: u64) -> Attempt<'_, S> {
         let last = self.last.lock().await;
         Attempt {
             shared: &self.shared,
             last,
-            is_spared: self.shared.load(Ordering::Acquire) != before,
+            is_spared: self.shared() != before,
         }
     }
 }

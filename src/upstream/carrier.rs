@@ -76,11 +76,14 @@ impl Older {
     }
 }
 
-/// A connection that was opened to find out what it speaks: a child, say.
+/// A connection on which nothing was said yet, or which was opened to find out what it speaks: a child,
+/// say.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) child: Duplex,
     pub(super) lines: Messages,
+    /// Whether it was asked what it speaks.
+    pub(super) asked: bool,
     /// Whether it was sent `initialize` already, under id 1.
     pub(super) greeted: bool,
     /// Its answer to that, if it came already.
@@ -144,6 +147,7 @@ impl Started {
         Self {
             child,
             lines,
+            asked: false,
             greeted: false,
             answer: None,
             refused: false,

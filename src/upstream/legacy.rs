@@ -119,7 +119,7 @@ impl LegacyLink {
         if self.ended.load(Ordering::Acquire) {
             return Err(LinkError::Cancelled);
         }
-        let connection = match self.fresh().await {
+        let connection = match self.fresh(Patience::SpawnWait).await {
             Ok(connection) => connection,
             Err(error) => {
                 LABELED.upstream_failed.add(&self.settings.name, 1);
@@ -135,10 +135,13 @@ impl LegacyLink {
     /// Opens the first connection of an upstream that may keep no sessions; whether it keeps one:
     /// over HTTP that takes an id, without which it can neither ask nor announce anything.
     ///
+    /// Others wait to find out as much: a child is started only if there is a place for it at once, or
+    /// one that an idle child makes.
+    ///
     /// # Errors
     /// [`LinkError`] when it cannot be told.
     pub(super) async fn open_session(&self) -> Result<bool, LinkError> {
-        let opened = self.fresh().await;
+        let opened = self.fresh(Patience::None).await;
         match opened.map_err(|error| handshake::refused(error, None)) {
             Ok(connection) if connection.has_session() => {
                 self.install(&connection).await?;
@@ -182,11 +185,11 @@ impl LegacyLink {
 
     /// Opens a connection: with the child that was started already, if there is one. One that was
     /// upset by being asked what it speaks is replaced (SPEC D-08).
-    async fn fresh(&self) -> Result<Arc<Connection>, LinkError> {
+    async fn fresh(&self, patience: Patience) -> Result<Arc<Connection>, LinkError> {
         let limit = self.settings.upstream.connect_timeout;
-        let started = lock(&self.started).take();
-        if started.is_some() {
-            let open = Connection::open(&self.settings, started);
+        let mut started = lock(&self.started).take();
+        if started.as_ref().is_some_and(|started| started.asked) {
+            let open = Connection::open(&self.settings, started.take());
             match tokio::time::timeout(limit / 2, open).await {
                 Ok(Err(LinkError::Lost { .. })) | Err(_) => {
                     tracing::info!(upstream = %self.settings.name, "starting it anew after its probe");
@@ -194,7 +197,10 @@ impl LegacyLink {
                 Ok(other) => return other,
             }
         }
-        let started = Started::child(&self.settings, Patience::SpawnWait).await?;
+        let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
+            Some(started) => Some(started),
+            None => Started::child(&self.settings, patience).await?,
+        };
         let open = Connection::open(&self.settings, started);
         tokio::time::timeout(limit, open)
             .await

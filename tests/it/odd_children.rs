@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::harness::http::initialize;
 use crate::harness::session::text_of;
-use crate::harness::{Setup, eventually, within};
+use crate::harness::{Gateway, Setup, eventually, within};
 use crate::modern::Modern;
 
 /// A child of either era that answers each request by its method; `$id` is the request's. `cases` of
@@ -306,5 +306,47 @@ async fn a_discovery_of_one_server_waits_for_its_place_too() {
     long.expect("a result");
     let said = said.expect("a result");
     assert!(said["capabilities"]["tools"].is_object(), "{said}");
+    gw.stop().await;
+}
+
+async fn calls_run(gw: &Gateway, at_least: f64) {
+    eventually("calls run", async || {
+        (gw.metric("drawbridge_calls_running", "").await >= at_least).then_some(())
+    })
+    .await;
+}
+
+// Spec: DESIGN §6: the cap of one principal concerns nobody else.
+#[tokio::test]
+async fn who_waits_for_a_place_holds_up_no_probe_of_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let busy = child(&format!(
+        r#"*'"long"'*) {}; say '{{"jsonrpc":"2.0","id":'$id',"result":{{"content":[]}}}}' ;;"#,
+        wait_for_go(dir.path())
+    ));
+    let gw = Setup::secured()
+        .toml("[stdio]\nmax_children_per_principal = 1\nspawn_wait = \"1m\"")
+        .stdio("busy", "sh", &["-c", &busy], "era = \"legacy\"")
+        .stdio("odd", "sh", &["-c", &child("")], "")
+        .start()
+        .await;
+    let busy = gw.principal("alice").open("/mcp/busy").await;
+    let waiting = Modern::new(gw.principal("alice"), "/mcp/odd");
+    let other = Modern::new(gw.principal("bob"), "/mcp/odd");
+    let (long, waited, ()) = tokio::join!(
+        busy.call("long", json!({})),
+        async {
+            calls_run(&gw, 1.0).await;
+            waiting.call("plain", json!({})).await
+        },
+        async {
+            calls_run(&gw, 2.0).await;
+            let served = within("the other's reply", other.call("plain", json!({}))).await;
+            assert_eq!(text_of(&served.expect("a result")), "plain");
+            go(&dir);
+        }
+    );
+    long.expect("a result");
+    assert_eq!(text_of(&waited.expect("a result")), "plain");
     gw.stop().await;
 }

@@ -14,7 +14,6 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::wire::HttpWire;
 use crate::upstream::legacy::handshake;
 use crate::upstream::modern::discover::{self, Verdict};
-use crate::upstream::stdio::Patience;
 
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.
@@ -44,11 +43,14 @@ pub(super) enum Sign {
     End,
 }
 
-/// Probes an upstream within its `connect_timeout`, the wait for a child's place aside.
+/// Probes an upstream within its `connect_timeout`: the child that is `started`, if it is.
 ///
 /// # Errors
 /// [`LinkError`] when there is no evidence either way, or it speaks nothing that we do.
-pub(super) async fn probe(settings: &Settings) -> Result<Found, LinkError> {
+pub(super) async fn probe(
+    settings: &Settings,
+    started: Option<Started>,
+) -> Result<Found, LinkError> {
     let limit = settings.upstream.connect_timeout;
     match &settings.carrier {
         Carrier::Http(client, bounds, _) => {
@@ -58,7 +60,15 @@ pub(super) async fn probe(settings: &Settings) -> Result<Found, LinkError> {
         }
         // There was no modern era over this transport.
         Carrier::Duplex(Source::Events(..)) => Ok(Found::Legacy(None)),
-        Carrier::Duplex(source) => over_pipe(source, settings, limit).await,
+        Carrier::Duplex(source) => {
+            let started = match started {
+                Some(started) => started,
+                None => tokio::time::timeout(limit, Started::new(source, settings))
+                    .await
+                    .unwrap_or(Err(LinkError::Timeout))?,
+            };
+            over_pipe(started, settings, limit).await
+        }
     }
 }
 
@@ -85,18 +95,13 @@ async fn over_http(wire: &HttpWire, settings: &Settings) -> Result<Found, LinkEr
 }
 
 async fn over_pipe(
-    source: &Source,
+    mut started: Started,
     settings: &Settings,
     limit: Duration,
 ) -> Result<Found, LinkError> {
-    let mut started = match Started::child(settings, Patience::SpawnWait).await? {
-        Some(child) => child,
-        None => tokio::time::timeout(limit, Started::new(source, settings))
-            .await
-            .unwrap_or(Err(LinkError::Timeout))?,
-    };
     let mut end = Instant::now() + limit / 2;
     let mut asked = 1_u8;
+    started.asked = true;
     if !tell(&started, discover::request(0, settings)).await {
         return Ok(Found::Presumed(Sign::End));
     }

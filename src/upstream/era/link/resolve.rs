@@ -15,6 +15,7 @@ use crate::upstream::error::LinkError;
 use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
 use crate::upstream::modern::ModernLink;
+use crate::upstream::stdio::{BusyGuard, Patience};
 
 impl EraLink {
     /// The link of the era to speak.
@@ -62,12 +63,19 @@ impl EraLink {
     }
 
     async fn detect(&self, afresh: bool) -> Result<Inner, LinkError> {
-        let decided = || (!afresh).then(|| self.decided()).flatten();
-        if let Some(inner) = decided() {
+        let decided = |started: &mut _| (!afresh).then(|| self.decided(started)).flatten();
+        if let Some(inner) = decided(&mut None) {
             return Ok(inner);
         }
-        let turn = self.cell.probing.turn().await;
-        if let Some(inner) = decided() {
+        let before = self.cell.probing.shared();
+        // Others, whose children have places, are not held up by the wait for this one's.
+        let child = Started::child(&self.settings, Patience::SpawnWait).await;
+        let mut started =
+            child.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
+        // It makes no room for others of its owner before it was asked anything.
+        let busy = started.as_ref().and_then(|started| started.child.busy());
+        let turn = self.cell.probing.turn_since(before).await;
+        if let Some(inner) = decided(&mut started) {
             return Ok(inner);
         }
         match turn.spared() {
@@ -75,11 +83,11 @@ impl EraLink {
             Some(Fruitless::Presumed(owner))
                 if owner.is_none_or(|owner| owner == self.settings.owner) =>
             {
-                return Ok(self.legacy(None, true));
+                return Ok(self.legacy(started, true));
             }
             Some(Fruitless::Presumed(_)) | None => {}
         }
-        match self.find_out(afresh).await {
+        match self.find_out(afresh, started, busy).await {
             Ok((inner, presumed)) => {
                 if let Some(presumed) = presumed {
                     turn.share(presumed);
@@ -96,14 +104,22 @@ impl EraLink {
         }
     }
 
-    /// Makes the link, asking what has to be asked; and what others are told who wait to ask, where it
-    /// is legacy on a presumption.
-    async fn find_out(&self, afresh: bool) -> Result<(Inner, Option<Fruitless>), LinkError> {
-        let (declared, mut started, is_told) = match self.cell.believed().filter(|_| !afresh) {
+    /// Makes the link, asking what has to be asked, of the child that is `started`, if there is one;
+    /// and what others are told who wait to ask, where it is legacy on a presumption.
+    async fn find_out(
+        &self,
+        afresh: bool,
+        mut started: Option<Started>,
+        busy: Option<BusyGuard>,
+    ) -> Result<(Inner, Option<Fruitless>), LinkError> {
+        let (declared, is_told) = match self.cell.believed().filter(|_| !afresh) {
             // Only whether it keeps sessions as well is not known.
-            Some(Verdict::Modern(declared)) => (declared, None, false),
-            _ => match self.probe().await? {
-                Found::Modern(declared, started) => (declared, started, true),
+            Some(Verdict::Modern(declared)) => (declared, false),
+            _ => match self.probe(started.take()).await? {
+                Found::Modern(declared, child) => {
+                    started = child;
+                    (declared, true)
+                }
                 Found::Legacy(started) => return Ok((self.legacy(started, false), None)),
                 Found::Presumed(sign) => {
                     // What becomes of a child concerns its owner alone.
@@ -114,6 +130,7 @@ impl EraLink {
                 }
             },
         };
+        drop(busy);
         if self.settings.client == Era::Legacy
             && let Some(session) = self.session(&mut started).await?
         {
@@ -129,20 +146,26 @@ impl EraLink {
         Ok((inner, None))
     }
 
-    /// The link that follows from what is believed; nothing where something has to be asked.
-    fn decided(&self) -> Option<Inner> {
+    /// The link that follows from what is believed, with the child that is `started`, if there is one;
+    /// nothing where something has to be asked.
+    fn decided(&self, started: &mut Option<Started>) -> Option<Inner> {
         Some(match (self.cell.believed()?, self.settings.client) {
-            (Verdict::Legacy, _) => self.legacy(None, false),
-            (Verdict::Modern(_), Era::Legacy) if self.cell.keeps_sessions()? => {
-                self.legacy(None, false)
+            (Verdict::Legacy, _) => self.legacy(started.take(), false),
+            (Verdict::Modern(_), Era::Legacy)
+                if self.cell.keeps_sessions()? =>
+            {
+                self.legacy(started.take(), false)
             }
-            (Verdict::Modern(declared), _) => self.modern(Some(declared), None),
+            (Verdict::Modern(declared), _) => self.modern(Some(declared), started.take()),
         })
     }
 
-    async fn probe(&self) -> Result<Found, LinkError> {
+    async fn probe(&self, started: Option<Started>) -> Result<Found, LinkError> {
         LABELED.upstream_probed.add(&self.settings.name, 1);
-        let found = probe::probe(&self.settings).await.inspect_err(|error| {
+        // One that has ended meanwhile was asked nothing.
+        let started = started.filter(|started| !started.child.closed().is_cancelled());
+        let found = probe::probe(&self.settings, started).await;
+        let found = found.inspect_err(|error| {
             LABELED.upstream_failed.add(&self.settings.name, 1);
             // It is there, and refuses in a way that may be a legacy server's.
             if let LinkError::Status(_) | LinkError::Invalid(_) = error {
@@ -163,14 +186,19 @@ impl EraLink {
     }
 
     /// A legacy session of an upstream that speaks the modern era; nothing where it keeps none.
-    /// `started` is the connection of its probe, which stays there unless it carries the session.
+    /// `started` is the connection of its probe, which stays there unless it carries the session, or
+    /// one that was asked nothing.
     async fn session(&self, started: &mut Option<Started>) -> Result<Option<Inner>, LinkError> {
         // Some servers shake hands on the connection of the probe, others on a fresh one only.
         let mut greeted = None;
-        if let Some(probed) = started.take() {
-            match probe::greet(probed, &self.settings).await {
-                Ok(answered) => greeted = Some(answered),
-                Err(refused) => *started = refused,
+        if let Some(found) = started.take() {
+            if found.asked {
+                match probe::greet(found, &self.settings).await {
+                    Ok(answered) => greeted = Some(answered),
+                    Err(refused) => *started = refused,
+                }
+            } else {
+                greeted = Some(found);
             }
         }
         let link = LegacyLink::new(Arc::clone(&self.settings), greeted);
@@ -178,8 +206,9 @@ impl EraLink {
             Ok(is_kept) => is_kept,
             // One that dies of a handshake, or says nothing to it, keeps no sessions.
             Err(LinkError::Lost { .. } | LinkError::Timeout) if self.is_piped() => false,
-            // An outage of one era: the other one serves, and the next session tries again.
-            Err(LinkError::Status(500..)) => return Ok(None),
+            // An outage of one era, or no place for another child: the other era serves, and the next
+            // session tries again.
+            Err(LinkError::Status(500..) | LinkError::AtCapacity { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
         self.cell.learn_sessions(is_kept);
