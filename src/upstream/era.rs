@@ -7,6 +7,7 @@ mod probe;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use moka::sync::Cache;
 use tokio::time::Instant;
 
 pub(super) use link::EraLink;
@@ -29,6 +30,8 @@ pub(super) struct EraCell {
     known: Mutex<Option<Known>>,
     /// Whether it keeps legacy sessions besides speaking the modern era, once a client wanted one.
     sessions: Mutex<Option<Sessions>>,
+    /// Owners whose children have died of the handshake for one.
+    bereft: Cache<OwnerKey, ()>,
     /// Probes, one at a time.
     probing: Attempts<Fruitless>,
     /// When evidence last made us ask again.
@@ -38,6 +41,11 @@ pub(super) struct EraCell {
 /// Between two probes that evidence asks for: an upstream that refuses everybody is not asked what
 /// it speaks at every call.
 const RECONSIDER: Duration = Duration::from_secs(5);
+
+/// Owners of whom it is remembered that their children die of handshakes, of one upstream at most.
+const BEREFT: u64 = 1024;
+/// For how long at most; the cache takes no time without an end.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 /// What the configuration says.
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +102,10 @@ impl EraCell {
             recheck: upstream.era_recheck,
             known: Mutex::default(),
             sessions: Mutex::default(),
+            bereft: Cache::builder()
+                .max_capacity(BEREFT)
+                .time_to_live(upstream.era_recheck.min(LONGEST))
+                .build(),
             probing: Attempts::default(),
             reconsidered: Mutex::default(),
         }
@@ -121,13 +133,26 @@ impl EraCell {
         matches!(self.believed(), Some(Verdict::Modern(_)))
     }
 
-    /// Whether it is believed to keep legacy sessions as well. That it keeps none is believed as long
-    /// as "legacy" is: a change would never show by itself.
-    fn keeps_sessions(&self) -> Option<bool> {
+    /// Whether it is believed to keep legacy sessions as well, for this owner. That it keeps none is
+    /// believed as long as "legacy" is: a change would never show by itself.
+    fn keeps_sessions(&self, owner: OwnerKey) -> Option<bool> {
+        if self.bereft.contains_key(&owner) {
+            return Some(false);
+        }
         match (*lock(&self.sessions))? {
             Sessions::Kept => Some(true),
             Sessions::Refused(at) => (at.elapsed() < self.recheck).then_some(false),
         }
+    }
+
+    /// Remembers that what this owner got of an upstream of the modern era has died of the handshake
+    /// for a legacy session.
+    fn learn_loss(&self, owner: OwnerKey) {
+        self.bereft.insert(owner, ());
+        tracing::info!(
+            upstream = %self.name, ?owner,
+            "upstream ends of the handshake for a legacy session: its owner's clients get the modern era"
+        );
     }
 
     /// Remembers whether a legacy client got a session of an upstream of the modern era.
@@ -152,13 +177,13 @@ impl EraCell {
         }
     }
 
-    /// Whether somebody has found out meanwhile that a client of era `client` is to be spoken to in
-    /// another era than `was`.
-    fn has_moved_on(&self, was: Era, client: Era) -> bool {
+    /// Whether somebody has found out meanwhile that a client of era `client`, of this owner, is to be
+    /// spoken to in another era than `was`.
+    fn has_moved_on(&self, was: Era, client: Era, owner: OwnerKey) -> bool {
         match self.believed() {
             Some(Verdict::Legacy) => was == Era::Modern,
             Some(Verdict::Modern(_)) => {
-                let keeps_sessions = || self.keeps_sessions() == Some(true);
+                let keeps_sessions = || self.keeps_sessions(owner) == Some(true);
                 was == Era::Legacy && (client == Era::Modern || !keeps_sessions())
             }
             None => false,
@@ -191,6 +216,7 @@ impl EraCell {
         });
         if matches!(verdict, Verdict::Legacy) {
             *lock(&self.sessions) = None;
+            self.bereft.invalidate_all();
         }
         let before = before.map(|known| known.verdict);
         match (before, verdict) {
@@ -214,6 +240,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
+    use crate::call::Principal;
 
     fn cell(era: &str) -> EraCell {
         let text = format!(
@@ -252,16 +279,23 @@ mod tests {
     async fn a_session_is_kept_until_evidence_and_a_refusal_believed_for_a_while() {
         let cell = cell("auto");
         cell.learn(&modern());
-        assert_eq!(cell.keeps_sessions(), None);
+        let keeps_sessions = || cell.keeps_sessions(Principal::anonymous().owner());
+        assert_eq!(keeps_sessions(), None);
         cell.learn_sessions(false);
-        assert_eq!(cell.keeps_sessions(), Some(false));
+        assert_eq!(keeps_sessions(), Some(false));
         tokio::time::advance(HOUR).await;
-        assert_eq!(cell.keeps_sessions(), None);
+        assert_eq!(keeps_sessions(), None);
         cell.learn_sessions(true);
         tokio::time::advance(HOUR * 24).await;
-        assert_eq!(cell.keeps_sessions(), Some(true));
+        assert_eq!(keeps_sessions(), Some(true));
+        cell.learn_loss(Principal::anonymous().owner());
+        assert_eq!(
+            keeps_sessions(),
+            Some(false),
+            "not with what this owner gets"
+        );
         cell.learn(&Verdict::Legacy);
-        assert_eq!(cell.keeps_sessions(), None);
+        assert_eq!(keeps_sessions(), None);
     }
 
     #[tokio::test(start_paused = true)]
@@ -282,7 +316,8 @@ mod tests {
         let cell = cell("auto");
         let moved = |cell: &EraCell| {
             let eras = [Era::Legacy, Era::Modern];
-            eras.map(|was| eras.map(|client| cell.has_moved_on(was, client)))
+            let owner = Principal::anonymous().owner();
+            eras.map(|was| eras.map(|client| cell.has_moved_on(was, client, owner)))
         };
         assert_eq!(moved(&cell), [[false; 2]; 2], "nothing is believed");
         cell.learn(&Verdict::Legacy);

@@ -350,3 +350,35 @@ async fn who_waits_for_a_place_holds_up_no_probe_of_others() {
     assert_eq!(text_of(&waited.expect("a result")), "plain");
     gw.stop().await;
 }
+
+// Spec: SPEC D-08; BRIDGING §1.3: what becomes of a child concerns its owner alone.
+#[tokio::test]
+async fn children_that_die_of_a_handshake_cost_other_owners_no_sessions() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    // Every child of whoever comes first.
+    let odd = child(&format!(
+        r#"
+        *'"initialize"'*)
+            [ -e {at}/unlucky ] || echo $HOME > {at}/unlucky
+            [ "$(cat {at}/unlucky)" = "$HOME" ] && exit 3
+            echo $HOME > {at}/greeted
+            say '{{"jsonrpc":"2.0","id":'$id',"result":{{"protocolVersion":"2025-06-18","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"odd","version":"1"}}}}}}' ;;
+        "#
+    ));
+    let setup = Setup::secured().stdio("odd", "sh", &["-c", &odd], "");
+    let gw = setup.start().await;
+    let unlucky = gw.principal("alice").open("/mcp/odd").await;
+    assert_eq!(unlucky.text("plain", json!({})).await, "plain");
+    assert!(!dir.path().join("greeted").exists());
+    let lucky = gw.principal("bob").open("/mcp/odd").await;
+    assert_eq!(lucky.text("plain", json!({})).await, "plain");
+    assert!(dir.path().join("greeted").exists(), "it was offered none");
+    // The next one of the same owner is not offered what ended for the first.
+    let starts = async || gw.metric("drawbridge_children_spawned_total", "").await;
+    let before = starts().await;
+    let again = gw.principal("alice").open("/mcp/odd").await;
+    assert_eq!(again.text("plain", json!({})).await, "plain");
+    assert!(starts().await - before < 2.0, "none that dies");
+    gw.stop().await;
+}

@@ -74,7 +74,8 @@ impl EraLink {
         if self.cell.pin.is_some() {
             return None;
         }
-        let is_known = self.cell.has_moved_on(was.era(), self.settings.client);
+        let Settings { client, owner, .. } = *self.settings;
+        let is_known = self.cell.has_moved_on(was.era(), client, owner);
         if !is_known && !self.cell.may_reconsider() {
             return None;
         }

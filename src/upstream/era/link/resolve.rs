@@ -152,7 +152,7 @@ impl EraLink {
         Some(match (self.cell.believed()?, self.settings.client) {
             (Verdict::Legacy, _) => self.legacy(started.take(), false),
             (Verdict::Modern(_), Era::Legacy)
-                if self.cell.keeps_sessions()? =>
+                if self.cell.keeps_sessions(self.settings.owner)? =>
             {
                 self.legacy(started.take(), false)
             }
@@ -204,8 +204,13 @@ impl EraLink {
         let link = LegacyLink::new(Arc::clone(&self.settings), greeted);
         let is_kept = match link.open_session().await {
             Ok(is_kept) => is_kept,
-            // One that dies of a handshake, or says nothing to it, keeps no sessions.
-            Err(LinkError::Lost { .. } | LinkError::Timeout) if self.is_piped() => false,
+            // One that says nothing to a handshake keeps no sessions.
+            Err(LinkError::Timeout) if self.is_piped() => false,
+            // Nor does one that dies of it. What becomes of a child concerns its owner alone.
+            Err(LinkError::Lost { .. }) if self.is_piped() => {
+                self.cell.learn_loss(self.settings.owner);
+                return Ok(None);
+            }
             // An outage of one era, or no place for another child: the other era serves, and the next
             // session tries again.
             Err(LinkError::Status(500..) | LinkError::AtCapacity { .. }) => return Ok(None),
