@@ -351,6 +351,37 @@ async fn who_waits_for_a_place_holds_up_no_probe_of_others() {
     gw.stop().await;
 }
 
+// Spec: DESIGN §6; BRIDGING §3.4: `stdio.spawn_wait` bounds the wait of a subscription as well.
+#[tokio::test]
+async fn the_wait_of_a_subscription_for_a_place_is_no_part_of_connecting() {
+    let dir = tempfile::tempdir().unwrap();
+    let odd = child(&format!(
+        r#"
+        *server/discover*) say '{{"jsonrpc":"2.0","id":'$id',"result":{{"supportedVersions":["2026-07-28"],"capabilities":{{"tools":{{}},"resources":{{"subscribe":true}}}}}}}}' ;;
+        *subscriptions/listen*) say '{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"io.modelcontextprotocol/subscriptionId":'$id'}},"notifications":{{"resourceSubscriptions":["test://1"]}}}}}}' ;;
+        *'"long"'*) {}; say '{{"jsonrpc":"2.0","id":'$id',"result":{{"content":[]}}}}' ;;
+        "#,
+        wait_for_go(dir.path())
+    ));
+    let keys = "era = \"modern\"\nconnect_timeout = \"2s\"";
+    let tables = "[stdio]\nmax_children = 1\nspawn_wait = \"1m\"";
+    let gw = behind(&odd, keys).toml(tables).start().await;
+    let first = gw.anonymous().open("/mcp/odd").await;
+    let second = gw.anonymous().open("/mcp/odd").await;
+    let (long, waited) = tokio::join!(first.call("long", json!({})), async {
+        calls_run(&gw, 1.0).await;
+        let uri = json!({"uri": "test://1"});
+        let mut waiting = Box::pin(second.request("resources/subscribe", uri));
+        let refused = tokio::time::timeout(Duration::from_secs(5), &mut waiting).await;
+        assert!(refused.is_err(), "it waits: {refused:?}");
+        go(&dir);
+        waiting.await
+    });
+    long.expect("a result");
+    assert_eq!(waited, Ok(json!({})));
+    gw.stop().await;
+}
+
 // Spec: SPEC D-08; BRIDGING §1.3: what becomes of a child concerns its owner alone.
 #[tokio::test]
 async fn children_that_die_of_a_handshake_cost_other_owners_no_sessions() {

@@ -108,6 +108,7 @@ impl ModernLink {
             undone: is_new,
         };
         self.keep_listening();
+        self.start().await?;
         let limit = self.settings.upstream.connect_timeout;
         let outcome = tokio::time::timeout(limit, settled.wait_for(|s| s.generation >= number));
         let outcome = match outcome.await {
@@ -251,6 +252,7 @@ impl ModernLink {
     }
 
     async fn open_stream(self: &Arc<Self>, filter: Filter) -> Result<Stream, LinkError> {
+        self.start().await?;
         let (acknowledge, acknowledged) = oneshot::channel();
         let (schemas, owner) = (Arc::clone(&self.schemas), self.settings.owner);
         let stop = CancellationToken::new();
