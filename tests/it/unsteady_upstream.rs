@@ -602,3 +602,34 @@ async fn a_listen_that_the_upstream_refuses_is_no_promise_to_clients() {
     .await;
     gw.stop().await;
 }
+
+// Spec: BRIDGING §3.4: a page is of what stands in for the upstream, and passes.
+#[tokio::test]
+async fn a_page_where_there_was_a_stream_before_a_pause_is_no_refusal() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("GET", 1) => Does::Status(200, "<h1>Back soon</h1>"),
+        ("GET", _) => Does::Events(vec![(0, ": hello\n\n"), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let listen = async || {
+        let wanted = json!({"notifications": {"toolsListChanged": true}});
+        let listen = user.request(&json!("l"), "subscriptions/listen", wanted);
+        let mut events = user.post(&listen).await.events();
+        events.message().await.expect("an acknowledgement");
+        events
+    };
+    drop(listen().await);
+    let _events = eventually("the stream is opened anew", async || {
+        let events = listen().await;
+        (up.count("GET") > 1).then_some(events)
+    })
+    .await;
+    eventually("it is tried again after the page", async || {
+        (up.count("GET") > 2).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -2,6 +2,7 @@
 //! Spec: SPEC U-10, T-27.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -109,7 +110,6 @@ impl HttpWire {
     ) -> Refused {
         let mut place = Place::default();
         let mut backoff = Pace::default();
-        let mut was_open = false;
         loop {
             let headers = MessageHeaders {
                 last_event: place.last_event.clone(),
@@ -117,9 +117,10 @@ impl HttpWire {
             };
             let answer = self.client.listen(headers).await;
             self.answered.cancel();
+            let was_open = self.was_open.load(Ordering::Relaxed);
             let wait = match answer {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
-                    was_open = true;
+                    self.was_open.store(true, Ordering::Relaxed);
                     let (since, events) = (Instant::now(), place.events);
                     let mut body = response.into_body();
                     let _ears = Ears::open(&self.hearing);
@@ -144,8 +145,8 @@ impl HttpWire {
                 Ok(response) if may_pass(response.status()) => {
                     backoff.failed(retry_after(&response).max(place.retry))
                 }
-                // Some answer a GET with a page for people. Where there was a stream, the page is
-                // of what stands in for the upstream, and passes.
+                // Some answer a GET with a page for people. Where there was a stream in this session, the
+                // page is of what stands in for the upstream, and passes.
                 Ok(response)
                     if response.status().is_client_error()
                         || response.status().is_success() && !was_open =>

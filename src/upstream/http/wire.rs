@@ -50,6 +50,8 @@ pub struct HttpWire {
     pub(super) is_lost: AtomicBool,
     /// Of the GET stream, while it is open.
     pub(super) hearing: Hearing,
+    /// Whether the GET stream was ever open.
+    pub(super) was_open: AtomicBool,
     /// Cancelled once the upstream has answered a GET, whatever it said.
     pub(super) answered: CancellationToken,
 }
@@ -66,6 +68,7 @@ impl HttpWire {
             version: OnceLock::new(),
             is_lost: AtomicBool::new(false),
             hearing: Hearing::default(),
+            was_open: AtomicBool::new(false),
             answered: CancellationToken::new(),
         }
     }
