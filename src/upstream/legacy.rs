@@ -162,6 +162,8 @@ impl LegacyLink {
         let followed = self.restore(connection).await;
         let previous = lock(&self.current).replace(Arc::clone(connection));
         if let Some(previous) = previous {
+            // It may have closed its output just now, and still be waited for.
+            previous.note_end();
             // Nobody who waits for the new one has to wait for the end of this.
             let closing = async move { previous.close().await };
             self.settings.tasks.spawn_service(closing);

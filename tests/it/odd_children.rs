@@ -382,6 +382,31 @@ async fn the_wait_of_a_subscription_for_a_place_is_no_part_of_connecting() {
     gw.stop().await;
 }
 
+// Spec: SPEC D-05. Its place is taken by another one before the gateway has made sure of its end.
+#[tokio::test]
+async fn a_child_that_closes_its_output_counts_as_lost_though_another_takes_its_place_at_once() {
+    let odd = child(
+        r#"*'"last"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[]}}'; exec >&-; sleep 60 ;;"#,
+    );
+    let keys = "era = \"legacy\"\nstop = { eof = \"100ms\", term = \"100ms\" }";
+    let gw = behind(&odd, keys).start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    user.call("last", json!({})).await.expect("a result");
+    assert_eq!(user.text("plain", json!({})).await, "plain");
+    let metric = async |name: &str| gw.metric(name, "odd").await;
+    assert!(metric("drawbridge_upstream_opened_total").await > 1.0);
+    eventually("the loss of the first", async || {
+        (metric("drawbridge_upstream_lost_total").await >= 1.0).then_some(())
+    })
+    .await;
+    eventually("the end of the first", async || {
+        (gw.metric("drawbridge_children_running", "").await <= 1.0).then_some(())
+    })
+    .await;
+    assert!(metric("drawbridge_upstream_lost_total").await < 2.0);
+    gw.stop().await;
+}
+
 // Spec: SPEC D-08; BRIDGING §1.3: what becomes of a child concerns its owner alone.
 #[tokio::test]
 async fn children_that_die_of_a_handshake_cost_other_owners_no_sessions() {

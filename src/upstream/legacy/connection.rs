@@ -40,6 +40,8 @@ pub(super) struct Connection {
     /// Places for answers on their way that needed nobody to be asked.
     pub(super) answers: Arc<Semaphore>,
     forgotten: AtomicBool,
+    /// Whether the end of its pipe was noted.
+    end_noted: AtomicBool,
     /// Forgotten, or dropped.
     over: DropGuard,
     pub(super) closed: CancellationToken,
@@ -65,6 +67,7 @@ impl Connection {
             turn: Turn::new(),
             answers: Arc::new(Semaphore::new(settings.upstream.open_questions)),
             forgotten: AtomicBool::new(false),
+            end_noted: AtomicBool::new(false),
             over: CancellationToken::new().drop_guard(),
             closed: CancellationToken::new(),
             ears: Ears::default(),
@@ -177,11 +180,13 @@ impl Connection {
         self.fail_all();
     }
 
-    /// The messages of its pipe have ended: counts the session as lost, unless we ended it.
+    /// Counts the session as lost if its pipe is closed, and not by us; once.
     pub(super) fn note_end(&self) {
         if let Wire::Duplex(duplex) = &self.wire
+            && duplex.closed().is_cancelled()
             && !self.closed.is_cancelled()
             && duplex.broke_off()
+            && !self.end_noted.swap(true, Ordering::Relaxed)
         {
             LABELED.upstream_lost.add(&self.settings.name, 1);
         }
