@@ -13,8 +13,9 @@ use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 
 impl Relay {
-    /// JSON text of the result of `server/discover`. Never fails: an upstream that is not known in
-    /// time contributes nothing, and the answer is believed for a second only.
+    /// JSON text of the result of `server/discover`. Never fails: of several upstreams one that is not
+    /// known in time contributes nothing, one that is shown alone and cannot be reached counts as what
+    /// it was last, or as one that may have anything; such an answer is believed for a second only.
     ///
     /// One that is shown alone is waited for as `initialize` waits, for as long as its link takes to
     /// open or to fail (`connect_timeout` for its probe and for its handshake each; for a child's place
@@ -28,7 +29,11 @@ impl Relay {
             && self.is_pure(&session.endpoint)
         {
             let declared = left_out(upstream, self.learn_alone(session, upstream).await);
-            return merge::discover_pure(session.revision, declared.as_deref(), &self.ourselves);
+            if let Some(declared) = declared {
+                return merge::discover_pure(session.revision, &declared);
+            }
+            let last = self.knowledge.last(&self.knowledge_key(session, upstream));
+            return merge::discover_absent(session.revision, last.as_deref(), &self.ourselves);
         }
         let known = self.known(session).await;
         merge::discover_merged(session.revision, &known, &self.ourselves)

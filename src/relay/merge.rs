@@ -10,7 +10,8 @@ mod list;
 mod ourselves;
 
 pub(super) use discover::{
-    WHOLE_MS as DISCOVERED_MS, merged as discover_merged, pure as discover_pure,
+    WHOLE_MS as DISCOVERED_MS, absent as discover_absent, merged as discover_merged,
+    pure as discover_pure,
 };
 pub(super) use initialize::{merged, pure};
 pub use instructions::{Instructions, Part};

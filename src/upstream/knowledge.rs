@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moka::sync::Cache;
+use tokio::time::Instant;
 
 use crate::call::{Declared, OwnerKey};
 use crate::protocol::Revision;
 
 /// How long a declaration is believed.
 const BELIEVED: Duration = Duration::from_mins(5);
+/// How long it is better than nothing.
+const REMEMBERED: Duration = Duration::from_hours(24);
 /// Declarations kept at most.
 const KEPT: u64 = 4096;
 
@@ -29,14 +32,21 @@ pub struct Key {
 
 /// Declarations by what they depend on.
 #[derive(Debug, Clone)]
-pub struct Knowledge(Cache<Key, Arc<Declared>>);
+pub struct Knowledge(Cache<Key, Known>);
+
+/// A declaration, and when it was made.
+#[derive(Debug, Clone)]
+struct Known {
+    declared: Arc<Declared>,
+    since: Instant,
+}
 
 impl Default for Knowledge {
     fn default() -> Self {
         Self(
             Cache::builder()
                 .max_capacity(KEPT)
-                .time_to_live(BELIEVED)
+                .time_to_live(REMEMBERED)
                 .build(),
         )
     }
@@ -46,15 +56,23 @@ impl Knowledge {
     /// The last declaration, if it is fresh enough.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<Arc<Declared>> {
-        self.0.get(key)
+        let known = self.0.get(key)?;
+        (known.since.elapsed() < BELIEVED).then_some(known.declared)
     }
 
-    /// Remembers a declaration; returns whether it differs from the last one.
+    /// The last declaration, also one that may be out of date: for when nobody can be asked.
+    #[must_use]
+    pub fn last(&self, key: &Key) -> Option<Arc<Declared>> {
+        Some(self.0.get(key)?.declared)
+    }
+
+    /// Remembers a declaration; returns whether it differs from one that is still believed.
     pub fn learn(&self, key: Key, declared: &Arc<Declared>) -> bool {
-        let known = self.0.get(&key);
+        let known = self.get(&key);
         let differs = known.as_ref().is_some_and(|known| known != declared);
         if known.is_none() || differs {
-            self.0.insert(key, Arc::clone(declared));
+            let (declared, since) = (Arc::clone(declared), Instant::now());
+            self.0.insert(key, Known { declared, since });
         }
         differs
     }
@@ -99,6 +117,18 @@ mod tests {
         knowledge.learn(key(1), &declared("{}"));
         assert!(!knowledge.learn(key(1), &declared("{}")));
         assert!(knowledge.learn(key(1), &declared(r#"{"tools":{}}"#)));
+        assert_eq!(knowledge.get(&key(1)), Some(declared(r#"{"tools":{}}"#)));
+    }
+
+    // Spec: SPEC M-51.
+    #[tokio::test(start_paused = true)]
+    async fn a_declaration_is_believed_for_a_while_and_remembered_for_longer() {
+        let knowledge = Knowledge::default();
+        knowledge.learn(key(1), &declared("{}"));
+        tokio::time::advance(BELIEVED).await;
+        assert_eq!(knowledge.get(&key(1)), None);
+        assert_eq!(knowledge.last(&key(1)), Some(declared("{}")));
+        assert!(!knowledge.learn(key(1), &declared(r#"{"tools":{}}"#)));
         assert_eq!(knowledge.get(&key(1)), Some(declared(r#"{"tools":{}}"#)));
     }
 }

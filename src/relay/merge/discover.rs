@@ -14,19 +14,30 @@ pub(in crate::relay) const WHOLE_MS: u32 = 60_000;
 /// The same for one that an upstream is missing from.
 const PARTIAL_MS: u32 = 1_000;
 
-/// On an endpoint that shows one upstream unchanged. An upstream that is not known can do nothing.
-pub(in crate::relay) fn pure(
+/// On an endpoint that shows one upstream unchanged.
+pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
+    of_one(revision, declared, WHOLE_MS)
+}
+
+/// The same while it cannot be reached: what it declared last, else whatever it may have. A client that
+/// finds nothing declared does not ask again, and one that asks for what is not there is told so.
+pub(in crate::relay) fn absent(
     revision: Revision,
-    declared: Option<&Declared>,
+    last: Option<&Declared>,
     ourselves: &Ourselves,
 ) -> Bytes {
-    let Some(declared) = declared else {
-        return result("{}", None, &ourselves.info, PARTIAL_MS);
-    };
+    if let Some(last) = last {
+        return of_one(revision, last, PARTIAL_MS);
+    }
+    let any = capabilities::merged([], revision);
+    result(&any, None, &ourselves.info, PARTIAL_MS)
+}
+
+fn of_one(revision: Revision, declared: &Declared, ttl_ms: u32) -> Bytes {
     let capabilities =
         capabilities::projected(text(&declared.capabilities), declared.revision, revision);
     let instructions = declared.instructions.as_deref();
-    result(&capabilities, instructions, &declared.server_info, WHOLE_MS)
+    result(&capabilities, instructions, &declared.server_info, ttl_ms)
 }
 
 /// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
@@ -95,7 +106,7 @@ mod tests {
     #[test]
     fn a_pure_endpoint_speaks_for_its_upstream() {
         let known = declared(r#"{"tools":{},"tasks":{}}"#);
-        let said = read(&pure(MODERN, Some(&known), &Ourselves::sample(None)));
+        let said = read(&pure(MODERN, &known));
         assert_eq!(said["resultType"], "complete");
         assert_eq!(said["capabilities"], json!({"tools": {}}));
         assert_eq!(said["instructions"], "Use x.");
@@ -109,11 +120,24 @@ mod tests {
 
     // SPEC M-51.
     #[test]
-    fn nobody_there_is_an_answer_for_a_moment() {
-        let said = read(&pure(MODERN, None, &Ourselves::sample(None)));
-        assert_eq!(said["capabilities"], json!({}));
+    fn what_cannot_be_reached_may_have_anything_for_a_moment() {
+        let said = read(&absent(MODERN, None, &Ourselves::sample(None)));
+        let all = ["tools", "prompts", "resources"];
+        assert!(
+            all.iter()
+                .all(|what| said["capabilities"][what].is_object())
+        );
         assert_eq!(said["ttlMs"], PARTIAL_MS);
         assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "drawbridge");
+    }
+
+    #[test]
+    fn what_cannot_be_reached_has_what_it_had_last() {
+        let last = declared(r#"{"tools":{}}"#);
+        let said = read(&absent(MODERN, Some(&last), &Ourselves::sample(None)));
+        assert_eq!(said["capabilities"], json!({"tools": {}}));
+        assert_eq!(said["ttlMs"], PARTIAL_MS);
+        assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "n");
     }
 
     #[test]

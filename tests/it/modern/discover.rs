@@ -1,6 +1,7 @@
 //! `server/discover`. Spec: SPEC M-50 to M-53.
 
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use super::Modern;
 use crate::harness::Setup;
@@ -36,7 +37,7 @@ async fn an_endpoint_says_what_it_can_do() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-51.
+// Spec: SPEC M-51. What is not declared would be taken for missing for as long as the client lasts.
 #[tokio::test]
 async fn it_is_answered_while_every_upstream_is_down() {
     let gw = Setup::open()
@@ -49,6 +50,27 @@ async fn it_is_answered_while_every_upstream_is_down() {
         let said = user.send("server/discover", json!({})).await.unwrap();
         check(&said);
         assert!(said["ttlMs"].as_u64().unwrap() <= 1000, "{said}");
+        assert!(said["capabilities"]["tools"].is_object(), "{said}");
+        let listed = user.send("tools/list", json!({})).await;
+        assert_eq!(listed.is_err(), path == "/mcp/one", "{listed:?}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC M-51, G-03. Nobody waits for it while it hangs.
+#[tokio::test]
+async fn a_server_alone_that_hangs_is_not_taken_for_one_without_tools() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", silent.local_addr().unwrap());
+    let setup = Setup::open().url("hung", &url, "connect_timeout = \"1s\"");
+    let gw = setup.start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/hung");
+    // Two that waited: the third need not.
+    for _ in 0..3 {
+        let said = user.send("server/discover", json!({})).await.unwrap();
+        check(&said);
+        assert!(said["capabilities"]["tools"].is_object(), "{said}");
+        assert!(said["ttlMs"].as_u64() <= Some(1000), "{said}");
     }
     gw.stop().await;
 }
