@@ -438,3 +438,41 @@ async fn children_that_die_of_a_handshake_cost_other_owners_no_sessions() {
     assert!(starts().await - before < 2.0, "none that dies");
     gw.stop().await;
 }
+
+// Spec: BRIDGING §3.6: what the client has to do is the same as before, and is not shown twice.
+#[tokio::test]
+async fn a_page_that_is_to_be_visited_still_is_asked_for_under_the_same_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    let odd = child(&format!(
+        r#"
+        *'"visit"'*)
+            if mkdir {at}/first || mkdir {at}/second; then
+                say '{{"jsonrpc":"2.0","id":'$id',"error":{{"code":-32042,"message":"m","data":{{"elicitations":[{{"mode":"url","url":"https://consent.example/start","elicitationId":"e","message":"m"}}]}}}}}}'
+            else
+                say '{{"jsonrpc":"2.0","id":'$id',"result":{{"content":[{{"type":"text","text":"visited"}}]}}}}'
+            fi ;;
+        "#
+    ));
+    let gw = behind(&odd, "era = \"modern\"").start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/odd");
+    let key = |asked: &Value| -> String {
+        let all = asked["inputRequests"].as_object().expect("questions");
+        assert_eq!(all.len(), 1, "{asked}");
+        all.keys().next().unwrap().clone()
+    };
+    let retry = async |asked: &Value| {
+        let params = json!({
+            "name": "visit", "arguments": {}, "requestState": asked["requestState"],
+            "inputResponses": {key(asked): {"action": "accept"}},
+        });
+        within("the answer", user.send("tools/call", params))
+            .await
+            .expect("a result")
+    };
+    let asked = user.call("visit", json!({})).await.expect("a question");
+    let again = retry(&asked).await;
+    assert_eq!(key(&again), key(&asked));
+    assert_eq!(text_of(&retry(&again).await), "visited");
+    gw.stop().await;
+}

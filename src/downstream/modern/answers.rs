@@ -42,6 +42,11 @@ pub(super) fn input_required<'q>(
     out.into()
 }
 
+/// Whether a question sends the client to a page.
+pub(super) fn is_page(question: &Question) -> bool {
+    question.method == "elicitation/create" && member(params(question), "mode") == Some("\"url\"")
+}
+
 /// Whether an answer fits its question; one that does not is asked for again (SPEC M-65).
 pub(super) fn is_valid(question: &Question, answer: &str) -> bool {
     let has = |name| member(answer, name).is_some();

@@ -8,6 +8,7 @@ mod exchange;
 mod link;
 mod listen;
 mod outlet;
+mod pages;
 mod parking;
 mod refusal;
 mod retry;

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use super::answers;
 use super::link::{ModernLink, Outcome, State, Wants};
 use super::outlet::Outlet;
+use super::pages::Pages;
 use super::parking::Place;
 use super::ticket::{LIFE, Ticket};
 use crate::call::{Answer, Asked, Question};
@@ -41,8 +42,9 @@ pub(super) enum Stage {
 /// The questions of a call.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    /// By number; a number is never used again.
+    /// By number; a number is never used again, but for the same page.
     open: BTreeMap<u64, OpenQuestion>,
+    pages: Pages,
     last: u64,
     round: u16,
     place: Option<Place>,
@@ -67,7 +69,10 @@ struct Withdraw<'a> {
 
 impl Drop for Withdraw<'_> {
     fn drop(&mut self) {
-        let withdrawn = self.link.lock().rounds.open.remove(&self.number);
+        let mut state = self.link.lock();
+        state.rounds.pages.close(self.number);
+        let withdrawn = state.rounds.open.remove(&self.number);
+        drop(state);
         if withdrawn.is_some() {
             COUNTERS.questions_withdrawn.add(1);
         }
@@ -77,14 +82,15 @@ impl Drop for Withdraw<'_> {
 impl Rounds {
     fn ask(&mut self, question: Question) -> (u64, oneshot::Receiver<Result<Answer, Refused>>) {
         let (answer, receiver) = oneshot::channel();
-        self.last += 1;
+        let number = self.pages.number(&question, self.last + 1);
+        self.last = self.last.max(number);
         let question = OpenQuestion {
             question,
             answer,
             _counted: GAUGES.questions_open.enter(),
         };
-        self.open.insert(self.last, question);
-        (self.last, receiver)
+        self.open.insert(number, question);
+        (number, receiver)
     }
 
     /// Hands out the answers that fit; others and unknown ones are left (SPEC M-65).

@@ -1,0 +1,91 @@
+//! Pages that the client is sent to in one call. Whoever has to visit a page still after it said that it
+//! would is asked for the same thing: under the same key, so that it is not shown twice. No key is ever
+//! used for anything else. Spec: BRIDGING §3.1 step 3, §3.6.
+
+use bytes::Bytes;
+
+use super::answers;
+use crate::call::Question;
+
+/// Pages of one call that are remembered.
+const MAX_PAGES: usize = 64;
+
+/// The numbers of pages.
+#[derive(Debug, Default)]
+pub(super) struct Pages(Vec<Page>);
+
+#[derive(Debug)]
+struct Page {
+    params: Bytes,
+    number: u64,
+    /// Whether somebody waits for its answer.
+    is_open: bool,
+}
+
+impl Pages {
+    /// The number of a question that is asked now: `fresh`, unless it is for a page that was asked for
+    /// before.
+    pub(super) fn number(&mut self, question: &Question, fresh: u64) -> u64 {
+        let Some(params) = question
+            .params
+            .as_ref()
+            .filter(|_| answers::is_page(question))
+        else {
+            return fresh;
+        };
+        let mut known = self.0.iter_mut();
+        if let Some(page) = known.find(|page| !page.is_open && page.params == *params) {
+            page.is_open = true;
+            return page.number;
+        }
+        if self.0.len() < MAX_PAGES {
+            self.0.push(Page {
+                params: params.clone(),
+                number: fresh,
+                is_open: true,
+            });
+        }
+        fresh
+    }
+
+    /// Nobody waits for the answer to question `number` any more.
+    pub(super) fn close(&mut self, number: u64) {
+        if let Some(page) = self.0.iter_mut().find(|page| page.number == number) {
+            page.is_open = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(mode: &str, url: &str) -> Question {
+        Question {
+            method: "elicitation/create".to_owned(),
+            params: Some(format!(r#"{{"mode":"{mode}","url":"{url}","message":"m"}}"#).into()),
+        }
+    }
+
+    // Spec: BRIDGING §3.6.
+    #[test]
+    fn a_page_that_is_asked_for_again_keeps_its_number() {
+        let (one, other) = (question("url", "https://a"), question("url", "https://b"));
+        let mut pages = Pages::default();
+        assert_eq!(pages.number(&one, 1), 1);
+        assert_eq!(pages.number(&one, 2), 2, "each who waits is told apart");
+        pages.close(1);
+        assert_eq!(pages.number(&other, 3), 3);
+        assert_eq!(pages.number(&one, 4), 1);
+    }
+
+    // Spec: BRIDGING §3.1 step 3.
+    #[test]
+    fn whatever_else_is_asked_again_is_a_new_question() {
+        let mut pages = Pages::default();
+        for number in 1..3 {
+            assert_eq!(pages.number(&question("form", ""), number), number);
+            pages.close(number);
+        }
+    }
+}
