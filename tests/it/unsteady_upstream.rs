@@ -633,3 +633,17 @@ async fn a_page_where_there_was_a_stream_before_a_pause_is_no_refusal() {
     .await;
     gw.stop().await;
 }
+
+// Spec: SPEC U-04, U-12: what a notification is answered with says nothing.
+#[tokio::test]
+async fn an_answer_without_end_to_a_notification_holds_up_no_handshake() {
+    let up = Upstream::start(|what, _| match what {
+        "notifications/initialized" => Does::Events(vec![(0, ": taken\n\n"), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "next").await.contains("done"));
+    gw.stop().await;
+}
