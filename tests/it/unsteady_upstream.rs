@@ -647,3 +647,28 @@ async fn an_answer_without_end_to_a_notification_holds_up_no_handshake() {
     assert!(outcome(&user, "next").await.contains("done"));
     gw.stop().await;
 }
+
+// Spec: SPEC U-14. Other clients pass such events over.
+#[rstest]
+#[tokio::test]
+async fn events_of_another_name_are_signs_of_life_and_no_garbage(
+    #[values("legacy", "modern")] era: &str,
+) {
+    let up = Upstream::start(|what, _| match what {
+        "call long" => Does::Events(
+            vec![
+                (0, "event: ping\ndata: 2026-11-22\n\n"),
+                (0, "data: what\n\n"),
+            ],
+            Some(done()),
+        ),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "long").await.contains("done"));
+    let garbage = gw.metric("drawbridge_upstream_garbage_total", "up").await;
+    assert!((0.5..1.5).contains(&garbage), "{garbage}");
+    gw.stop().await;
+}

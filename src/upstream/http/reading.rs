@@ -192,6 +192,8 @@ impl HttpWire {
             match self.hand_over(event.data.clone(), sink) {
                 Ok(None) => {}
                 Ok(reply) => return Ok(reply),
+                // Signs of life, say, under a name of their own.
+                Err(_) if event.event.is_some_and(|name| name != b"message"[..]) => {}
                 Err(error) => {
                     self.suspect(&error);
                     // It was meant as the reply: nothing else comes.
