@@ -36,7 +36,7 @@ pub enum LinkError {
         retry_after: Duration,
     },
     /// An HTTP status that no MCP server should answer with.
-    #[error("it answered with HTTP status {0}")]
+    #[error("it answered with HTTP status {0}{hint}", hint = hint(*.0))]
     Status(u16),
     /// A message over the bound.
     #[error("it sent more than {limit} bytes at once")]
@@ -62,6 +62,16 @@ pub enum LinkError {
     /// The caller no longer wants the answer.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// What a status says of the configuration. Where a redirection leads is not for callers.
+fn hint(status: u16) -> &'static str {
+    match status {
+        301 | 302 | 303 | 307 | 308 => {
+            ", a redirection, which is not followed: its `url` may lack, or have, a slash at the end"
+        }
+        _ => "",
+    }
 }
 
 impl From<super::http::client::ExchangeError> for LinkError {

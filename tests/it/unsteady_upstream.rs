@@ -672,3 +672,16 @@ async fn events_of_another_name_are_signs_of_life_and_no_garbage(
     assert!((0.5..1.5).contains(&garbage), "{garbage}");
     gw.stop().await;
 }
+
+// Spec: SPEC U-11. Many servers lead from /mcp to /mcp/.
+#[rstest]
+#[tokio::test]
+async fn an_upstream_that_redirects_says_what_is_to_be_done(
+    #[values("auto", "legacy", "modern")] era: &str,
+) {
+    let up = Upstream::start(|_, _| Does::Status(307, "")).await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let said = greeting(&gw).await;
+    assert!(said.contains("HTTP status 307, a redirection"), "{said}");
+    gw.stop().await;
+}
