@@ -219,9 +219,10 @@ async fn what_a_child_logs_beside_a_change_of_level_reaches_the_retry() {
     let odd = child(
         r#"
         *'"initialize"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"odd","version":"1"}}}' ;;
-        *'"asks"'*) call=$id; say '{"jsonrpc":"2.0","id":77,"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{}}}}' ;;
+        *'"asks"'*) call=$id; is_told=; say '{"jsonrpc":"2.0","id":77,"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{}}}}' ;;
+        *logging/setLevel*) is_told=yes ;;
         *'"action"'*)
-            read -r level
+            [ "$is_told" ] || read -r level
             say '{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"answered"}}'
             say '{"jsonrpc":"2.0","id":'$call',"result":{"content":[{"type":"text","text":"done"}]}}' ;;
         "#,
