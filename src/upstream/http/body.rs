@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_util::rt::TokioExecutor;
 
+use super::lanes::LaneBody;
 use super::pool::PooledBody;
 
 /// How long the end of a body may take when nothing more is wanted of it.
@@ -24,7 +24,7 @@ pub enum UpstreamBody {
     /// Over a connection of our own pool.
     Plain(PooledBody),
     /// Over one of hyper's.
-    Hyper(Incoming),
+    Hyper(LaneBody),
 }
 
 impl UpstreamBody {

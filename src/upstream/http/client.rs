@@ -24,6 +24,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
 use super::body::UpstreamBody;
+use super::lanes::Lanes;
 use super::pool::{self, Pool, PoolError};
 use super::unreachable;
 use crate::config::{HttpCarrier, Transport};
@@ -37,8 +38,8 @@ const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
 
-type Direct = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
-type Proxied = Client<HttpsConnector<Tunnel<HttpConnector>>, Full<Bytes>>;
+type Direct = Lanes<HttpsConnector<HttpConnector>>;
+type Proxied = Lanes<HttpsConnector<Tunnel<HttpConnector>>>;
 
 #[derive(Debug, Clone)]
 enum Way {
@@ -176,10 +177,10 @@ impl HttpClient {
                     pool: Pool::new(tcp, uri.clone(), pool::SIZE),
                 }
             }
-            None => Way::Direct(shared_pool().build(connector(carrier, tcp)?)),
+            None => Way::Direct(Lanes::new(shared_pool(), connector(carrier, tcp)?)),
             Some(proxy) => {
                 let tunnel = Tunnel::new(proxy.as_str().parse()?, tcp);
-                Way::Proxied(shared_pool().build(connector(carrier, tunnel)?))
+                Way::Proxied(Lanes::new(shared_pool(), connector(carrier, tunnel)?))
             }
         };
         Ok(Self { way, uri, fixed })
@@ -323,8 +324,8 @@ impl HttpClient {
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         Ok(match &self.way {
             Way::Plain { pool, .. } => pool.send(request).await?.map(UpstreamBody::Plain),
-            Way::Direct(client) => client.request(request).await?.map(UpstreamBody::Hyper),
-            Way::Proxied(client) => client.request(request).await?.map(UpstreamBody::Hyper),
+            Way::Direct(lanes) => lanes.send(request).await?.map(UpstreamBody::Hyper),
+            Way::Proxied(lanes) => lanes.send(request).await?.map(UpstreamBody::Hyper),
         })
     }
 }

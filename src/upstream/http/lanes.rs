@@ -1,0 +1,174 @@
+//! Clients of one upstream side by side. Over HTTP/2 all exchanges of a client share a connection, which
+//! carries no more of them at once than its other end allows, often 100: the next one would wait until
+//! one is over, and streams for changes last for hours. Spec: DESIGN §6; RFC 9113 §5.1.2.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::Connect;
+use hyper_util::client::legacy::{Builder, Client, Error};
+
+use crate::lock::lock;
+
+/// Exchanges of one client at once. No server should allow fewer than 100 (RFC 9113 §6.5.2).
+const AT_ONCE: usize = 96;
+/// Clients at most; beyond, the least busy one takes more.
+const MOST: usize = 64;
+
+/// The clients of one upstream. Clones share them.
+#[derive(Debug, Clone)]
+pub(super) struct Lanes<C> {
+    builder: Builder,
+    connector: C,
+    all: Arc<Mutex<Vec<Lane<C>>>>,
+}
+
+#[derive(Debug, Clone)]
+struct Lane<C> {
+    client: Client<C, Full<Bytes>>,
+    /// Held by each of its exchanges too.
+    share: Arc<()>,
+}
+
+impl<C> Lane<C> {
+    fn open(&self) -> usize {
+        Arc::strong_count(&self.share) - 1
+    }
+}
+
+impl<C: Connect + Clone + Send + Sync + 'static> Lanes<C> {
+    pub(super) fn new(builder: Builder, connector: C) -> Self {
+        Self {
+            builder,
+            connector,
+            all: Arc::default(),
+        }
+    }
+
+    /// Sends a request over the first client that has room.
+    ///
+    /// # Errors
+    /// [`Error`] when no head of a response arrives.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the exchange.
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<LaneBody>, Error> {
+        let Lane { client, share } = self.choose();
+        let response = client.request(request).await?;
+        Ok(response.map(|body| LaneBody {
+            body,
+            _share: share,
+        }))
+    }
+
+    fn choose(&self) -> Lane<C> {
+        let mut lanes = lock(&self.all);
+        let free = lanes.iter().find(|lane| lane.open() < AT_ONCE);
+        let least = || lanes.iter().min_by_key(|lane| lane.open());
+        let full = lanes.len() >= MOST;
+        if let Some(lane) = free.or_else(|| least().filter(|_| full)) {
+            return lane.clone();
+        }
+        let lane = Lane {
+            client: self.builder.build(self.connector.clone()),
+            share: Arc::default(),
+        };
+        lanes.push(lane.clone());
+        lane
+    }
+}
+
+/// The body of a response; its client has room again when it is dropped.
+#[derive(Debug)]
+pub struct LaneBody {
+    body: Incoming,
+    _share: Arc<()>,
+}
+
+impl Body for LaneBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use futures_util::future::{Either, join_all, select};
+    use hyper::rt::Executor;
+    use hyper::server::conn::http2;
+    use hyper::service::service_fn;
+    use hyper_util::client::legacy::connect::HttpConnector;
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// What the server takes at once on a connection, as most do.
+    const ALLOWED: u32 = 100;
+
+    /// Never answers `/never`.
+    async fn serve(listener: TcpListener) {
+        let answer = async |request: Request<Incoming>| {
+            if request.uri().path() == "/never" {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        };
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut over_http2 = http2::Builder::new(TokioExecutor::new());
+            over_http2.max_concurrent_streams(ALLOWED);
+            let exchanges = over_http2.serve_connection(TokioIo::new(stream), service_fn(answer));
+            TokioExecutor::new().execute(exchanges);
+        }
+    }
+
+    // Spec: DESIGN §1.6; SPEC U-12.
+    #[tokio::test]
+    async fn exchanges_that_last_hold_up_no_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("http://{}", listener.local_addr().unwrap());
+        TokioExecutor::new().execute(serve(listener));
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.http2_only(true);
+        let lanes = Lanes::new(builder, HttpConnector::new());
+        let send = |path: &str| {
+            let request = Request::get(format!("{origin}{path}"));
+            lanes.send(request.body(Full::default()).unwrap())
+        };
+        send("/").await.unwrap();
+        let lasting = Box::pin(join_all((0..ALLOWED).map(|_| send("/never"))));
+        let other = tokio::time::timeout(Duration::from_secs(10), send("/"));
+        match select(lasting, Box::pin(other)).await {
+            Either::Left(_) => panic!("they are never answered"),
+            Either::Right((other, _)) => assert!(other.unwrap().unwrap().status().is_success()),
+        }
+        assert_eq!(lock(&lanes.all).len(), 2);
+        assert!(lock(&lanes.all).iter().all(|lane| lane.open() == 0));
+    }
+}
