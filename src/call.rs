@@ -162,6 +162,12 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
         self.behind()?.level()
     }
 
+    /// Whether the client's time is kept here: each question then ends by itself, a while after the
+    /// client was asked it for the last time.
+    fn keeps_time(&self) -> bool {
+        self.behind().is_some_and(DownstreamLink::keeps_time)
+    }
+
     /// Told to which upstream the call goes, as soon as that is known.
     fn routed(&self, upstream: &Arc<str>) {
         if let Some(behind) = self.behind() {

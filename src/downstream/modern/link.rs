@@ -244,6 +244,11 @@ impl DownstreamLink for ModernLink {
         self.lock().wants.level
     }
 
+    /// Each round has a deadline of its own (module `round`).
+    fn keeps_time(&self) -> bool {
+        true
+    }
+
     fn routed(&self, upstream: &Arc<str>) {
         self.upstream.get_or_init(|| Arc::clone(upstream));
     }

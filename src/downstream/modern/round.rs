@@ -127,7 +127,13 @@ impl ModernLink {
     pub(super) async fn park(&self, entries: Vec<(String, Question)>) -> Asked {
         let mut waiting = Vec::with_capacity(entries.len());
         for (key, question) in entries {
-            let (number, receiver) = self.lock().rounds.ask(question);
+            let mut state = self.lock();
+            // Nobody comes back any more, so that no round would ever end it.
+            if matches!(state.stage, Stage::Over) {
+                return Asked::Unanswered;
+            }
+            let (number, receiver) = state.rounds.ask(question);
+            drop(state);
             waiting.push((key, receiver, Withdraw { link: self, number }));
         }
         tokio::time::sleep(WINDOW).await;

@@ -216,9 +216,8 @@ impl Connection {
                     limit: None,
                     carry: None,
                 };
-                let limit = self.settings.upstream.ask_timeout;
                 tokio::select! {
-                    asked = tokio::time::timeout(limit, link.ask(round)) => asked,
+                    asked = self.in_time(&*link, round) => asked,
                     () = over.cancelled() => {
                         return Err(error(-32603, "the call is over"));
                     }
@@ -231,7 +230,8 @@ impl Connection {
                     .collect();
                 let limit = self.settings.upstream.ask_timeout;
                 let asked = self.settings.intake.question(&self.settings.name, question);
-                tokio::time::timeout(limit, asked).await
+                let asked = tokio::time::timeout(limit, asked).await;
+                asked.unwrap_or(Asked::Unanswered)
             }
             None => {
                 COUNTERS.questions_refused.add(1);
@@ -239,7 +239,7 @@ impl Connection {
             }
         };
         match asked {
-            Ok(Asked::Answered(answers)) => match answers.into_iter().next() {
+            Asked::Answered(answers) => match answers.into_iter().next() {
                 // Spec: SPEC C-71.
                 Some((_, Answer::Result(result)))
                     if method == "roots/list" && !asking::are_files(&result) =>
@@ -250,9 +250,20 @@ impl Connection {
                 Some((_, Answer::Error(error))) => Err(error),
                 None => unanswered(&method),
             },
-            Ok(Asked::CannotAsk(why)) => out_of_reach(&method, &why),
-            Ok(Asked::Suspended(_) | Asked::Unanswered) | Err(_) => unanswered(&method),
+            Asked::CannotAsk(why) => out_of_reach(&method, &why),
+            Asked::Suspended(_) | Asked::Unanswered => unanswered(&method),
         }
+    }
+
+    /// Asks the client of a call, for as long as a question may take. Who is asked again has that
+    /// time again, so that a link that asks again keeps it (BRIDGING §3.1, 7 and 10).
+    async fn in_time(&self, link: &dyn DownstreamLink, round: Round) -> Asked {
+        if link.keeps_time() {
+            return link.ask(round).await;
+        }
+        let limit = self.settings.upstream.ask_timeout;
+        let asked = tokio::time::timeout(limit, link.ask(round)).await;
+        asked.unwrap_or(Asked::Unanswered)
     }
 
     /// The call that a question belongs to: the one that waits for its task, the one on whose stream

@@ -1,6 +1,8 @@
 //! Legacy upstreams ask in mid-call, modern clients are asked between two requests.
 //! Spec: SPEC M-60 to M-69; BRIDGING §3.1.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::{Modern, over_both};
@@ -243,7 +245,7 @@ async fn a_retry_that_goes_takes_the_call_with_it() {
     );
     let message = user.request(&json!(9), "tools/call", params);
     let exchange = user.post(&message);
-    let gone = tokio::time::timeout(std::time::Duration::from_millis(300), exchange);
+    let gone = tokio::time::timeout(Duration::from_millis(300), exchange);
     assert!(gone.await.is_err(), "the call still runs");
     eventually("the upstream hears of it", async || {
         let stats = user.call("stats", json!({})).await.unwrap();
@@ -278,6 +280,30 @@ async fn who_never_comes_back_is_not_waited_for() {
     let params = retry("ask_sampling", &json!({}), &asked, &json!({}));
     let late = user.send("tools/call", params).await.unwrap_err();
     assert_eq!(late["code"], -32602);
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.1 steps 7 and 10.
+#[tokio::test]
+async fn who_is_asked_again_has_as_long_again() {
+    let patience = Duration::from_secs(4);
+    let settings = format!("ask_timeout = \"{}s\"", patience.as_secs());
+    let gw = Setup::open()
+        .stub_with("stub", &[], &settings)
+        .start()
+        .await;
+    let user = user(&gw);
+    let mut asked = ask(&user, "ask_form", &json!({})).await;
+    let begun = Instant::now();
+    // Back in time each time, and at last when the first question alone would be over.
+    while begun.elapsed() < patience {
+        tokio::time::sleep(patience * 2 / 3).await;
+        asked = answer(&user, "ask_form", &asked, json!({})).await;
+        assert_eq!(asked["resultType"], "input_required", "{asked}");
+    }
+    let answers = json!({questions(&asked)[0].0: accept("x")});
+    let done = answer(&user, "ask_form", &asked, answers).await;
+    assert!(text_of(&done).contains("accept"), "{done}");
     gw.stop().await;
 }
 
