@@ -57,6 +57,22 @@ struct OpenQuestion {
     _counted: Open,
 }
 
+/// A question and what the client says to it.
+#[derive(Debug)]
+struct Answered {
+    number: u64,
+    question: Question,
+    answer: Bytes,
+}
+
+impl Answered {
+    /// Whether it is an answer to that question; any other is left (SPEC M-65).
+    fn fits(&self) -> bool {
+        let text = std::str::from_utf8(&self.answer);
+        text.is_ok_and(|text| answers::is_valid(&self.question, text))
+    }
+}
+
 /// A question cannot be put to the client.
 #[derive(Debug)]
 struct Refused;
@@ -93,19 +109,28 @@ impl Rounds {
         (number, receiver)
     }
 
-    /// Hands out the answers that fit; others and unknown ones are left (SPEC M-65).
-    fn take(&mut self, answers: Vec<(String, Bytes)>) {
-        for (key, answer) in answers {
-            let number = key.strip_prefix('i').and_then(|number| number.parse().ok());
+    /// The open questions that have an answer among `answers`; unknown keys are left (SPEC M-65).
+    fn answered(&self, answers: Vec<(String, Bytes)>) -> Vec<Answered> {
+        let known = |(key, answer): (String, Bytes)| {
+            let number = key.strip_prefix('i')?.parse().ok()?;
             // Spelled as it was asked: each answer is read once.
-            let Some(number) = number.filter(|number| key == format!("i{number}")) else {
-                continue;
-            };
-            let fits = self.open.get(&number).is_some_and(|open| {
-                std::str::from_utf8(&answer)
-                    .is_ok_and(|text| answers::is_valid(&open.question, text))
-            });
-            if fits && let Some(open) = self.open.remove(&number) {
+            if key != format!("i{number}") {
+                return None;
+            }
+            let question = self.open.get(&number)?.question.clone();
+            Some(Answered {
+                number,
+                question,
+                answer,
+            })
+        };
+        answers.into_iter().filter_map(known).collect()
+    }
+
+    /// Hands out answers.
+    fn take(&mut self, answers: Vec<Answered>) {
+        for Answered { number, answer, .. } in answers {
+            if let Some(open) = self.open.remove(&number) {
                 // Whoever asked may have gone just now.
                 drop(open.answer.send(Ok(Answer::Result(answer))));
             }
@@ -221,6 +246,15 @@ impl ModernLink {
         outlet: &Arc<Outlet<Outcome>>,
         record: &AccessRecord,
     ) -> bool {
+        let mut answers = {
+            let state = self.lock();
+            if state.rounds.round != round {
+                return false;
+            }
+            state.rounds.answered(answers)
+        };
+        // The client decides how long that takes: not under the lock.
+        answers.retain(Answered::fits);
         let mut state = self.lock();
         if state.rounds.round != round {
             return false;
@@ -325,9 +359,11 @@ mod tests {
                 Bytes::from_static(br#"{"action":"decline"}"#),
             )
         };
-        rounds.take(vec![answer("i01"), answer("i+1"), answer("1")]);
-        assert!(receiver.try_recv().is_err());
-        rounds.take(vec![answer(&format!("i{number}"))]);
+        let found = rounds.answered(vec![answer("i01"), answer("i+1"), answer("1")]);
+        assert!(found.is_empty(), "{found:?}");
+        let found = rounds.answered(vec![answer(&format!("i{number}"))]);
+        assert!(found.iter().all(Answered::fits));
+        rounds.take(found);
         assert!(receiver.try_recv().is_ok());
     }
 }
