@@ -29,6 +29,7 @@ use crate::relay::Relay;
 use crate::seal::Purpose;
 use crate::session::Session;
 use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::trace::TraceContext;
 
 /// How an exchange ends.
 #[derive(Debug)]
@@ -80,6 +81,7 @@ pub(super) struct ModernLink {
     /// What the client can be asked by this call, as its upstream was told.
     capabilities: ClientCapabilities,
     upstream: OnceLock<Arc<str>>,
+    trace: OnceLock<TraceContext>,
     cancel: CancellationToken,
     /// JSON text of the progress token that the upstream's was made from.
     first_progress: Option<String>,
@@ -110,6 +112,7 @@ impl ModernLink {
             desk,
             capabilities: wants.capabilities.clone(),
             upstream: OnceLock::new(),
+            trace: OnceLock::new(),
             cancel: CancellationToken::new(),
             first_progress: wants.progress.clone(),
             state: Mutex::new(State {
@@ -130,6 +133,16 @@ impl ModernLink {
     /// The upstream that has the call, once that is known.
     pub(super) fn upstream(&self) -> Option<&Arc<str>> {
         self.upstream.get()
+    }
+
+    /// Told where the call stands in its trace.
+    pub(super) fn traced(&self, trace: &TraceContext) {
+        self.trace.get_or_init(|| trace.clone());
+    }
+
+    /// Where the call stands in its trace; nowhere before that is known.
+    pub(super) fn trace(&self) -> TraceContext {
+        self.trace.get().cloned().unwrap_or_default()
     }
 
     /// Where facts about the call are noted now.

@@ -162,11 +162,12 @@ impl Front {
             revision: Revision::V2026_07_28,
             message: asked.message,
             link: Arc::clone(&link) as _,
-            trace: TraceContext::default(),
+            trace: link.trace(),
             cancel: link.cancelled().clone(),
             resumption: None,
             param_headers: headers.map(param_headers),
         };
+        record.trace(call.trace.trace_id());
         if let Some(upstream) = link.upstream() {
             record.upstream(upstream);
         }
@@ -255,6 +256,7 @@ impl Front {
             .map_err(|refused| Fault::downstream(FaultKind::CallerBusy, refused.to_string()))?;
         let span = server_span(&call, None);
         record.trace(span.context().trace_id());
+        link.traced(span.context());
         let counted = GAUGES.calls_running.enter();
         call.trace = span.context().clone();
         let front = Arc::clone(self);

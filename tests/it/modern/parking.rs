@@ -160,6 +160,26 @@ async fn a_retry_raises_the_level_of_its_upstream() {
     gw.stop().await;
 }
 
+// Spec: SPEC C-98: whoever looks for a slow or failed retry finds the spans of the call.
+#[tokio::test]
+async fn the_access_line_of_a_retry_names_the_trace_of_its_call() {
+    let gw = stdio().await;
+    let user = user(&gw);
+    let asked = ask(&user, "ask_form", &json!({})).await;
+    let answers = json!({questions(&asked)[0].0: accept("x")});
+    answer(&user, "ask_form", &asked, answers).await;
+    let traces = eventually("both lines are written", async || {
+        let records = gw.log_records().into_iter();
+        let lines = records.filter(|r| r["target"] == "access" && r["name"] == "ask_form");
+        let traces: Vec<_> = lines.map(|line| line["trace_id"].clone()).collect();
+        (traces.len() == 2).then_some(traces)
+    })
+    .await;
+    assert!(traces[0].is_string(), "{traces:?}");
+    assert_eq!(traces[0], traces[1]);
+    gw.stop().await;
+}
+
 // Spec: SPEC M-64.
 #[tokio::test]
 async fn a_state_is_good_once_for_its_own_request_and_caller() {
