@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 
 use super::Relay;
 use super::catalog::Catalog;
-use super::project::Projection;
+use super::project::{self, Projection};
 use super::tasks;
 use super::view::{View, is_loud_enough};
 use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
@@ -145,7 +145,11 @@ impl Intake for SessionIntake {
                 Ok(question) => question,
                 Err(why) => return Asked::CannotAsk(why),
             };
-            session.ask_unattributed(question).await
+            let entries = [(String::new(), question)];
+            let methods = project::methods(&entries);
+            let [(_, question)] = entries;
+            let asked = session.ask_unattributed(question).await;
+            projection.asked(&methods, asked)
         })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::naming::Prefix;
-use super::project::Projection;
+use super::project::{self, Projection};
 use super::{foreign, mapping};
 use crate::call::{
     Asked, Call, ClientCapabilities, Declared, DownstreamLink, Level, Notice, NoticeKind, Question,
@@ -120,10 +120,15 @@ impl DownstreamLink for ShownLink {
             let question = self.view.question(self.projection, question)?;
             Ok((key, question))
         };
-        match round.entries.into_iter().map(shown).collect() {
-            Ok(entries) => self.inner.ask(Round { entries, ..round }),
-            Err(why) => Box::pin(std::future::ready(Asked::CannotAsk(why))),
-        }
+        let entries: Vec<_> = match round.entries.into_iter().map(shown).collect() {
+            Ok(entries) => entries,
+            Err(why) => return Box::pin(std::future::ready(Asked::CannotAsk(why))),
+        };
+        let methods = project::methods(&entries);
+        Box::pin(async move {
+            let asked = self.inner.ask(Round { entries, ..round }).await;
+            self.projection.asked(&methods, asked)
+        })
     }
 
     fn behind(&self) -> Option<&dyn DownstreamLink> {

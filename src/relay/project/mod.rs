@@ -4,6 +4,7 @@
 //!
 //! Pure: bytes in, bytes out. Where nothing has to change the same bytes come out.
 
+mod answer;
 mod content;
 mod error;
 mod hints;
@@ -14,6 +15,7 @@ mod result;
 mod schema;
 mod tool;
 
+pub(super) use answer::methods;
 pub(super) use error::{Asked, Turned, covers, from_upstream as error};
 pub(super) use hints::{Hints, Scope};
 pub(super) use request::request;
