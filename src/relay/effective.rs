@@ -42,8 +42,9 @@ fn carried<'a>(
             Some(extensions::filtered(value, carries).into())
         }
         "experimental" if !is_pure => None,
-        // Forms have no name yet, and visits do not exist. Clients that declare it in a revision
-        // before it do answer.
+        // Nobody may ask: the revision has no such question.
+        "elicitation" if !revision.has_elicitation() => None,
+        // Forms have no name yet, and visits do not exist.
         "elicitation" if !revision.has_url_elicitation() => {
             let only_visits =
                 json::member(value, "url").is_some() && json::member(value, "form").is_none();
@@ -71,10 +72,8 @@ mod tests {
 
     // Spec: SPEC C-70, C-80, K-15: what each revision knows.
     #[rstest]
-    #[case(
-        Revision::V2025_03_26,
-        r#"{"roots":{},"sampling":{},"elicitation":{}}"#
-    )]
+    #[case(Revision::V2024_11_05, r#"{"roots":{},"sampling":{}}"#)]
+    #[case(Revision::V2025_03_26, r#"{"roots":{},"sampling":{}}"#)]
     #[case(
         Revision::V2025_06_18,
         r#"{"roots":{},"sampling":{},"elicitation":{}}"#

@@ -122,11 +122,11 @@ async fn a_visit_that_is_not_over_is_not_asked_for_again(#[case] path: &str, #[c
     gw.stop().await;
 }
 
-// Spec: BRIDGING §6: before 2025-11-25 there are no visits, and before 2025-06-18 no forms that a round
-// could become, whatever a client declares.
+// Spec: BRIDGING §1.2, §6: before 2025-11-25 there are no visits, and before 2025-06-18 no forms that a round
+// could become, whatever a client declares: the upstream hears of what it knows, and says what it lacks.
 #[rstest]
 #[case("2025-06-18", "ask_url", "visit")]
-#[case("2025-03-26", "ask_form", "questions to the user")]
+#[case("2025-03-26", "ask_form", "does not offer: {\"elicitation\":{}}")]
 #[tokio::test]
 async fn what_a_revision_cannot_show_is_not_asked_for(
     #[case] revision: &str,

@@ -186,11 +186,13 @@ async fn before_initialize_and_twice_are_refused_on_the_stream() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §1.2: the single stream is the way to ask.
+// Spec: BRIDGING §1.2: the single stream is the way to ask; in a revision that knows the question.
 #[tokio::test]
 async fn questions_and_progress_come_on_the_one_stream() {
     let gw = secured().await;
-    let mut session = EventSession::open(&gw.principal("alice"), "/sse/stub").await;
+    let alice = gw.principal("alice");
+    let (mut session, _) =
+        EventSession::open_as(&alice, "/sse/stub", "2025-06-18", &everything()).await;
     let call = json!({"name": "ask_form", "arguments": {}});
     let id = session.start("tools/call", call).await;
     let question = session.stream.until("elicitation/create").await;
