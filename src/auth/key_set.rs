@@ -60,6 +60,8 @@ pub(super) enum BadKeySet {
     NotASet(#[source] serde_json::Error),
     #[error("none of the {0} elements of the set is a key")]
     NoKeys(usize),
+    #[error("the set is empty")]
+    Empty,
     #[error("none of the {0} keys in the set can verify the signature of a token")]
     NothingUsable(usize),
 }
@@ -98,15 +100,16 @@ impl KeySet {
         Ok(set)
     }
 
-    /// That it holds a key for signatures, or nothing at all.
+    /// That it holds a key for signatures.
     ///
     /// # Errors
-    /// [`BadKeySet::NothingUsable`] otherwise.
+    /// [`BadKeySet::Empty`] or [`BadKeySet::NothingUsable`] otherwise.
     pub(super) fn usable(&self) -> Result<(), BadKeySet> {
-        if self.keys.is_empty() && self.others > 0 {
-            return Err(BadKeySet::NothingUsable(self.others));
+        match (self.keys.len(), self.others) {
+            (0, 0) => Err(BadKeySet::Empty),
+            (0, others) => Err(BadKeySet::NothingUsable(others)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn len(&self) -> usize {

@@ -63,18 +63,20 @@ pub(super) fn anchors(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file holds a JWK set.
+/// Whether a file holds a JWK set with something in it; what its keys are for is seen later.
 ///
 /// # Errors
 /// Says why it does not.
 pub(super) fn key_set(path: &Path) -> Result<(), String> {
     #[derive(Deserialize)]
     struct Document {
-        #[serde(rename = "keys")]
-        _keys: Vec<IgnoredAny>,
+        keys: Vec<IgnoredAny>,
     }
     let text = std::fs::read(path).map_err(|error| unreadable(&error))?;
     match serde_json::from_slice::<Document>(&text) {
+        Ok(document) if document.keys.is_empty() => {
+            Err("holds no key, so that every token would be refused".to_owned())
+        }
         Ok(_) => Ok(()),
         Err(_) => Err("is no JWK set, such as {\"keys\": […]}".to_owned()),
     }
@@ -98,8 +100,8 @@ mod tests {
 
     use crate::config::load;
 
-    /// The errors of a file with these lines, beside `cert.pem`, `key.pem`, `other.pem`, `keys.json`
-    /// and the folder `folder`.
+    /// The errors of a file with these lines, beside `cert.pem`, `key.pem`, `other.pem`, `keys.json`,
+    /// `no-keys.json`, `empty.json` and the folder `folder`.
     fn errors(lines: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
         let made = || generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -108,7 +110,9 @@ mod tests {
             ("cert.pem", one.cert.pem()),
             ("key.pem", one.signing_key.serialize_pem()),
             ("other.pem", other.signing_key.serialize_pem()),
-            ("keys.json", r#"{"keys":[]}"#.to_owned()),
+            ("keys.json", r#"{"keys":[{"kty":"EC"}]}"#.to_owned()),
+            ("no-keys.json", r#"{"keys":[]}"#.to_owned()),
+            ("empty.json", String::new()),
             ("gateway.toml", lines.to_owned()),
         ] {
             std::fs::write(dir.path().join(name), text).unwrap();
@@ -159,6 +163,8 @@ mod tests {
 
     #[rstest]
     #[case("keys.json", "")]
+    #[case("no-keys.json", "jwks_file: holds no key")]
+    #[case("empty.json", "jwks_file: is no JWK set")]
     #[case("cert.pem", "jwks_file: is no JWK set")]
     #[case("folder", "jwks_file: cannot be read: Is a directory")]
     fn a_key_file_that_holds_no_key_set_is_refused(#[case] file: &str, #[case] said: &str) {

@@ -240,7 +240,9 @@ async fn a_set_of_keys_for_other_purposes_withdraws_every_key(#[case] change: Va
 async fn an_empty_set_withdraws_every_key() {
     let world = World::new();
     publish(&world.dir, &[]);
+    let before = COUNTERS.key_set_failures.get();
     world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    assert!(COUNTERS.key_set_failures.get() > before);
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }
@@ -256,6 +258,7 @@ async fn keys_are_kept_while_their_source_is_gone() {
 
 #[rstest]
 #[case::no_set("[]")]
+#[case::empty(r#"{"keys":[]}"#)]
 #[case::no_key(r#"{"keys":[{"kty":"EC"}]}"#)]
 #[case::nothing_usable(r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#)]
 #[tokio::test]
