@@ -111,8 +111,9 @@ fn idle_timeout(s: &mut Section<'_>) -> Duration {
 fn stall_timeout(s: &mut Section<'_>) -> Duration {
     s.key(
         "stall_timeout",
-        "How long an HTTP/1 peer may take nothing of what is written to it before its connection is given \
-         up. One of HTTP/2 has 20 s to answer the ping that follows 20 s of silence.",
+        "How long a peer may take nothing of what is written to it: then its connection is given up, with \
+         HTTP/2 the stream, before twice that has passed. An HTTP/2 peer also has 20 s to answer the ping that \
+         follows 20 s of silence.",
     )
     .duration("10m")
 }

@@ -11,6 +11,7 @@ mod preface;
 mod stall;
 mod streams;
 mod tls;
+mod window;
 
 use std::io;
 use std::net::SocketAddr;

@@ -46,6 +46,8 @@ table! {
             "Connections refused because the configured number was open.";
         connections_stalled = CONNECTIONS_STALLED "{connection}"
             "Connections given up because their peer took nothing of what was written.";
+        streams_stalled = STREAMS_STALLED "{stream}"
+            "HTTP/2 streams given up because their peer took nothing of what was written.";
         sessions_refused = SESSIONS_REFUSED "{session}"
             "Sessions refused because a cap was reached.";
         sessions_evicted = SESSIONS_EVICTED "{session}"

@@ -25,6 +25,8 @@ pub mod metric {
     pub const CONNECTIONS_REFUSED: &str = "drawbridge.connections.refused";
     /// Connections given up because their peer took nothing of what was written.
     pub const CONNECTIONS_STALLED: &str = "drawbridge.connections.stalled";
+    /// HTTP/2 streams given up because their peer took nothing of what was written.
+    pub const STREAMS_STALLED: &str = "drawbridge.streams.stalled";
     /// Sessions refused because a cap was reached.
     pub const SESSIONS_REFUSED: &str = "drawbridge.sessions.refused";
     /// Sessions closed to make room for a new one of the same principal.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use futures_util::future::BoxFuture;
 use http::header::UPGRADE;
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -21,8 +22,10 @@ use super::head_clock::{HeadClock, Watched};
 use super::place::Place;
 use super::preface::Prompt;
 use super::streams::Streams;
+use super::window::WatchedBody;
 use crate::config;
 use crate::lifecycle::Tasks;
+use crate::telemetry::metrics::COUNTERS;
 use crate::wake::Bell;
 
 /// A quiet HTTP/2 connection is asked whether it is alive; without an answer it is closed.
@@ -90,7 +93,7 @@ impl Protocols {
     }
 
     /// The same for HTTP/2, where only the preface has a deadline, later silence is asked about, and
-    /// nobody stays without a stream; the end and a drain are announced with GOAWAY.
+    /// nobody stays without a stream, or with one that is not read; the end and a drain are announced with GOAWAY.
     pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -105,19 +108,27 @@ impl Protocols {
             .max_concurrent_streams(H2_MAX_STREAMS)
             .max_header_list_size(self.header_bytes);
         let io = TokioIo::new(Prompt::new(stream, self.header_timeout));
-        let mut connection = pin!(builder.serve_connection(io, exchange));
+        let answers = Answers {
+            exchange,
+            streams: streams.clone(),
+        };
+        let mut connection = pin!(builder.serve_connection(io, answers));
         let draining = tasks.draining().child_token();
+        let mut watch = pin!(streams.watch(self.stall_timeout));
         tokio::select! {
             biased;
             ended = connection.as_mut() => return note_end(ended),
             () = draining.cancelled() => {}
             () = streams.idle(self.idle_timeout) => {}
+            () = watch.as_mut() => {}
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {
             biased;
             ended = connection => note_end(ended),
             () = tasks.stopping().cancelled() => {}
+            () = streams.deserted(self.stall_timeout) => COUNTERS.connections_stalled.add(1),
+            () = watch => {}
         }
     }
 }
@@ -179,5 +190,24 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
         }
         // Both services there are, are always ready.
         self.service.clone().call(request)
+    }
+}
+
+/// The same for HTTP/2, where it is watched whether answers are read.
+#[derive(Debug, Clone)]
+struct Answers<A> {
+    exchange: Exchange<A>,
+    streams: Streams,
+}
+
+impl<A: Answer> hyper::service::Service<Request<Incoming>> for Answers<A> {
+    type Response = Response<WatchedBody>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let window = self.streams.window();
+        let answer = self.exchange.call(request);
+        Box::pin(async move { Ok(answer.await?.map(|body| WatchedBody::new(body, window))) })
     }
 }

@@ -1,15 +1,18 @@
-//! How long an HTTP/2 connection may stay without a stream.
+//! How long an HTTP/2 connection may stay without a stream, and a stream without being read.
 //!
 //! hyper asks a quiet connection whether it is alive: one that only ever answers would keep its place
 //! for good.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::rt::Executor;
 use hyper_util::rt::TokioExecutor;
+
+use super::window::{Window, Windows};
+use crate::lock::lock;
 
 /// Runs the streams of one connection, and counts them.
 #[derive(Debug, Clone, Default)]
@@ -19,10 +22,16 @@ pub(super) struct Streams(Arc<Counts>);
 struct Counts {
     begun: AtomicU64,
     ended: AtomicU64,
+    windows: Windows,
+    /// That of the stream which comes next.
+    next: Mutex<Option<Arc<Window>>>,
 }
 
 /// A stream that has begun; it ends when this is dropped.
-struct Open(Arc<Counts>);
+struct Open {
+    counts: Arc<Counts>,
+    number: u64,
+}
 
 impl Streams {
     /// Resolves when no stream was open for `patience`, before twice that has passed: a timer that
@@ -41,8 +50,39 @@ impl Streams {
         }
     }
 
+    /// The window of the request that is served now: hyper calls the service, and then hands over the
+    /// stream before it takes the next request.
+    pub(super) fn window(&self) -> Arc<Window> {
+        let window = self.0.windows.new_window();
+        *lock(&self.0.next) = Some(Arc::clone(&window));
+        window
+    }
+
+    /// Gives up every stream of which the peer takes nothing for `patience`.
+    ///
+    /// # Cancel safety
+    /// Begins to watch anew.
+    pub(super) async fn watch(&self, patience: Duration) {
+        self.0.windows.watch(patience).await;
+    }
+
+    /// Resolves when no stream was open for `patience`, and nothing was taken of what is left of
+    /// earlier ones.
+    ///
+    /// # Cancel safety
+    /// Begins to wait anew.
+    pub(super) async fn deserted(&self, patience: Duration) {
+        loop {
+            let sent = self.0.windows.sent();
+            self.idle(patience).await;
+            if sent == self.0.windows.sent() {
+                return;
+            }
+        }
+    }
+
     fn counts(&self) -> (u64, u64) {
-        let Counts { begun, ended } = &*self.0;
+        let Counts { begun, ended, .. } = &*self.0;
         (begun.load(Ordering::Relaxed), ended.load(Ordering::Relaxed))
     }
 }
@@ -52,10 +92,24 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        self.0.begun.fetch_add(1, Ordering::Relaxed);
-        let open = Open(Arc::clone(&self.0));
+        let open = Open {
+            number: self.0.begun.fetch_add(1, Ordering::Relaxed),
+            counts: Arc::clone(&self.0),
+        };
+        let window = lock(&self.0.next).take();
+        if let Some(window) = &window {
+            self.0.windows.enter(open.number, Arc::clone(window));
+        }
         TokioExecutor::new().execute(async move {
-            drop(stream.await);
+            match window {
+                // A stream that is dropped unfinished is reset.
+                Some(window) => tokio::select! {
+                    biased;
+                    ended = stream => drop(ended),
+                    () = window.given_up() => {}
+                },
+                None => drop(stream.await),
+            }
             drop(open);
         });
     }
@@ -63,7 +117,8 @@ where
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        self.counts.windows.forget(self.number);
+        self.counts.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 

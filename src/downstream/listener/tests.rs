@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::Router;
+use axum::body::{Body, Bytes};
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -16,6 +17,27 @@ pub(super) struct Running {
     pub(super) tasks: Tasks,
     pub(super) release: Arc<Notify>,
     pub(super) entered: Arc<Notify>,
+    /// Told when an endless answer has ended.
+    pub(super) dropped: Arc<Notify>,
+}
+
+/// Tells when it is dropped.
+struct Told(Arc<Notify>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+/// An answer that goes on for as long as somebody takes it.
+fn endless(dropped: &Arc<Notify>) -> Body {
+    let told = Told(Arc::clone(dropped));
+    let pieces = std::iter::repeat_with(move || {
+        let _held = &told;
+        Ok::<_, std::convert::Infallible>(Bytes::from_static(&[b'x'; 1024]))
+    });
+    Body::from_stream(futures_util::stream::iter(pieces))
 }
 
 pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
@@ -23,6 +45,8 @@ pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
     change(&mut settings);
     let listener = Listener::bind(&settings, 16 * 1024).unwrap();
     let (release, entered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let dropped = Arc::new(Notify::new());
+    let told = Arc::clone(&dropped);
     let (gate, bell) = (Arc::clone(&release), Arc::clone(&entered));
     let slow = move || async move {
         bell.notify_one();
@@ -36,6 +60,7 @@ pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
             get(|Extension(peer): Extension<PeerAddr>| async move { peer.0.to_string() }),
         )
         .route("/echo", post(|body: String| async { body }))
+        .route("/endless", get(move || async move { endless(&told) }))
         .route("/slow", get(slow));
     let address = listener.local_addr();
     let tasks = Tasks::new();
@@ -45,6 +70,7 @@ pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
         tasks,
         release,
         entered,
+        dropped,
     }
 }
 

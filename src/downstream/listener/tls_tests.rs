@@ -133,6 +133,66 @@ async fn an_http2_connection_without_streams_is_ended_though_it_answers_pings() 
     assert!(ended.is_ok(), "still open");
 }
 
+/// A client of HTTP/2 that takes `window` bytes of each answer that it does not read.
+async fn narrow_client(
+    running: &Running,
+    client: ClientConfig,
+    window: u32,
+) -> (
+    hyper::client::conn::http2::SendRequest<Body>,
+    impl Future<Output = hyper::Result<()>> + Send + 'static,
+) {
+    let io = TokioIo::new(handshake(running, client, "h2").await);
+    hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        .handshake(io)
+        .await
+        .unwrap()
+}
+
+fn get(path: &str) -> Request<Body> {
+    let url = format!("https://localhost{path}");
+    Request::get(url).body(Body::empty()).unwrap()
+}
+
+#[tokio::test]
+async fn an_http2_stream_that_is_not_read_is_given_up_and_its_connection_is_not() {
+    let (running, client, _folder) =
+        start_tls(|settings| settings.stall_timeout = Duration::from_millis(100));
+    let (mut sender, connection) = narrow_client(&running, client, 512).await;
+    running
+        .tasks
+        .spawn_service(async { drop(connection.await) });
+    let unread = sender.send_request(get("/endless")).await.unwrap();
+    let dropped = tokio::time::timeout(Duration::from_secs(10), running.dropped.notified()).await;
+    assert!(dropped.is_ok(), "its answer is still there");
+    let cut_off = unread.into_body().collect().await;
+    assert!(cut_off.is_err(), "the stream was reset");
+    let other = sender.send_request(get("/")).await.unwrap();
+    let body = other.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "hello");
+}
+
+#[tokio::test]
+async fn the_rest_of_an_answer_that_is_not_read_does_not_keep_a_connection() {
+    let (running, client, _folder) = start_tls(|settings| {
+        settings.idle_timeout = Duration::from_millis(50);
+        settings.stall_timeout = Duration::from_millis(50);
+    });
+    let (mut sender, connection) = narrow_client(&running, client, 1).await;
+    running
+        .tasks
+        .spawn_service(async { drop(connection.await) });
+    let before = COUNTERS.connections_stalled.get();
+    let _unread = sender.send_request(get("/")).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(10), async {
+        while COUNTERS.connections_stalled.get() == before {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    assert!(ended.await.is_ok(), "still open");
+}
+
 #[tokio::test]
 async fn a_missing_certificate_is_named() {
     let mut settings = crate::downstream::samples::server("127.0.0.1:0", "https://localhost");
