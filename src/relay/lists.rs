@@ -11,7 +11,7 @@ use super::merge::ListMerger;
 use super::naming::{Index, Prefix};
 use super::pages::Part;
 use super::project::{Hints, Projection, Scope};
-use super::route::invalid;
+use super::route::{given_cursor, invalid};
 use super::{Failure, Relay};
 use crate::audit;
 use crate::call::{Call, Reply};
@@ -74,7 +74,7 @@ impl Relay {
         session: &Arc<Session>,
         kind: ListKind,
     ) -> Result<Reply, Failure> {
-        if call.message.param("cursor").is_some() {
+        if given_cursor(&call.message).is_some() {
             return Err(invalid("unknown cursor, list again from the start").into());
         }
         self.check_anybody_provides(session, kind.method()).await?;

@@ -18,6 +18,9 @@ use crate::session::{Session, Subscribing};
 /// Subscriptions of one session at most.
 const SUBSCRIPTIONS: usize = 1024;
 
+/// How some clients write that they have no cursor; many servers refuse it.
+const NO_CURSOR: &str = "null";
+
 /// Where a request goes.
 #[derive(Debug)]
 pub(super) enum Route {
@@ -130,14 +133,14 @@ impl Relay {
             return Err(invalid(format!("params.{named} must be a string")));
         }
         let cursor = self.cursor(call, &upstream)?;
-        let request = match &cursor {
-            None => None,
-            Some(cursor) => {
-                let edited = message.edit().param("cursor", cursor.as_str()).finish();
-                Some(self.reparse(edited)?)
-            }
-        };
         let known = methods::lookup(message.method().unwrap_or_default());
+        let is_paged = known.is_some_and(methods::Method::is_paged);
+        let edited = match (cursor.as_deref(), message.param("cursor")) {
+            (Some(cursor), _) => Some(message.edit().param("cursor", cursor)),
+            (None, Some(NO_CURSOR)) if is_paged => Some(message.edit().remove_param("cursor")),
+            (None, _) => None,
+        };
+        let request = edited.map(|edit| self.reparse(edit.finish())).transpose()?;
         let kind = known.and_then(|known| known.list);
         let page = kind
             .filter(|_| message.has_only_params(&["cursor", "_meta"]))
@@ -159,7 +162,7 @@ impl Relay {
         if !known.is_some_and(methods::Method::is_paged) {
             return Ok(None);
         }
-        let Some(given) = call.message.param("cursor") else {
+        let Some(given) = given_cursor(&call.message) else {
             return Ok(None);
         };
         let context = cursor_context(call, upstream);
@@ -173,6 +176,11 @@ impl Relay {
     pub(super) fn reparse(&self, bytes: Bytes) -> Result<Message, Fault> {
         Message::parse(bytes, self.parts.settings.limits.json_depth + 2).map_err(Fault::internal)
     }
+}
+
+/// The cursor that a client names.
+pub(super) fn given_cursor(message: &Message) -> Option<&str> {
+    message.param("cursor").filter(|given| *given != NO_CURSOR)
 }
 
 /// Notes what a session follows, or no longer does. Spec: SPEC C-50.

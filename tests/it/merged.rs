@@ -270,6 +270,30 @@ async fn pages_of_all_upstreams_come_through_whole() {
     gw.stop().await;
 }
 
+// Spec: SPEC C-40. Some clients write null where they have no cursor, which strict servers refuse.
+#[tokio::test]
+async fn a_cursor_that_is_null_is_none() {
+    let paged = HttpStub::start(&["--tools", "45", "--list-page-size", "10"]).await;
+    let gw = Setup::open()
+        .http("a", &paged, "")
+        .stub("b", &[])
+        .start()
+        .await;
+    let (absent, null) = (json!({}), json!({"cursor": null}));
+    for path in ["/mcp", "/mcp/a"] {
+        let user = gw.anonymous().open(path).await;
+        let page = user.request("tools/list", absent.clone()).await.unwrap();
+        let same = user.request("tools/list", null.clone()).await;
+        let same = same.unwrap();
+        assert!(same["tools"] == page["tools"], "{path}: {same}");
+        let user = Modern::new(gw.anonymous(), path);
+        let page = user.send("tools/list", absent.clone()).await.unwrap();
+        let same = user.send("tools/list", null.clone()).await.unwrap();
+        assert!(same["tools"] == page["tools"], "{path}: {same}");
+    }
+    gw.stop().await;
+}
+
 // Issue: "a slow or dead upstream costs the others nothing: partial list within its deadline, a
 // notice when it returns".
 #[tokio::test]
