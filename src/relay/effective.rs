@@ -31,6 +31,8 @@ fn carried<'a>(
     is_pure: bool,
 ) -> Option<Cow<'a, str>> {
     match name {
+        // So some clients write what they do not have.
+        _ if value == "null" => None,
         // Tasks of the experimental design are not carried, those of the extension only for modern
         // clients.
         "tasks" => None,
@@ -120,6 +122,15 @@ mod tests {
         let declared = r#"{"experimental":{"e":{}},"extensions":{"v/x":{},"io.modelcontextprotocol/tasks":{}}}"#;
         let carried = capabilities(declared, revision, is_pure);
         assert_eq!(carried.text(), told);
+    }
+
+    // Else a server of a strict SDK refuses the handshake, and another one asks in vain.
+    #[test]
+    fn what_a_client_declares_as_null_it_does_not_have() {
+        let declared = r#"{"roots":null,"sampling":null,"elicitation":{},"experimental":null}"#;
+        let told = capabilities(declared, Revision::V2025_11_25, true);
+        assert_eq!(told.text(), r#"{"elicitation":{}}"#);
+        assert!(!told.allows("sampling/createMessage", false));
     }
 
     #[test]
