@@ -16,7 +16,7 @@ use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::{Call, DownstreamLink, Reply};
 use crate::protocol::Message;
-use crate::protocol::meta::BAGGAGE;
+use crate::protocol::meta::{self, BAGGAGE};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
@@ -82,11 +82,14 @@ impl Connection {
         };
         before_sending(&call.cancel, limit, heard).await?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let progress = request.meta("progressToken").map(Arc::from);
+        let progress = meta::progress_token(request).map(Arc::from);
         let own = id.to_string();
         let mut edit = request.edit().id(own.as_str());
         if progress.is_some() {
-            edit = edit.meta("progressToken", own.as_str());
+            edit = edit.meta(meta::PROGRESS_TOKEN, own.as_str());
+        } else if request.meta(meta::PROGRESS_TOKEN).is_some() {
+            // Such as null, which strict servers refuse, and strict clients in the notices.
+            edit = edit.remove_meta(meta::PROGRESS_TOKEN);
         }
         let method = request.method().unwrap_or_default();
         let revision = self.declared().revision;

@@ -29,6 +29,23 @@ async fn a_fast_reply_is_plain_json() {
     gw.stop().await;
 }
 
+// Spec: SPEC C-01: a token is a string or an integer. Some clients write null for none, and then would be sent
+// progress under it.
+#[tokio::test]
+async fn what_is_no_progress_token_asks_for_no_progress() {
+    let gw = gateway().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for token in [json!(null), json!(1.5), json!({})] {
+        let meta = json!({"progressToken": token, "vendor.example/x": 1});
+        let params = json!({"name": "seen_meta", "arguments": {}, "_meta": meta});
+        let result = user.request("tools/call", params).await.expect("a result");
+        let seen: Value = serde_json::from_str(text_of(&result)).unwrap();
+        assert_eq!(seen.get("progressToken"), None, "{seen}");
+        assert_eq!(seen["vendor.example/x"], 1, "{seen}");
+    }
+    gw.stop().await;
+}
+
 // Spec: SPEC T-13, T-14, T-22.
 #[tokio::test]
 async fn a_notice_before_the_reply_makes_it_a_stream() {
