@@ -32,8 +32,8 @@ impl Questions {
     /// Hands a posted JSON-RPC response to whoever asked. Late and foreign answers are ignored
     /// (SPEC C-10); `false` then.
     pub fn answer(&self, response: &Message) -> bool {
-        let id = response.id().and_then(|id| id.parse().ok());
-        let Some(asker) = id.and_then(|id: u64| lock(&self.open).remove(&id)) else {
+        let id = response.number();
+        let Some(asker) = id.and_then(|id| lock(&self.open).remove(&id)) else {
             return false;
         };
         asker.send(reply_of(response)).is_ok()

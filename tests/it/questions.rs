@@ -74,6 +74,21 @@ async fn every_kind_of_question_is_asked_on_the_calls_own_stream(
 }
 
 // Spec: SPEC C-85.
+// Spec: SPEC T-07. Some clients make text of every id, and the user would have answered in vain.
+#[tokio::test]
+async fn an_answer_whose_id_became_text_is_an_answer() {
+    let (gw, _stub) = behind("stdio").await;
+    let user = gw.principal("alice").open("/mcp/stub").await;
+    let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    let id = question["id"].to_string();
+    let answer = json!({"jsonrpc": "2.0", "id": id, "result": named("Ada")});
+    assert_eq!(user.post(&answer).await.status(), 202);
+    let (_, reply) = within("the reply", exchange.finish()).await;
+    assert!(text_of(&reply.expect("a result")).contains("Ada"));
+    gw.stop().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn refusals_reach_the_upstream_as_they_are(#[values("stdio", "http")] carrier: &str) {
