@@ -3,6 +3,8 @@
 //! Modules raise their own narrow errors; at the edge each becomes one [`Fault`], which
 //! `downstream::reply` turns into an HTTP status and a JSON-RPC error.
 
+pub mod told;
+
 use std::borrow::Cow;
 use std::time::Duration;
 

@@ -7,47 +7,12 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTI
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use crate::auth::Denied;
-use crate::fault::{Fault, FaultKind, Retry, Side};
+pub(super) use crate::fault::told::{
+    data_of, error_object, is_tool_error, legacy_code, tool_error,
+};
+use crate::fault::{Fault, FaultKind, Retry};
 use crate::protocol::headers::X_ACCEL_BUFFERING;
 use crate::protocol::{DecodeError, Revision, json};
-
-/// JSON text of the error object for a legacy client.
-#[must_use]
-pub(super) fn error_object(fault: &Fault) -> Bytes {
-    let code = legacy_code(fault.kind);
-    let mut out = format!(
-        r#"{{"code":{code},"message":{}"#,
-        json::quote(&fault.public)
-    );
-    if let Some(data) = data_of(fault) {
-        out.push_str(",\"data\":");
-        out.push_str(&data);
-    }
-    out.push('}');
-    out.into()
-}
-
-/// JSON text of a tool result that tells the model what went wrong (SPEC E-05).
-#[must_use]
-pub(super) fn tool_error(fault: &Fault) -> Bytes {
-    format!(
-        r#"{{"content":[{{"type":"text","text":{}}}],"isError":true}}"#,
-        json::quote(&fault.public)
-    )
-    .into()
-}
-
-/// Whether a failed `tools/call` is told as a tool result: what a model can act on.
-#[must_use]
-pub(super) fn is_tool_error(kind: FaultKind) -> bool {
-    matches!(
-        kind,
-        FaultKind::UpstreamUnavailable
-            | FaultKind::UpstreamLost
-            | FaultKind::UpstreamTimeout
-            | FaultKind::CannotAsk
-    )
-}
 
 /// HTTP status of a fault that is answered before a stream has begun. A 404 means "session gone"
 /// to a legacy client and nothing else (SPEC T-44).
@@ -73,46 +38,6 @@ pub(super) fn legacy_status(kind: FaultKind) -> StatusCode {
         | FaultKind::Cancelled
         | FaultKind::Internal => StatusCode::OK,
     }
-}
-
-/// The code of a fault in a legacy client's error object.
-#[must_use]
-pub(super) fn legacy_code(kind: FaultKind) -> i64 {
-    match kind {
-        FaultKind::Parse => -32700,
-        FaultKind::InvalidRequest | FaultKind::UnknownSession | FaultKind::MissingSession => -32600,
-        FaultKind::UnknownMethod => -32601,
-        FaultKind::InvalidParams => -32602,
-        FaultKind::ResourceNotFound => -32002,
-        FaultKind::HeaderMismatch => -32020,
-        FaultKind::UnsupportedVersion => -32022,
-        FaultKind::CallerBusy
-        | FaultKind::GatewayBusy
-        | FaultKind::UpstreamUnavailable
-        | FaultKind::UpstreamLost
-        | FaultKind::UpstreamTimeout
-        | FaultKind::UpstreamInvalid
-        | FaultKind::CannotAsk
-        | FaultKind::Cancelled
-        | FaultKind::Internal => -32603,
-    }
-}
-
-pub(super) fn data_of(fault: &Fault) -> Option<String> {
-    if fault.data.is_some() {
-        return fault.data.clone();
-    }
-    let side = match fault.side {
-        Side::Downstream => return None,
-        Side::Upstream => "upstream",
-        Side::Gateway => "gateway",
-    };
-    let retry = match fault.retry {
-        Retry::After(after) => format!(r#","retryAfterMs":{}"#, after.as_millis()),
-        Retry::Same => r#","retryAfterMs":0"#.to_owned(),
-        Retry::Never => String::new(),
-    };
-    Some(format!(r#"{{"side":"{side}"{retry}}}"#))
 }
 
 /// A JSON response.

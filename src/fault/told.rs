@@ -1,0 +1,87 @@
+//! A fault as a client of the legacy era is told of it: one table from faults to JSON-RPC codes.
+//! Spec: SPEC E-01…E-05; BRIDGING §3.10.
+
+use bytes::Bytes;
+
+use super::{Fault, FaultKind, Retry, Side};
+use crate::protocol::json;
+
+/// JSON text of the error object for a legacy client.
+#[must_use]
+pub fn error_object(fault: &Fault) -> Bytes {
+    let code = legacy_code(fault.kind);
+    let mut out = format!(
+        r#"{{"code":{code},"message":{}"#,
+        json::quote(&fault.public)
+    );
+    if let Some(data) = data_of(fault) {
+        out.push_str(",\"data\":");
+        out.push_str(&data);
+    }
+    out.push('}');
+    out.into()
+}
+
+/// JSON text of a tool result that tells the model what went wrong (SPEC E-05).
+#[must_use]
+pub fn tool_error(fault: &Fault) -> Bytes {
+    format!(
+        r#"{{"content":[{{"type":"text","text":{}}}],"isError":true}}"#,
+        json::quote(&fault.public)
+    )
+    .into()
+}
+
+/// Whether a failed `tools/call` is told as a tool result: what a model can act on.
+#[must_use]
+pub fn is_tool_error(kind: FaultKind) -> bool {
+    matches!(
+        kind,
+        FaultKind::UpstreamUnavailable
+            | FaultKind::UpstreamLost
+            | FaultKind::UpstreamTimeout
+            | FaultKind::CannotAsk
+    )
+}
+
+/// The code of a fault in a legacy client's error object.
+#[must_use]
+pub fn legacy_code(kind: FaultKind) -> i64 {
+    match kind {
+        FaultKind::Parse => -32700,
+        FaultKind::InvalidRequest | FaultKind::UnknownSession | FaultKind::MissingSession => -32600,
+        FaultKind::UnknownMethod => -32601,
+        FaultKind::InvalidParams => -32602,
+        FaultKind::ResourceNotFound => -32002,
+        FaultKind::HeaderMismatch => -32020,
+        FaultKind::UnsupportedVersion => -32022,
+        FaultKind::CallerBusy
+        | FaultKind::GatewayBusy
+        | FaultKind::UpstreamUnavailable
+        | FaultKind::UpstreamLost
+        | FaultKind::UpstreamTimeout
+        | FaultKind::UpstreamInvalid
+        | FaultKind::CannotAsk
+        | FaultKind::Cancelled
+        | FaultKind::Internal => -32603,
+    }
+}
+
+/// JSON text of `error.data`; nothing where the fault is the client's own and says no more.
+#[must_use]
+pub fn data_of(fault: &Fault) -> Option<String> {
+    if fault.data.is_some() {
+        return fault.data.clone();
+    }
+    let side = match fault.side {
+        Side::Downstream => return None,
+        Side::Upstream => "upstream",
+        Side::Gateway => "gateway",
+    };
+    let retry = match fault.retry {
+        Retry::After(after) => format!(r#","retryAfterMs":{}"#, after.as_millis()),
+        Retry::Same => r#","retryAfterMs":0"#.to_owned(),
+        Retry::Never => String::new(),
+    };
+    Some(format!(r#"{{"side":"{side}"{retry}}}"#))
+}
