@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use crate::protocol::{Era, Revision, json};
+use crate::protocol::{Era, Revision, extensions, json};
 
 /// What an upstream declared of itself in its handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub struct Declared {
     /// Found out once, like what follows: every `tools/call` depends on it.
     has_tools: bool,
     takes_tasks: bool,
+    hosts_tasks: bool,
 }
 
 impl Declared {
@@ -34,10 +35,21 @@ impl Declared {
         Self {
             has_tools: json::member(text, "tools").is_some(),
             takes_tasks: revision.era() == Era::Legacy && takes_tasks(text),
+            hosts_tasks: revision.era() == Era::Modern
+                && extensions::declares(text, extensions::TASKS),
             revision,
             capabilities,
             server_info: ByteString::try_from(server_info).unwrap_or(ByteString::from_static("{}")),
             instructions,
+        }
+    }
+
+    /// The same of an upstream for whose clients no tasks are run.
+    #[must_use]
+    pub fn without_hosted_tasks(self) -> Self {
+        Self {
+            hosts_tasks: false,
+            ..self
         }
     }
 
@@ -66,6 +78,13 @@ impl Declared {
     #[must_use]
     pub fn takes_tasks(&self) -> bool {
         self.takes_tasks
+    }
+
+    /// Whether calls of it are run here as tasks of 2025-11-25: it knows those of the extension.
+    /// Spec: BRIDGING §3.8.
+    #[must_use]
+    pub fn hosts_tasks(&self) -> bool {
+        self.hosts_tasks
     }
 }
 
@@ -102,6 +121,19 @@ mod tests {
         };
         assert!(declared(Revision::V2025_11_25).takes_tasks());
         assert!(!declared(Revision::V2026_07_28).takes_tasks());
+    }
+
+    #[test]
+    fn tasks_are_run_here_for_an_upstream_with_the_extension() {
+        let declared = |revision| {
+            let capabilities = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+            let capabilities = Bytes::from_static(capabilities.as_bytes());
+            Declared::new(revision, capabilities, Bytes::from_static(b"{}"), None)
+        };
+        let modern = declared(Revision::V2026_07_28);
+        assert!(modern.hosts_tasks());
+        assert!(!modern.without_hosted_tasks().hosts_tasks());
+        assert!(!declared(Revision::V2025_11_25).hosts_tasks());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `[limits]`.
 
 use super::reader::Section;
-use super::types::Limits;
+use super::types::{HostedTaskLimits, Limits};
 use crate::protocol::json;
 
 /// Reads `[limits]`.
@@ -52,9 +52,11 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         tasks_per_session: s
             .key(
                 "tasks_per_session",
-                "Tasks of 2025-11-25 that a session knows; for one more it forgets its oldest, which runs on.",
+                "Tasks of 2025-11-25 that a session knows. For one more it forgets one that is over here, \
+                 else its oldest, which runs on at its upstream and ends where it is run here.",
             )
             .count(64),
+        hosted_tasks: hosted_tasks(s),
         tasks_per_subscription: s
             .key(
                 "tasks_per_subscription",
@@ -74,5 +76,25 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
                 "Requests of one principal; bursts may be twice as large.",
             )
             .rate("100/s"),
+    }
+}
+
+fn hosted_tasks(s: &mut Section<'_>) -> HostedTaskLimits {
+    HostedTaskLimits {
+        ttl: s
+            .key(
+                "task_ttl",
+                "How long a task of 2025-11-25 is known that is run here, from its beginning, and at most.",
+            )
+            .duration("1h"),
+        results_per_principal: s
+            .key(
+                "task_results_per_principal",
+                "Results of such tasks of a principal that are kept; a task whose result finds no room fails.",
+            )
+            .size("16MiB"),
+        results_total: s
+            .key("task_results_total", "Results of such tasks that are kept, in all.")
+            .size("256MiB"),
     }
 }

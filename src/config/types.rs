@@ -324,12 +324,25 @@ pub struct Limits {
     pub parked_total: usize,
     /// Tasks of 2025-11-25 that a session knows.
     pub tasks_per_session: usize,
+    /// Of tasks of 2025-11-25 that are run here.
+    pub hosted_tasks: HostedTaskLimits,
     /// Tasks that one subscription follows.
     pub tasks_per_subscription: usize,
     /// Bytes that a client of HTTP+SSE or WebSocket may leave unread.
     pub unread: usize,
     /// Requests of one principal.
     pub rate: Rate,
+}
+
+/// `[limits]` of tasks of 2025-11-25 that are run here.
+#[derive(Debug, Clone, Copy)]
+pub struct HostedTaskLimits {
+    /// How long one is known.
+    pub ttl: Duration,
+    /// Results that are kept for a principal, bytes.
+    pub results_per_principal: usize,
+    /// Results that are kept, bytes.
+    pub results_total: usize,
 }
 
 /// A sustained rate with a burst of twice its size.

@@ -147,7 +147,8 @@ fn run_tasks(s: &mut Section<'_>) -> bool {
     s.key(
         "run_tasks",
         "Whether a tool that it runs only as a task is run for clients that know no tasks: the \
-         call waits for the end of the task, within total_timeout.",
+         call waits for the end of the task, within total_timeout. And whether clients of 2025-11-25 may \
+         call its tools as tasks, where it has those of the extension.",
     )
     .flag(true)
 }

@@ -44,8 +44,9 @@ impl Source {
     ) -> Self {
         let is_list = known(call).is_some_and(|known| known.list.is_some());
         let from = declared.as_ref().map(|declared| declared.revision);
+        let hosts_tasks = declared.as_ref().is_some_and(|d| d.hosts_tasks());
         Self {
-            projection: Projection::of(from, call.revision),
+            projection: Projection::of(from, call.revision).hosting_tasks(hosts_tasks),
             ourselves,
             declared,
             is_merged: matches!(view, View::Merged(_)),

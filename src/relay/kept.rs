@@ -69,6 +69,7 @@ impl Relay {
         let form = Form {
             endpoint: Arc::clone(&call.endpoint.name),
             from: Some(held.declared.revision),
+            hosts_tasks: held.declared.hosts_tasks(),
             to: call.revision,
         };
         let kept = self.catalog.lists.made(held.digest, form.clone());

@@ -51,6 +51,7 @@ impl Collected {
         for part in &parts {
             let from = part.from.map_or("", Revision::as_str);
             named.extend([part.upstream.as_bytes(), from.as_bytes()]);
+            named.push(if part.hosts_tasks { b"tasks" } else { b"" });
             named.extend(part.pages.iter().map(|(digest, _)| digest.as_slice()));
         }
         let digest = digest_of(named);
@@ -82,6 +83,7 @@ impl Relay {
         let form = Form {
             endpoint: Arc::clone(&call.endpoint.name),
             from: None,
+            hosts_tasks: false,
             to: call.revision,
         };
         let kept = self.catalog.lists.made(parts.digest, form.clone());

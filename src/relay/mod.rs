@@ -69,7 +69,7 @@ use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
 use self::route::{Route, Target, subscribing};
 pub use self::tasks::FollowedTask;
-use self::tasks::{Bridged, Desks, marking};
+use self::tasks::{Bridged, Desks, asks_for_task, marking};
 use self::view::View;
 
 /// The spine and what it needs.
@@ -169,10 +169,16 @@ impl Relay {
             Route::Here(reply) => Ok(reply),
             Route::One(target) => {
                 let home = target.home.as_ref().unwrap_or(session);
+                if asks_for_task(call, home)
+                    && let Some(begun) = Box::pin(self.host(call, home, &target)).await?
+                {
+                    return Ok(begun);
+                }
                 self.one(call, home, &target).await
             }
             Route::List(list) => self.list(call, session, list).await,
             Route::Everywhere => self.tell_all(call, session).await,
+            Route::Task(own) => Box::pin(self.about_hosted(call, &own)).await,
         }
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Part {
     pub(super) upstream: Arc<str>,
     /// What the upstream speaks, once it listed anything.
     pub(super) from: Option<Revision>,
+    /// Whether its calls are run here as tasks of 2025-11-25.
+    pub(super) hosts_tasks: bool,
     pub(super) pages: Vec<(Digest, Message)>,
     /// What holds for all of them.
     pub(super) hints: Hints,
@@ -39,6 +41,7 @@ impl Part {
         Self {
             upstream: Arc::clone(upstream),
             from: None,
+            hosts_tasks: false,
             pages: Vec::new(),
             hints,
             is_missing: false,
@@ -48,7 +51,7 @@ impl Part {
     /// JSON texts of the pages' arrays, in the client's revision. What cannot be read is passed
     /// over, and counted.
     pub(super) fn items(&self, call: &Call, kind: ListKind) -> Vec<Cow<'_, str>> {
-        let projection = Projection::of(self.from, call.revision);
+        let projection = Projection::of(self.from, call.revision).hosting_tasks(self.hosts_tasks);
         let mut pages = Vec::with_capacity(self.pages.len());
         for (_, message) in &self.pages {
             let items = message.result_member(kind.member()).unwrap_or("[]");
@@ -115,6 +118,7 @@ impl Relay {
                 break;
             };
             part.from = Some(held.declared.revision);
+            part.hosts_tasks = held.declared.hosts_tasks();
             part.hints = part.hints.and(self.promise(&held, &message));
             let next = message.result_member("nextCursor");
             let next = next.filter(|next| *next != "null").map(str::to_owned);

@@ -32,6 +32,8 @@ pub(super) enum Route {
     List(ListKind),
     /// To every upstream that knows the method.
     Everywhere,
+    /// To a task that is run here.
+    Task(tasks::OwnTask),
 }
 
 /// One upstream, and the request as it will see it.
@@ -90,6 +92,9 @@ impl Relay {
                 if method == "tasks/list" {
                     let list = Box::pin(self.list_tasks(call, session)).await?;
                     return Ok(Route::Here(list));
+                }
+                if let Some(own) = tasks::OwnTask::find(call, session) {
+                    return Ok(Route::Task(own));
                 }
                 let target = self.own_task_target(call, session)?;
                 return Ok(Route::One(Box::new(target)));

@@ -7,6 +7,7 @@
 
 mod calls;
 mod completions;
+mod hosted;
 mod id;
 mod levels;
 mod link;
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use calls::{NoRoom, StreamPermit};
 pub use completions::Completions;
+pub use hosted::{HostedTask, Kept, Outcome, ResultRoom, RunningTask};
 pub use id::{EventId, SessionId, SessionIds};
 pub use levels::Levels;
 pub use link::{CallLink, Outlet};
@@ -38,7 +40,7 @@ pub use registry::{NewSession, Refused, Sessions, Settings};
 pub use shelf::Shelf;
 pub use stream::{EventStream, Next, NotKept, Reader};
 pub use subscriptions::{Subscribing, Subscriptions, is_below};
-pub use tasks::{Task, Tasks};
+pub use tasks::{Known, Run, Task, Tasks};
 pub use visit::{FollowedResource, Listener, Listening, ToolHeaders, Visit, VisitCall};
 
 use crate::call::{ClientCapabilities, Notice, OwnerKey, Principal, UpstreamLink};
@@ -87,6 +89,7 @@ pub struct Session {
     shelf: Shelf,
     completions: Completions,
     tasks: Tasks,
+    results: ResultRoom,
     /// Of calls, and those for messages outside calls.
     open_streams: AtomicUsize,
     open_standalones: AtomicUsize,
@@ -178,12 +181,13 @@ impl Session {
         Duration::from_micros(self.used_us.load(Ordering::Relaxed))
     }
 
-    /// Whether a call runs or a stream is open.
+    /// Whether a call or a task runs here or a stream is open.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.open_streams.load(Ordering::Relaxed) > 0
             || self.open_standalones.load(Ordering::Relaxed) > 0
             || self.visit.as_ref().is_some_and(Visit::is_busy)
+            || self.tasks.is_running()
             || !lock(&self.calls).is_empty()
     }
 
@@ -209,6 +213,12 @@ impl Session {
     #[must_use]
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
+    }
+
+    /// Room for what those came to that were run here.
+    #[must_use]
+    pub fn results(&self) -> &ResultRoom {
+        &self.results
     }
 
     /// What it is to a modern client; nothing for a session that a client opened.

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::known::KnownIds;
 use super::visit::{Visit, VisitKey};
-use super::{Delivery, Levels, Session, SessionId, SessionIds, lock};
+use super::{Delivery, HostedTask, Levels, ResultRoom, Session, SessionId, SessionIds, lock};
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
@@ -86,12 +86,16 @@ pub struct Sessions {
     events: Arc<dyn EventStore>,
     clock: SharedClock,
     tasks: Tasks,
+    /// Bytes that results of tasks take.
+    results: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 struct Owner {
     sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
     calls: Arc<AtomicUsize>,
+    /// Bytes that results of tasks take.
+    results: Arc<AtomicUsize>,
 }
 
 impl Sessions {
@@ -115,6 +119,7 @@ impl Sessions {
             events,
             clock,
             tasks,
+            results: Arc::default(),
         })
     }
 
@@ -272,6 +277,10 @@ impl Sessions {
             shelf: super::Shelf::default(),
             completions: super::Completions::default(),
             tasks: super::Tasks::default(),
+            results: ResultRoom {
+                own: Arc::clone(&owner.results),
+                all: Arc::clone(&self.results),
+            },
             open_streams: AtomicUsize::new(0),
             open_standalones: AtomicUsize::new(0),
             hold_question: self.settings.hold_question,
@@ -279,6 +288,12 @@ impl Sessions {
             used_us: AtomicU64::new(0),
             closed: CancellationToken::new(),
         })
+    }
+
+    /// A task that is run here, and begins now.
+    #[must_use]
+    pub fn begin_task(&self, ttl: Duration) -> Arc<HostedTask> {
+        HostedTask::begin(Arc::clone(&self.clock), ttl)
     }
 
     /// A handle for a connection that may become a session of this binding on this endpoint: its key

@@ -50,6 +50,9 @@ pub struct Form {
     pub endpoint: Arc<str>,
     /// What the upstream speaks; nothing where several are merged.
     pub from: Option<Revision>,
+    /// Whether calls of the upstream are run here as tasks of 2025-11-25; not known where several are
+    /// merged, where the content says so.
+    pub hosts_tasks: bool,
     /// What the client speaks.
     pub to: Revision,
 }

@@ -78,6 +78,8 @@ table! {
             "Parked calls whose client never came back.";
         tasks_forgotten = TASKS_FORGOTTEN "{task}"
             "Tasks forgotten because their session began too many.";
+        tasks_unkept = TASKS_UNKEPT "{task}"
+            "Tasks whose result was not kept because there was no room for it.";
         tasks_unfollowed = TASKS_UNFOLLOWED "{task}"
             "Tasks not followed because their subscription names too many.";
         tasks_unheard = TASKS_UNHEARD "{task}"
@@ -144,6 +146,8 @@ table! {
             "Running calls whose exchange is gone.";
         calls_parked = CALLS_PARKED "{call}"
             "Calls that wait for their client to come back with answers.";
+        tasks_hosted = TASKS_HOSTED "{task}"
+            "Tasks that run here for clients of 2025-11-25.";
         events_kept = EVENTS_KEPT "{event}"
             "Events in the log.";
         events_bytes = EVENTS_BYTES "By"

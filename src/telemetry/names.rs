@@ -116,6 +116,10 @@ pub mod metric {
     pub const CALLS_PARK_EXPIRED: &str = "drawbridge.calls.park_expired";
     /// Tasks forgotten because their session began too many.
     pub const TASKS_FORGOTTEN: &str = "drawbridge.tasks.forgotten";
+    /// Tasks that run here for clients of 2025-11-25.
+    pub const TASKS_HOSTED: &str = "drawbridge.tasks.hosted";
+    /// Tasks whose result was not kept because there was no room for it.
+    pub const TASKS_UNKEPT: &str = "drawbridge.tasks.unkept";
     /// Tasks not followed because their subscription names too many.
     pub const TASKS_UNFOLLOWED: &str = "drawbridge.tasks.unfollowed";
     /// Tasks whose progress is no longer passed on because a connection has too many.

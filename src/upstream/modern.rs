@@ -210,7 +210,7 @@ impl ModernLink {
             let reply = self
                 .exchange(bytes, || Ok(discover::headers()), &flight)
                 .await?;
-            match discover::judge(&reply, piped) {
+            match discover::judge(&reply, piped, self.settings.upstream.run_tasks) {
                 Verdict::Modern(declared) => return Ok(declared),
                 Verdict::Again => {}
                 Verdict::Legacy => {

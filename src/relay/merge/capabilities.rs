@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::call::takes_tasks;
+use crate::call::{Declared, takes_tasks};
 use crate::protocol::extensions::{self, UNDERSTOOD};
 use crate::protocol::{Era, Revision, json};
 
@@ -81,11 +81,22 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
     out
 }
 
+/// What an upstream declared, as far as `revision` goes: JSON text of an object. For clients of
+/// 2025-11-25 its calls can be tasks where they are run here. Spec: BRIDGING §3.8, §5.1.
+#[must_use]
+pub fn shown(declared: &Declared, revision: Revision) -> String {
+    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    let shown = projected(text, declared.revision, revision);
+    if !(declared.hosts_tasks() && revision.has_tasks_capability()) {
+        return shown;
+    }
+    json::object(objects(&shown).chain([("tasks".into(), CANCELLABLE_TASKS)]))
+}
+
 /// The capabilities of an upstream of revision `from` without what `revision` does not know: JSON
 /// text of an object, the rest as it came. Tasks are carried to modern clients, as the extension that
 /// they are there, and from 2025-11-25 to 2025-11-25. Spec: SPEC L-02, K-15, M-52; BRIDGING §3.8.
-#[must_use]
-pub fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
+fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
     let modern = revision.era() == Era::Modern;
     let carries_tasks = modern && from.era() == Era::Modern;
     // Those of 2025-11-25 are shown as the extension's.
@@ -209,6 +220,24 @@ mod tests {
                 "{all}"
             );
         }
+    }
+
+    // BRIDGING §3.8, §5.1.
+    #[test]
+    fn tasks_of_the_extension_are_told_of_as_those_that_are_run_here() {
+        let text = r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+        let declared = || {
+            let text = bytes::Bytes::from_static(text.as_bytes());
+            Declared::new(MODERN, text, bytes::Bytes::from_static(b"{}"), None)
+        };
+        let told = shown(&declared(), LEGACY);
+        let expected = format!(r#"{{"tools":{{}},"extensions":{{}},"tasks":{CANCELLABLE_TASKS}}}"#);
+        assert_eq!(told, expected);
+        assert!(merged([told.as_str()], LEGACY).contains(CANCELLABLE_TASKS));
+        let nothing = r#"{"tools":{},"extensions":{}}"#;
+        assert_eq!(shown(&declared(), Revision::V2025_06_18), nothing);
+        assert_eq!(shown(&declared().without_hosted_tasks(), LEGACY), nothing);
+        assert_eq!(shown(&declared(), MODERN), text);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::initialize::{instructions, text};
+use super::initialize::instructions;
 use super::{Ourselves, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
@@ -34,8 +34,7 @@ pub(in crate::relay) fn absent(
 }
 
 fn of_one(revision: Revision, declared: &Declared, ttl_ms: u32) -> Bytes {
-    let capabilities =
-        capabilities::projected(text(&declared.capabilities), declared.revision, revision);
+    let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
     result(&capabilities, instructions, &declared.server_info, ttl_ms)
 }
@@ -49,9 +48,7 @@ pub(in crate::relay) fn merged(
     let known = upstreams
         .iter()
         .filter_map(|(_, declared)| declared.as_deref());
-    let all = known.map(|declared| {
-        capabilities::projected(text(&declared.capabilities), declared.revision, revision)
-    });
+    let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
     let capabilities = capabilities::merged(all.iter().map(String::as_str), revision);
     let whole = upstreams.iter().all(|(_, declared)| declared.is_some());

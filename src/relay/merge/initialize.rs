@@ -12,8 +12,7 @@ use crate::relay::naming::Prefix;
 
 /// On an endpoint that shows one upstream unchanged: what it declared, as far as the revision goes.
 pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
-    let capabilities =
-        capabilities::projected(text(&declared.capabilities), declared.revision, revision);
+    let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
     result(revision, &capabilities, &declared.server_info, instructions)
 }
@@ -26,9 +25,7 @@ pub(in crate::relay) fn merged(
     ourselves: &Ourselves,
 ) -> Bytes {
     let known = upstreams.iter().filter_map(|(_, d)| d.as_deref());
-    let all = known.map(|declared| {
-        capabilities::projected(text(&declared.capabilities), declared.revision, revision)
-    });
+    let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
     let capabilities = capabilities::merged(all.iter().map(String::as_str), revision);
     result(
@@ -95,11 +92,6 @@ fn result(
     }
     out.push('}');
     out.into()
-}
-
-/// Cut out of a message that was read, so it is text; an empty object stands for anything else.
-pub(super) fn text(bytes: &Bytes) -> &str {
-    std::str::from_utf8(bytes).unwrap_or("{}")
 }
 
 #[cfg(test)]

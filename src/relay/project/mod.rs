@@ -33,12 +33,18 @@ use crate::protocol::{Era, Message, Revision, methods};
 pub(super) struct Projection {
     from: Revision,
     to: Revision,
+    /// Whether calls of the upstream are run here as tasks of 2025-11-25.
+    hosts_tasks: bool,
 }
 
 impl Projection {
     /// From what the upstream speaks to what the client speaks.
     pub(super) fn new(from: Revision, to: Revision) -> Self {
-        Self { from, to }
+        Self {
+            from,
+            to,
+            hosts_tasks: false,
+        }
     }
 
     /// The same where the upstream may not have said yet what it speaks: as from the other era, so
@@ -49,6 +55,15 @@ impl Projection {
             Era::Modern => Revision::LATEST_LEGACY,
         };
         Self::new(from.unwrap_or(unknown), to)
+    }
+
+    /// The same from an upstream whose calls are run here as tasks of 2025-11-25, or not.
+    #[must_use]
+    pub(super) fn hosting_tasks(self, hosts_tasks: bool) -> Self {
+        Self {
+            hosts_tasks,
+            ..self
+        }
     }
 
     /// Whether nothing is ever changed on the way, but for what a modern result must have.

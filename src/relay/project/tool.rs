@@ -8,16 +8,19 @@ use super::schema;
 use crate::protocol::json::{self, JsonError};
 use crate::protocol::param_headers::{ParamHeaders, may_annotate};
 
+/// How a tool is shown that may be called as a task and need not be.
+const OPTIONAL: &str = r#"{"taskSupport":"optional"}"#;
+
 /// One item of a list of tools.
 pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, JsonError> {
     let to = projection.to;
-    object(item, |name, value| {
+    let shown = object(item, |name, value| {
         Ok(match name {
             // How a tool may be run as a task means nothing elsewhere (BRIDGING §3.8). One that has to be
             // is run for who calls it plainly, and some clients would not call it.
             "execution" if projection.is_identity() && to.has_tasks_capability() => {
                 match json::member(value, "taskSupport") {
-                    Some("\"required\"") => Fate::Put(r#"{"taskSupport":"optional"}"#.into()),
+                    Some("\"required\"") => Fate::Put(OPTIONAL.into()),
                     _ => Fate::Keep,
                 }
             }
@@ -28,7 +31,13 @@ pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, J
             }
             _ => Fate::Keep,
         })
-    })
+    })?;
+    if !(projection.hosts_tasks && to.has_tasks_capability() && shown.starts_with('{')) {
+        return Ok(shown);
+    }
+    let members = json::members(&shown)?;
+    let members = members.iter().map(|(name, value)| (&**name, *value));
+    Ok(json::object(members.chain([("execution", OPTIONAL)])).into())
 }
 
 /// Whether a client of the other revision would have to leave the tool out: the annotations that

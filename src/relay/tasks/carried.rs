@@ -19,7 +19,7 @@ use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
 use crate::relay::Relay;
 use crate::relay::route::{Target, invalid, unknown_method};
-use crate::session::{Session, Task};
+use crate::session::{Run, Session, Task};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Whether calls of this client may run as tasks of an upstream that declared `declared`.
@@ -46,7 +46,8 @@ impl Relay {
         if session.revision.has_tasks_capability() && method != "tasks/update" {
             let known = self.known(session).await;
             let mut declared = known.iter().filter_map(|(_, declared)| declared.as_deref());
-            if declared.any(|declared| are_carried(session, declared)) {
+            let has_tasks = |d: &Declared| are_carried(session, d) || d.hosts_tasks();
+            if declared.any(has_tasks) {
                 return Ok(());
             }
         }
@@ -64,14 +65,18 @@ impl Relay {
             .param_str("taskId")
             .ok_or_else(|| invalid("params.taskId must be a string"))?;
         let task = session.tasks().find(&given);
-        let task = task.ok_or_else(|| invalid("there is no such task here"))?;
-        let edited = call.message.edit().param("taskId", json::quote(&task.id));
+        let unknown = || invalid("there is no such task here");
+        let task = task.ok_or_else(unknown)?;
+        let Run::There(id) = task.run else {
+            return Err(unknown());
+        };
+        let edited = call.message.edit().param("taskId", json::quote(&id));
         Ok(Target {
             request: Some(self.reparse(edited.finish())?),
             page: None,
             view: self.view(&call.endpoint, &task.upstream),
             shown: Some(given.into_owned()),
-            name: Some(task.id.as_ref().to_owned()),
+            name: Some(id.as_ref().to_owned()),
             home: None,
             upstream: task.upstream,
         })
@@ -130,8 +135,12 @@ impl Relay {
 
     /// A task as its client may see it; nothing when its upstream does not know it any more.
     async fn state_of(&self, call: &Call, session: &Arc<Session>, task: &Task) -> Option<String> {
+        let id = match &task.run {
+            Run::There(id) => id,
+            Run::Here(hosted) => return Some(hosted.shown(&task.handle)),
+        };
         let link = self.link(session, &task.upstream).ok()?;
-        let request = request("tasks/get", &task.id, "").ok()?;
+        let request = request("tasks/get", id, "").ok()?;
         let reply = link.call(&request, call).await.ok()?;
         named(reply.result()?, &task.handle)
     }
@@ -140,14 +149,20 @@ impl Relay {
     fn remember_task(&self, session: &Session, upstream: &Arc<str>, id: &str) -> Arc<str> {
         let max = self.parts.settings.limits.tasks_per_session;
         let known = session.tasks().add(upstream, id, max);
-        if let Some(forgotten) = known.forgotten {
+        self.note_forgotten(known.forgotten.as_ref());
+        known.handle
+    }
+
+    /// A task had to make room for another one.
+    pub(super) fn note_forgotten(&self, forgotten: Option<&Task>) {
+        if let Some(forgotten) = forgotten {
             COUNTERS.tasks_forgotten.add(1);
             tracing::warn!(
-                upstream = %forgotten.upstream, tasks_per_session = max,
+                upstream = %forgotten.upstream,
+                tasks_per_session = self.parts.settings.limits.tasks_per_session,
                 "a session began more tasks than it may: its oldest is forgotten"
             );
         }
-        known.handle
     }
 
     /// The reply to a request of tasks, or that begins one, under the name that its client knows.
@@ -209,7 +224,8 @@ fn named(task: &str, handle: &str) -> Option<String> {
     Some(out.finish())
 }
 
-fn mark(handle: &str) -> String {
+/// The mark of what belongs to a task, JSON text.
+pub(super) fn mark(handle: &str) -> String {
     format!(r#"{{"taskId":{}}}"#, json::quote(handle))
 }
 
@@ -231,13 +247,17 @@ pub(in crate::relay) fn status(
 pub(in crate::relay) fn marking(call: &Call, session: &Session, target: &Target) -> Option<Call> {
     let of_result = session.visit().is_none() && call.message.method() == Some("tasks/result");
     let handle = target.shown.as_deref().filter(|_| of_result)?;
-    let link = Arc::new(Marking {
-        inner: Arc::clone(&call.link),
-        mark: mark(handle),
-    });
     Some(Call {
-        link,
+        link: marked(&call.link, handle),
         ..call.clone()
+    })
+}
+
+/// The link as one on which questions say that they belong to a task.
+pub(super) fn marked(link: &Arc<dyn DownstreamLink>, handle: &str) -> Arc<dyn DownstreamLink> {
+    Arc::new(Marking {
+        inner: Arc::clone(link),
+        mark: mark(handle),
     })
 }
 

@@ -55,7 +55,8 @@ impl Relay {
         }
         let settings = self.parts.upstreams.settings(&target.upstream);
         let runs_tasks = settings.is_some_and(|settings| settings.run_tasks);
-        let takes_tasks = is_declared(call);
+        // For a task that is run here it is declared as well.
+        let takes_tasks = session.visit().is_some() && is_declared(call);
         if (runs_tasks || takes_tasks) && self.runs_only_as_task(link, call, session, target).await
         {
             let request = self.request_for(&**link, call, target)?;

@@ -3,8 +3,9 @@
 //!
 //! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `newer` is
 //! where an upstream of both eras runs it, `bridge` shows legacy tasks as those of the extension,
-//! `carried` passes them between two sides of 2025-11-25, `follow` tells subscriptions how tasks
-//! stand. Clients are told of no others.
+//! `carried` passes them between two sides of 2025-11-25, `host` runs those that a client of 2025-11-25
+//! asks for where its upstream has the extension, `hosted` answers for them, `follow` tells
+//! subscriptions how tasks stand. Clients are told of no others.
 //! Spec: SPEC §11; BRIDGING §3.8.
 
 mod bridge;
@@ -14,6 +15,8 @@ mod desk;
 mod follow;
 mod handle;
 mod hold;
+mod host;
+mod hosted;
 mod inputs;
 mod newer;
 mod pace;
@@ -27,3 +30,5 @@ pub(super) use carried::{marking, status};
 pub(super) use desk::Desks;
 pub use follow::FollowedTask;
 pub(super) use handle::{is_of_tasks, is_task};
+pub(super) use host::asks_for_task;
+pub(super) use hosted::OwnTask;

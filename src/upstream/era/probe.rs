@@ -81,7 +81,7 @@ async fn over_http(wire: &HttpWire, settings: &Settings) -> Result<Found, LinkEr
             (300..=399 | 401 | 403 | 429 | 500.., reply) => {
                 return Err(reply.err().unwrap_or(LinkError::Status(status.as_u16())));
             }
-            (_, Ok(reply)) => discover::judge(&reply, false),
+            (_, Ok(reply)) => discover::judge(&reply, false, settings.upstream.run_tasks),
             (_, Err(_)) => Verdict::Legacy,
         };
         match verdict {
@@ -133,7 +133,7 @@ async fn over_pipe(
             continue;
         }
         match message.number() {
-            Some(0) => match discover::judge(&message, true) {
+            Some(0) => match discover::judge(&message, true, settings.upstream.run_tasks) {
                 Verdict::Modern(declared) => {
                     // One that was slow was told both, and may take itself for the session that it
                     // was offered: who wants none has a fresh one (SPEC D-08).

@@ -67,10 +67,11 @@ pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
 
 /// What an answer means. Over a pipe only one error is a sign of the modern era (SPEC D-07), over
 /// HTTP three are (SPEC U-05).
-pub(in crate::upstream) fn judge(reply: &Message, piped: bool) -> Verdict {
+pub(in crate::upstream) fn judge(reply: &Message, piped: bool, runs_tasks: bool) -> Verdict {
     if reply.result().is_some() {
         return match declared(reply) {
-            Some(declared) => Verdict::Modern(Arc::new(declared)),
+            Some(declared) if runs_tasks => Verdict::Modern(Arc::new(declared)),
+            Some(declared) => Verdict::Modern(Arc::new(declared.without_hosted_tasks())),
             None => Verdict::Legacy,
         };
     }
@@ -156,7 +157,7 @@ mod tests {
 
     fn verdict(body: &str, piped: bool) -> String {
         let text = format!(r#"{{"jsonrpc":"2.0","id":0,{body}}}"#);
-        let verdict = judge(&Message::parse(text.into(), 128).unwrap(), piped);
+        let verdict = judge(&Message::parse(text.into(), 128).unwrap(), piped, true);
         let text = format!("{verdict:?}");
         text.split(['(', ' ']).next().unwrap().to_owned()
     }

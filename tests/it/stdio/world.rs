@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use drawbridge::call::{OwnerKey, Principal};
-use drawbridge::config::{Carrier, Era, Isolation, Limits, Rate, Stdio, StdioCarrier, Upstream};
+use drawbridge::config::{
+    Carrier, Era, HostedTaskLimits, Isolation, Limits, Rate, Stdio, StdioCarrier, Upstream,
+};
 use drawbridge::lifecycle::Tasks;
 use drawbridge::secret::Secret;
 use drawbridge::upstream::stdio::{
@@ -117,6 +119,11 @@ pub(super) fn limits() -> Limits {
         parked_per_principal: 16,
         parked_total: 10000,
         tasks_per_session: 64,
+        hosted_tasks: HostedTaskLimits {
+            ttl: Duration::from_hours(1),
+            results_per_principal: 16 << 20,
+            results_total: 256 << 20,
+        },
         tasks_per_subscription: 64,
         unread: 1 << 20,
         rate: Rate {

@@ -44,7 +44,7 @@ impl World {
 }
 
 /// How often an upstream over HTTP was sent a method.
-async fn count(stub: &HttpStub, method: &str) -> u64 {
+pub(super) async fn count(stub: &HttpStub, method: &str) -> u64 {
     let base = stub.url.strip_suffix("/mcp").unwrap();
     let answer = Actor::new(base, None).get("/stats", &[]).await;
     answer.json().await["counts"][method].as_u64().unwrap_or(0)

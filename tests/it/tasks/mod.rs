@@ -3,3 +3,4 @@
 mod bridged;
 mod carried;
 mod held;
+mod hosted;

@@ -1,0 +1,302 @@
+//! Tasks of 2025-11-25 that are run here: a client asks for one, and its upstream knows only those of the
+//! extension, which the server begins. The call goes the way of every call, with the task in place of
+//! its client; what comes of it is kept until the client fetches it.
+//! Spec: SPEC K-02 to K-04; BRIDGING §3.8; `docs/adr/0014`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use crate::call::{
+    Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
+};
+use crate::fault::{Fault, FaultKind, told};
+use crate::protocol::{Message, extensions, json, meta};
+use crate::relay::route::{Target, invalid};
+use crate::relay::{Failure, Relay};
+use crate::session::{HostedTask, Outcome, RunningTask, Session};
+use crate::telemetry::metrics::COUNTERS;
+
+/// Nesting of what was within bounds when it came.
+const ANY_DEPTH: usize = usize::MAX;
+
+/// Whether a client asks for a task of the design that it knows.
+pub(in crate::relay) fn asks_for_task(call: &Call, session: &Session) -> bool {
+    session.visit().is_none()
+        && call.revision.has_tasks_capability()
+        && call.message.method() == Some("tools/call")
+        && wanted(&call.message).is_some()
+}
+
+impl Relay {
+    /// Begins a task for a call that asks for one, where its upstream's are run here; nothing where
+    /// they are not. Decided about like the call that it is.
+    ///
+    /// # Errors
+    /// [`Failure`] when it is not allowed, or there is no room for it.
+    pub(in crate::relay) async fn host(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &Target,
+    ) -> Result<Option<Reply>, Failure> {
+        self.decide(call, target)?;
+        let declared = self.learn(session, &target.upstream, None).await?;
+        let Some(relay) = self.own.upgrade().filter(|_| declared.hosts_tasks()) else {
+            return Ok(None);
+        };
+        call.link.routed(&target.upstream);
+        let limits = &self.parts.settings.limits;
+        let (ttl, message) = (
+            granted(&call.message, limits.hosted_tasks.ttl)?,
+            plain(&call.message)?,
+        );
+        let running = session.begin_task(limits.calls_per_principal);
+        let running =
+            running.map_err(|why| Fault::downstream(FaultKind::CallerBusy, why.to_string()))?;
+        let task = self.parts.sessions.begin_task(ttl);
+        let known = session
+            .tasks()
+            .host(&target.upstream, &task, limits.tasks_per_session);
+        let begun = task.shown(&known.handle);
+        self.note_forgotten(known.forgotten.as_ref());
+        let client = Client {
+            capabilities: session.capabilities.with_extension(extensions::TASKS),
+            session: Arc::clone(session),
+            task: Arc::clone(&task),
+            wants_progress: meta::progress_token(&call.message).is_some(),
+        };
+        let call = Call {
+            message,
+            link: Arc::new(client),
+            cancel: task.stopped().clone(),
+            resumption: None,
+            ..call.clone()
+        };
+        let hosted = Hosted {
+            relay,
+            session: Arc::clone(session),
+            upstream: Arc::clone(&target.upstream),
+            handle: known.handle,
+            task,
+        };
+        self.parts.tasks.spawn_service(hosted.live(call, running));
+        Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))
+    }
+}
+
+/// A task that is run here, from its beginning until nobody can ask for it any more.
+struct Hosted {
+    relay: Arc<Relay>,
+    session: Arc<Session>,
+    upstream: Arc<str>,
+    handle: Arc<str>,
+    task: Arc<HostedTask>,
+}
+
+impl Hosted {
+    /// Runs `call`, whose client is the task. A type of its own, since that is handled as the call was
+    /// that began it.
+    fn live(self, call: Call, running: RunningTask) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let life = async {
+                // Not held any longer than they take, nor is the call.
+                let work = Box::pin(self.work(call, running));
+                tokio::join!(work, Box::pin(self.announce()));
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = life => {}
+                () = tokio::time::sleep(self.task.ttl()) => {}
+                () = self.session.closed().cancelled() => {}
+                () = self.task.forgotten().cancelled() => {}
+            }
+            self.session.tasks().remove(&self.handle);
+            self.task.forget();
+        })
+    }
+
+    async fn work(&self, call: Call, running: RunningTask) {
+        let answer = tokio::select! {
+            answer = self.relay.handle(&call, &self.session) => answer,
+            () = self.task.stopped().cancelled() => return,
+        };
+        let outcome = self.outcome(answer);
+        // Whoever hears that it is over finds it so.
+        drop(running);
+        self.task.end(outcome);
+    }
+
+    /// What the task came to: what the call would have been answered with.
+    fn outcome(&self, answer: Result<Reply, Failure>) -> Outcome {
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(Failure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
+                return Outcome::Cancelled;
+            }
+            Err(Failure::Fault(fault)) => {
+                let upstream = &self.upstream;
+                tracing::debug!(%upstream, kind = ?fault.kind, error = %fault, "a task failed");
+                if told::is_tool_error(fault.kind) {
+                    Reply::Result(told::tool_error(&fault))
+                } else {
+                    Reply::Error(told::error_object(&fault))
+                }
+            }
+            Err(Failure::Denied(denial)) => {
+                let fault = Fault::downstream(FaultKind::InvalidParams, denial.public());
+                Reply::Error(told::error_object(&fault))
+            }
+        };
+        let text = reply.result().or(reply.error()).unwrap_or("{}");
+        let limits = self.relay.parts.settings.limits.hosted_tasks;
+        let (own, all) = (limits.results_per_principal, limits.results_total);
+        let kept = loop {
+            match self.session.results().take(text.len(), own, all) {
+                None if self.session.tasks().remove_oldest_over() => {}
+                kept => break kept,
+            }
+        };
+        let Some(kept) = kept else {
+            COUNTERS.tasks_unkept.add(1);
+            tracing::warn!(
+                upstream = %self.upstream, bytes = text.len(),
+                "there is no room for the result of a task: it fails"
+            );
+            return Outcome::Error(UNKEPT, None);
+        };
+        let bytes = Bytes::copy_from_slice(text.as_bytes());
+        match reply.error() {
+            None => Outcome::Result(bytes, kept),
+            Some(_) => Outcome::Error(bytes, Some(kept)),
+        }
+    }
+
+    /// Tells the client of every new status.
+    async fn announce(&self) {
+        let mut known = "working";
+        while matches!(known, "working" | "input_required") {
+            known = self.task.changed(known).await;
+            let task = self.task.shown(&self.handle);
+            let bytes = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{task}}}"#
+            );
+            self.session.tell(Notice {
+                kind: NoticeKind::Other,
+                bytes: bytes.into(),
+            });
+        }
+    }
+}
+
+/// Of a task whose result finds no room, JSON text of its error.
+const UNKEPT: Bytes = Bytes::from_static(
+    br#"{"code":-32603,"message":"the result is too large to be kept","data":{"side":"gateway"}}"#,
+);
+
+/// The task in place of its client: it takes what the upstream says of the call, and what it asks.
+#[derive(Debug)]
+struct Client {
+    task: Arc<HostedTask>,
+    session: Arc<Session>,
+    /// What the client can be asked, and the extension.
+    capabilities: ClientCapabilities,
+    /// Whether progress is told besides the status.
+    wants_progress: bool,
+}
+
+impl DownstreamLink for Client {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
+    }
+
+    fn notify(&self, notice: Notice) {
+        if let NoticeKind::Progress { .. } = &notice.kind {
+            let message = Message::parse(notice.bytes.clone(), ANY_DEPTH).ok();
+            let text = message
+                .as_ref()
+                .and_then(|message| message.param_str("message"));
+            if let Some(text) = text {
+                self.task.note(&text);
+            }
+            if !self.wants_progress {
+                return;
+            }
+        }
+        self.session.tell(notice);
+    }
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        Box::pin(self.task.ask(round))
+    }
+
+    fn cancel_reason(&self) -> Option<&str> {
+        let is_cancelled = self.task.stopped().is_cancelled();
+        is_cancelled.then_some("the task was cancelled")
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.session.levels().wanted()
+    }
+}
+
+/// What a request says of the task that it wants to be, JSON text.
+fn wanted(request: &Message) -> Option<&str> {
+    request.param("task").filter(|task| *task != "null")
+}
+
+/// How long a task is known: as long as its client wants, and no longer than `most`.
+fn granted(request: &Message, most: Duration) -> Result<Duration, Fault> {
+    let task = wanted(request).filter(|task| task.starts_with('{'));
+    let task = task.ok_or_else(|| invalid("params.task must be an object"))?;
+    let wanted = json::member(task, "ttl").and_then(|ttl| ttl.parse().ok());
+    Ok(wanted.map_or(most, |ms| Duration::from_millis(ms).min(most)))
+}
+
+/// Of a call whose client wants to hear of no progress, JSON text: nobody else sees it.
+const OWN_TOKEN: &str = "\"task\"";
+
+/// The call that a task runs. What it says of its progress is the task's status message.
+fn plain(request: &Message) -> Result<Message, Fault> {
+    let mut edit = request.edit().remove_param("task");
+    if meta::progress_token(request).is_none() {
+        edit = edit.meta(meta::PROGRESS_TOKEN, OWN_TOKEN);
+    }
+    Message::parse(edit.finish(), ANY_DEPTH).map_err(Fault::internal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(params: &str) -> Message {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        Message::parse(text.into(), 128).unwrap()
+    }
+
+    const MOST: Duration = Duration::from_mins(1);
+
+    // SPEC K-02.
+    #[test]
+    fn a_task_is_known_as_long_as_is_wanted_and_may_be() {
+        let of = |task: &str| granted(&request(&format!(r#"{{"task":{task}}}"#)), MOST);
+        assert_eq!(of(r#"{"ttl":5000}"#).unwrap(), Duration::from_secs(5));
+        for most in ["{}", r#"{"ttl":null}"#, r#"{"ttl":60001}"#, r#"{"ttl":-1}"#] {
+            assert_eq!(of(most).unwrap(), MOST, "{most}");
+        }
+        assert_eq!(of("7").unwrap_err().kind, FaultKind::InvalidParams);
+        assert_eq!(wanted(&request(r#"{"task":null}"#)), None);
+    }
+
+    // SPEC K-15.
+    #[test]
+    fn the_call_of_a_task_asks_for_none_and_for_progress() {
+        let call = plain(&request(r#"{"name":"t","task":{}}"#)).unwrap();
+        assert_eq!(call.param("task"), None);
+        assert_eq!(meta::progress_token(&call), Some(OWN_TOKEN));
+        let call = plain(&request(r#"{"task":{},"_meta":{"progressToken":7}}"#)).unwrap();
+        assert_eq!(meta::progress_token(&call), Some("7"));
+    }
+}

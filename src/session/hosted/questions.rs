@@ -1,0 +1,161 @@
+//! What a task asks: each round waits for a client that asks for the task's result, and is put on the
+//! stream of that request. Spec: SPEC K-04; MCP 2025-11-25, tasks, "Input Required Status".
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::oneshot;
+
+use super::{HostedTask, Outcome};
+use crate::call::{Asked, DownstreamLink, Round};
+
+/// Tells rounds apart.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// A round without answers.
+#[derive(Debug)]
+pub(super) struct Open {
+    number: u64,
+    round: Round,
+    answer: oneshot::Sender<Asked>,
+    /// Whether it is before a client now.
+    is_put: bool,
+}
+
+impl HostedTask {
+    /// Asks whoever asks for the result, now or later; the round's limit is for both together.
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws the questions.
+    pub async fn ask(&self, round: Round) -> Asked {
+        let limit = round.limit;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        self.change(|state| {
+            let is_asked = state.ended.is_none();
+            if is_asked {
+                state.questions.push(Open {
+                    number,
+                    round,
+                    answer,
+                    is_put: false,
+                });
+            }
+            is_asked
+        });
+        let _withdraw = Withdraw { task: self, number };
+        let answered = match limit {
+            Some(limit) => tokio::time::timeout(limit, answered).await,
+            None => Ok(answered.await),
+        };
+        match answered {
+            Ok(Ok(asked)) => asked,
+            Ok(Err(_)) => Asked::Unanswered,
+            // What others have answered by now is nothing.
+            Err(_) => Asked::Answered(Vec::new()),
+        }
+    }
+
+    /// Waits for what it comes to. What it asks meanwhile is put to `client`, unless somebody else who
+    /// waits has it before him.
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws the questions from this client; they are put to the next.
+    pub async fn outcome(&self, client: &dyn DownstreamLink) -> Arc<Outcome> {
+        let mut states = self.state.subscribe();
+        loop {
+            let state = states
+                .wait_for(|state| {
+                    state.ended.is_some() || state.questions.iter().any(|open| !open.is_put)
+                })
+                .await;
+            // Its sender is in `self`.
+            let Ok(ended) = state.map(|state| state.ended.clone()) else {
+                return Arc::new(Outcome::Cancelled);
+            };
+            if let Some(ended) = ended {
+                return ended.outcome;
+            }
+            if let Some(put) = self.take() {
+                put.to(client).await;
+            }
+        }
+    }
+
+    /// The first round that is before nobody.
+    fn take(&self) -> Option<Put<'_>> {
+        let mut taken = None;
+        self.state.send_if_modified(|state| {
+            if let Some(open) = state.questions.iter_mut().find(|open| !open.is_put) {
+                open.is_put = true;
+                taken = Some((open.number, open.round.clone()));
+            }
+            taken.is_some()
+        });
+        let (number, round) = taken?;
+        let task = self;
+        Some(Put {
+            task,
+            number,
+            round: Some(round),
+        })
+    }
+}
+
+/// A round that is before a client.
+struct Put<'t> {
+    task: &'t HostedTask,
+    number: u64,
+    round: Option<Round>,
+}
+
+impl Put<'_> {
+    async fn to(mut self, client: &dyn DownstreamLink) {
+        let Some(round) = self.round.take() else {
+            return;
+        };
+        let mut states = self.task.state.subscribe();
+        let is_open = |open: &Open| open.number == self.number;
+        let asked = tokio::select! {
+            asked = client.ask(round) => asked,
+            _ = states.wait_for(|state| !state.questions.iter().any(is_open)) => return,
+        };
+        let mut answered = None;
+        self.task.change(|state| {
+            let place = state.questions.iter().position(is_open);
+            answered = place.map(|place| state.questions.remove(place));
+            answered.is_some()
+        });
+        if let Some(open) = answered {
+            // Whoever asked may have gone just now.
+            drop(open.answer.send(asked));
+        }
+    }
+}
+
+impl Drop for Put<'_> {
+    /// What has no answer is put to the next one.
+    fn drop(&mut self) {
+        self.task.state.send_if_modified(|state| {
+            let mut open = state.questions.iter_mut();
+            let open = open.find(|open| open.number == self.number);
+            open.is_some_and(|open| std::mem::replace(&mut open.is_put, false))
+        });
+    }
+}
+
+/// Takes a round back when nobody waits for its answers any more.
+struct Withdraw<'t> {
+    task: &'t HostedTask,
+    number: u64,
+}
+
+impl Drop for Withdraw<'_> {
+    fn drop(&mut self) {
+        self.task.change(|state| {
+            let before = state.questions.len();
+            state.questions.retain(|open| open.number != self.number);
+            state.questions.len() != before
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! Room for what tasks came to: so many bytes of one principal, and so many in all.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// What is taken by one principal, and by all.
+#[derive(Debug, Clone, Default)]
+pub struct ResultRoom {
+    /// By the principal.
+    pub(in crate::session) own: Arc<AtomicUsize>,
+    /// By all.
+    pub(in crate::session) all: Arc<AtomicUsize>,
+}
+
+/// A part that is taken; free again when dropped.
+#[derive(Debug)]
+pub struct Kept {
+    bytes: usize,
+    room: ResultRoom,
+}
+
+impl ResultRoom {
+    /// Takes room for so many bytes; nothing where the principal has not so much of `per_principal`
+    /// left, or all have not of `total`.
+    #[must_use]
+    pub fn take(&self, bytes: usize, per_principal: usize, total: usize) -> Option<Kept> {
+        let own = self.own.fetch_add(bytes, Ordering::Relaxed);
+        let all = self.all.fetch_add(bytes, Ordering::Relaxed);
+        // Given back where it is not to be had.
+        let kept = Kept {
+            bytes,
+            room: self.clone(),
+        };
+        let fits = |taken: usize, max: usize| taken.saturating_add(bytes) <= max;
+        (fits(own, per_principal) && fits(all, total)).then_some(kept)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.room.own.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.room.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_principal_and_all_together_have_so_much_room() {
+        let room = ResultRoom::default();
+        let other = ResultRoom {
+            all: Arc::clone(&room.all),
+            ..ResultRoom::default()
+        };
+        let kept = room.take(6, 10, 12).unwrap();
+        assert!(room.take(5, 10, 12).is_none(), "of its own there are four");
+        assert!(other.take(7, 10, 12).is_none(), "of all there are six");
+        let theirs = other.take(6, 10, 12).unwrap();
+        drop(kept);
+        assert!(room.take(6, 10, 12).is_some());
+        drop(theirs);
+        assert_eq!(room.all.load(Ordering::Relaxed), 0);
+    }
+}

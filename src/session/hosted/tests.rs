@@ -1,0 +1,166 @@
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, poll};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::call::{Answer, Asked, ClientCapabilities, DownstreamLink, Notice, Question, Round};
+use crate::clock::TestClock;
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+fn begin() -> Arc<HostedTask> {
+    HostedTask::begin(TestClock::at(0), MINUTE)
+}
+
+fn result(text: &'static str) -> Outcome {
+    let kept = ResultRoom::default().take(text.len(), 99, 99).unwrap();
+    Outcome::Result(Bytes::from_static(text.as_bytes()), kept)
+}
+
+fn round(limit: Option<Duration>) -> Round {
+    let question = Question {
+        method: "roots/list".to_owned(),
+        params: None,
+    };
+    Round {
+        entries: vec![("q".to_owned(), question)],
+        limit,
+        carry: None,
+    }
+}
+
+/// Answers everything, or nothing.
+#[derive(Debug)]
+struct Client {
+    answers: bool,
+    capabilities: ClientCapabilities,
+}
+
+impl Client {
+    fn new(answers: bool) -> Self {
+        Self {
+            answers,
+            capabilities: ClientCapabilities::none(),
+        }
+    }
+}
+
+impl DownstreamLink for Client {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
+    }
+
+    fn notify(&self, _notice: Notice) {}
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        if !self.answers {
+            return std::future::pending().boxed();
+        }
+        let answer = || Answer::Result(Bytes::from_static(b"{}"));
+        let answers = round.entries.into_iter().map(|(key, _)| (key, answer()));
+        std::future::ready(Asked::Answered(answers.collect())).boxed()
+    }
+}
+
+// SPEC K-02.
+#[test]
+fn a_task_is_shown_as_2025_11_25_has_it() {
+    let clock = TestClock::at(1_764_000_000);
+    let task = HostedTask::begin(clock.clone(), MINUTE);
+    clock.advance(Duration::from_millis(1500));
+    task.note("half");
+    let shown: Value = serde_json::from_str(&task.shown("h")).unwrap();
+    let expected = json!({
+        "taskId": "h", "status": "working", "statusMessage": "half", "ttl": 60_000,
+        "pollInterval": 1000, "createdAt": "2025-11-24T16:00:00Z",
+        "lastUpdatedAt": "2025-11-24T16:00:01.5Z",
+    });
+    assert_eq!(shown, expected);
+}
+
+// SPEC K-04.
+#[test]
+fn a_tools_error_is_a_failure_and_what_is_over_stays_so() {
+    for (outcome, status) in [
+        (result(r#"{"content":[]}"#), "completed"),
+        (result(r#"{"isError":true}"#), "failed"),
+        (Outcome::Cancelled, "cancelled"),
+    ] {
+        let task = begin();
+        assert!(task.end(outcome));
+        assert_eq!(task.status(), status);
+        assert!(!task.end(Outcome::Cancelled));
+        assert_eq!(task.status(), status);
+        assert!(task.stopped().is_cancelled());
+    }
+    let task = begin();
+    let error = br#"{"code":-1,"message":"why"}"#;
+    task.end(Outcome::Error(Bytes::from_static(error), None));
+    let shown: Value = serde_json::from_str(&task.shown("h")).unwrap();
+    assert_eq!(
+        (&shown["status"], &shown["statusMessage"]),
+        (&json!("failed"), &json!("why"))
+    );
+}
+
+// SPEC K-04.
+#[tokio::test]
+async fn a_question_waits_for_who_asks_for_the_result() {
+    let task = begin();
+    let asking = async {
+        let mut asked = Box::pin(task.ask(round(None)));
+        assert!(poll!(&mut asked).is_pending());
+        assert_eq!(task.status(), "input_required");
+        asked.await
+    };
+    let client = Client::new(true);
+    let work = async {
+        let asked = asking.await;
+        assert_eq!(task.status(), "working");
+        task.end(result("{}"));
+        asked
+    };
+    let (asked, outcome) = tokio::join!(work, task.outcome(&client));
+    assert!(matches!(asked, Asked::Answered(answers) if answers.len() == 1));
+    assert!(matches!(&*outcome, Outcome::Result(..)));
+}
+
+#[tokio::test]
+async fn a_question_whose_client_goes_is_put_to_the_next() {
+    let task = begin();
+    let mut asked = Box::pin(task.ask(round(None)));
+    assert!(poll!(&mut asked).is_pending());
+    let (silent, other) = (Client::new(false), Client::new(true));
+    let mut first = Box::pin(task.outcome(&silent));
+    assert!(poll!(&mut first).is_pending());
+    let mut second = Box::pin(task.outcome(&other));
+    assert!(poll!(&mut second).is_pending());
+    assert!(poll!(&mut asked).is_pending(), "it is before the first");
+    drop(first);
+    assert!(poll!(&mut second).is_pending());
+    assert!(matches!(asked.await, Asked::Answered(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_nobody_fetches_has_no_answers_in_the_end() {
+    let task = begin();
+    let asked = task.ask(round(Some(MINUTE))).await;
+    assert_eq!(asked, Asked::Answered(Vec::new()));
+    assert_eq!(task.status(), "working");
+}
+
+#[tokio::test]
+async fn a_question_that_is_withdrawn_leaves_its_client_alone() {
+    let task = begin();
+    let mut asked = Box::pin(task.ask(round(None)));
+    assert!(poll!(&mut asked).is_pending());
+    let silent = Client::new(false);
+    let mut waiting = Box::pin(task.outcome(&silent));
+    assert!(poll!(&mut waiting).is_pending());
+    drop(asked);
+    assert!(poll!(&mut waiting).is_pending());
+    assert_eq!(task.status(), "working");
+    task.forget();
+    assert!(matches!(&*waiting.await, Outcome::Cancelled));
+}
