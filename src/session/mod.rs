@@ -28,6 +28,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 pub use calls::{NoRoom, StreamPermit};
 pub use completions::Completions;
@@ -96,6 +98,8 @@ pub struct Session {
     started: Instant,
     used_us: AtomicU64,
     closed: CancellationToken,
+    /// What upstreams are to be told when it is over, before its links are closed.
+    last_words: TaskTracker,
 }
 
 /// How the messages of a session reach its client.
@@ -135,6 +139,11 @@ impl Session {
     #[must_use]
     pub fn closed(&self) -> &CancellationToken {
         &self.closed
+    }
+
+    /// As long as this is kept, for a moment at most, the links of the session outlive it.
+    pub fn last_word(&self) -> TaskTrackerToken {
+        self.last_words.token()
     }
 
     /// Notes that the client is there.

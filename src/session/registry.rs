@@ -16,6 +16,7 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use self::known::KnownIds;
 use super::visit::{Visit, VisitKey};
@@ -287,6 +288,7 @@ impl Sessions {
             started: Instant::now(),
             used_us: AtomicU64::new(0),
             closed: CancellationToken::new(),
+            last_words: TaskTracker::new(),
         })
     }
 

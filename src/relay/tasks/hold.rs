@@ -77,7 +77,7 @@ impl Relay {
                 };
                 return bridged.begun(&state);
             }
-            let held = self.hold(link, call, target, &state, Design::Legacy);
+            let held = self.hold(link, call, session, target, &state, Design::Legacy);
             return Box::pin(held).await;
         }
         let reply = self.send(permit, &**link, call, session, target).await?;
@@ -99,7 +99,7 @@ impl Relay {
             Some(_) if !runs_tasks => Err(unasked(&target.upstream)),
             Some(state) => {
                 let declaring = declaring(call);
-                let held = self.hold(link, &declaring, target, &state, Design::Extension);
+                let held = self.hold(link, &declaring, session, target, &state, Design::Extension);
                 Box::pin(held).await
             }
             None => Ok(reply),
@@ -138,6 +138,7 @@ impl Relay {
         &self,
         link: &Arc<dyn UpstreamLink>,
         call: &Call,
+        session: &Session,
         target: &Target,
         state: &State<'_>,
         design: Design,
@@ -157,7 +158,13 @@ impl Relay {
         };
         let mut pace = Pace::new(&shown, state);
         pace.note(state, &*shown.link);
-        let watched = Watched::new(link, shown, &state.id, &self.parts.tasks);
+        let watched = Watched::new(
+            link,
+            shown,
+            &state.id,
+            session.last_word(),
+            &self.parts.tasks,
+        );
         let wait = Wait {
             task: &watched,
             upstream,

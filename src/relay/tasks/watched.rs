@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::fault::Fault;
@@ -21,16 +22,26 @@ pub(super) struct Watched {
     id: String,
     tasks: Tasks,
     is_over: bool,
+    /// The link is there to cancel it, also when the session has ended.
+    last_word: TaskTrackerToken,
 }
 
 impl Watched {
-    pub(super) fn new(link: &Arc<dyn UpstreamLink>, call: Call, id: &str, tasks: &Tasks) -> Self {
+    /// A task that was begun in the session of this word.
+    pub(super) fn new(
+        link: &Arc<dyn UpstreamLink>,
+        call: Call,
+        id: &str,
+        last_word: TaskTrackerToken,
+        tasks: &Tasks,
+    ) -> Self {
         Self {
             link: Arc::clone(link),
             call,
             id: id.to_owned(),
             tasks: tasks.clone(),
             is_over: false,
+            last_word,
         }
     }
 
@@ -78,10 +89,12 @@ impl Drop for Watched {
             resumption: None,
             ..self.call.clone()
         };
+        let last_word = self.last_word.clone();
         self.tasks.spawn(async move {
             if let Err(fault) = link.call(&request, &call).await {
                 tracing::debug!(upstream = %link.upstream(), error = %fault, "a task was not cancelled");
             }
+            drop(last_word);
         });
     }
 }

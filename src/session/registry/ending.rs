@@ -12,11 +12,24 @@ use crate::call::UpstreamLink;
 use crate::session::{Session, lock};
 use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
 
+/// How long the links of a session that is over stay open for what its upstreams are still told.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Closes the links of a session that is over.
+async fn part(session: &Session, links: &[Arc<dyn UpstreamLink>]) {
+    session.last_words.close();
+    drop(tokio::time::timeout(LAST_WORDS, session.last_words.wait()).await);
+    join_all(links.iter().map(|link| link.close())).await;
+}
+
 impl Sessions {
     /// Ends a session; its upstream links are closed in the background.
     pub fn close(&self, session: &Arc<Session>) {
-        for link in self.remove(session).into_iter().flatten() {
-            self.tasks.spawn(async move { link.close().await });
+        let links = self.remove(session).unwrap_or_default();
+        if !links.is_empty() {
+            let session = Arc::clone(session);
+            self.tasks
+                .spawn(async move { part(&session, &links).await });
         }
     }
 
@@ -56,13 +69,12 @@ impl Sessions {
             .iter()
             .map(|entry| Arc::clone(entry.value()))
             .collect();
-        let links: Vec<_> = all
+        let ended: Vec<_> = all
             .iter()
-            .filter_map(|session| self.remove(session))
-            .flatten()
+            .filter_map(|session| Some((session, self.remove(session)?)))
             .collect();
-        let closing = join_all(links.iter().map(|link| link.close()));
-        drop(tokio::time::timeout(grace, closing).await);
+        let closing = ended.iter().map(|(session, links)| part(session, links));
+        drop(tokio::time::timeout(grace, join_all(closing)).await);
     }
 
     /// Ends idle and over-age sessions and sweeps the event log, for ever.

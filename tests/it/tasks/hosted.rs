@@ -1,6 +1,7 @@
 //! Tasks of 2025-11-25 in front of upstreams that know only those of the extension: the gateway runs
 //! them. Spec: BRIDGING §3.8; SPEC K-01 to K-05.
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::held::count;
@@ -255,6 +256,40 @@ async fn a_task_that_is_forgotten_for_another_does_not_run_on() {
     let forgotten = world.gw.metric("drawbridge_tasks_forgotten_total", "");
     assert!((forgotten.await - 1.0).abs() < 0.5);
     world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_ends_with_its_session() {
+    let world = World::start().await;
+    let alice = world.user("alice", "/mcp/newer").await;
+    begin(&alice, "errand", json!({"ms": 600_000})).await;
+    world.sent("tasks/get", 1).await;
+    let running = world.gw.metric("drawbridge_tasks_hosted", "").await;
+    assert!((running - 1.0).abs() < 0.5, "{running}");
+    alice.delete().await;
+    world.sent("tasks/cancel", 1).await;
+    eventually("nothing runs", async || {
+        let running = world.gw.metric("drawbridge_tasks_hosted", "").await;
+        (running < 0.5).then_some(())
+    })
+    .await;
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_of_the_gateway_cancels_what_it_runs() {
+    let newer = HttpStub::start(&MODERN).await;
+    let setup = Setup::open().server("drain = \"0s\"");
+    let mut gw = setup.http("newer", &newer, "").start().await;
+    let user = gw.anonymous().open("/mcp/newer").await;
+    begin(&user, "errand", json!({"ms": 600_000})).await;
+    eventually("the task", async || {
+        (count(&newer, "tasks/get").await > 0).then_some(())
+    })
+    .await;
+    gw.signal(Signal::TERM);
+    assert_eq!(gw.exit().await, Some(0));
+    assert_eq!(count(&newer, "tasks/cancel").await, 1);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use rstest::rstest;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::call::{
@@ -131,7 +132,7 @@ async fn a_task_that_is_out_of_reach_is_given_up_when_it_stays_so(
     let (call, tasks) = (call(), Tasks::new());
     let state = State::read(WORKING.unwrap()).unwrap();
     let mut pace = Pace::new(&call, &state);
-    let watched = Watched::new(&link, call, "t", &tasks);
+    let watched = Watched::new(&link, call, "t", TaskTracker::new().token(), &tasks);
     let wait = Wait {
         task: &watched,
         upstream: link.upstream(),
@@ -159,7 +160,7 @@ async fn answers_that_the_upstream_refuses_end_the_wait() {
     };
     let state = State::read(WORKING.unwrap()).unwrap();
     let mut pace = Pace::new(&call, &state);
-    let watched = Watched::new(&link, call, "t", &Tasks::new());
+    let watched = Watched::new(&link, call, "t", TaskTracker::new().token(), &Tasks::new());
     let wait = Wait {
         task: &watched,
         upstream: link.upstream(),
