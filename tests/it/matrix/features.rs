@@ -5,6 +5,7 @@ mod endings;
 mod handles;
 mod notices;
 mod questions;
+mod tasks;
 
 use std::sync::Arc;
 
@@ -86,6 +87,7 @@ features! {
     Sampling "sampling",
     SamplingRefused "sampling that the user refuses",
     Roots "roots",
+    Task "call a tool as a task and fetch its result",
     CancelNotice "cancel with `notifications/cancelled`",
     CancelClose "close the connection of a call",
     CancelEnd "end the session during a call",
@@ -163,6 +165,7 @@ pub(super) async fn observe(feature: Feature, place: Place) -> Outcome {
         Feature::Sampling => questions::sampling(&place).await,
         Feature::SamplingRefused => questions::sampling_refused(&place).await,
         Feature::Roots => questions::roots(&place).await,
+        Feature::Task => tasks::run(&place).await,
         Feature::CancelNotice => endings::cancel_notice(&place).await,
         Feature::CancelClose => endings::cancel_close(&place).await,
         Feature::CancelEnd => endings::cancel_end(&place).await,
@@ -175,6 +178,6 @@ pub(super) async fn observe(feature: Feature, place: Place) -> Outcome {
         Feature::StolenUrl => handles::url(&place).await,
         Feature::StolenCursor => handles::cursor(&place).await,
         Feature::StolenState => handles::state(&place).await,
-        Feature::StolenTask => handles::task(&place).await,
+        Feature::StolenTask => tasks::stolen(&place).await,
     }
 }

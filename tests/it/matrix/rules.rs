@@ -71,6 +71,8 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
         Feature::SamplingRefused if modern => None,
         Feature::SamplingRefused if upstream.is_modern() => Some((Outcome::ToolError, NO_ERROR)),
         Feature::SamplingRefused => works,
+        // Two designs, each with its own methods.
+        Feature::Task => (client >= R4 && upstream >= R4).then_some((Outcome::Works, "")),
         Feature::CancelNotice if modern && streamable => Some((Outcome::RunsOn, CLOSE_CANCELS)),
         Feature::CancelNotice => Some((Outcome::Cancelled, "")),
         Feature::CancelClose if modern => Some((Outcome::Cancelled, "")),
@@ -105,9 +107,9 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
         Feature::StolenState => {
             (modern && upstream >= R3).then_some((Outcome::Error(-32602), AS_UNKNOWN))
         }
-        // Tasks of the extension, of whose upstreams a merged endpoint shows whatever they are.
-        Feature::StolenTask => (modern && upstream.is_modern() && shape == Shape::Merged)
-            .then_some((Outcome::Error(-32602), AS_UNKNOWN)),
+        Feature::StolenTask => {
+            (client >= R4 && upstream >= R4).then_some((Outcome::Error(-32602), AS_UNKNOWN))
+        }
     }
 }
 

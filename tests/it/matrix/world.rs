@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard};
 
-use super::cells::{Back, Cell, Shape, TWIN};
+use super::cells::{Back, Cell, R4, R5, Shape, TWIN};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
 
@@ -125,6 +125,11 @@ fn arguments(cell: Cell, ledger: &str) -> Vec<String> {
         "15",
         "--empty-cursor",
     ]);
+    match cell.upstream {
+        R4 => arguments.push("--tasks"),
+        R5 => arguments.extend(["--extensions", r#"{"io.modelcontextprotocol/tasks":{}}"#]),
+        _ => {}
+    }
     match cell.back {
         // A modern server has no other stream to put notices on: it answers those calls with one.
         Back::Json if cell.upstream.is_modern() => {}

@@ -86,24 +86,3 @@ pub(super) async fn state(place: &Place) -> Outcome {
     assert_eq!(failure(&own), Outcome::Works, "{own:?}");
     stolen
 }
-
-pub(super) async fn task(place: &Place) -> Outcome {
-    let (owner, stranger) = (place.other("works").await, place.other("thief").await);
-    for client in [&owner, &stranger] {
-        client.take_tasks();
-    }
-    let begun = owner.call(&place.cell.name("task"), json!({})).await;
-    let begun = begun.expect("a task");
-    assert_eq!(begun["resultType"], "task", "{begun}");
-    let params = json!({"taskId": begun["taskId"]});
-    let mut stolen = Vec::new();
-    for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
-        stolen.push(failure(&stranger.request(method, params.clone()).await));
-    }
-    stolen.dedup();
-    // It goes on as if nothing had been.
-    let own = owner.request("tasks/get", params).await;
-    assert_eq!(failure(&own), Outcome::Works, "{own:?}");
-    assert_eq!(stolen.len(), 1, "{stolen:?}");
-    stolen[0]
-}
