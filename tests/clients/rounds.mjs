@@ -30,6 +30,46 @@ const answer = {
   },
 };
 
+/** Calls a tool as a task, the way of 2025-11-25; the statuses that it had, and what came of it. */
+async function asTask(name, args = {}) {
+  asked = [];
+  const params = { name, arguments: args };
+  const statuses = [];
+  for await (const message of other.client.experimental.tasks.callToolStream(params, undefined, { task: {} })) {
+    if (message.type === 'taskStatus') statuses.push(message.task.status);
+    if (message.type === 'result') return [statuses, text(message.result)];
+  }
+  return [statuses];
+}
+
+/** Only SDK 1.x has tasks of 2025-11-25. */
+const tasksOfTheClient = {
+  async task_that_asks() {
+    const [statuses, said] = await asTask('confirm_delete', { filename: 'x' });
+    assert.match(said, /confirmed = true/);
+    assert.ok(statuses.includes('input_required'), statuses.join());
+    assert.deepEqual(asked, ['form']);
+  },
+  async task_that_is_answered_at_once() {
+    const [statuses, said] = await asTask('greet', { name: 'Ada' });
+    assert.match(said, /Ada/);
+    assert.equal(statuses.at(-1), 'completed');
+  },
+  async task_that_fails() {
+    const [statuses] = await asTask('failing_job');
+    assert.equal(statuses.at(-1), 'failed');
+  },
+  async task_that_is_called_off() {
+    const own = other.client.experimental.tasks;
+    const params = { name: 'slow_compute', arguments: { seconds: 600 } };
+    const first = await own.callToolStream(params, undefined, { task: {} }).next();
+    const { taskId } = first.value.task;
+    assert.equal((await own.cancelTask(taskId)).status, 'cancelled');
+    const all = await own.listTasks();
+    assert.equal(all.tasks.find((task) => task.taskId === taskId).status, 'cancelled');
+  },
+};
+
 const peer = await connect(sdk, { url, token, answer, era: 'legacy' });
 const other = await connect(sdk, { url: tasks, token, answer, era: 'legacy' });
 
@@ -98,6 +138,7 @@ await tour(
       assert.equal(result.isError, true, text(result));
       assert.match(text(result), /as it should/);
     },
+    ...(sdk === 1 ? tasksOfTheClient : {}),
   },
   async () => {
     await peer.close();

@@ -22,7 +22,19 @@ const STEPS: &[&str] = &[
     "job_that_fails",
 ];
 
+/// What a client with tasks of 2025-11-25 takes besides.
+const TASK_STEPS: &[&str] = &[
+    "task_that_asks",
+    "task_that_is_answered_at_once",
+    "task_that_fails",
+    "task_that_is_called_off",
+];
+
 async fn tour(program: &str, script: &str, generation: Option<&str>) {
+    tour_of(program, script, generation, STEPS).await;
+}
+
+async fn tour_of(program: &str, script: &str, generation: Option<&str>, steps: &[&str]) {
     if !peers::are_installed() {
         return;
     }
@@ -44,13 +56,15 @@ async fn tour(program: &str, script: &str, generation: Option<&str>) {
     let mut args = vec![script.as_str()];
     args.extend(generation);
     args.push(&options);
-    peers::tour(program, &args, STEPS).await;
+    peers::tour(program, &args, steps).await;
     gw.stop().await;
 }
 
 #[tokio::test]
-async fn typescript_1_is_asked_in_rounds() {
-    tour(&peers::node(), "clients/rounds.mjs", Some("1")).await;
+async fn typescript_1_is_asked_in_rounds_and_has_tasks_run() {
+    let steps = [STEPS, TASK_STEPS].concat();
+    let script = "clients/rounds.mjs";
+    tour_of(&peers::node(), script, Some("1"), &steps).await;
 }
 
 #[tokio::test]
