@@ -38,7 +38,10 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
             .key("calls_per_session", "Running calls of a session.")
             .count(64),
         calls_per_principal: s
-            .key("calls_per_principal", "Running calls of a principal.")
+            .key(
+                "calls_per_principal",
+                "Running calls of a principal, and tasks that the gateway runs for it: of those half as many.",
+            )
             .count(256),
         parked_per_principal: s
             .key(
@@ -52,8 +55,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         tasks_per_session: s
             .key(
                 "tasks_per_session",
-                "Tasks of 2025-11-25 that a session knows. For one more it forgets one that is over here, \
-                 else its oldest, which runs on at its upstream and ends where it is run here.",
+                "Tasks of 2025-11-25 that a session knows. For one more it forgets one that the gateway ran and \
+                 that is over, else its oldest, which runs on at its upstream and ends in the gateway.",
             )
             .count(64),
         hosted_tasks: hosted_tasks(s),
@@ -84,7 +87,7 @@ fn hosted_tasks(s: &mut Section<'_>) -> HostedTaskLimits {
         ttl: s
             .key(
                 "task_ttl",
-                "How long a task of 2025-11-25 is known that is run here, from its beginning, and at most.",
+                "How long a task of 2025-11-25 that the gateway runs is known at most, from its beginning on.",
             )
             .duration("1h"),
         results_per_principal: s

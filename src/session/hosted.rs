@@ -246,7 +246,7 @@ impl Session {
     /// Counts a task in that is run here, besides the call that begins it and is about to be over.
     ///
     /// # Errors
-    /// [`NoRoom::TooManyCalls`] at the principal's cap on calls.
+    /// [`NoRoom::TooManyCalls`] when so many calls and tasks of its principal run.
     pub fn begin_task(self: &Arc<Self>, max_per_principal: usize) -> Result<RunningTask, NoRoom> {
         let before = self.owner_calls.fetch_add(1, Ordering::Relaxed);
         if before > max_per_principal {

@@ -53,7 +53,9 @@ impl Relay {
             granted(&call.message, limits.hosted_tasks.ttl)?,
             plain(&call.message)?,
         );
-        let running = session.begin_task(limits.calls_per_principal);
+        // Or nobody could ask for them any more.
+        let most = limits.calls_per_principal.div_ceil(2);
+        let running = session.begin_task(most);
         let running =
             running.map_err(|why| Fault::downstream(FaultKind::CallerBusy, why.to_string()))?;
         let task = self.parts.sessions.begin_task(ttl);

@@ -259,6 +259,23 @@ async fn a_task_that_is_forgotten_for_another_does_not_run_on() {
 }
 
 #[tokio::test]
+async fn tasks_leave_their_client_room_to_ask_for_them() {
+    let world = World::with("[limits]\ncalls_per_principal = 4", "").await;
+    let alice = world.user("alice", "/mcp/newer").await;
+    let first = begin(&alice, "errand", json!({"ms": 600_000})).await;
+    begin(&alice, "errand", json!({"ms": 600_000})).await;
+    let params = json!({"name": "errand", "arguments": {}, "task": {}});
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
+    assert_eq!(alice.post(&message).await.status(), 429);
+    alice.request("tasks/cancel", about(&first)).await.unwrap();
+    eventually("a place", async || {
+        (alice.post(&message).await.status() == 200).then_some(())
+    })
+    .await;
+    world.gw.stop().await;
+}
+
+#[tokio::test]
 async fn a_task_ends_with_its_session() {
     let world = World::start().await;
     let alice = world.user("alice", "/mcp/newer").await;
