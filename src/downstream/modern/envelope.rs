@@ -7,7 +7,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::refusal::Refusal;
 use crate::call::{Level, MAX_DECLARED};
-use crate::protocol::headers::{self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PROTOCOL_VERSION};
+use crate::protocol::headers::{
+    self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PARAM_PREFIX, MCP_PROTOCOL_VERSION,
+};
 use crate::protocol::methods::{self, Direction, Target};
 use crate::protocol::{Era, Kind, Message, Revision, extensions, header_value, json, meta};
 
@@ -20,6 +22,8 @@ pub(super) struct Envelope {
     pub(super) level: Option<Level>,
     /// JSON text of the progress token.
     pub(super) progress: Option<String>,
+    /// The headers that carry single arguments, as they came; none where requests have no headers.
+    pub(super) param_headers: Option<HeaderMap>,
 }
 
 impl Envelope {
@@ -54,23 +58,22 @@ pub(in crate::downstream) fn names_modern(headers: &HeaderMap) -> bool {
 /// # Errors
 /// The [`Refusal`] that is its answer.
 pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, Refusal> {
-    let said = |name| Said::find(headers, name);
     // Spec: SPEC M-04.
-    let said_version = said(MCP_PROTOCOL_VERSION)?;
-    let (said_method, said_name) = (said(MCP_METHOD)?, said(MCP_NAME)?);
+    let said = Said::read(headers)?;
     let method = message.method().unwrap_or_default();
-    let (version, envelope) = metadata(message)?;
+    let (version, mut envelope) = metadata(message)?;
     // Spec: SPEC M-07 to M-12.
-    said_version.agrees(&version)?;
-    said_method.agrees(method)?;
+    said.version.agrees(&version)?;
+    said.method.agrees(method)?;
     if let Some(param) = methods::name_param(method) {
         match message.param_str(param) {
-            Some(value) => said_name.agrees(&value)?,
+            Some(value) => said.name.agrees(&value)?,
             // The method itself refuses what it cannot do without.
-            None => drop(said_name.text()?),
+            None => drop(said.name.text()?),
         }
     }
     served(&version, method, &envelope)?;
+    envelope.param_headers = Some(said.params);
     Ok(envelope)
 }
 
@@ -129,27 +132,58 @@ fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
         capabilities: capabilities.to_owned(),
         level,
         progress: meta::progress_token(message).map(str::to_owned),
+        param_headers: None,
     };
     Ok((version, envelope))
 }
 
-/// A header that says what the body says, as far as it stands there.
+/// What headers say of a request, found in one walk over all of them.
 struct Said<'a> {
+    version: Line<'a>,
+    method: Line<'a>,
+    name: Line<'a>,
+    /// Those that carry single arguments.
+    params: HeaderMap,
+}
+
+impl<'a> Said<'a> {
+    /// The headers, each of which may stand there once.
+    fn read(headers: &'a HeaderMap) -> Result<Self, Refusal> {
+        let line = |name| Line { name, value: None };
+        let mut said = Self {
+            version: line(MCP_PROTOCOL_VERSION),
+            method: line(MCP_METHOD),
+            name: line(MCP_NAME),
+            params: HeaderMap::new(),
+        };
+        for (name, value) in headers {
+            let text = name.as_str();
+            // Few others do.
+            if !text.starts_with("mcp-") {
+                continue;
+            }
+            let line = [&mut said.version, &mut said.method, &mut said.name]
+                .into_iter()
+                .find(|line| line.name == *name);
+            if let Some(line) = line {
+                if line.value.replace(value).is_some() {
+                    return Err(mismatch(&HeaderError::Repeated(name.clone())));
+                }
+            } else if text.starts_with(MCP_PARAM_PREFIX) {
+                said.params.append(name.clone(), value.clone());
+            }
+        }
+        Ok(said)
+    }
+}
+
+/// A header that says what the body says, as far as it stands there.
+struct Line<'a> {
     name: HeaderName,
     value: Option<&'a HeaderValue>,
 }
 
-impl<'a> Said<'a> {
-    /// The header, which may stand there once.
-    fn find(headers: &'a HeaderMap, name: HeaderName) -> Result<Self, Refusal> {
-        let mut values = headers.get_all(&name).iter();
-        let value = values.next();
-        if values.next().is_some() {
-            return Err(mismatch(&HeaderError::Repeated(name)));
-        }
-        Ok(Self { name, value })
-    }
-
+impl<'a> Line<'a> {
     fn text(&self) -> Result<Option<Cow<'a, str>>, Refusal> {
         let Some(value) = self.value else {
             return Ok(None);

@@ -41,7 +41,6 @@ use super::{Front, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::headers::MCP_PARAM_PREFIX;
 use crate::protocol::{Kind, Message, Revision, json, methods};
 use crate::relay::Failure;
 use crate::session::Session;
@@ -112,7 +111,7 @@ impl Front {
                 answers,
             }) => {
                 let retry = (round, answers);
-                let resumed = self.resume(asked, headers, link, retry, record);
+                let resumed = self.resume(asked, link, retry, record);
                 Ok(Box::pin(resumed).await)
             }
             Ok(Retry::Upstream(resumption)) => {
@@ -143,7 +142,6 @@ impl Front {
     async fn resume(
         &self,
         asked: Asked,
-        headers: Option<&HeaderMap>,
         link: Arc<ModernLink>,
         (round, answers): (u16, Vec<(String, Bytes)>),
         record: &AccessRecord,
@@ -165,7 +163,7 @@ impl Front {
             trace: link.trace(),
             cancel: link.cancelled().clone(),
             resumption: None,
-            param_headers: headers.map(param_headers),
+            param_headers: asked.envelope.param_headers,
         };
         record.trace(call.trace.trace_id());
         if let Some(upstream) = link.upstream() {
@@ -235,7 +233,7 @@ impl Front {
             trace,
             cancel: link.cancelled().clone(),
             resumption,
-            param_headers: headers.map(param_headers),
+            param_headers: asked.envelope.param_headers,
             message,
         };
         let id = call.message.id().unwrap_or("null").to_owned();
@@ -362,13 +360,4 @@ impl Asked {
     fn asker(&self) -> Asker {
         Asker::new(&self.principal, &self.endpoint, &self.message)
     }
-}
-
-/// The headers that carry single arguments, as they came.
-fn param_headers(headers: &HeaderMap) -> HeaderMap {
-    headers
-        .iter()
-        .filter(|(name, _)| name.as_str().starts_with(MCP_PARAM_PREFIX))
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect()
 }
