@@ -67,7 +67,8 @@ impl Projection {
         origin: &Origin<'_>,
     ) -> Result<Message, Unusable> {
         let lists_tools = origin.method == "tools/list";
-        if self.is_identity() && self.to.era() == Era::Legacy && !lists_tools {
+        let is_whole = || self.to.era() == Era::Legacy || is_dressed(&message, origin);
+        if self.is_identity() && !lists_tools && is_whole() {
             return Ok(message);
         }
         let changes = self.changes(&message, origin)?;
@@ -309,6 +310,15 @@ fn undress<'m>(message: &'m Message, changes: &mut Changes<'m>) -> Result<(), Js
         kept @ Cow::Owned(_) => changes.push(("_meta", Some(kept))),
     }
     Ok(())
+}
+
+/// Whether a modern upstream's result has all that a modern client's has: most do.
+fn is_dressed(message: &Message, origin: &Origin<'_>) -> bool {
+    let named = || message.result_meta(SERVER_INFO);
+    !origin.is_merged
+        && message.result_member("resultType") == Some(COMPLETE)
+        && named().is_some_and(|info| info.starts_with('{'))
+        && !is_cacheable(origin.method)
 }
 
 /// Whether a description says something, and not too much.
