@@ -28,7 +28,6 @@ use super::lanes::Lanes;
 use super::pool::{self, Pool, PoolError};
 use super::unreachable;
 use crate::config::{HttpCarrier, Transport};
-use crate::protocol::headers::{MCP_METHOD, MCP_NAME};
 
 /// How long a TCP connect may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -37,6 +36,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
+/// Headers that are put to a request besides those of its message and the configured ones, at most.
+const MADE_HERE: usize = 2;
 
 type Direct = Lanes<HttpsConnector<HttpConnector>>;
 type Proxied = Lanes<HttpsConnector<Tunnel<HttpConnector>>>;
@@ -117,32 +118,34 @@ impl ExchangeError {
     }
 }
 
-/// Headers of one message, besides the fixed ones.
+/// Headers of one message, besides the fixed ones. A list: what is handed through many steps is moved at
+/// each of them.
 #[derive(Debug, Default, Clone)]
-pub struct MessageHeaders {
-    /// `Mcp-Session-Id`
-    pub session: Option<HeaderValue>,
-    /// `MCP-Protocol-Version`
-    pub version: Option<HeaderValue>,
-    /// `Last-Event-ID`
-    pub last_event: Option<HeaderValue>,
-    /// `traceparent`
-    pub traceparent: Option<HeaderValue>,
-    /// `tracestate`
-    pub tracestate: Option<HeaderValue>,
-    /// Modern: `Mcp-Method`
-    pub method: Option<HeaderValue>,
-    /// Modern: `Mcp-Name`
-    pub name: Option<HeaderValue>,
-    /// Modern: what repeats single arguments.
-    pub params: Vec<(HeaderName, HeaderValue)>,
-}
+pub struct MessageHeaders(Vec<(HeaderName, HeaderValue)>);
 
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+impl MessageHeaders {
+    /// How many most messages have at most.
+    const USUAL: usize = 8;
+
+    /// These and `value` under `name`, if there is one. Names that repeat stay repeated.
+    #[must_use]
+    pub fn with(mut self, name: HeaderName, value: Option<HeaderValue>) -> Self {
+        if let Some(value) = value {
+            if self.0.is_empty() {
+                self.0.reserve(Self::USUAL);
+            }
+            self.0.push((name, value));
+        }
+        self
+    }
+
+    /// These and some more.
+    #[must_use]
+    pub fn and(mut self, more: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> Self {
+        self.0.extend(more);
+        self
+    }
+}
 
 impl HttpClient {
     /// A client for the upstream that `carrier` describes.
@@ -293,26 +296,14 @@ impl HttpClient {
         };
         *request.uri_mut() = uri.clone();
         let headers = request.headers_mut();
-        headers.reserve(8 + self.fixed.len());
+        headers.reserve(own.0.len() + MADE_HERE + self.fixed.len());
         for (name, value) in &self.fixed {
             // What a message says of itself stands in place of what is configured.
-            if !own.params.iter().any(|(own, _)| own == name) {
+            if !own.0.iter().any(|(own, _)| own == name) {
                 headers.insert(name, value.clone());
             }
         }
-        let mut put = |name: HeaderName, value: Option<HeaderValue>| {
-            if let Some(value) = value {
-                headers.insert(name, value);
-            }
-        };
-        put(SESSION, own.session);
-        put(VERSION, own.version);
-        put(LAST_EVENT, own.last_event);
-        put(TRACEPARENT, own.traceparent);
-        put(TRACESTATE, own.tracestate);
-        put(MCP_METHOD, own.method);
-        put(MCP_NAME, own.name);
-        for (name, value) in own.params {
+        for (name, value) in own.0 {
             headers.append(name, value);
         }
         request

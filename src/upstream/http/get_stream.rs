@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::client::MessageHeaders;
 use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY, SHORTEST_RETRY, may_pass};
 use super::wire::{HttpWire, is_event_stream, is_gone, retry_after};
 use crate::protocol::Message;
+use crate::protocol::headers::LAST_EVENT_ID;
 use crate::upstream::hearing::Hearing;
 
 /// A stream that lasted as long was no failure, whatever it brought.
@@ -111,10 +111,8 @@ impl HttpWire {
         let mut place = Place::default();
         let mut backoff = Pace::default();
         loop {
-            let headers = MessageHeaders {
-                last_event: place.last_event.clone(),
-                ..self.headers(None)
-            };
+            let last = place.last_event.clone();
+            let headers = self.headers(None).with(LAST_EVENT_ID, last);
             let answer = self.client.listen(headers).await;
             self.answered.cancel();
             let was_open = self.was_open.load(Ordering::Relaxed);

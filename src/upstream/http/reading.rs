@@ -8,9 +8,9 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
-use super::client::MessageHeaders;
 use super::sink::Sink;
 use super::wire::{HttpWire, is_event_stream, is_gone, names_lost_session};
+use crate::protocol::headers::LAST_EVENT_ID;
 use crate::protocol::sse::SseDecoder;
 use crate::protocol::{Message, Progress};
 use crate::telemetry::metrics::LABELED;
@@ -98,10 +98,7 @@ impl HttpWire {
                 return Err(LinkError::Lost { last_words: None });
             };
             tokio::time::sleep(place.pause()).await;
-            let headers = MessageHeaders {
-                last_event: Some(last),
-                ..self.headers(None)
-            };
+            let headers = self.headers(None).with(LAST_EVENT_ID, Some(last));
             match self.client.listen(headers).await {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                     body = response.into_body();

@@ -14,6 +14,7 @@ use super::body::UpstreamBody;
 use super::client::{ExchangeError, HttpClient, MessageHeaders};
 use super::reading::Place;
 use super::sink::Sink;
+use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
 use crate::protocol::{DecodeError, Message, Revision, error_codes, json};
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
@@ -93,15 +94,17 @@ impl HttpWire {
     }
 
     pub(super) fn headers(&self, trace: Option<&TraceContext>) -> MessageHeaders {
+        let value = |text: &str| HeaderValue::from_str(text).ok();
         let parent = trace.and_then(TraceContext::traceparent);
         let state = trace.and_then(TraceContext::tracestate);
-        MessageHeaders {
-            session: self.session.get().cloned(),
-            version: self.version.get().cloned(),
-            traceparent: parent.and_then(|text| HeaderValue::from_str(text.as_str()).ok()),
-            tracestate: state.and_then(|text| HeaderValue::from_str(text).ok()),
-            ..MessageHeaders::default()
-        }
+        MessageHeaders::default()
+            .with(MCP_SESSION_ID, self.session.get().cloned())
+            .with(MCP_PROTOCOL_VERSION, self.version.get().cloned())
+            .with(
+                TRACEPARENT,
+                parent.and_then(|parent| value(parent.as_str())),
+            )
+            .with(TRACESTATE, state.and_then(value))
     }
 
     /// Posts a request that stands for itself: the answer of the upstream, for [`read`](Self::read).

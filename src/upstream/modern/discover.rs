@@ -10,6 +10,7 @@ use crate::call::Declared;
 use crate::protocol::error_codes::{
     HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
 };
+use crate::protocol::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION};
 use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::upstream::carrier::Settings;
 use crate::upstream::http::client::MessageHeaders;
@@ -58,11 +59,10 @@ pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &Settin
 
 /// The headers of such a request.
 pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
-    MessageHeaders {
-        version: Some(HeaderValue::from_static(Revision::V2026_07_28.as_str())),
-        method: Some(HeaderValue::from_static(method)),
-        ..MessageHeaders::default()
-    }
+    let version = HeaderValue::from_static(Revision::V2026_07_28.as_str());
+    MessageHeaders::default()
+        .with(MCP_PROTOCOL_VERSION, Some(version))
+        .with(MCP_METHOD, Some(HeaderValue::from_static(method)))
 }
 
 /// What an answer means. Over a pipe only one error is a sign of the modern era (SPEC D-07), over

@@ -9,7 +9,9 @@ use http::HeaderValue;
 use super::Trip;
 use crate::call::Call;
 use crate::protocol::header_value;
-use crate::protocol::headers::MCP_PARAM_PREFIX;
+use crate::protocol::headers::{
+    MCP_METHOD, MCP_NAME, MCP_PARAM_PREFIX, MCP_PROTOCOL_VERSION, TRACEPARENT, TRACESTATE,
+};
 use crate::protocol::json::{self, JsonError};
 use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, meta, methods};
@@ -175,37 +177,30 @@ pub(super) fn headers(
         Some(known) => Some(HeaderValue::from_static(known.name)),
         None => HeaderValue::from_str(method).ok(),
     };
-    let mut repeated = Vec::new();
-    if method == "tools/call" {
-        // Spec: SPEC M-34; those that the tool asks for are made anew.
-        let known = |name| params.is_some_and(|params| params.recognizes(name));
-        let given = trip
-            .call
-            .param_headers
-            .iter()
-            .flat_map(|given| given.iter());
-        let unknown =
-            given.filter(|(name, _)| name.as_str().starts_with(MCP_PARAM_PREFIX) && !known(name));
-        for (name, value) in unknown.take(MAX_UNKNOWN) {
-            if header_value::decode(value).is_some() {
-                repeated.push((name.clone(), value.clone()));
-            }
-        }
-        if let Some(params) = params {
-            repeated.extend(params.write(trip.request.param("arguments"))?);
-        }
+    let value = |text: &str| HeaderValue::from_str(text).ok();
+    let version = HeaderValue::from_static(Revision::V2026_07_28.as_str());
+    let name = trip.name.as_deref().map(header_value::encode);
+    let headers = MessageHeaders::default()
+        .with(MCP_PROTOCOL_VERSION, Some(version))
+        .with(TRACEPARENT, place.parent.and_then(value))
+        .with(TRACESTATE, place.state.and_then(value))
+        .with(MCP_METHOD, method_value)
+        .with(MCP_NAME, name);
+    if method != "tools/call" {
+        return Ok(headers);
     }
-    Ok(MessageHeaders {
-        version: Some(HeaderValue::from_static(Revision::V2026_07_28.as_str())),
-        traceparent: place
-            .parent
-            .and_then(|text| HeaderValue::from_str(text).ok()),
-        tracestate: place
-            .state
-            .and_then(|text| HeaderValue::from_str(text).ok()),
-        method: method_value,
-        name: trip.name.as_deref().map(header_value::encode),
-        params: repeated,
-        ..MessageHeaders::default()
-    })
+    // Spec: SPEC M-34; those that the tool asks for are made anew.
+    let known = |name| params.is_some_and(|params| params.recognizes(name));
+    let given = trip.call.param_headers.iter().flatten();
+    let unknown =
+        given.filter(|(name, _)| name.as_str().starts_with(MCP_PARAM_PREFIX) && !known(name));
+    let unknown = unknown
+        .take(MAX_UNKNOWN)
+        .filter(|(_, value)| header_value::decode(value).is_some())
+        .map(|(name, value)| (name.clone(), value.clone()));
+    let headers = headers.and(unknown);
+    match params {
+        Some(params) => Ok(headers.and(params.write(trip.request.param("arguments"))?)),
+        None => Ok(headers),
+    }
 }
