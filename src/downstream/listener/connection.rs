@@ -120,7 +120,7 @@ impl Protocols {
             ended = connection.as_mut() => return note_end(ended),
             () = draining.cancelled() => {}
             () = streams.idle(self.idle_timeout) => {}
-            () = watch.as_mut() => {}
+            never = watch.as_mut() => match never {},
         }
         connection.as_mut().graceful_shutdown();
         tokio::select! {
@@ -128,7 +128,7 @@ impl Protocols {
             ended = connection => note_end(ended),
             () = tasks.stopping().cancelled() => {}
             () = streams.deserted(self.stall_timeout) => COUNTERS.connections_stalled.add(1),
-            () = watch => {}
+            never = watch => match never {},
         }
     }
 }

@@ -3,6 +3,7 @@
 //! hyper asks a quiet connection whether it is alive: one that only ever answers would keep its place
 //! for good.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -62,8 +63,8 @@ impl Streams {
     ///
     /// # Cancel safety
     /// Begins to watch anew.
-    pub(super) async fn watch(&self, patience: Duration) {
-        self.0.windows.watch(patience).await;
+    pub(super) async fn watch(&self, patience: Duration) -> Infallible {
+        self.0.windows.watch(patience).await
     }
 
     /// Resolves when no stream was open for `patience`, and nothing was taken of what is left of

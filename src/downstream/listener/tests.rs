@@ -17,7 +17,7 @@ pub(super) struct Running {
     pub(super) tasks: Tasks,
     pub(super) release: Arc<Notify>,
     pub(super) entered: Arc<Notify>,
-    /// Told when an endless answer has ended.
+    /// Told when an endless or a large answer is dropped.
     pub(super) dropped: Arc<Notify>,
 }
 
@@ -40,13 +40,33 @@ fn endless(dropped: &Arc<Notify>) -> Body {
     Body::from_stream(futures_util::stream::iter(pieces))
 }
 
+/// An answer of one piece.
+struct Large {
+    bytes: Vec<u8>,
+    _told: Told,
+}
+
+impl AsRef<[u8]> for Large {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn large(dropped: &Arc<Notify>) -> Body {
+    let large = Large {
+        bytes: vec![b'x'; 256 * 1024],
+        _told: Told(Arc::clone(dropped)),
+    };
+    Body::from(Bytes::from_owner(large))
+}
+
 pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
     let mut settings = samples::server("127.0.0.1:0", "http://127.0.0.1");
     change(&mut settings);
     let listener = Listener::bind(&settings, 16 * 1024).unwrap();
     let (release, entered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let dropped = Arc::new(Notify::new());
-    let told = Arc::clone(&dropped);
+    let (told, told_of_large) = (Arc::clone(&dropped), Arc::clone(&dropped));
     let (gate, bell) = (Arc::clone(&release), Arc::clone(&entered));
     let slow = move || async move {
         bell.notify_one();
@@ -61,6 +81,7 @@ pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
         )
         .route("/echo", post(|body: String| async { body }))
         .route("/endless", get(move || async move { endless(&told) }))
+        .route("/large", get(move || async move { large(&told_of_large) }))
         .route("/slow", get(slow));
     let address = listener.local_addr();
     let tasks = Tasks::new();

@@ -173,6 +173,40 @@ async fn an_http2_stream_that_is_not_read_is_given_up_and_its_connection_is_not(
     assert_eq!(body, "hello");
 }
 
+// What is handed out whole has no more to ask for: nobody but the peer could end it.
+#[tokio::test]
+async fn a_large_answer_that_is_not_read_is_given_up_beside_an_open_stream() {
+    let (running, client, _folder) =
+        start_tls(|settings| settings.stall_timeout = Duration::from_millis(100));
+    let (mut sender, connection) = narrow_client(&running, client, 512).await;
+    running
+        .tasks
+        .spawn_service(async { drop(connection.await) });
+    let open = sender.send_request(get("/slow"));
+    running.entered.notified().await;
+    let unread = sender.send_request(get("/large")).await.unwrap();
+    let dropped = tokio::time::timeout(Duration::from_secs(10), running.dropped.notified()).await;
+    assert!(dropped.is_ok(), "it is still there");
+    let cut_off = unread.into_body().collect().await;
+    assert!(cut_off.is_err(), "the stream was reset");
+    running.release.notify_one();
+    let body = open.await.unwrap().into_body().collect().await.unwrap();
+    assert_eq!(body.to_bytes(), "done");
+}
+
+#[tokio::test]
+async fn a_large_answer_is_read_to_its_end() {
+    let (running, client, _folder) = start_tls(|_| ());
+    let (mut sender, connection) = narrow_client(&running, client, 512).await;
+    running
+        .tasks
+        .spawn_service(async { drop(connection.await) });
+    let answer = sender.send_request(get("/large")).await.unwrap();
+    assert_eq!(answer.headers()["content-length"], "262144");
+    let body = answer.into_body().collect().await.unwrap();
+    assert_eq!(body.to_bytes().len(), 256 * 1024);
+}
+
 #[tokio::test]
 async fn the_rest_of_an_answer_that_is_not_read_does_not_keep_a_connection() {
     let (running, client, _folder) = start_tls(|settings| {

@@ -4,8 +4,13 @@
 //! neither an idle connection nor a full one is seen. Here the streams of a connection are looked at
 //! together, once in a while: what an answer was given and the connection has sent of it is all that is
 //! counted meanwhile.
+//!
+//! A stream is watched while it can be reset, and hyper lets it go as soon as its last piece waits to be
+//! sent. The end of an answer is therefore held back until the peer has taken all of it, but for a few
+//! bytes of a connection's answers.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -22,12 +27,23 @@ use http_body::{Frame, SizeHint};
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 
+/// Bytes of ended answers that wait for the peer of one connection, at most: they stay for as long as it
+/// has another stream. Small answers that are read end without another turn of their stream.
+const MAX_LEFT_BEHIND: u64 = 64 * 1024;
+
 /// The windows of a connection's streams.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     open: Mutex<HashMap<u64, Arc<Window>>>,
-    /// Bytes that were sent of all answers, of streams too that are over for us.
-    sent: Arc<AtomicU64>,
+    totals: Arc<Totals>,
+}
+
+/// Bytes of all answers, of streams too that are over for us.
+#[derive(Debug, Default)]
+struct Totals {
+    sent: AtomicU64,
+    /// Handed out, and neither sent nor dropped.
+    waiting: AtomicU64,
 }
 
 /// The window of one stream, as far as it is felt here.
@@ -36,7 +52,9 @@ pub(super) struct Window {
     /// Bytes that were handed out to be sent.
     given: AtomicU64,
     sent: AtomicU64,
-    sent_of_all: Arc<AtomicU64>,
+    totals: Arc<Totals>,
+    /// Whether the end of the answer waits until all of it is taken.
+    is_end_held: AtomicBool,
     given_up: AtomicBool,
     stream: AtomicWaker,
 }
@@ -45,7 +63,7 @@ impl Windows {
     /// The window of a stream that is to begin.
     pub(super) fn new_window(&self) -> Arc<Window> {
         Arc::new(Window {
-            sent_of_all: Arc::clone(&self.sent),
+            totals: Arc::clone(&self.totals),
             ..Window::default()
         })
     }
@@ -61,14 +79,14 @@ impl Windows {
 
     /// Bytes that were sent of all answers.
     pub(super) fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
+        self.totals.sent.load(Ordering::Relaxed)
     }
 
     /// Gives up each stream of which nothing was taken for `patience`, before twice that has passed.
     ///
     /// # Cancel safety
     /// Begins to watch anew.
-    pub(super) async fn watch(&self, patience: Duration) {
+    pub(super) async fn watch(&self, patience: Duration) -> Infallible {
         let mut before = HashMap::new();
         loop {
             tokio::time::sleep(patience).await;
@@ -93,7 +111,40 @@ impl Windows {
 impl Window {
     /// Whether something waits to be sent.
     fn owes(&self) -> bool {
-        self.given.load(Ordering::Relaxed) != self.sent.load(Ordering::Relaxed)
+        self.given.load(Ordering::Relaxed) != self.sent.load(Ordering::SeqCst)
+    }
+
+    /// Whether the answer may end now, though it can then not be given up any more.
+    fn may_end(&self) -> bool {
+        self.totals.waiting.load(Ordering::Relaxed) <= MAX_LEFT_BEHIND || !self.owes()
+    }
+
+    /// Ready when all of the answer is taken.
+    fn poll_taken(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.owes() {
+            return Poll::Ready(());
+        }
+        self.stream.register(cx.waker());
+        // Either this sees what was sent last, or who sent that sees this.
+        self.is_end_held.store(true, Ordering::SeqCst);
+        if self.owes() {
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+
+    fn given(&self, count: u64) {
+        self.given.fetch_add(count, Ordering::Relaxed);
+        self.totals.waiting.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn sent(&self, count: u64) {
+        self.totals.sent.fetch_add(count, Ordering::Relaxed);
+        self.totals.waiting.fetch_sub(count, Ordering::Relaxed);
+        self.sent.fetch_add(count, Ordering::SeqCst);
+        if self.is_end_held.load(Ordering::SeqCst) && !self.owes() {
+            self.stream.wake();
+        }
     }
 
     fn give_up(&self) {
@@ -118,12 +169,17 @@ impl Window {
 /// The body of an answer, every piece of which says what was sent of it.
 pub(super) struct WatchedBody {
     body: Body,
+    is_over: bool,
     window: Arc<Window>,
 }
 
 impl WatchedBody {
     pub(super) fn new(body: Body, window: Arc<Window>) -> Self {
-        Self { body, window }
+        Self {
+            body,
+            is_over: false,
+            window,
+        }
     }
 }
 
@@ -135,21 +191,25 @@ impl http_body::Body for WatchedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Piece>, axum::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        let watched = |frame: Frame<Bytes>| {
-            frame.map_data(|bytes| {
-                let window = Arc::clone(&self.window);
-                window
-                    .given
-                    .fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                Piece { bytes, window }
-            })
-        };
-        Poll::Ready(frame.map(|frame| frame.map(watched)))
+        if !self.is_over {
+            let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+            let watched = |frame: Frame<Bytes>| {
+                frame.map_data(|bytes| {
+                    let window = Arc::clone(&self.window);
+                    window.given(bytes.len() as u64);
+                    Piece { bytes, window }
+                })
+            };
+            if let Some(frame) = frame {
+                return Poll::Ready(Some(frame.map(watched)));
+            }
+            self.is_over = true;
+        }
+        self.window.poll_taken(cx).map(|()| None)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.is_end_stream() && self.window.may_end()
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -179,15 +239,25 @@ impl Buf for Piece {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        let count = count as u64;
-        self.window.sent.fetch_add(count, Ordering::Relaxed);
-        self.window.sent_of_all.fetch_add(count, Ordering::Relaxed);
+        self.window.sent(count as u64);
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        let left = self.bytes.len() as u64;
+        self.window
+            .totals
+            .waiting
+            .fetch_sub(left, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http_body::Body as _;
     use http_body_util::BodyExt;
+    use tokio::task::JoinSet;
     use tokio::time::{sleep, timeout};
 
     use super::*;
@@ -211,14 +281,14 @@ mod tests {
         let watch = windows.watch(PATIENCE);
         tokio::pin!(watch);
         tokio::select! {
-            () = &mut watch => {}
+            never = &mut watch => match never {},
             () = window.given_up() => panic!("it is read"),
             () = reader => {}
         }
         assert_eq!((piece.chunk(), windows.sent()), (&b"9"[..], 9));
         let given_up = async {
             tokio::select! {
-                () = &mut watch => {}
+                never = &mut watch => match never {},
                 () = window.given_up() => {}
             }
         };
@@ -237,5 +307,47 @@ mod tests {
             done = timeout(10 * PATIENCE, windows.watch(PATIENCE)) => assert!(done.is_err()),
             () = window.given_up() => panic!("nothing is left to take"),
         }
+    }
+
+    /// An answer of one piece, which is handed out.
+    async fn answer(windows: &Windows, len: u64) -> (WatchedBody, Piece) {
+        let bytes = vec![b'x'; usize::try_from(len).unwrap()];
+        let mut body = WatchedBody::new(Body::from(bytes), windows.new_window());
+        let frame = body.frame().await.unwrap().unwrap();
+        (body, frame.into_data().unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_answer_ends_when_all_of_it_is_taken() {
+        let windows = Windows::default();
+        let (mut body, mut piece) = answer(&windows, MAX_LEFT_BEHIND + 1).await;
+        assert!(!body.is_end_stream());
+        piece.advance(piece.remaining() - 1);
+        let waits = timeout(PATIENCE, body.frame()).await;
+        assert!(waits.is_err(), "a byte of it is left");
+        let mut end = JoinSet::new();
+        end.spawn(async move { body.frame().await.is_none() });
+        assert!(timeout(PATIENCE, end.join_next()).await.is_err());
+        piece.advance(1);
+        let ended = timeout(PATIENCE, end.join_next()).await;
+        assert!(ended.unwrap().unwrap().unwrap());
+    }
+
+    #[tokio::test]
+    async fn small_answers_end_at_once_while_little_of_them_is_left() {
+        let windows = Windows::default();
+        let mut left = Vec::new();
+        for _ in 0..4 {
+            let (body, piece) = answer(&windows, MAX_LEFT_BEHIND / 4).await;
+            assert!(body.is_end_stream());
+            left.push(piece);
+        }
+        let (body, _piece) = answer(&windows, 1).await;
+        assert!(!body.is_end_stream());
+        let empty = WatchedBody::new(Body::empty(), windows.new_window());
+        assert!(empty.is_end_stream(), "nothing of it can be left");
+        // Its peer has reset the stream.
+        drop(left.pop());
+        assert!(body.is_end_stream());
     }
 }
