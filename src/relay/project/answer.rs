@@ -50,17 +50,24 @@ impl Projection {
         }
     }
 
-    /// A completion with one block; nothing when it has just one.
+    /// A completion with one block that the upstream knows; nothing when that is what it has.
     fn completion(self, result: &Bytes) -> Result<Option<String>, String> {
         let text = std::str::from_utf8(result).unwrap_or("{}");
-        let Some(content) = member(text, "content").filter(|content| content.starts_with('['))
-        else {
+        let Some(content) = member(text, "content") else {
             return Ok(None);
         };
         let ambiguous = |error: JsonError| format!("the client's answer is ambiguous: {error}");
-        let blocks = json::elements(content).map_err(ambiguous)?;
+        let is_list = content.starts_with('[');
+        let blocks = if is_list {
+            json::elements(content).map_err(ambiguous)?
+        } else {
+            vec![content]
+        };
         let first = blocks.into_iter().find(|block| self.is_known(block));
         let first = first.ok_or("the client's answer has no content that this revision knows")?;
+        if !is_list {
+            return Ok(None);
+        }
         let one = object(text, |name, _| {
             Ok(if name == "content" {
                 Fate::Put(first.into())
@@ -119,10 +126,17 @@ mod tests {
             assert_eq!(answered(R2, to, &several).unwrap(), audio);
             assert_eq!(answered(R1, to, &several).unwrap(), text);
             assert_eq!(answered(R3, to, &text).unwrap(), text);
-            assert_eq!(
-                answered(R3, to, &json!([tool])).unwrap_err()["code"],
-                -32603
-            );
+            assert_eq!(answered(R2, to, &audio).unwrap(), audio);
+            assert_eq!(answered(R4, to, &tool).unwrap(), tool);
+            for (from, unknown) in [
+                (R3, &json!([tool])),
+                (R3, &tool),
+                (R1, &json!([audio])),
+                (R1, &audio),
+            ] {
+                let error = answered(from, to, unknown).unwrap_err();
+                assert_eq!(error["code"], -32603, "{unknown}");
+            }
         }
     }
 }
