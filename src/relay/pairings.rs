@@ -157,6 +157,17 @@ async fn modern_client_and_legacy_upstream_the_call_waits_for_the_retry() {
     assert_eq!(result, r#"{"action":"decline"}"#);
 }
 
+// What was learned in its visit is believed by how long ago that was, as its age says.
+#[tokio::test(start_paused = true)]
+async fn the_client_of_a_parked_call_is_there_when_it_comes_back() {
+    let f = fixture(Scripted::new(Part::Asking));
+    let call = f.call(ModernClient::new(), CancellationToken::new());
+    tokio::time::advance(Duration::from_secs(50)).await;
+    f.relay.authorize(&call, &f.session).await.unwrap();
+    assert_eq!(f.session.idle_for(), Duration::ZERO);
+    assert!(f.session.age_when_used() >= Duration::from_secs(50));
+}
+
 async fn visited(capabilities: &'static str, answer: Option<&'static str>) -> (usize, Reply) {
     let upstream = Scripted::new(Part::Visited);
     let f = fixture(Arc::clone(&upstream) as _);

@@ -55,11 +55,13 @@ impl Relay {
     }
 
     /// Decides about a request as [`Relay::handle`] does, without sending it: for one that goes on
-    /// with a call which is already at its upstream.
+    /// with a call which is already at its upstream. Its client is there: no other request of a visit
+    /// does without the search that notes that.
     ///
     /// # Errors
     /// [`Failure`] when it must not go on.
     pub async fn authorize(&self, call: &Call, session: &Arc<Session>) -> Result<(), Failure> {
+        session.touch();
         if let Route::One(target) = self.route(call, session).await? {
             self.decide(call, &target)?;
             self.check_param_headers(call, session, &target).await?;
