@@ -12,6 +12,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::tests::{Running, connect, rest, start};
 use super::*;
+use crate::telemetry::metrics::COUNTERS;
 
 /// A running TLS listener and a client configuration that trusts it.
 fn start_tls(
@@ -210,9 +211,11 @@ async fn a_large_answer_is_read_to_its_end() {
 #[tokio::test]
 async fn the_rest_of_an_answer_that_is_not_read_does_not_keep_a_connection() {
     let (running, client, _folder) = start_tls(|settings| {
-        settings.idle_timeout = Duration::from_millis(50);
+        // Long enough that the request comes before the end is announced.
+        settings.idle_timeout = Duration::from_secs(1);
         settings.stall_timeout = Duration::from_millis(50);
     });
+    let before = COUNTERS.connections_stalled.get();
     let (mut sender, connection) = narrow_client(&running, client, 1).await;
     running
         .tasks
@@ -225,6 +228,7 @@ async fn the_rest_of_an_answer_that_is_not_read_does_not_keep_a_connection() {
         }
     });
     assert!(ended.await.is_ok(), "still open");
+    assert!(COUNTERS.connections_stalled.get() > before);
 }
 
 #[tokio::test]
