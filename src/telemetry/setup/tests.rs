@@ -237,6 +237,12 @@ fn dashboards_and_alerts_ask_for_metrics_that_exist() {
         level.set("x", 1);
     }
     let page = guard.metrics_page().render();
+    // What the alerts know a new process by.
+    let target = page.lines().find(|line| line.starts_with("target_info{"));
+    assert!(
+        target.is_some_and(|line| line.contains("service_instance_id=\"")),
+        "{page}"
+    );
     for file in ["grafana/drawbridge.json", "alerts/drawbridge.yaml"] {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("deploy")
