@@ -52,7 +52,8 @@ impl Streams {
     }
 
     /// The window of the request that is served now: hyper calls the service, and then hands over the
-    /// stream before it takes the next request.
+    /// stream before it takes the next request. For a CONNECT that succeeds it would hand over another
+    /// future later, in between: none does, as its target has no path and every endpoint has one.
     pub(super) fn window(&self) -> Arc<Window> {
         let window = self.0.windows.new_window();
         *lock(&self.0.next) = Some(Arc::clone(&window));
