@@ -91,9 +91,9 @@ impl Windows {
         loop {
             tokio::time::sleep(patience).await;
             let open = lock(&self.open);
-            let waiting = open.iter().filter(|(_, window)| window.owes());
-            let now: HashMap<u64, u64> = waiting
-                .map(|(number, window)| (*number, window.sent.load(Ordering::Relaxed)))
+            let now: HashMap<u64, u64> = open
+                .iter()
+                .filter_map(|(number, window)| Some((*number, window.owes_after()?)))
                 .collect();
             for (number, sent) in &now {
                 if before.get(number) == Some(sent)
@@ -109,9 +109,16 @@ impl Windows {
 }
 
 impl Window {
+    /// How much was sent before what waits to be sent, if something does. Read first and once: of what
+    /// is sent and given meanwhile, a stream that is read would seem to owe it after all was sent.
+    fn owes_after(&self) -> Option<u64> {
+        let sent = self.sent.load(Ordering::SeqCst);
+        (self.given.load(Ordering::Relaxed) != sent).then_some(sent)
+    }
+
     /// Whether something waits to be sent.
     fn owes(&self) -> bool {
-        self.given.load(Ordering::Relaxed) != self.sent.load(Ordering::SeqCst)
+        self.owes_after().is_some()
     }
 
     /// Whether the answer may end now, though it can then not be given up any more.
