@@ -8,6 +8,11 @@
 //! A stream is watched while it can be reset, and hyper lets it go as soon as its last piece waits to be
 //! sent. The end of an answer is therefore held back until the peer has taken all of it, but for a few
 //! bytes of a connection's answers.
+//!
+//! A peer that leaves an answer unread and gives its connection no larger window than that answer takes
+//! loses the others that wait with it: how much of the connection's window each holds is not known here,
+//! where what was sent may have been read. To give up one of them at a time would leave 256 answers that
+//! are not read for days.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
