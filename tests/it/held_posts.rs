@@ -2,8 +2,8 @@
 //! what is asked is answered on the stream, and nobody waits for more. Spec: SPEC H-02, U-12.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -35,23 +35,30 @@ struct Upstream {
     /// Where messages go: onto the stream that was opened last.
     stream: Arc<Mutex<Option<mpsc::Sender<String>>>>,
     seen: Arc<Mutex<Vec<String>>>,
-    /// Posts that are not over.
-    held: Arc<AtomicUsize>,
+    /// What posts that are not over have brought.
+    held: Arc<Mutex<Vec<String>>>,
 }
 
-struct Held(Arc<AtomicUsize>);
+struct Held(Arc<Mutex<Vec<String>>>, String);
 
 impl Held {
-    fn new(held: &Arc<AtomicUsize>) -> Self {
-        held.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(held))
+    fn new(held: &Arc<Mutex<Vec<String>>>, message: &Value) -> Self {
+        let method = method(message).to_owned();
+        held.lock().unwrap().push(method.clone());
+        Self(Arc::clone(held), method)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        let mut held = self.0.lock().unwrap();
+        let place = held.iter().position(|method| *method == self.1).unwrap();
+        held.swap_remove(place);
     }
+}
+
+fn method(message: &Value) -> &str {
+    message["method"].as_str().unwrap_or_default()
 }
 
 impl Upstream {
@@ -82,6 +89,11 @@ impl Upstream {
         self.seen.lock().unwrap().iter().any(|seen| seen == method)
     }
 
+    fn held(&self, is_meant: impl Fn(&str) -> bool) -> usize {
+        let held = self.held.lock().unwrap();
+        held.iter().filter(|method| is_meant(method)).count()
+    }
+
     async fn answer(&self, request: Request) -> Response {
         if request.method() == Method::GET {
             let (sender, receiver) = mpsc::channel(64);
@@ -96,9 +108,9 @@ impl Upstream {
             let response = Response::builder().header("content-type", "text/event-stream");
             return response.body(body).unwrap();
         }
-        let held = Held::new(&self.held);
         let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
         let message: Value = serde_json::from_slice(&body).unwrap();
+        let held = Held::new(&self.held, &message);
         self.take(&message).await;
         match self.post {
             Post::Unanswered => std::future::pending().await,
@@ -115,7 +127,7 @@ impl Upstream {
     }
 
     async fn take(&self, message: &Value) {
-        let method = message["method"].as_str().unwrap_or_default();
+        let method = method(message);
         self.seen.lock().unwrap().push(method.to_owned());
         let result = match method {
             "initialize" => json!({
@@ -123,6 +135,10 @@ impl Upstream {
                 "serverInfo": {"name": "held", "version": "1"},
             }),
             "tools/call" if message["params"]["name"] == "never" => return,
+            "tools/call" if message["params"]["name"] == "breaks" => {
+                *self.stream.lock().unwrap() = None;
+                return;
+            }
             "tools/call" => json!({"content": [{"type": "text", "text": "done"}]}),
             _ => return,
         };
@@ -147,7 +163,7 @@ async fn what_was_answered_on_the_stream_is_not_waited_for_at_the_post(
     }
     assert!(up.has_seen("notifications/initialized"));
     eventually("no post is held any more", async || {
-        (up.held.load(Ordering::SeqCst) == 0).then_some(())
+        up.held(|_| true).eq(&0).then_some(())
     })
     .await;
     gw.stop().await;
@@ -166,8 +182,58 @@ async fn posts_of_cancellations_that_are_not_answered_leave_nothing() {
     })
     .await;
     eventually("no post is held any more", async || {
-        (up.held.load(Ordering::SeqCst) == 0).then_some(())
+        up.held(|_| true).eq(&0).then_some(())
     })
     .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC U-12, C-10: what was not sent when it was cancelled is not sent afterwards.
+#[tokio::test]
+async fn the_post_of_a_call_that_timed_out_is_broken_off() {
+    let up = Upstream::start(Post::Unanswered).await;
+    let gw = up.behind("idle_timeout = \"500ms\"").await;
+    let user = within("the handshake", gw.anonymous().open("/mcp/up")).await;
+    let reply = within("the failure", user.call("never", json!({}))).await;
+    assert_eq!(reply.expect("a result")["isError"], true);
+    let failed = Instant::now();
+    eventually("its post is over", async || {
+        (up.held(|method| method == "tools/call") == 0).then_some(())
+    })
+    .await;
+    assert!(failed.elapsed() < Duration::from_secs(3));
+    gw.stop().await;
+}
+
+// Spec: SPEC H-02.
+#[tokio::test]
+async fn of_a_stream_that_breaks_no_post_keeps_calls_waiting() {
+    let up = Upstream::start(Post::Unanswered).await;
+    let gw = up.behind("").await;
+    let user = within("the handshake", gw.anonymous().open("/mcp/up")).await;
+    let called = Instant::now();
+    let reply = within("the failure", user.call("breaks", json!({}))).await;
+    assert_eq!(reply.expect("a result")["isError"], true);
+    assert!(called.elapsed() < Duration::from_secs(3));
+    gw.stop().await;
+}
+
+// Spec: SPEC H-02: what goes on without anybody who waits is bounded.
+#[tokio::test]
+async fn posts_that_go_on_are_no_more_than_there_is_room_for() {
+    let up = Upstream::start(Post::Unanswered).await;
+    let gw = up.behind("").await;
+    let user = within("the handshake", gw.anonymous().open("/mcp/up")).await;
+    for _ in 0..80 {
+        let reply = within("the reply", user.call("usual", json!({}))).await;
+        assert_eq!(text_of(&reply.expect("a result")), "done");
+    }
+    let called = Instant::now();
+    eventually("the others are broken off", async || {
+        let held = up.held(|method| method == "tools/call");
+        (held <= 64).then_some(())
+    })
+    .await;
+    assert!(called.elapsed() < Duration::from_secs(3));
     gw.stop().await;
 }

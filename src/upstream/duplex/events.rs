@@ -2,6 +2,7 @@
 //! the URL that its first event names. Spec: SPEC H-01, H-02, H-06, H-07.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,10 +25,13 @@ use crate::upstream::http::wire::{Bounds, is_event_stream};
 const ANSWER_BYTES: usize = 64 * 1024;
 /// Messages from destructors on their way at once.
 const FAREWELLS: usize = 64;
+/// Posts at once that go on though nobody waits for them any more; one more is broken off.
+const LINGERING: usize = 64;
 /// How long a message that nothing answers is waited for: some upstreams keep the post waiting, or never
-/// end its answer.
+/// end its answer. So long, too, a post may tell still what became of it when the stream is over.
 const TAKEN: Duration = Duration::from_secs(1);
-/// How long a post may go on for which nobody waits any more. To break it off may stop what it began.
+/// How long a post may go on for which nobody has to wait any more. To break it off may stop what it
+/// began.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// The way out: posts to one URL.
@@ -35,7 +39,23 @@ const LINGER: Duration = Duration::from_secs(5);
 pub(crate) struct Posts {
     way: Arc<Way>,
     farewells: Arc<Semaphore>,
+    lingering: Arc<Semaphore>,
     tasks: Tasks,
+}
+
+/// Whether a post may go on though nobody waits for it any more.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Release(Arc<AtomicBool>);
+
+impl Release {
+    /// Lets the post go on.
+    pub(super) fn give(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_given(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// Where posts go.
@@ -88,6 +108,7 @@ pub(super) async fn open(
     let posts = Posts {
         way: Arc::new(way),
         farewells: Arc::new(Semaphore::new(FAREWELLS)),
+        lingering: Arc::new(Semaphore::new(LINGERING)),
         tasks: tasks.clone(),
     };
     Ok((posts, reader))
@@ -137,20 +158,30 @@ impl Posts {
     /// some upstreams keep the post waiting for as long as they work, or never end its answer.
     ///
     /// # Cancel safety
-    /// The post goes on for a moment.
-    pub(super) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
+    /// The post is broken off, so that what is cancelled before it was sent is not sent afterwards. With
+    /// `release` given before, it goes on for a moment.
+    pub(super) async fn send(&self, message: Bytes, release: &Release) -> Result<(), LinkError> {
         if self.closed().is_cancelled() {
             return Err(LinkError::SessionGone);
         }
         let (mut sender, outcome) = oneshot::channel();
-        let way = Arc::clone(&self.way);
+        let (way, release) = (Arc::clone(&self.way), release.clone());
+        let lingering = Arc::clone(&self.lingering);
         self.tasks.spawn_service(async move {
+            let stream_over = async {
+                way.closed.cancelled().await;
+                sleep(TAKEN).await;
+            };
             let in_vain = async {
                 tokio::select! {
-                    () = sender.closed() => {}
-                    () = way.closed.cancelled() => {}
+                    () = sender.closed() => {
+                        let place = lingering.try_acquire();
+                        if release.is_given() && place.is_ok() {
+                            sleep(LINGER).await;
+                        }
+                    }
+                    () = stream_over => {}
                 }
-                sleep(LINGER).await;
             };
             tokio::select! {
                 biased;
@@ -164,7 +195,11 @@ impl Posts {
 
     /// Posts one message that nothing answers. One that is not refused in time counts as taken.
     pub(super) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
-        timeout(TAKEN, self.send(message)).await.unwrap_or(Ok(()))
+        let release = Release::default();
+        release.give();
+        timeout(TAKEN, self.send(message, &release))
+            .await
+            .unwrap_or(Ok(()))
     }
 
     /// Posts a message in the background.

@@ -12,6 +12,7 @@ use http::{Response, StatusCode};
 
 use tokio_util::sync::CancellationToken;
 
+use self::events::Release;
 use super::carrier::Settings;
 use super::error::LinkError;
 use super::http::body::UpstreamBody;
@@ -116,36 +117,12 @@ impl Duplex {
                 SendError::Gone => LinkError::SessionGone,
                 SendError::TooLong => self.lost(),
             }),
-            Self::Events(posts) => posts.send(message).await,
+            Self::Events(posts) => posts.send(message, &Release::default()).await,
             Self::Socket(writer) => writer.send(message).await,
         }
     }
 
-    /// The same before there is a session that could be gone: whoever does not take the first
-    /// messages is lost.
-    ///
-    /// # Errors
-    /// [`LinkError`] when the upstream did not take it.
-    pub(crate) async fn send_first(&self, message: Bytes) -> Result<(), LinkError> {
-        self.send(message).await.map_err(|error| self.first(error))
-    }
-
-    /// The same for one that nothing answers.
-    ///
-    /// # Errors
-    /// As for [`send_first`](Self::send_first).
-    pub(crate) async fn tell_first(&self, message: Bytes) -> Result<(), LinkError> {
-        self.tell(message).await.map_err(|error| self.first(error))
-    }
-
-    fn first(&self, error: LinkError) -> LinkError {
-        match error {
-            LinkError::SessionGone => self.lost(),
-            other => other,
-        }
-    }
-
-    /// The same for one that nothing answers.
+    /// Sends one message that nothing answers.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -153,6 +130,69 @@ impl Duplex {
         match self {
             Self::Events(posts) => posts.tell(message).await,
             Self::Child(_) | Self::Socket(_) => self.send(message).await,
+        }
+    }
+
+    /// [`tell`](Self::tell) before there is a session that could be gone.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the upstream did not take it: whoever does not take the first messages is lost.
+    pub(crate) async fn tell_first(&self, message: Bytes) -> Result<(), LinkError> {
+        self.tell(message).await.map_err(|error| self.first(error))
+    }
+
+    /// Sends one message, and what comes of it: its answer, `reply`, may be there before it is known that
+    /// the message has left.
+    ///
+    /// # Errors
+    /// Those of sending where the connection is lost: they tell whether anything can have run.
+    pub(crate) async fn ask<T>(
+        &self,
+        message: Bytes,
+        reply: impl Future<Output = Result<T, LinkError>>,
+    ) -> Result<T, LinkError> {
+        let release = Release::default();
+        let sent = async {
+            match self {
+                Self::Events(posts) => posts.send(message, &release).await,
+                Self::Child(_) | Self::Socket(_) => self.send(message).await,
+            }
+        };
+        let (mut sent, mut reply) = (pin!(sent), pin!(reply));
+        tokio::select! {
+            biased;
+            sent = &mut sent => {
+                sent?;
+                reply.await
+            }
+            reply = &mut reply => {
+                if let Err(LinkError::Lost { .. }) = reply {
+                    sent.await?;
+                } else {
+                    release.give();
+                }
+                reply
+            }
+        }
+    }
+
+    /// [`ask`](Self::ask) before there is a session that could be gone.
+    ///
+    /// # Errors
+    /// As for [`ask`](Self::ask), and as for [`tell_first`](Self::tell_first).
+    pub(crate) async fn ask_first<T>(
+        &self,
+        message: Bytes,
+        reply: impl Future<Output = Result<T, LinkError>>,
+    ) -> Result<T, LinkError> {
+        let asked = self.ask(message, reply).await;
+        asked.map_err(|error| self.first(error))
+    }
+
+    fn first(&self, error: LinkError) -> LinkError {
+        match error {
+            LinkError::SessionGone => self.lost(),
+            other => other,
         }
     }
 
@@ -233,31 +273,6 @@ impl Messages {
             Self::Lines(lines) => lines.next().await,
             Self::Events(reader) => reader.next().await,
             Self::Socket(reader) => reader.next().await,
-        }
-    }
-}
-
-/// What comes of a message, while it is sent and when it was: its answer may be there before its sender
-/// knows that it has left.
-///
-/// # Errors
-/// Those of `sent` where the connection is lost: they tell whether anything can have run.
-pub(crate) async fn answered<T>(
-    sent: impl Future<Output = Result<(), LinkError>>,
-    reply: impl Future<Output = Result<T, LinkError>>,
-) -> Result<T, LinkError> {
-    let (mut sent, mut reply) = (pin!(sent), pin!(reply));
-    tokio::select! {
-        biased;
-        sent = &mut sent => {
-            sent?;
-            reply.await
-        }
-        reply = &mut reply => {
-            if let Err(LinkError::Lost { .. }) = reply {
-                sent.await?;
-            }
-            reply
         }
     }
 }

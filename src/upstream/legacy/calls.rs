@@ -20,7 +20,6 @@ use crate::protocol::meta::{self, BAGGAGE};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
-use crate::upstream::duplex::answered;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::observe::{self, client_span};
@@ -196,7 +195,7 @@ impl Connection {
             Wire::Duplex(duplex) => {
                 let _busy = duplex.busy();
                 let reply = async { reply.await.map_err(|_| duplex.lost())? };
-                answered(duplex.send(bytes), reply).await
+                duplex.ask(bytes, reply).await
             }
             Wire::Http(http) => {
                 let mut take = OwnStream::new(self, pending);

@@ -10,7 +10,7 @@ use super::wire::Wire;
 use super::{Settings, handshake};
 use crate::protocol::{DecodeError, Message};
 use crate::upstream::carrier::{Carrier, Older, Started};
-use crate::upstream::duplex::{Messages, answered};
+use crate::upstream::duplex::Messages;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
@@ -53,7 +53,9 @@ impl Connection {
             (None, Carrier::Http(client, bounds, _)) => {
                 Started::over_events(client, *bounds, settings).await?
             }
-            (None, Carrier::Duplex(source)) => Started::new(source, settings).await?,
+            (None, Carrier::Duplex(source)) => {
+                Started::new(source, settings).await?
+            }
         };
         Self::greet(settings, started).await
     }
@@ -134,12 +136,6 @@ impl Connection {
             // It was asked beside another question: a fresh one may answer otherwise.
             return Err(child.lost());
         }
-        let greeting = async {
-            if greeted {
-                return Ok(());
-            }
-            child.send_first(handshake::request(settings)).await
-        };
         let reading = async {
             if let Some(answer) = &answer {
                 return handshake::read(answer);
@@ -157,7 +153,12 @@ impl Connection {
                 }
             }
         };
-        let declared = answered(greeting, reading).await?;
+        let declared = if greeted {
+            reading.await?
+        } else {
+            let request = handshake::request(settings);
+            child.ask_first(request, reading).await?
+        };
         child.tell_first(INITIALIZED).await?;
         let connection = Self::new(settings, Wire::Duplex(child), declared);
         settings.tasks.spawn_service(read_lines(
