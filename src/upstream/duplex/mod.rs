@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{Response, StatusCode};
 
 use tokio_util::sync::CancellationToken;
@@ -162,8 +163,14 @@ impl Duplex {
         tokio::select! {
             biased;
             sent = &mut sent => {
-                sent?;
-                reply.await
+                let Err(error) = sent else {
+                    return reply.await;
+                };
+                // What is answered was taken, whatever is said of it.
+                match reply.now_or_never() {
+                    Some(Ok(reply)) => Ok(reply),
+                    _ => Err(error),
+                }
             }
             reply = &mut reply => {
                 if let Err(LinkError::Lost { .. }) = reply {
