@@ -136,11 +136,13 @@ impl Started {
         Ok(Some(Self::silent(source.open(settings, patience).await?)))
     }
 
-    /// Opens a connection and says nothing on it.
-    pub(super) async fn new(source: &Source, settings: &Settings) -> Result<Self, LinkError> {
-        Ok(Self::silent(
-            source.open(settings, Patience::SpawnWait).await?,
-        ))
+    /// Opens a connection and says nothing on it. A child waits for its place with this patience.
+    pub(super) async fn new(
+        source: &Source,
+        settings: &Settings,
+        patience: Patience,
+    ) -> Result<Self, LinkError> {
+        Ok(Self::silent(source.open(settings, patience).await?))
     }
 
     fn silent((child, lines): (Duplex, Messages)) -> Self {

@@ -14,6 +14,7 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::wire::HttpWire;
 use crate::upstream::legacy::handshake;
 use crate::upstream::modern::discover::{self, Verdict};
+use crate::upstream::stdio::Patience;
 
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.
@@ -63,7 +64,8 @@ pub(super) async fn probe(
         Carrier::Duplex(source) => {
             let started = match started {
                 Some(started) => started,
-                None => tokio::time::timeout(limit, Started::new(source, settings))
+                // Others wait for their turn to ask meanwhile, and not for this one's place as well.
+                None => tokio::time::timeout(limit, Started::new(source, settings, Patience::None))
                     .await
                     .unwrap_or(Err(LinkError::Timeout))?,
             };

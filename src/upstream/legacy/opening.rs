@@ -14,6 +14,7 @@ use crate::upstream::duplex::Messages;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
+use crate::upstream::stdio::Patience;
 use crate::upstream::unread;
 
 /// The second half of the handshake.
@@ -36,7 +37,7 @@ impl Connection {
             Carrier::Duplex(source) => {
                 let started = match started {
                     Some(started) => started,
-                    None => Started::new(source, settings).await?,
+                    None => Started::new(source, settings, Patience::SpawnWait).await?,
                 };
                 Self::greet(settings, started).await
             }
@@ -54,7 +55,7 @@ impl Connection {
                 Started::over_events(client, *bounds, settings).await?
             }
             (None, Carrier::Duplex(source)) => {
-                Started::new(source, settings).await?
+                Started::new(source, settings, Patience::SpawnWait).await?
             }
         };
         Self::greet(settings, started).await

@@ -16,6 +16,7 @@ use crate::upstream::carrier::Started;
 use crate::upstream::duplex::{Duplex, Messages, Source};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
+use crate::upstream::stdio::Patience;
 
 /// The way to a child that is started when it is needed, and again when it is gone.
 #[derive(Debug)]
@@ -149,7 +150,7 @@ impl ModernLink {
         let started = lock(&pipe.started).take();
         let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
             Some(started) => started,
-            None => Started::new(&pipe.source, &self.settings)
+            None => Started::new(&pipe.source, &self.settings, Patience::SpawnWait)
                 .await
                 .inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?,
         };
