@@ -137,6 +137,8 @@ impl Connection {
             // It was asked beside another question: a fresh one may answer otherwise.
             return Err(child.lost());
         }
+        // One that waited long for its place is not given up for others of its owner meanwhile.
+        let _busy = child.busy();
         let reading = async {
             if let Some(answer) = &answer {
                 return handshake::read(answer);
