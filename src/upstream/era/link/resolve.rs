@@ -206,7 +206,8 @@ impl EraLink {
             Ok(is_kept) => is_kept,
             // One that says nothing to a handshake keeps no sessions.
             Err(LinkError::Timeout) if self.is_piped() => false,
-            // Nor does one that dies of it. What becomes of a child concerns its owner alone.
+            // Nor does one that ends of it. What becomes of a child concerns its owner alone.
+            Err(LinkError::Lost { .. }) if self.is_piped() && self.is_remote() => false,
             Err(LinkError::Lost { .. }) if self.is_piped() => {
                 self.cell.learn_loss(self.settings.owner);
                 return Ok(None);
