@@ -108,13 +108,18 @@ impl ModernLink {
             undone: is_new,
         };
         self.keep_listening();
-        self.start().await?;
-        let limit = self.settings.upstream.connect_timeout;
-        let outcome = tokio::time::timeout(limit, settled.wait_for(|s| s.generation >= number));
-        let outcome = match outcome.await {
-            Ok(Ok(settled)) => settled.clone(),
-            Ok(Err(_)) => return Err(LinkError::Cancelled),
-            Err(_) => return Err(LinkError::Timeout),
+        // The wait for a place is none of connecting. Who follows the wishes waits for the same one.
+        let late = async {
+            self.start().await?;
+            tokio::time::sleep(self.settings.upstream.connect_timeout).await;
+            Err(LinkError::Timeout)
+        };
+        let outcome = tokio::select! {
+            biased;
+            settled = settled.wait_for(|s| s.generation >= number) => {
+                settled.map_err(|_| LinkError::Cancelled)?.clone()
+            }
+            late = late => return late,
         };
         if outcome.honoured.uris.contains(&*uri) {
             wish.undone = false;
