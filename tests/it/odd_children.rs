@@ -386,13 +386,20 @@ async fn the_wait_of_a_subscription_for_a_place_is_no_part_of_connecting() {
 // Spec: SPEC D-05. Its place is taken by another one before the gateway has made sure of its end.
 #[tokio::test]
 async fn a_child_that_closes_its_output_counts_as_lost_though_another_takes_its_place_at_once() {
-    let odd = child(
-        r#"*'"last"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[]}}'; exec >&-; sleep 60 ;;"#,
-    );
+    let dir = tempfile::tempdir().unwrap();
+    let closed = dir.path().join("closed");
+    let odd = child(&format!(
+        r#"*'"last"'*) say '{{"jsonrpc":"2.0","id":'$id',"result":{{"content":[]}}}}'; exec >&-; : > {}; sleep 60 ;;"#,
+        closed.display()
+    ));
     let keys = "era = \"legacy\"\nstop = { eof = \"100ms\", term = \"100ms\" }";
     let gw = behind(&odd, keys).start().await;
     let user = gw.anonymous().open("/mcp/odd").await;
     user.call("last", json!({})).await.expect("a result");
+    eventually("its output is closed", async || {
+        closed.exists().then_some(())
+    })
+    .await;
     assert_eq!(user.text("plain", json!({})).await, "plain");
     let metric = async |name: &str| gw.metric(name, "odd").await;
     assert!(metric("drawbridge_upstream_opened_total").await > 1.0);
