@@ -46,7 +46,7 @@ impl<S: Clone> Attempts<S> {
         self.shared.load(Ordering::Acquire)
     }
 
-    /// The same for who has waited for something else since `before`.
+    /// [`turn`](Self::turn) for who has waited for something else since `before`.
     ///
     /// # Cancel safety
     /// As for [`turn`](Self::turn).
