@@ -189,10 +189,11 @@ impl HttpWire {
             match self.hand_over(event.data.clone(), sink) {
                 Ok(None) => {}
                 Ok(reply) => return Ok(reply),
-                // Signs of life, say, under a name of their own.
-                Err(_) if event.event.is_some_and(|name| name != b"message"[..]) => {}
                 Err(error) => {
-                    self.suspect(&error);
+                    // Under a name of its own it may be a sign of life.
+                    if event.event.is_none_or(|name| name == b"message"[..]) {
+                        self.suspect(&error);
+                    }
                     // It was meant as the reply: nothing else comes.
                     if unread::answered(&event.data).is_some_and(|id| sink.awaits(id)) {
                         return Err(LinkError::Invalid(error.to_string()));
