@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::{HostedTask, Outcome};
 use crate::call::{Asked, DownstreamLink, Round};
 
-/// Tells rounds apart.
+/// Tells rounds apart, and puts who waits in order.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// A round without answers.
@@ -18,8 +18,15 @@ pub(super) struct Open {
     number: u64,
     round: Round,
     answer: oneshot::Sender<Asked>,
-    /// Whether it is before a client now.
-    is_put: bool,
+    /// Before whom it is now.
+    put_to: Option<u64>,
+}
+
+impl Open {
+    /// Whether it is before nobody, or before somebody who came earlier than `waiter`.
+    fn is_for(&self, waiter: u64) -> bool {
+        self.put_to.is_none_or(|other| other < waiter)
+    }
 }
 
 impl HostedTask {
@@ -38,7 +45,7 @@ impl HostedTask {
                     number,
                     round,
                     answer,
-                    is_put: false,
+                    put_to: None,
                 });
             }
             is_asked
@@ -56,17 +63,18 @@ impl HostedTask {
         }
     }
 
-    /// Waits for what it comes to. What it asks meanwhile is put to `client`, unless somebody else who
-    /// waits has it before him.
+    /// Waits for what it comes to. What it asks meanwhile is put to `client`, and withdrawn from those
+    /// who have waited for longer: their connections may be gone without a word.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the questions from this client; they are put to the next.
     pub async fn outcome(&self, client: &dyn DownstreamLink) -> Arc<Outcome> {
+        let waiter = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut states = self.state.subscribe();
         loop {
             let state = states
                 .wait_for(|state| {
-                    state.ended.is_some() || state.questions.iter().any(|open| !open.is_put)
+                    state.ended.is_some() || state.questions.iter().any(|open| open.is_for(waiter))
                 })
                 .await;
             // Its sender is in `self`.
@@ -76,18 +84,19 @@ impl HostedTask {
             if let Some(ended) = ended {
                 return ended.outcome;
             }
-            if let Some(put) = self.take() {
+            if let Some(put) = self.take(waiter) {
                 put.to(client).await;
             }
         }
     }
 
-    /// The first round that is before nobody.
-    fn take(&self) -> Option<Put<'_>> {
+    /// The first round for `waiter`.
+    fn take(&self, waiter: u64) -> Option<Put<'_>> {
         let mut taken = None;
         self.state.send_if_modified(|state| {
-            if let Some(open) = state.questions.iter_mut().find(|open| !open.is_put) {
-                open.is_put = true;
+            let mut open = state.questions.iter_mut();
+            if let Some(open) = open.find(|open| open.is_for(waiter)) {
+                open.put_to = Some(waiter);
                 taken = Some((open.number, open.round.clone()));
             }
             taken.is_some()
@@ -97,6 +106,7 @@ impl HostedTask {
         Some(Put {
             task,
             number,
+            waiter,
             round: Some(round),
         })
     }
@@ -106,6 +116,7 @@ impl HostedTask {
 struct Put<'t> {
     task: &'t HostedTask,
     number: u64,
+    waiter: u64,
     round: Option<Round>,
 }
 
@@ -115,7 +126,7 @@ impl Put<'_> {
             return;
         };
         let mut states = self.task.state.subscribe();
-        let is_open = |open: &Open| open.number == self.number;
+        let is_open = |open: &Open| self.is(open);
         let asked = tokio::select! {
             asked = client.ask(round) => asked,
             _ = states.wait_for(|state| !state.questions.iter().any(is_open)) => return,
@@ -131,6 +142,11 @@ impl Put<'_> {
             drop(open.answer.send(asked));
         }
     }
+
+    /// Whether it is this one, and still before this client.
+    fn is(&self, open: &Open) -> bool {
+        open.number == self.number && open.put_to == Some(self.waiter)
+    }
 }
 
 impl Drop for Put<'_> {
@@ -138,8 +154,8 @@ impl Drop for Put<'_> {
     fn drop(&mut self) {
         self.task.state.send_if_modified(|state| {
             let mut open = state.questions.iter_mut();
-            let open = open.find(|open| open.number == self.number);
-            open.is_some_and(|open| std::mem::replace(&mut open.is_put, false))
+            let open = open.find(|open| self.is(open));
+            open.and_then(|open| open.put_to.take()).is_some()
         });
     }
 }

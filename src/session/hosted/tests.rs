@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicUsize;
+
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, poll};
@@ -34,6 +36,7 @@ fn round(limit: Option<Duration>) -> Round {
 #[derive(Debug)]
 struct Client {
     answers: bool,
+    asked: AtomicUsize,
     capabilities: ClientCapabilities,
 }
 
@@ -41,8 +44,14 @@ impl Client {
     fn new(answers: bool) -> Self {
         Self {
             answers,
+            asked: AtomicUsize::new(0),
             capabilities: ClientCapabilities::none(),
         }
+    }
+
+    /// How often.
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
     }
 }
 
@@ -54,6 +63,7 @@ impl DownstreamLink for Client {
     fn notify(&self, _notice: Notice) {}
 
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         if !self.answers {
             return std::future::pending().boxed();
         }
@@ -127,18 +137,23 @@ async fn a_question_waits_for_who_asks_for_the_result() {
 }
 
 #[tokio::test]
-async fn a_question_whose_client_goes_is_put_to_the_next() {
+async fn a_question_is_before_the_newest_that_waits() {
     let task = begin();
     let mut asked = Box::pin(task.ask(round(None)));
     assert!(poll!(&mut asked).is_pending());
-    let (silent, other) = (Client::new(false), Client::new(true));
-    let mut first = Box::pin(task.outcome(&silent));
+    let (older, newer) = (Client::new(false), Client::new(false));
+    let mut first = Box::pin(task.outcome(&older));
     assert!(poll!(&mut first).is_pending());
-    let mut second = Box::pin(task.outcome(&other));
+    let mut second = Box::pin(task.outcome(&newer));
     assert!(poll!(&mut second).is_pending());
-    assert!(poll!(&mut asked).is_pending(), "it is before the first");
-    drop(first);
-    assert!(poll!(&mut second).is_pending());
+    assert!(poll!(&mut first).is_pending());
+    assert_eq!((older.asked(), newer.asked()), (1, 1), "nor is it taken back");
+    drop(second);
+    assert!(poll!(&mut first).is_pending());
+    assert_eq!(older.asked(), 2, "the newest that is left");
+    let last = Client::new(true);
+    let mut third = Box::pin(task.outcome(&last));
+    assert!(poll!(&mut third).is_pending());
     assert!(matches!(asked.await, Asked::Answered(_)));
 }
 

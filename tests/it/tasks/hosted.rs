@@ -9,25 +9,25 @@ use crate::harness::session::{Exchange, Session, text_of};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
 
-const RELATED: &str = "io.modelcontextprotocol/related-task";
+pub(super) const RELATED: &str = "io.modelcontextprotocol/related-task";
 const EXTENSION: &str = r#"{"io.modelcontextprotocol/tasks":{}}"#;
-const MODERN: [&str; 4] = ["--era", "modern", "--extensions", EXTENSION];
+pub(super) const MODERN: [&str; 4] = ["--era", "modern", "--extensions", EXTENSION];
 
 /// Where a task is begun, and what stands before the names of tools there.
 const PLACES: [(&str, &str); 3] = [("/mcp/newer", ""), ("/mcp/piped", ""), ("/mcp", "newer__")];
 
-struct World {
-    gw: Gateway,
-    newer: HttpStub,
+pub(super) struct World {
+    pub(super) gw: Gateway,
+    pub(super) newer: HttpStub,
 }
 
 impl World {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::with("", "").await
     }
 
     /// With more of a configuration, and more keys of the upstreams.
-    async fn with(toml: &str, keys: &str) -> Self {
+    pub(super) async fn with(toml: &str, keys: &str) -> Self {
         let newer = HttpStub::start(&MODERN).await;
         let gw = Setup::secured()
             .toml(toml)
@@ -39,12 +39,12 @@ impl World {
         Self { gw, newer }
     }
 
-    async fn user(&self, name: &str, path: &str) -> Session {
+    pub(super) async fn user(&self, name: &str, path: &str) -> Session {
         self.gw.principal(name).open(path).await
     }
 
     /// Waits until the upstream over HTTP was sent a method so often.
-    async fn sent(&self, method: &str, times: u64) {
+    pub(super) async fn sent(&self, method: &str, times: u64) {
         eventually(method, async || {
             (count(&self.newer, method).await >= times).then_some(())
         })
@@ -53,19 +53,19 @@ impl World {
 }
 
 /// Begins a task; what its client is told.
-async fn begin(user: &Session, tool: &str, arguments: Value) -> Value {
+pub(super) async fn begin(user: &Session, tool: &str, arguments: Value) -> Value {
     let params = json!({"name": tool, "arguments": arguments, "task": {"ttl": 60_000}});
     let begun = user.request("tools/call", params).await.unwrap();
     begun["task"].clone()
 }
 
 /// The parameters of a request about a task.
-fn about(task: &Value) -> Value {
+pub(super) fn about(task: &Value) -> Value {
     json!({"taskId": task["taskId"]})
 }
 
 /// Polls until the task has this status.
-async fn until(user: &Session, task: &Value, status: &str) -> Value {
+pub(super) async fn until(user: &Session, task: &Value, status: &str) -> Value {
     eventually(status, async || {
         let state = user.request("tasks/get", about(task)).await.unwrap();
         assert_eq!(state["taskId"], task["taskId"]);
@@ -74,7 +74,7 @@ async fn until(user: &Session, task: &Value, status: &str) -> Value {
     .await
 }
 
-async fn result(user: &Session, task: &Value) -> Value {
+pub(super) async fn result(user: &Session, task: &Value) -> Value {
     user.request("tasks/result", about(task)).await.unwrap()
 }
 

@@ -4,3 +4,4 @@ mod bridged;
 mod carried;
 mod held;
 mod hosted;
+mod hosted_mishaps;
