@@ -88,13 +88,14 @@ impl Relay {
             }
             "server/discover" => return Err(unknown_method(method)),
             _ if session.visit().is_none() && tasks::is_of_tasks(method) => {
+                // It needs no upstream, nor a look at which there are.
+                if let Some(own) = tasks::OwnTask::find(call, session) {
+                    return Ok(Route::Task(own));
+                }
                 Box::pin(self.check_tasks(session, method)).await?;
                 if method == "tasks/list" {
                     let list = Box::pin(self.list_tasks(call, session)).await?;
                     return Ok(Route::Here(list));
-                }
-                if let Some(own) = tasks::OwnTask::find(call, session) {
-                    return Ok(Route::Task(own));
                 }
                 let target = self.own_task_target(call, session)?;
                 return Ok(Route::One(Box::new(target)));

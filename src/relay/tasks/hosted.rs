@@ -57,6 +57,10 @@ impl Relay {
 impl OwnTask {
     /// The task that a request of the session is about, where it is run here.
     pub(in crate::relay) fn find(call: &Call, session: &Session) -> Option<Self> {
+        let method = call.message.method();
+        if !matches!(method, Some("tasks/get" | "tasks/result" | "tasks/cancel")) {
+            return None;
+        }
         let given = call.message.param_str("taskId")?;
         let known = session.tasks().find(&given)?;
         match known.run {

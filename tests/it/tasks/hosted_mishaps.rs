@@ -2,9 +2,12 @@
 //! upstream is not there, the gateway stops. Spec: BRIDGING §3.8; SPEC K-03, K-04.
 
 use serde_json::json;
+use tokio::net::TcpListener;
 
-use super::hosted::{World, about, begin};
+use super::hosted::{MODERN, World, about, begin};
+use crate::harness::Setup;
 use crate::harness::session::{Exchange, text_of};
+use crate::harness::upstream::HttpStub;
 
 // Spec: SPEC K-04, T-25: a broken connection is no cancellation.
 #[tokio::test]
@@ -23,4 +26,21 @@ async fn a_question_on_a_broken_connection_is_put_to_the_next_request() {
     let (_, reply) = Exchange::Stream(stream).finish().await;
     assert!(text_of(&reply.unwrap()).contains("decline"));
     world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn who_asks_for_a_task_waits_for_no_other_upstream() {
+    let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/mcp", mute.local_addr().unwrap());
+    let newer = HttpStub::start(&MODERN).await;
+    let setup = Setup::secured().url("mute", &url, "");
+    let gw = setup.http("newer", &newer, "").start().await;
+    let alice = gw.principal("alice").open("/mcp").await;
+    let task = begin(&alice, "newer__errand", json!({"ms": 600_000})).await;
+    let begun = std::time::Instant::now();
+    let state = alice.request("tasks/get", about(&task)).await.unwrap();
+    assert_eq!(state["taskId"], task["taskId"]);
+    // As long as a list waits for all upstreams of an endpoint.
+    assert!(begun.elapsed().as_millis() < 2500, "{:?}", begun.elapsed());
+    gw.stop().await;
 }
