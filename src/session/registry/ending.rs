@@ -15,10 +15,10 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
 /// How long the links of a session that is over stay open for what its upstreams are still told.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Closes the links of a session that is over.
-async fn part(session: &Session, links: &[Arc<dyn UpstreamLink>]) {
+/// Closes the links of a session that is over, after `wait` at the latest.
+async fn part(session: &Session, links: &[Arc<dyn UpstreamLink>], wait: Duration) {
     session.last_words.close();
-    drop(tokio::time::timeout(LAST_WORDS, session.last_words.wait()).await);
+    drop(tokio::time::timeout(wait, session.last_words.wait()).await);
     join_all(links.iter().map(|link| link.close())).await;
 }
 
@@ -29,7 +29,7 @@ impl Sessions {
         if !links.is_empty() {
             let session = Arc::clone(session);
             self.tasks
-                .spawn(async move { part(&session, &links).await });
+                .spawn(async move { part(&session, &links, LAST_WORDS).await });
         }
     }
 
@@ -73,7 +73,11 @@ impl Sessions {
             .iter()
             .filter_map(|session| Some((session, self.remove(session)?)))
             .collect();
-        let closing = ended.iter().map(|(session, links)| part(session, links));
+        // The other half is for the links to close.
+        let wait = LAST_WORDS.min(grace / 2);
+        let closing = ended
+            .iter()
+            .map(|(session, links)| part(session, links, wait));
         drop(tokio::time::timeout(grace, join_all(closing)).await);
     }
 
