@@ -5,6 +5,7 @@
 mod questions;
 mod room;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -89,6 +90,23 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// What a failure says of itself for people: its error's message, or the first text of a tool's.
+    fn why(&self) -> Option<Cow<'_, str>> {
+        let (bytes, is_error) = match self {
+            Self::Cancelled => return None,
+            Self::Error(bytes, _) => (bytes, true),
+            Self::Result(bytes, _) => (bytes, false),
+        };
+        let text = std::str::from_utf8(bytes).ok()?;
+        if is_error {
+            return json::string(json::member(text, "message")?);
+        }
+        let content = json::elements(json::member(text, "content")?).ok()?;
+        json::string(content.into_iter().find_map(|one| json::member(one, "text"))?)
+    }
+}
+
 impl State {
     fn status(&self) -> &'static str {
         match &self.ended {
@@ -162,10 +180,11 @@ impl HostedTask {
     /// Takes what is said of it for people, while it runs.
     pub fn note(&self, message: &str) {
         self.change(|state| {
+            let message = cut(message);
             if state.ended.is_some() || state.message.as_deref() == Some(message) {
                 return false;
             }
-            state.message = Some(message.chars().take(LONGEST_MESSAGE).collect());
+            state.message = Some(message.to_owned());
             true
         });
     }
@@ -177,10 +196,8 @@ impl HostedTask {
             if state.ended.is_some() {
                 return false;
             }
-            if let Outcome::Error(error, _) = &outcome {
-                let text = std::str::from_utf8(error).unwrap_or_default();
-                let message = json::member(text, "message").and_then(json::string);
-                state.message = message.map(|text| text.chars().take(LONGEST_MESSAGE).collect());
+            if status == "failed" {
+                state.message = outcome.why().map(|why| cut(&why).to_owned());
             }
             state.questions.clear();
             state.ended = Some(Ended {
@@ -197,9 +214,10 @@ impl HostedTask {
     pub fn forget(&self) {
         self.change(|state| {
             state.questions.clear();
-            // What it came to is given up at once.
+            let ended = state.ended.take();
+            // What it came to is given up at once; that it did, and how, stays (SPEC K-04).
             state.ended = Some(Ended {
-                status: Outcome::Cancelled.status(),
+                status: ended.map_or(Outcome::Cancelled.status(), |ended| ended.status),
                 outcome: Arc::new(Outcome::Cancelled),
             });
             true
@@ -269,10 +287,17 @@ impl Drop for RunningTask {
     }
 }
 
-/// RFC 3339, in UTC.
-fn time(since_epoch: Duration) -> jiff::Timestamp {
+/// RFC 3339, in UTC, to the millisecond: such texts have the order of their times.
+fn time(since_epoch: Duration) -> String {
     let ms = i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(ms).unwrap_or_default()
+    let time = jiff::Timestamp::from_millisecond(ms).unwrap_or_default();
+    format!("{time:.3}")
+}
+
+/// The beginning of what is said for people.
+fn cut(message: &str) -> &str {
+    let end = message.char_indices().nth(LONGEST_MESSAGE);
+    end.and_then(|(end, _)| message.get(..end)).unwrap_or(message)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ fn begin() -> Arc<HostedTask> {
 }
 
 fn result(text: &'static str) -> Outcome {
-    let kept = ResultRoom::default().take(text.len(), 99, 99).unwrap();
+    let kept = ResultRoom::default().take(text.len(), 999, 999).unwrap();
     Outcome::Result(Bytes::from_static(text.as_bytes()), kept)
 }
 
@@ -83,8 +83,8 @@ fn a_task_is_shown_as_2025_11_25_has_it() {
     let shown: Value = serde_json::from_str(&task.shown("h")).unwrap();
     let expected = json!({
         "taskId": "h", "status": "working", "statusMessage": "half", "ttl": 60_000,
-        "pollInterval": 1000, "createdAt": "2025-11-24T16:00:00Z",
-        "lastUpdatedAt": "2025-11-24T16:00:01.5Z",
+        "pollInterval": 1000, "createdAt": "2025-11-24T16:00:00.000Z",
+        "lastUpdatedAt": "2025-11-24T16:00:01.500Z",
     });
     assert_eq!(shown, expected);
 }
@@ -112,6 +112,46 @@ fn a_tools_error_is_a_failure_and_what_is_over_stays_so() {
         (&shown["status"], &shown["statusMessage"]),
         (&json!("failed"), &json!("why"))
     );
+}
+
+// SPEC K-04.
+#[test]
+fn a_tools_error_says_why_in_its_first_text() {
+    for (text, why) in [
+        (
+            r#"{"isError":true,"content":[{"type":"image"},{"type":"text","text":"no disk"}]}"#,
+            json!("no disk"),
+        ),
+        (r#"{"isError":true,"content":[]}"#, Value::Null),
+        (r#"{"content":[{"type":"text","text":"fine"}]}"#, json!("half")),
+    ] {
+        let task = begin();
+        task.note("half");
+        task.end(result(text));
+        let shown: Value = serde_json::from_str(&task.shown("h")).unwrap();
+        assert_eq!(shown["statusMessage"], why, "{text}");
+    }
+}
+
+// SPEC K-04.
+#[test]
+fn a_task_that_is_forgotten_stays_what_it_had_come_to() {
+    let task = begin();
+    task.end(result("{}"));
+    task.forget();
+    assert_eq!(task.status(), "completed");
+}
+
+#[test]
+fn a_long_message_that_is_said_twice_is_no_change() {
+    let clock = TestClock::at(1_764_000_000);
+    let task = HostedTask::begin(clock.clone(), MINUTE);
+    let long = "é".repeat(LONGEST_MESSAGE + 1);
+    task.note(&long);
+    let shown = task.shown("h");
+    clock.advance(Duration::from_secs(1));
+    task.note(&long);
+    assert_eq!(task.shown("h"), shown);
 }
 
 // SPEC K-04.

@@ -231,10 +231,11 @@ async fn a_task_is_known_in_the_session_that_began_it_alone() {
 
 #[tokio::test]
 async fn a_task_is_known_for_as_long_as_was_granted() {
-    let world = World::with("[limits]\ntask_ttl = \"1s\"", "").await;
+    let world = World::with("[limits]\ntask_ttl = \"3s\"", "").await;
     let alice = world.user("alice", "/mcp/newer").await;
     let task = begin(&alice, "errand", json!({"ms": 600_000})).await;
-    assert_eq!(task["ttl"], 1000);
+    assert_eq!(task["ttl"], 3000);
+    world.sent("tasks/get", 1).await;
     let (_, waiting) = alice.start("tasks/result", about(&task)).await;
     assert!(waiting.finish().await.1.is_err());
     let unknown = alice.request("tasks/get", about(&task)).await;
