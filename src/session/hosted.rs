@@ -7,7 +7,7 @@ mod room;
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,6 +49,8 @@ pub struct HostedTask {
     gone: CancellationToken,
     /// It is not to run on.
     stop: CancellationToken,
+    /// Somebody has been told what it came to.
+    fetched: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -103,7 +105,11 @@ impl Outcome {
             return json::string(json::member(text, "message")?);
         }
         let content = json::elements(json::member(text, "content")?).ok()?;
-        json::string(content.into_iter().find_map(|one| json::member(one, "text"))?)
+        json::string(
+            content
+                .into_iter()
+                .find_map(|one| json::member(one, "text"))?,
+        )
     }
 }
 
@@ -135,6 +141,7 @@ impl HostedTask {
             ttl,
             state: watch::Sender::new(state),
             stop: gone.child_token(),
+            fetched: AtomicBool::new(false),
             gone,
         })
     }
@@ -155,6 +162,29 @@ impl HostedTask {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.state.borrow().ended.is_some()
+    }
+
+    /// Whether something is lost when it is forgotten now: it runs, or nobody has fetched what it came
+    /// to.
+    #[must_use]
+    pub fn is_missed(&self) -> bool {
+        match &self.state.borrow().ended {
+            None => true,
+            Some(ended) => {
+                !matches!(&*ended.outcome, Outcome::Cancelled)
+                    && !self.fetched.load(Ordering::Relaxed)
+            }
+        }
+    }
+
+    /// Bytes that are kept of what it came to.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        let state = self.state.borrow();
+        match state.ended.as_ref().map(|ended| &*ended.outcome) {
+            Some(Outcome::Result(bytes, _) | Outcome::Error(bytes, Some(_))) => bytes.len(),
+            _ => 0,
+        }
     }
 
     /// JSON text of the task, which its client calls `handle`.
@@ -297,7 +327,8 @@ fn time(since_epoch: Duration) -> String {
 /// The beginning of what is said for people.
 fn cut(message: &str) -> &str {
     let end = message.char_indices().nth(LONGEST_MESSAGE);
-    end.and_then(|(end, _)| message.get(..end)).unwrap_or(message)
+    end.and_then(|(end, _)| message.get(..end))
+        .unwrap_or(message)
 }
 
 #[cfg(test)]

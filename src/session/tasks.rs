@@ -32,7 +32,7 @@ pub enum Run {
 pub struct Known {
     /// What the client calls it.
     pub handle: Arc<str>,
-    /// What was forgotten to make room for it.
+    /// What was forgotten to make room for it though it ran, or nobody had fetched what it came to.
     pub forgotten: Option<Task>,
 }
 
@@ -69,12 +69,28 @@ impl Tasks {
         lock(&self.known).retain(|task| *task.handle != *handle);
     }
 
-    /// Forgets the oldest task that was run here and is over; `false` when there is none.
-    pub fn remove_oldest_over(&self) -> bool {
+    /// Forgets tasks that were run here and are over, those first whose results have been fetched, until
+    /// `bytes` of results are given up; those that nobody had fetched. Nothing is forgotten when all
+    /// together are not enough.
+    pub fn give_up(&self, bytes: usize) -> Option<Vec<Task>> {
         let mut tasks = lock(&self.known);
-        let oldest = tasks.iter().position(Task::is_over);
-        let removed = oldest.and_then(|place| tasks.remove(place));
-        removed.inspect(Task::forget).is_some()
+        let mut kept: Vec<_> = tasks
+            .iter()
+            .filter(|task| task.kept() > 0)
+            .cloned()
+            .collect();
+        kept.sort_by_key(Task::is_missed);
+        let (mut given, mut missed) = (0, Vec::new());
+        let enough = kept.iter().position(|task| {
+            given += task.kept();
+            given >= bytes
+        });
+        kept.truncate(enough? + 1);
+        for task in kept {
+            tasks.retain(|known| known.handle != task.handle);
+            missed.extend(task.forget());
+        }
+        Some(missed)
     }
 
     /// Whether any runs here.
@@ -109,18 +125,43 @@ impl Task {
         matches!(&self.run, Run::Here(task) if task.is_over())
     }
 
-    fn forget(&self) {
+    /// Whether something is lost when it is forgotten now; of one that runs elsewhere nobody can tell.
+    fn is_missed(&self) -> bool {
+        match &self.run {
+            Run::Here(task) => task.is_missed(),
+            Run::There(_) => true,
+        }
+    }
+
+    /// Bytes that are kept here of what it came to.
+    fn kept(&self) -> usize {
+        match &self.run {
+            Run::Here(task) => task.kept(),
+            Run::There(_) => 0,
+        }
+    }
+
+    /// It does not run on here. Itself, where something is lost with it.
+    fn forget(self) -> Option<Self> {
+        let is_missed = self.is_missed();
         if let Run::Here(task) = &self.run {
             task.forget();
         }
+        is_missed.then_some(self)
     }
 }
 
-/// Where there are too many, one that is over makes room, else the oldest.
+/// Where there are too many, one that is over makes room, best one whose result has been fetched, else
+/// the oldest.
 fn remember(tasks: &mut VecDeque<Task>, upstream: &Arc<str>, run: Run, max: usize) -> Known {
     let handle: Arc<str> = format!("{:032x}", rand::random::<u128>()).into();
     let is_full = tasks.len() >= max;
-    let spare = || tasks.iter().position(Task::is_over).unwrap_or(0);
+    let spare = || {
+        let fetched = tasks.iter().position(|task| !task.is_missed());
+        fetched
+            .or_else(|| tasks.iter().position(Task::is_over))
+            .unwrap_or(0)
+    };
     let spare = is_full.then(spare);
     let forgotten = spare.and_then(|place| tasks.remove(place));
     tasks.push_back(Task {
@@ -130,7 +171,7 @@ fn remember(tasks: &mut VecDeque<Task>, upstream: &Arc<str>, run: Run, max: usiz
     });
     Known {
         handle,
-        forgotten: forgotten.inspect(Task::forget),
+        forgotten: forgotten.and_then(Task::forget),
     }
 }
 
@@ -185,7 +226,7 @@ mod tests {
         let ((first, running), (_, over)) = (host(), host());
         over.end(Outcome::Cancelled);
         let (third, _) = host();
-        assert!(third.forgotten.is_some_and(|task| task.is_over()));
+        assert!(third.forgotten.is_none(), "nobody misses it");
         assert!(over.forgotten().is_cancelled());
         let (fourth, _) = host();
         assert_eq!(fourth.forgotten.unwrap().handle, first.handle);

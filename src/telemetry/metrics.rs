@@ -77,7 +77,7 @@ table! {
         calls_park_expired = CALLS_PARK_EXPIRED "{call}"
             "Parked calls whose client never came back.";
         tasks_forgotten = TASKS_FORGOTTEN "{task}"
-            "Tasks forgotten because their session began too many.";
+            "Tasks forgotten for others while they ran or before their result was fetched.";
         tasks_unkept = TASKS_UNKEPT "{task}"
             "Tasks whose result was not kept because there was no room for it.";
         tasks_unfollowed = TASKS_UNFOLLOWED "{task}"

@@ -114,7 +114,7 @@ pub mod metric {
     pub const CALLS_PARK_REFUSED: &str = "drawbridge.calls.park_refused";
     /// Parked calls whose client never came back.
     pub const CALLS_PARK_EXPIRED: &str = "drawbridge.calls.park_expired";
-    /// Tasks forgotten because their session began too many.
+    /// Tasks forgotten for others while they ran or before their result was fetched.
     pub const TASKS_FORGOTTEN: &str = "drawbridge.tasks.forgotten";
     /// Tasks that run here for clients of 2025-11-25.
     pub const TASKS_HOSTED: &str = "drawbridge.tasks.hosted";

@@ -149,20 +149,8 @@ impl Relay {
     fn remember_task(&self, session: &Session, upstream: &Arc<str>, id: &str) -> Arc<str> {
         let max = self.parts.settings.limits.tasks_per_session;
         let known = session.tasks().add(upstream, id, max);
-        self.note_forgotten(known.forgotten.as_ref());
+        note_forgotten(known.forgotten.as_slice());
         known.handle
-    }
-
-    /// A task had to make room for another one.
-    pub(super) fn note_forgotten(&self, forgotten: Option<&Task>) {
-        if let Some(forgotten) = forgotten {
-            COUNTERS.tasks_forgotten.add(1);
-            tracing::warn!(
-                upstream = %forgotten.upstream,
-                tasks_per_session = self.parts.settings.limits.tasks_per_session,
-                "a session began more tasks than it may: its oldest is forgotten"
-            );
-        }
     }
 
     /// The reply to a request of tasks, or that begins one, under the name that its client knows.
@@ -208,6 +196,17 @@ impl Relay {
             return Ok(reply);
         };
         Ok(Reply::Relayed(self.reparse(shown.finish())?))
+    }
+}
+
+/// Tasks had to make room that somebody may miss.
+pub(super) fn note_forgotten(forgotten: &[Task]) {
+    for task in forgotten {
+        COUNTERS.tasks_forgotten.add(1);
+        tracing::warn!(
+            upstream = %task.upstream,
+            "a session has too many tasks or results: one is forgotten that ran or was never fetched"
+        );
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
+use super::carried::note_forgotten;
 use crate::call::{
     Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
 };
@@ -16,7 +17,7 @@ use crate::fault::{Fault, FaultKind, told};
 use crate::protocol::{Message, extensions, json, meta};
 use crate::relay::route::{Target, invalid};
 use crate::relay::{Failure, Relay};
-use crate::session::{HostedTask, Outcome, RunningTask, Session};
+use crate::session::{HostedTask, Kept, Outcome, RunningTask, Session};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Nesting of what was within bounds when it came.
@@ -63,7 +64,7 @@ impl Relay {
             .tasks()
             .host(&target.upstream, &task, limits.tasks_per_session);
         let begun = task.shown(&known.handle);
-        self.note_forgotten(known.forgotten.as_ref());
+        note_forgotten(known.forgotten.as_slice());
         let client = Client {
             capabilities: session.capabilities.with_extension(extensions::TASKS),
             session: Arc::clone(session),
@@ -153,15 +154,7 @@ impl Hosted {
             }
         };
         let text = reply.result().or(reply.error()).unwrap_or("{}");
-        let limits = self.relay.parts.settings.limits.hosted_tasks;
-        let (own, all) = (limits.results_per_principal, limits.results_total);
-        let kept = loop {
-            match self.session.results().take(text.len(), own, all) {
-                None if self.session.tasks().remove_oldest_over() => {}
-                kept => break kept,
-            }
-        };
-        let Some(kept) = kept else {
+        let Some(kept) = self.room_for(text.len()) else {
             COUNTERS.tasks_unkept.add(1);
             tracing::warn!(
                 upstream = %self.upstream, bytes = text.len(),
@@ -173,6 +166,23 @@ impl Hosted {
         match reply.error() {
             None => Outcome::Result(bytes, kept),
             Some(_) => Outcome::Error(bytes, Some(kept)),
+        }
+    }
+
+    /// Room for a result, for which others of the session go where that helps.
+    fn room_for(&self, bytes: usize) -> Option<Kept> {
+        let limits = self.relay.parts.settings.limits.hosted_tasks;
+        let (own, all) = (limits.results_per_principal, limits.results_total);
+        if bytes > own.min(all) {
+            return None;
+        }
+        let results = self.session.results();
+        loop {
+            if let Some(kept) = results.take(bytes, own, all) {
+                return Some(kept);
+            }
+            let lacking = results.lacking(bytes, own, all);
+            note_forgotten(&self.session.tasks().give_up(lacking)?);
         }
     }
 

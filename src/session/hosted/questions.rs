@@ -82,6 +82,7 @@ impl HostedTask {
                 return Arc::new(Outcome::Cancelled);
             };
             if let Some(ended) = ended {
+                self.fetched.store(true, Ordering::Relaxed);
                 return ended.outcome;
             }
             if let Some(put) = self.take(waiter) {

@@ -34,6 +34,16 @@ impl ResultRoom {
         let fits = |taken: usize, max: usize| taken.saturating_add(bytes) <= max;
         (fits(own, per_principal) && fits(all, total)).then_some(kept)
     }
+
+    /// How much would have to be given up for so many bytes.
+    #[must_use]
+    pub fn lacking(&self, bytes: usize, per_principal: usize, total: usize) -> usize {
+        let over = |taken: &AtomicUsize, max: usize| {
+            let wanted = taken.load(Ordering::Relaxed).saturating_add(bytes);
+            wanted.saturating_sub(max)
+        };
+        over(&self.own, per_principal).max(over(&self.all, total))
+    }
 }
 
 impl Drop for Kept {

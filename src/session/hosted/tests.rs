@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::call::{Answer, Asked, ClientCapabilities, DownstreamLink, Notice, Question, Round};
 use crate::clock::TestClock;
+use crate::session::tasks::Tasks;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -123,7 +124,10 @@ fn a_tools_error_says_why_in_its_first_text() {
             json!("no disk"),
         ),
         (r#"{"isError":true,"content":[]}"#, Value::Null),
-        (r#"{"content":[{"type":"text","text":"fine"}]}"#, json!("half")),
+        (
+            r#"{"content":[{"type":"text","text":"fine"}]}"#,
+            json!("half"),
+        ),
     ] {
         let task = begin();
         task.note("half");
@@ -187,7 +191,11 @@ async fn a_question_is_before_the_newest_that_waits() {
     let mut second = Box::pin(task.outcome(&newer));
     assert!(poll!(&mut second).is_pending());
     assert!(poll!(&mut first).is_pending());
-    assert_eq!((older.asked(), newer.asked()), (1, 1), "nor is it taken back");
+    assert_eq!(
+        (older.asked(), newer.asked()),
+        (1, 1),
+        "nor is it taken back"
+    );
     drop(second);
     assert!(poll!(&mut first).is_pending());
     assert_eq!(older.asked(), 2, "the newest that is left");
@@ -218,4 +226,22 @@ async fn a_question_that_is_withdrawn_leaves_its_client_alone() {
     assert_eq!(task.status(), "working");
     task.forget();
     assert!(matches!(&*waiting.await, Outcome::Cancelled));
+}
+
+#[tokio::test]
+async fn results_that_have_been_fetched_are_given_up_first_and_none_in_vain() {
+    let (tasks, up): (_, Arc<str>) = (Tasks::default(), "up".into());
+    let over = || {
+        let task = begin();
+        task.end(result("{}"));
+        (tasks.host(&up, &task, 9).handle, task)
+    };
+    let ((older, _), (newer, fetched), (newest, _)) = (over(), over(), over());
+    drop(fetched.outcome(&Client::new(false)).await);
+    assert!(tasks.give_up(7).is_none());
+    assert_eq!(tasks.all().len(), 3);
+    assert!(tasks.give_up(1).unwrap().is_empty(), "it has been fetched");
+    assert!(tasks.find(&newer).is_none());
+    assert_eq!(tasks.give_up(2).unwrap()[0].handle, older);
+    assert_eq!(tasks.all()[0].handle, newest);
 }

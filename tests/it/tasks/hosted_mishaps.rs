@@ -4,7 +4,7 @@
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::hosted::{MODERN, World, about, begin};
+use super::hosted::{MODERN, World, about, begin, result, until};
 use crate::harness::Setup;
 use crate::harness::session::{Exchange, text_of};
 use crate::harness::upstream::HttpStub;
@@ -43,4 +43,25 @@ async fn who_asks_for_a_task_waits_for_no_other_upstream() {
     // As long as a list waits for all upstreams of an endpoint.
     assert!(begun.elapsed().as_millis() < 2500, "{:?}", begun.elapsed());
     gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_fit_takes_no_others_place() {
+    let world = World::with("[limits]\ntask_results_per_principal = \"4KiB\"", "").await;
+    let alice = world.user("alice", "/mcp/newer").await;
+    let other = world.user("alice", "/mcp/newer").await;
+    let kept = begin(&alice, "big", json!({"bytes": 2500})).await;
+    until(&alice, &kept, "completed").await;
+    let large = begin(&alice, "big", json!({"bytes": 5000})).await;
+    until(&alice, &large, "failed").await;
+    until(&alice, &kept, "completed").await;
+    // Nor one for which what its own session could give up is not enough.
+    let small = begin(&other, "big", json!({"bytes": 500})).await;
+    until(&other, &small, "completed").await;
+    let middling = begin(&other, "big", json!({"bytes": 2500})).await;
+    until(&other, &middling, "failed").await;
+    for (user, task) in [(&alice, &kept), (&other, &small)] {
+        assert_eq!(result(user, task).await["isError"], false);
+    }
+    world.gw.stop().await;
 }
