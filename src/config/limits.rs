@@ -40,7 +40,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         calls_per_principal: s
             .key(
                 "calls_per_principal",
-                "Running calls of a principal, and tasks that the gateway runs for it: of those half as many.",
+                "Running calls of a principal, and tasks that the gateway runs for it: none begins beyond half of this, calls included.",
             )
             .count(256),
         parked_per_principal: s

@@ -16,7 +16,7 @@ use crate::call::{
 use crate::fault::{Fault, FaultKind, told};
 use crate::protocol::{Message, extensions, json, meta};
 use crate::relay::route::{Target, invalid};
-use crate::relay::{Failure, Relay};
+use crate::relay::{Failure, Relay, record};
 use crate::session::{HostedTask, Kept, Outcome, RunningTask, Session};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -44,21 +44,17 @@ impl Relay {
         target: &Target,
     ) -> Result<Option<Reply>, Failure> {
         self.decide(call, target)?;
-        let declared = self.learn(session, &target.upstream, None).await?;
-        let Some(relay) = self.own.upgrade().filter(|_| declared.hosts_tasks()) else {
+        // Of one that is out of reach the call says so, like any other.
+        let declared = self.learn(session, &target.upstream, None).await;
+        let hosts = declared.is_ok_and(|declared| declared.hosts_tasks());
+        let Some(relay) = self.own.upgrade().filter(|_| hosts) else {
             return Ok(None);
         };
         call.link.routed(&target.upstream);
         let limits = &self.parts.settings.limits;
-        let (ttl, message) = (
-            granted(&call.message, limits.hosted_tasks.ttl)?,
-            plain(&call.message)?,
-        );
-        // Or nobody could ask for them any more.
-        let most = limits.calls_per_principal.div_ceil(2);
-        let running = session.begin_task(most);
-        let running =
-            running.map_err(|why| Fault::downstream(FaultKind::CallerBusy, why.to_string()))?;
+        let begun = self.admit(call, session);
+        let (ttl, message, running) =
+            begun.inspect_err(|_| self.parts.audit.record(record(call, target, None)))?;
         let task = self.parts.sessions.begin_task(ttl);
         let known = session
             .tasks()
@@ -87,6 +83,24 @@ impl Relay {
         };
         self.parts.tasks.spawn_service(hosted.live(call, running));
         Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))
+    }
+}
+
+impl Relay {
+    /// How long a task is known, the call that it runs, and its place among those of its principal.
+    fn admit(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+    ) -> Result<(Duration, Message, RunningTask), Fault> {
+        let limits = &self.parts.settings.limits;
+        let ttl = granted(&call.message, limits.hosted_tasks.ttl)?;
+        let message = plain(&call.message)?;
+        // Or nobody could ask for them any more.
+        let running = session.begin_task(limits.calls_per_principal / 2);
+        let running =
+            running.map_err(|why| Fault::downstream(FaultKind::CallerBusy, why.to_string()))?;
+        Ok((ttl, message, running))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Tasks that the gateway runs, where something goes wrong: a connection breaks, there is no room, an
 //! upstream is not there, the gateway stops. Spec: BRIDGING §3.8; SPEC K-03, K-04.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::hosted::{MODERN, World, about, begin, result, until};
-use crate::harness::Setup;
 use crate::harness::session::{Exchange, text_of};
 use crate::harness::upstream::HttpStub;
+use crate::harness::{Setup, eventually};
 
 // Spec: SPEC K-04, T-25: a broken connection is no cancellation.
 #[tokio::test]
@@ -64,4 +64,36 @@ async fn a_result_that_cannot_fit_takes_no_others_place() {
         assert_eq!(result(user, task).await["isError"], false);
     }
     world.gw.stop().await;
+}
+
+// Spec: SPEC A-14, O-04.
+#[tokio::test]
+async fn a_call_that_cannot_begin_as_a_task_is_answered_and_audited_like_any_other() {
+    let newer = HttpStub::start(&MODERN).await;
+    let setup = Setup::secured().toml("[limits]\ncalls_per_principal = 1");
+    let setup = setup.url("gone", "http://127.0.0.1:1/mcp", "");
+    let gw = setup.http("newer", &newer, "").start().await;
+    let alice = gw.principal("alice").open("/mcp").await;
+    let params = json!({"name": "gone__echo", "arguments": {"text": "hi"}});
+    let plain = alice.request("tools/call", params.clone()).await;
+    let mut as_task = params;
+    as_task["task"] = json!({});
+    assert_eq!(alice.request("tools/call", as_task).await, plain);
+    // One call is all that there may be: a task would take the place of those that ask for it.
+    let params = json!({"name": "newer__errand", "arguments": {}, "task": {}});
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
+    assert_eq!(alice.post(&message).await.status(), 429);
+    let audited = eventually("audit records", async || {
+        let records = gw.log_records().into_iter();
+        let calls = records.filter(|r| r["target"] == "audit" && r["method"] == "tools/call");
+        let calls: Vec<Value> = calls
+            .map(|record| json!([record["outcome"], record["upstream"], record["name"]]))
+            .collect();
+        (calls.len() >= 3).then_some(calls)
+    })
+    .await;
+    let gone = json!(["failed", "gone", "echo"]);
+    let refused = json!(["failed", "newer", "errand"]);
+    assert_eq!(audited, [gone.clone(), gone, refused]);
+    gw.stop().await;
 }
