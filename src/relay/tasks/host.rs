@@ -78,10 +78,16 @@ impl Relay {
             relay,
             session: Arc::clone(session),
             upstream: Arc::clone(&target.upstream),
+            task: Arc::clone(&task),
+        };
+        let known = KnownTask {
+            session: Arc::clone(session),
             handle: known.handle,
             task,
         };
-        self.parts.tasks.spawn_service(hosted.live(call, running));
+        // A drain waits for what runs, as for every call, and not until it is unknown.
+        self.parts.tasks.spawn(hosted.work(call, running));
+        self.parts.tasks.spawn_service(known.live());
         Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))
     }
 }
@@ -104,46 +110,28 @@ impl Relay {
     }
 }
 
-/// A task that is run here, from its beginning until nobody can ask for it any more.
+/// A task that runs here. Dropped before it has come to something, it is forgotten.
 struct Hosted {
     relay: Arc<Relay>,
     session: Arc<Session>,
     upstream: Arc<str>,
-    handle: Arc<str>,
     task: Arc<HostedTask>,
 }
 
 impl Hosted {
     /// Runs `call`, whose client is the task. A type of its own, since that is handled as the call was
     /// that began it.
-    fn live(self, call: Call, running: RunningTask) -> BoxFuture<'static, ()> {
+    fn work(self, call: Call, running: RunningTask) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            let life = async {
-                // Not held any longer than they take, nor is the call.
-                let work = Box::pin(self.work(call, running));
-                tokio::join!(work, Box::pin(self.announce()));
-                std::future::pending::<()>().await;
+            let answer = tokio::select! {
+                answer = self.relay.handle(&call, &self.session) => answer,
+                () = self.task.stopped().cancelled() => return,
             };
-            tokio::select! {
-                () = life => {}
-                () = tokio::time::sleep(self.task.ttl()) => {}
-                () = self.session.closed().cancelled() => {}
-                () = self.task.forgotten().cancelled() => {}
-            }
-            self.session.tasks().remove(&self.handle);
-            self.task.forget();
+            let outcome = self.outcome(answer);
+            // Whoever hears that it is over finds it so.
+            drop(running);
+            self.task.end(outcome);
         })
-    }
-
-    async fn work(&self, call: Call, running: RunningTask) {
-        let answer = tokio::select! {
-            answer = self.relay.handle(&call, &self.session) => answer,
-            () = self.task.stopped().cancelled() => return,
-        };
-        let outcome = self.outcome(answer);
-        // Whoever hears that it is over finds it so.
-        drop(running);
-        self.task.end(outcome);
     }
 
     /// What the task came to: what the call would have been answered with.
@@ -199,6 +187,38 @@ impl Hosted {
             note_forgotten(&self.session.tasks().give_up(lacking)?);
         }
     }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        if !self.task.is_over() {
+            self.task.forget();
+        }
+    }
+}
+
+/// A task that its client can ask for: until this is dropped.
+struct KnownTask {
+    session: Arc<Session>,
+    /// As its client calls it.
+    handle: Arc<str>,
+    task: Arc<HostedTask>,
+}
+
+impl KnownTask {
+    async fn live(self) {
+        let life = async {
+            // Not held any longer than it takes.
+            Box::pin(self.announce()).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = life => {}
+            () = tokio::time::sleep(self.task.ttl()) => {}
+            () = self.session.closed().cancelled() => {}
+            () = self.task.forgotten().cancelled() => {}
+        }
+    }
 
     /// Tells the client of every new status.
     async fn announce(&self) {
@@ -214,6 +234,13 @@ impl Hosted {
                 bytes: bytes.into(),
             });
         }
+    }
+}
+
+impl Drop for KnownTask {
+    fn drop(&mut self) {
+        self.session.tasks().remove(&self.handle);
+        self.task.forget();
     }
 }
 
