@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use super::carried::note_forgotten;
+use super::carried::{mark, note_forgotten};
 use crate::call::{
     Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
 };
@@ -65,6 +65,7 @@ impl Relay {
             capabilities: session.capabilities.with_extension(extensions::TASKS),
             session: Arc::clone(session),
             task: Arc::clone(&task),
+            mark: mark(&known.handle),
             wants_progress: meta::progress_token(&call.message).is_some(),
         };
         let call = Call {
@@ -254,6 +255,8 @@ const UNKEPT: Bytes = Bytes::from_static(
 struct Client {
     task: Arc<HostedTask>,
     session: Arc<Session>,
+    /// Of what belongs to the task, JSON text.
+    mark: String,
     /// What the client can be asked, and the extension.
     capabilities: ClientCapabilities,
     /// Whether progress is told besides the status.
@@ -266,19 +269,26 @@ impl DownstreamLink for Client {
     }
 
     fn notify(&self, notice: Notice) {
+        let Ok(message) = Message::parse(notice.bytes.clone(), ANY_DEPTH) else {
+            return;
+        };
         if let NoticeKind::Progress { .. } = &notice.kind {
-            let message = Message::parse(notice.bytes.clone(), ANY_DEPTH).ok();
-            let text = message
-                .as_ref()
-                .and_then(|message| message.param_str("message"));
-            if let Some(text) = text {
+            if let Some(text) = message.param_str("message") {
                 self.task.note(&text);
             }
             if !self.wants_progress {
                 return;
             }
         }
-        self.session.tell(notice);
+        let bytes = match &notice.kind {
+            NoticeKind::Progress { .. } | NoticeKind::Log => message
+                .edit()
+                .meta(meta::RELATED_TASK, self.mark.as_str())
+                .finish(),
+            _ => notice.bytes,
+        };
+        let kind = notice.kind;
+        self.session.tell(Notice { kind, bytes });
     }
 
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {

@@ -369,9 +369,11 @@ async fn what_an_upstream_says_of_a_task_is_its_status_message_and_progress_wher
         .await;
         let params = json!({"name": errand, "arguments": {"ms": 600_000}, "task": {},
             "_meta": {"progressToken": "mine"}});
-        alice.request("tools/call", params).await.unwrap();
+        let begun = alice.request("tools/call", params).await.unwrap();
         let told = stream.until("notifications/progress").await;
         assert_eq!(told["params"]["progressToken"], "mine", "{told}");
+        let mark = &told["params"]["_meta"][RELATED];
+        assert_eq!(mark, &about(&begun["task"]), "{told}");
     }
     world.gw.stop().await;
 }
