@@ -673,6 +673,29 @@ async fn events_of_another_name_are_signs_of_life_and_no_garbage(
     gw.stop().await;
 }
 
+// Spec: SPEC U-14, U-12.
+#[rstest]
+#[tokio::test]
+async fn a_reply_that_is_no_message_ends_its_call_under_another_name_too(
+    #[values("legacy", "modern")] era: &str,
+) {
+    let reply = r#"{"jsonrpc":"2.0","id":ID,"result":NaN}"#;
+    let replies = (0..10).map(|id| {
+        let reply = reply.replace("ID", &id.to_string());
+        format!("event: reply\ndata: {reply}\n\n")
+    });
+    let replies = &*replies.collect::<String>().leak();
+    let up = Upstream::start(move |what, _| match what {
+        "call long" => Does::Events(vec![(0, replies), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(!outcome(&user, "long").await.contains("done"));
+    gw.stop().await;
+}
+
 // Spec: SPEC U-11. Many servers lead from /mcp to /mcp/.
 #[rstest]
 #[tokio::test]
