@@ -215,7 +215,6 @@ async fn the_rest_of_an_answer_that_is_not_read_does_not_keep_a_connection() {
         settings.idle_timeout = Duration::from_secs(1);
         settings.stall_timeout = Duration::from_millis(50);
     });
-    let before = COUNTERS.connections_stalled.get();
     let (mut sender, connection) = narrow_client(&running, client, 1).await;
     running
         .tasks
@@ -228,7 +227,6 @@ async fn the_rest_of_an_answer_that_is_not_read_does_not_keep_a_connection() {
         }
     });
     assert!(ended.await.is_ok(), "still open");
-    assert!(COUNTERS.connections_stalled.get() > before);
 }
 
 #[tokio::test]
