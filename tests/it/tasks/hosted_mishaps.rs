@@ -62,8 +62,10 @@ async fn a_result_that_cannot_fit_takes_no_others_place() {
     until(&other, &small, "completed").await;
     let middling = begin(&other, "big", json!({"bytes": 2500})).await;
     until(&other, &middling, "failed").await;
-    for (user, task) in [(&alice, &kept), (&other, &small)] {
-        assert_eq!(result(user, task).await["isError"], false);
+    for (user, task, bytes) in [(&alice, &kept, 2500), (&other, &small, 500)] {
+        let result = result(user, task).await;
+        let text = result["content"][0]["text"].as_str().unwrap();
+        assert_eq!(text.len(), bytes);
     }
     world.gw.stop().await;
 }
