@@ -215,7 +215,8 @@ impl http_body::Body for WatchedBody {
             if let Some(frame) = frame {
                 return Poll::Ready(Some(frame.map(watched)));
             }
-            self.is_over = true;
+            // Who made it has nothing left to wait for.
+            (self.is_over, self.body) = (true, Body::empty());
         }
         self.window.poll_taken(cx).map(|()| None)
     }
