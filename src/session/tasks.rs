@@ -79,7 +79,7 @@ impl Tasks {
             .filter(|task| task.kept() > 0)
             .cloned()
             .collect();
-        kept.sort_by_key(Task::is_missed);
+        kept.sort_by_cached_key(Task::is_missed);
         let (mut given, mut missed) = (0, Vec::new());
         let enough = kept.iter().position(|task| {
             given += task.kept();

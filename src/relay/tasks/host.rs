@@ -44,13 +44,14 @@ impl Relay {
         target: &Target,
     ) -> Result<Option<Reply>, Failure> {
         self.decide(call, target)?;
-        // Of one that is out of reach the call says so, like any other.
+        call.link.routed(&target.upstream);
         let declared = self.learn(session, &target.upstream, None).await;
-        let hosts = declared.is_ok_and(|declared| declared.hosts_tasks());
-        let Some(relay) = self.own.upgrade().filter(|_| hosts) else {
+        // Made as a plain call, it might reach its upstream after all, and be no task.
+        let declared =
+            declared.inspect_err(|_| self.parts.audit.record(record(call, target, None)))?;
+        let Some(relay) = self.own.upgrade().filter(|_| declared.hosts_tasks()) else {
             return Ok(None);
         };
-        call.link.routed(&target.upstream);
         let limits = &self.parts.settings.limits;
         let begun = self.admit(call, session);
         let (ttl, message, running) =
@@ -185,6 +186,10 @@ impl Hosted {
                 return Some(kept);
             }
             let lacking = results.lacking(bytes, own, all);
+            if lacking == 0 {
+                // Somebody else has just given some back.
+                continue;
+            }
             note_forgotten(&self.session.tasks().give_up(lacking)?);
         }
     }

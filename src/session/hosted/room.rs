@@ -24,15 +24,19 @@ impl ResultRoom {
     /// left, or all have not of `total`.
     #[must_use]
     pub fn take(&self, bytes: usize, per_principal: usize, total: usize) -> Option<Kept> {
-        let own = self.own.fetch_add(bytes, Ordering::Relaxed);
-        let all = self.all.fetch_add(bytes, Ordering::Relaxed);
-        // Given back where it is not to be had.
-        let kept = Kept {
+        let take = |from: &AtomicUsize, max: usize| {
+            let sum = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
+            from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum)
+        };
+        take(&self.own, per_principal).ok()?;
+        if take(&self.all, total).is_err() {
+            self.own.fetch_sub(bytes, Ordering::Relaxed);
+            return None;
+        }
+        Some(Kept {
             bytes,
             room: self.clone(),
-        };
-        let fits = |taken: usize, max: usize| taken.saturating_add(bytes) <= max;
-        (fits(own, per_principal) && fits(all, total)).then_some(kept)
+        })
     }
 
     /// How much would have to be given up for so many bytes.
