@@ -47,6 +47,12 @@ pub(super) fn is_page(question: &Question) -> bool {
     question.method == "elicitation/create" && member(params(question), "mode") == Some("\"url\"")
 }
 
+/// Whether an answer says that the user does what they were asked for.
+pub(super) fn is_accepted(answer: &[u8]) -> bool {
+    let text = std::str::from_utf8(answer).unwrap_or("{}");
+    member(text, "action") == Some("\"accept\"")
+}
+
 /// Whether an answer fits its question; one that does not is asked for again (SPEC M-65).
 pub(super) fn is_valid(question: &Question, answer: &str) -> bool {
     let has = |name| member(answer, name).is_some();

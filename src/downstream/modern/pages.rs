@@ -20,6 +20,8 @@ struct Page {
     number: u64,
     /// Whether somebody waits for its answer.
     is_open: bool,
+    /// Whether the user said that they would visit it.
+    is_agreed: bool,
 }
 
 impl Pages {
@@ -35,7 +37,7 @@ impl Pages {
         };
         let mut known = self.0.iter_mut();
         if let Some(page) = known.find(|page| !page.is_open && page.params == *params) {
-            page.is_open = true;
+            (page.is_open, page.is_agreed) = (true, false);
             return page.number;
         }
         if self.0.len() < MAX_PAGES {
@@ -43,13 +45,24 @@ impl Pages {
                 params: params.clone(),
                 number: fresh,
                 is_open: true,
+                is_agreed: false,
             });
         }
         fresh
     }
 
-    /// Nobody waits for the answer to question `number` any more.
+    /// The user said to question `number` that they would visit the page.
+    pub(super) fn agreed(&mut self, number: u64) {
+        if let Some(page) = self.0.iter_mut().find(|page| page.number == number) {
+            page.is_agreed = true;
+        }
+    }
+
+    /// Nobody waits for the answer to question `number` any more. A page that was not agreed to is a new
+    /// question next time: clients need not show again what they know.
     pub(super) fn close(&mut self, number: u64) {
+        self.0
+            .retain(|page| page.number != number || page.is_agreed);
         if let Some(page) = self.0.iter_mut().find(|page| page.number == number) {
             page.is_open = false;
         }
@@ -74,9 +87,12 @@ mod tests {
         let mut pages = Pages::default();
         assert_eq!(pages.number(&one, 1), 1);
         assert_eq!(pages.number(&one, 2), 2, "each who waits is told apart");
+        pages.agreed(1);
         pages.close(1);
         assert_eq!(pages.number(&other, 3), 3);
         assert_eq!(pages.number(&one, 4), 1);
+        pages.close(1);
+        assert_eq!(pages.number(&one, 5), 5, "the second time it was declined");
     }
 
     // Spec: BRIDGING §3.1 step 3.

@@ -131,6 +131,9 @@ impl Rounds {
     fn take(&mut self, answers: Vec<Answered>) {
         for Answered { number, answer, .. } in answers {
             if let Some(open) = self.open.remove(&number) {
+                if answers::is_accepted(&answer) {
+                    self.pages.agreed(number);
+                }
                 // Whoever asked may have gone just now.
                 drop(open.answer.send(Ok(Answer::Result(answer))));
             }
