@@ -162,7 +162,7 @@ impl Hosted {
             COUNTERS.tasks_unkept.add(1);
             tracing::warn!(
                 upstream = %self.upstream, bytes = text.len(),
-                "there is no room for the result of a task: it fails"
+                "there is no room for the result of a task, which fails: see limits.task_results_per_principal and task_results_total"
             );
             return Outcome::Error(UNKEPT, None);
         };
@@ -252,7 +252,7 @@ impl Drop for KnownTask {
 
 /// Of a task whose result finds no room, JSON text of its error.
 const UNKEPT: Bytes = Bytes::from_static(
-    br#"{"code":-32603,"message":"the result is too large to be kept","data":{"side":"gateway"}}"#,
+    br#"{"code":-32603,"message":"there is no room to keep the result of the task: call the tool without one","data":{"side":"gateway"}}"#,
 );
 
 /// The task in place of its client: it takes what the upstream says of the call, and what it asks.

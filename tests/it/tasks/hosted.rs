@@ -325,7 +325,7 @@ async fn a_result_that_finds_no_room_makes_its_task_fail() {
     let failed = until(&alice, &large, "failed").await;
     assert_eq!(
         failed["statusMessage"],
-        "the result is too large to be kept"
+        "there is no room to keep the result of the task: call the tool without one"
     );
     let error = alice.request("tasks/result", about(&large)).await;
     assert_eq!(error.unwrap_err()["code"], -32603);
