@@ -3,6 +3,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::Request;
 use http_body_util::BodyExt;
+use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -140,7 +141,7 @@ async fn narrow_client(
     client: ClientConfig,
     window: u32,
 ) -> (
-    hyper::client::conn::http2::SendRequest<Body>,
+    SendRequest<Body>,
     impl Future<Output = hyper::Result<()>> + Send + 'static,
 ) {
     let io = TokioIo::new(handshake(running, client, "h2").await);
@@ -156,6 +157,15 @@ fn get(path: &str) -> Request<Body> {
     Request::get(url).body(Body::empty()).unwrap()
 }
 
+/// Asserts that the answer to a request is let go of, and its stream reset, while nobody reads it.
+async fn assert_is_given_up(running: &Running, sender: &mut SendRequest<Body>, path: &str) {
+    let unread = sender.send_request(get(path)).await.unwrap();
+    let dropped = tokio::time::timeout(Duration::from_secs(10), running.dropped.notified()).await;
+    assert!(dropped.is_ok(), "its answer is still there");
+    let cut_off = unread.into_body().collect().await;
+    assert!(cut_off.is_err(), "the stream was reset");
+}
+
 #[tokio::test]
 async fn an_http2_stream_that_is_not_read_is_given_up_and_its_connection_is_not() {
     let (running, client, _folder) =
@@ -164,11 +174,7 @@ async fn an_http2_stream_that_is_not_read_is_given_up_and_its_connection_is_not(
     running
         .tasks
         .spawn_service(async { drop(connection.await) });
-    let unread = sender.send_request(get("/endless")).await.unwrap();
-    let dropped = tokio::time::timeout(Duration::from_secs(10), running.dropped.notified()).await;
-    assert!(dropped.is_ok(), "its answer is still there");
-    let cut_off = unread.into_body().collect().await;
-    assert!(cut_off.is_err(), "the stream was reset");
+    assert_is_given_up(&running, &mut sender, "/endless").await;
     let other = sender.send_request(get("/")).await.unwrap();
     let body = other.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(body, "hello");
@@ -185,11 +191,7 @@ async fn a_large_answer_that_is_not_read_is_given_up_beside_an_open_stream() {
         .spawn_service(async { drop(connection.await) });
     let open = sender.send_request(get("/slow"));
     running.entered.notified().await;
-    let unread = sender.send_request(get("/large")).await.unwrap();
-    let dropped = tokio::time::timeout(Duration::from_secs(10), running.dropped.notified()).await;
-    assert!(dropped.is_ok(), "it is still there");
-    let cut_off = unread.into_body().collect().await;
-    assert!(cut_off.is_err(), "the stream was reset");
+    assert_is_given_up(&running, &mut sender, "/large").await;
     running.release.notify_one();
     let body = open.await.unwrap().into_body().collect().await.unwrap();
     assert_eq!(body.to_bytes(), "done");

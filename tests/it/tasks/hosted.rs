@@ -294,19 +294,25 @@ async fn a_task_ends_with_its_session() {
     world.gw.stop().await;
 }
 
-#[tokio::test]
-async fn a_stop_of_the_gateway_cancels_what_it_runs() {
+/// The upstream of a gateway that was told to stop while `errand` ran as a task, and did.
+pub(super) async fn stopped(drain: &str, errand: Value) -> HttpStub {
     let newer = HttpStub::start(&MODERN).await;
-    let setup = Setup::open().server("drain = \"0s\"");
+    let setup = Setup::open().server(&format!("drain = {drain:?}"));
     let mut gw = setup.http("newer", &newer, "").start().await;
     let user = gw.anonymous().open("/mcp/newer").await;
-    begin(&user, "errand", json!({"ms": 600_000})).await;
+    begin(&user, "errand", errand).await;
     eventually("the task", async || {
         (count(&newer, "tasks/get").await > 0).then_some(())
     })
     .await;
     gw.signal(Signal::TERM);
     assert_eq!(gw.exit().await, Some(0));
+    newer
+}
+
+#[tokio::test]
+async fn a_stop_of_the_gateway_cancels_what_it_runs() {
+    let newer = stopped("0s", json!({"ms": 600_000})).await;
     assert_eq!(count(&newer, "tasks/cancel").await, 1);
 }
 

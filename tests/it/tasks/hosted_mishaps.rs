@@ -1,12 +1,11 @@
 //! Tasks that the gateway runs, where something goes wrong: a connection breaks, there is no room, an
 //! upstream is not there, the gateway stops. Spec: BRIDGING §3.8; SPEC K-03, K-04.
 
-use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::held::count;
-use super::hosted::{MODERN, World, about, begin, result, until};
+use super::hosted::{MODERN, World, about, begin, result, stopped, until};
 use crate::harness::session::{Exchange, text_of};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Setup, eventually};
@@ -105,17 +104,7 @@ async fn a_call_that_cannot_begin_as_a_task_is_answered_and_audited_like_any_oth
 // Spec: DESIGN §11.
 #[tokio::test]
 async fn a_task_is_finished_before_the_gateway_stops() {
-    let newer = HttpStub::start(&MODERN).await;
-    let setup = Setup::open().server("drain = \"60s\"");
-    let mut gw = setup.http("newer", &newer, "").start().await;
-    let user = gw.anonymous().open("/mcp/newer").await;
-    begin(&user, "errand", json!({"looks": 20})).await;
-    eventually("the task", async || {
-        (count(&newer, "tasks/get").await > 0).then_some(())
-    })
-    .await;
-    gw.signal(Signal::TERM);
-    assert_eq!(gw.exit().await, Some(0));
+    let newer = stopped("60s", json!({"looks": 20})).await;
     assert_eq!(count(&newer, "tasks/cancel").await, 0);
     assert!(count(&newer, "tasks/get").await >= 20);
 }
