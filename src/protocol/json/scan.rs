@@ -375,12 +375,10 @@ fn long_plain_end(bytes: &[u8], at: usize) -> usize {
 /// exact; a borrow can only mark bytes above it.
 #[inline]
 fn ends_in(word: u64) -> u64 {
-    let quote = word ^ (ONES * u64::from(b'"'));
-    let slash = word ^ (ONES * u64::from(b'\\'));
-    (word.wrapping_sub(ONES * 0x20) & !word
-        | quote.wrapping_sub(ONES) & !quote
-        | slash.wrapping_sub(ONES) & !slash)
-        & HIGHS
+    // Changes places of the space and the quote, which then stands next to the control characters.
+    let low = (word ^ (ONES * 0x02)).wrapping_sub(ONES * 0x21);
+    let slash = (word ^ (ONES * u64::from(b'\\'))).wrapping_sub(ONES);
+    (low | slash) & !word & HIGHS
 }
 
 /// What ends a run of plain characters in a string. Without a branch, and always in line: else the
