@@ -63,6 +63,9 @@ pub fn members(text: &str) -> Result<Members<'_>, JsonError> {
 /// Whether `text` is exactly one object that repeats no member.
 #[must_use]
 pub fn is_object(text: &str) -> bool {
+    if text == "{}" {
+        return true;
+    }
     let mut scanner = Scanner::new(text, MAX_DEPTH);
     scanner.members(|_, _| Ok(false)).is_ok() && scanner.finish().is_ok()
 }
@@ -71,6 +74,9 @@ pub fn is_object(text: &str) -> bool {
 /// is no such object.
 #[must_use]
 pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    if text == "{}" {
+        return None;
+    }
     let mut found = None;
     let mut scanner = Scanner::new(text, MAX_DEPTH);
     let walked = scanner.members(|scanner, known| {
@@ -119,6 +125,16 @@ pub fn string(text: &str) -> Option<Cow<'_, str>> {
     let raw = scanner.string().ok()?;
     scanner.finish().ok()?;
     raw.decode().ok()
+}
+
+/// The same of one whole value as a scanner gave it out: what is a string there is one without a
+/// second look.
+pub(crate) fn scanned_string(text: &str) -> Option<Cow<'_, str>> {
+    let inner = text.strip_prefix('"')?;
+    if memchr::memchr(b'\\', text.as_bytes()).is_some() {
+        return string(text);
+    }
+    inner.strip_suffix('"').map(Cow::Borrowed)
 }
 
 /// What some writers put before a text in UTF-8. Readers may ignore it. Spec: RFC 8259 §8.1.

@@ -75,7 +75,8 @@ impl<'a> Scanner<'a> {
         Ok(start..self.at)
     }
 
-    fn skip(&mut self, first: Option<u8>) -> Result<(), Flaw> {
+    /// Moves over a value that begins with `first`, which the cursor stands on.
+    pub(crate) fn skip(&mut self, first: Option<u8>) -> Result<(), Flaw> {
         match first {
             Some(b'"') => self.skip_string().map(drop),
             Some(b'{') => self.object(|scanner, _| {

@@ -3,14 +3,17 @@
 use super::super::json::RawString;
 
 /// Marks of the names in an object: equal names, whatever their case, have equal marks, and few others have.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Marks(u64);
 
 impl Marks {
+    /// Of no names.
+    pub(super) const NONE: Self = Self(0);
+
     /// Notes a name; whether it may repeat an earlier one, so that they have to be compared.
     pub(super) fn note(&mut self, key: RawString<'_>) -> bool {
         let name = key.bytes();
-        if key.is_escaped() || !name.is_ascii() {
+        if key.is_escaped() || !is_ascii(name) {
             // It may be any name.
             self.0 = u64::MAX;
             return true;
@@ -22,12 +25,35 @@ impl Marks {
     }
 
     /// Whether a name, given as decoded, may be among those that were noted.
+    #[inline]
     pub(super) fn may_hold(self, name: &str) -> bool {
         self.0 & mark(name.as_bytes()) != 0
     }
 }
 
+/// Whether a name is, looked at in words that may overlap: most are too short for the standard library's way.
+fn is_ascii(name: &[u8]) -> bool {
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let (words, tail) = name.as_chunks::<8>();
+    let all = words
+        .iter()
+        .fold(0, |all, word| all | u64::from_le_bytes(*word));
+    let rest = match (
+        name.last_chunk::<8>(),
+        tail.first_chunk::<4>(),
+        tail.last_chunk::<4>(),
+    ) {
+        (Some(last), _, _) => u64::from_le_bytes(*last),
+        (None, Some(first), Some(last)) => {
+            u64::from(u32::from_le_bytes(*first) | u32::from_le_bytes(*last))
+        }
+        _ => tail.iter().fold(0, |all, byte| all | u64::from(*byte)),
+    };
+    (all | rest) & HIGHS == 0
+}
+
 /// Weighed so that no two names that MCP has for one object meet.
+#[inline]
 fn mark(name: &[u8]) -> u64 {
     let folded = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(byte | 0x20));
     let middle = folded(name.get(name.len() / 2));
@@ -41,7 +67,7 @@ mod tests {
     use super::*;
 
     fn noted(names: &[&str]) -> (Marks, bool) {
-        let mut marks = Marks::default();
+        let mut marks = Marks::NONE;
         let mut repeats = false;
         for name in names {
             let text = format!("\"{name}\"");

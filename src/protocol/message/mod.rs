@@ -9,6 +9,7 @@ mod parse;
 mod progress;
 
 use std::borrow::Cow;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -48,6 +49,8 @@ struct Layout {
     id: Option<Span>,
     method: Option<Method>,
     members: Vec<Member>,
+    /// Names of members that are written with escapes.
+    decoded: Vec<Box<str>>,
     /// Each object that was read, by [`Section`].
     objects: [Option<Object>; Section::COUNT],
 }
@@ -59,7 +62,7 @@ struct Object {
     /// The names of its members.
     marks: Marks,
     /// Where its members lie among those of the message, with those of the objects in it before them.
-    members: (usize, usize),
+    members: Span,
 }
 
 /// A place in the bytes, half as large as a range: a message has many.
@@ -77,14 +80,14 @@ enum Method {
     Decoded(Box<str>),
 }
 
-/// One member of an object that was read.
-#[derive(Debug)]
+/// One member of an object that was read; small, and nothing to let go of: a message has many.
+#[derive(Debug, Clone, Copy)]
 struct Member {
     section: Section,
     /// The name between its quotes.
     name: Span,
-    /// The decoded name, where it is written with escapes.
-    decoded: Option<Box<str>>,
+    /// Which of the decoded names is its own, counted from one, where it is written with escapes.
+    decoded: Option<NonZeroU32>,
     value: Span,
 }
 
@@ -195,6 +198,7 @@ impl Message {
     }
 
     /// JSON text of one member of `params`.
+    #[inline]
     #[must_use]
     pub fn param(&self, name: &str) -> Option<&str> {
         self.member(Section::Params, name)
@@ -210,9 +214,10 @@ impl Message {
     }
 
     /// One member of `params`, decoded, when it is a JSON string.
+    #[inline]
     #[must_use]
     pub fn param_str(&self, name: &str) -> Option<Cow<'_, str>> {
-        json::string(self.param(name)?)
+        json::scanned_string(self.param(name)?)
     }
 
     /// The number that one member of `params` is, or spells.
@@ -222,6 +227,7 @@ impl Message {
     }
 
     /// JSON text of one member of `params._meta`.
+    #[inline]
     #[must_use]
     pub fn meta(&self, key: &str) -> Option<&str> {
         self.member(Section::Meta, key)
@@ -233,7 +239,7 @@ impl Message {
         let metas = members.filter(|m| m.section == Section::Meta);
         metas.filter_map(|m| {
             let quoted = self.whole.get(m.quoted_name())?;
-            let key = m.decoded.as_deref().or_else(|| self.text(m.name))?;
+            let key = self.decoded(m).or_else(|| self.text(m.name))?;
             Some((key, quoted, self.text(m.value)?))
         })
     }
@@ -245,6 +251,7 @@ impl Message {
     }
 
     /// JSON text of one member at the top of `result`.
+    #[inline]
     #[must_use]
     pub fn result_member(&self, name: &str) -> Option<&str> {
         self.member(Section::Result, name)
@@ -257,6 +264,7 @@ impl Message {
     }
 
     /// JSON text of one member of `result._meta`; nothing when names there may be repeated.
+    #[inline]
     #[must_use]
     pub fn result_meta(&self, key: &str) -> Option<&str> {
         self.member(Section::ResultMeta, key)
@@ -269,6 +277,7 @@ impl Message {
     }
 
     /// JSON text of one member of `error`.
+    #[inline]
     #[must_use]
     pub fn error_member(&self, name: &str) -> Option<&str> {
         self.member(Section::Error, name)
@@ -311,30 +320,49 @@ impl Message {
         self.layout.objects.get(section as usize)?.as_ref()
     }
 
+    #[inline]
     fn member(&self, section: Section, name: &str) -> Option<&str> {
         self.text(self.find(section, name)?.value)
     }
 
+    /// In line, so that the mark of a name that stands in the code is known when it is compiled: most of
+    /// what is looked for is not there.
+    #[inline]
     fn find(&self, section: Section, name: &str) -> Option<&Member> {
         let object = self.read(section)?;
-        // Most of what is looked for is not there.
         if !object.marks.may_hold(name) {
             return None;
         }
-        let (first, end) = object.members;
-        let mut members = self.layout.members.get(first..end)?.iter();
+        self.search(object.members, section, name)
+    }
+
+    #[inline(never)]
+    fn search(&self, among: Span, section: Section, name: &str) -> Option<&Member> {
+        let mut members = self.layout.members.get(among.range())?.iter();
         members.find(|m| m.section == section && self.is_named(m, name))
     }
 
     fn is_named(&self, member: &Member, name: &str) -> bool {
-        match &member.decoded {
+        match member.decoded {
             None => {
                 member.name.len() == name.len()
                     && self.bytes().get(member.name.range()) == Some(name.as_bytes())
             }
-            Some(decoded) => **decoded == *name,
+            Some(_) => self.decoded(member) == Some(name),
         }
     }
+
+    /// The name of a member that is written with escapes.
+    #[cold]
+    fn decoded(&self, member: &Member) -> Option<&str> {
+        nth(&self.layout.decoded, member.decoded)
+    }
+}
+
+/// One of several names, counted from one.
+fn nth(names: &[Box<str>], place: Option<NonZeroU32>) -> Option<&str> {
+    let index = place?.get() as usize - 1;
+    names.get(index).map(|name| &**name)
 }
 
 impl Member {

@@ -1,11 +1,12 @@
 //! One pass over the bytes of a message.
 
+use std::num::NonZeroU32;
 use std::ops::Range;
 
 use super::super::decode_error::DecodeError;
 use super::super::id::is_id;
 use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
-use super::{Kind, Layout, Marks, Member, Method, Object, Section, Span};
+use super::{Kind, Layout, Marks, Member, Method, Object, Section, Span, nth};
 
 /// Longer ids are refused: they become map keys and are echoed.
 const MAX_ID_BYTES: usize = 4096;
@@ -20,6 +21,7 @@ pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError
     }
     let mut reader = Reader {
         members: Vec::with_capacity(12),
+        decoded: Vec::new(),
         objects: Default::default(),
         top: Top::default(),
     };
@@ -66,6 +68,7 @@ pub(super) fn batch(
 
 struct Reader {
     members: Vec<Member>,
+    decoded: Vec<Box<str>>,
     objects: [Option<Object>; Section::COUNT],
     top: Top,
 }
@@ -100,7 +103,7 @@ impl Reader {
     fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
         let start = scanner.offset();
         let first = self.members.len();
-        let mut marks = Marks::default();
+        let mut marks = Marks::NONE;
         let mut may_repeat = false;
         scanner.object(|scanner, key| {
             may_repeat |= marks.note(key);
@@ -111,11 +114,10 @@ impl Reader {
             return Ok(());
         }
         if let Some(object) = self.objects.get_mut(section as usize) {
-            let span = Span::of(&(start..scanner.offset()));
             *object = Some(Object {
-                span,
+                span: Span::of(&(start..scanner.offset())),
                 marks,
-                members: (first, self.members.len()),
+                members: Span::of(&(first..self.members.len())),
             });
         }
         if may_repeat {
@@ -131,27 +133,25 @@ impl Reader {
         section: Section,
         key: RawString<'_>,
     ) -> Result<(), Stop> {
-        // Marked as one that may be repeated, so that its object stays unread.
-        let is_unread = key.is_escaped() && section == Section::ResultMeta;
-        let decoded: Option<Box<str>> = if key.is_escaped() && !is_unread {
-            Some(key.decode()?.into())
+        let decoded = if key.is_escaped() {
+            self.decode(section, key)?
         } else {
             None
         };
-        let name = decoded.as_deref().map_or(key.bytes(), str::as_bytes);
-        let opens = scanner.peek() == Some(b'{');
-        let child = if opens { section.child(name) } else { None };
-        let value = match child {
-            Some(child) => {
-                let start = scanner.offset();
-                self.object(scanner, child)?;
-                start..scanner.offset()
-            }
-            None => scanner.value()?,
+        let first = scanner.peek();
+        let start = scanner.offset();
+        let child = if first == Some(b'{') {
+            section.child(name_of(&self.decoded, key, decoded))
+        } else {
+            None
         };
-        let value = Span::of(&value);
+        match child {
+            Some(child) => self.object(scanner, child)?,
+            None => scanner.skip(first)?,
+        }
+        let value = Span::of(&(start..scanner.offset()));
         if section == Section::Top {
-            self.top.note(name, value);
+            self.top.note(name_of(&self.decoded, key, decoded), value);
         }
         self.members.push(Member {
             section,
@@ -160,6 +160,19 @@ impl Reader {
             value,
         });
         Ok(())
+    }
+
+    /// Keeps a name that is written with escapes, where its object will be read.
+    #[cold]
+    fn decode(&mut self, section: Section, key: RawString<'_>) -> Result<Option<NonZeroU32>, Stop> {
+        // Marked as one that may be repeated, so that its object stays unread.
+        if section == Section::ResultMeta {
+            return Ok(None);
+        }
+        self.decoded.push(key.decode()?.into());
+        // A message is shorter than 4 GiB.
+        let count = u32::try_from(self.decoded.len()).unwrap_or_default();
+        Ok(NonZeroU32::new(count))
     }
 
     /// Names that steer us must also steer every other parser the same way: compared without
@@ -172,10 +185,9 @@ impl Reader {
             }
         };
         let read = self.members.get(first..).unwrap_or_default();
-        let names = read
-            .iter()
-            .filter(|m| m.section == section)
-            .map(|m| name_of(text, m));
+        let names = read.iter().filter(|m| m.section == section).map(|m| {
+            nth(&self.decoded, m.decoded).unwrap_or_else(|| json::slice(text, m.name.range()))
+        });
         match first_duplicate(names, folding) {
             Some(member) => Err(Stop::Ambiguous(member)),
             None => Ok(()),
@@ -230,16 +242,15 @@ impl Reader {
             id: self.top.id.filter(|_| id.is_some()),
             method,
             members: self.members,
+            decoded: self.decoded,
             objects: self.objects,
         })
     }
 }
 
-fn name_of<'a>(text: &'a str, member: &'a Member) -> &'a str {
-    match &member.decoded {
-        Some(decoded) => decoded,
-        None => json::slice(text, member.name.range()),
-    }
+/// The bytes of a name, which is one of `names` where it is written with escapes.
+fn name_of<'a>(names: &'a [Box<str>], key: RawString<'a>, place: Option<NonZeroU32>) -> &'a [u8] {
+    nth(names, place).map_or(key.bytes(), str::as_bytes)
 }
 
 /// The method that the JSON text `value` at `span` holds.
