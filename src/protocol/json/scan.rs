@@ -45,6 +45,16 @@ impl<'a> Scanner<'a> {
         self.text
     }
 
+    /// How many more containers may nest here.
+    pub(crate) fn room(&self) -> usize {
+        self.max_depth - self.depth
+    }
+
+    /// Moves over a value that is known to end at `end`.
+    pub(crate) fn pass(&mut self, end: usize) {
+        self.at = end;
+    }
+
     /// Skips white space and shows the next byte; `None` at the end.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<u8> {

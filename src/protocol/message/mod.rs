@@ -7,6 +7,7 @@ mod edit;
 mod marks;
 mod parse;
 mod progress;
+mod recent;
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
@@ -366,6 +367,15 @@ fn nth(names: &[Box<str>], place: Option<NonZeroU32>) -> Option<&str> {
 }
 
 impl Member {
+    /// The same member of an object that stands elsewhere: what lay at `from` lies at `to`.
+    fn moved(self, from: usize, to: usize) -> Self {
+        Self {
+            name: self.name.moved(from, to),
+            value: self.value.moved(from, to),
+            ..self
+        }
+    }
+
     /// Where the name stands, quotes included.
     fn quoted_name(&self) -> Range<usize> {
         let name = self.name.range();
@@ -384,6 +394,12 @@ impl Span {
             start: range.start as u32,
             end: range.end as u32,
         }
+    }
+
+    /// The same place in bytes that lie elsewhere: what lay at `from` lies at `to`.
+    fn moved(self, from: usize, to: usize) -> Self {
+        let Range { start, end } = self.range();
+        Self::of(&(start - from + to..end - from + to))
     }
 
     fn range(self) -> Range<usize> {

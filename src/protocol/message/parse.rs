@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::super::decode_error::DecodeError;
 use super::super::id::is_id;
 use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
-use super::{Kind, Layout, Marks, Member, Method, Object, Section, Span, nth};
+use super::{Kind, Layout, Marks, Member, Method, Object, Section, Span, nth, recent};
 
 /// Longer ids are refused: they become map keys and are echoed.
 const MAX_ID_BYTES: usize = 4096;
@@ -103,6 +103,16 @@ impl Reader {
     fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
         let start = scanner.offset();
         let first = self.members.len();
+        let room = scanner.room();
+        let is_kept = recent::is_kept(section);
+        if is_kept
+            && let Some((end, marks)) =
+                recent::recognize(scanner.text(), start, section, room, &mut self.members)
+        {
+            scanner.pass(end);
+            self.keep(section, start..end, marks, first);
+            return Ok(());
+        }
         let mut marks = Marks::NONE;
         let mut may_repeat = false;
         scanner.object(|scanner, key| {
@@ -113,17 +123,25 @@ impl Reader {
             self.members.truncate(first);
             return Ok(());
         }
+        let span = start..scanner.offset();
+        if may_repeat {
+            self.refuse_duplicates(scanner.text(), section, first)?;
+        } else if is_kept {
+            let members = self.members.get(first..).unwrap_or_default();
+            recent::remember(scanner.text(), span.clone(), section, room, marks, members);
+        }
+        self.keep(section, span, marks, first);
+        Ok(())
+    }
+
+    /// Notes an object that was read, with the members from the one at `first` on.
+    fn keep(&mut self, section: Section, span: Range<usize>, marks: Marks, first: usize) {
         if let Some(object) = self.objects.get_mut(section as usize) {
             *object = Some(Object {
-                span: Span::of(&(start..scanner.offset())),
+                span: Span::of(&span),
                 marks,
                 members: Span::of(&(first..self.members.len())),
             });
-        }
-        if may_repeat {
-            self.refuse_duplicates(scanner.text(), section, first)
-        } else {
-            Ok(())
         }
     }
 
