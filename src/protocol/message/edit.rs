@@ -315,6 +315,34 @@ impl<'a> Editor<'a> {
 }
 
 impl Message {
+    /// The same bytes under another id (JSON text), with what `put` appends (JSON text of about `room` bytes)
+    /// in place of `params._meta`; nothing when one of the two is not there.
+    #[must_use]
+    pub fn with_id_and_meta(
+        &self,
+        id: &str,
+        room: usize,
+        put: impl FnOnce(&mut String),
+    ) -> Option<Bytes> {
+        let old_id = self.find(Section::Top, "id")?.value.range();
+        let old_meta = self.find(Section::Params, "_meta")?.value.range();
+        let mut out = String::with_capacity(self.whole.len() + id.len() + room);
+        if old_id.end <= old_meta.start {
+            out.push_str(self.whole.get(..old_id.start)?);
+            out.push_str(id);
+            out.push_str(self.whole.get(old_id.end..old_meta.start)?);
+            put(&mut out);
+            out.push_str(self.whole.get(old_meta.end..)?);
+        } else {
+            out.push_str(self.whole.get(..old_meta.start)?);
+            put(&mut out);
+            out.push_str(self.whole.get(old_meta.end..old_id.start)?);
+            out.push_str(id);
+            out.push_str(self.whole.get(old_id.end..)?);
+        }
+        Some(out.into())
+    }
+
     /// The message with the value of one member exchanged; nothing when it has no such member.
     pub(super) fn exchange(&self, section: Section, name: &str, value: &str) -> Option<Bytes> {
         let old = self.find(section, name)?.value.range();

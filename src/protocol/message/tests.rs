@@ -258,6 +258,22 @@ fn replacing_the_id_touches_nothing_else() {
 }
 
 #[rstest]
+#[case::id_first(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"k":1},"n":"_meta"}}"#)]
+#[case::id_last(r#"{"params":{"n":[], "_meta" : null },"method":"m","jsonrpc":"2.0","id":"x"}"#)]
+fn id_and_meta_are_exchanged_in_one_go(#[case] text: &str) {
+    let message = read(text);
+    let exchanged = message.with_id_and_meta("42", 0, |out| out.push_str(r#"{"own":2}"#));
+    let edited = message.edit().id("42").param("_meta", r#"{"own":2}"#);
+    assert_eq!(exchanged, Some(edited.finish()));
+}
+
+#[test]
+fn a_meta_that_is_not_there_is_not_exchanged() {
+    let message = read(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"n":{"_meta":1}}}"#);
+    assert_eq!(message.with_id_and_meta("42", 0, |_| ()), None);
+}
+
+#[rstest]
 #[case(
     r#"{"jsonrpc":"2.0","method":"m"}"#,
     r#"{"jsonrpc":"2.0","method":"m","params":{"_meta":{"k":1}}}"#

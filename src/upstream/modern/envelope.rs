@@ -89,15 +89,29 @@ pub(super) fn body(
 ) -> Bytes {
     let mut digits = itoa::Buffer::new();
     let own = digits.format(id);
-    let meta = own_meta(own, request, call, client_info, place);
-    let mut edit = request.edit().id(own).param("_meta", meta);
+    let capabilities = call.link.capabilities().text();
+    let room = OWN_META + client_info.len() + capabilities.len();
+    let put_meta = |out: &mut String| {
+        let about = [client_info, capabilities];
+        put_own_meta(out, own, request, call, about, place);
+    };
     let brought = [
-        ("inputResponses", &inputs.responses),
-        ("requestState", &inputs.state),
+        ("inputResponses", inputs.responses.as_deref()),
+        ("requestState", inputs.state.as_deref()),
     ];
+    // Most carry a `_meta`, and come and go without these.
+    let is_first = brought
+        .iter()
+        .all(|(name, value)| value.is_none() && request.param(name).is_none());
+    if is_first && let Some(bytes) = request.with_id_and_meta(own, room, put_meta) {
+        return bytes;
+    }
+    let mut meta = String::with_capacity(room);
+    put_meta(&mut meta);
+    let mut edit = request.edit().id(own).param("_meta", meta);
     for (name, value) in brought {
         edit = match value {
-            Some(value) => edit.param(name, value.as_str()),
+            Some(value) => edit.param(name, value),
             None if request.param(name).is_some() => edit.remove_param(name),
             None => edit,
         };
@@ -105,36 +119,36 @@ pub(super) fn body(
     edit.finish()
 }
 
-/// JSON text of the outgoing `_meta`: what this hop says of itself, then what the client put there
-/// beyond its own hop.
-fn own_meta(
+/// Appends the JSON text of the outgoing `_meta`: what this hop says of itself, which is `about` the client
+/// and what it can do, then what the client put there beyond its own hop.
+fn put_own_meta(
+    out: &mut String,
     id: &str,
     request: &Message,
     call: &Call,
-    client_info: &str,
+    about: [&str; 2],
     place: &Place<'_>,
-) -> String {
-    let capabilities = call.link.capabilities().text();
-    let mut out = String::with_capacity(OWN_META + client_info.len() + capabilities.len());
+) {
+    let [client_info, capabilities] = about;
     let [opening, between, after] = &*LASTING;
     for part in [opening, client_info, between, capabilities, after] {
         out.push_str(part);
     }
     if let Some(level) = call.link.level() {
-        put_text(&mut out, meta::LOG_LEVEL, level.as_str());
+        put_text(out, meta::LOG_LEVEL, level.as_str());
     }
     if meta::progress_token(request).is_some() {
-        put(&mut out, meta::PROGRESS_TOKEN, id);
+        put(out, meta::PROGRESS_TOKEN, id);
     }
     // Spec: SPEC C-98; what the client put there must not stay the parent.
     if let Some(parent) = place.parent {
         // Hexadecimal digits and dashes.
-        put(&mut out, meta::TRACEPARENT, "\"");
+        put(out, meta::TRACEPARENT, "\"");
         out.push_str(parent);
         out.push('"');
     }
     if let Some(state) = place.state {
-        put_text(&mut out, meta::TRACESTATE, state);
+        put_text(out, meta::TRACESTATE, state);
     }
     for (key, quoted, value) in request.metas() {
         // What is reserved belongs to one hop, and this is another.
@@ -146,7 +160,6 @@ fn own_meta(
         }
     }
     out.push('}');
-    out
 }
 
 /// Appends a member whose key needs no escapes; `value` is JSON text.
@@ -200,7 +213,9 @@ pub(super) fn headers(
         .map(|(name, value)| (name.clone(), value.clone()));
     let headers = headers.and(unknown);
     match params {
-        Some(params) => Ok(headers.and(params.write(trip.request.param("arguments"))?)),
-        None => Ok(headers),
+        Some(params) if !params.is_empty() => {
+            Ok(headers.and(params.write(trip.request.param("arguments"))?))
+        }
+        _ => Ok(headers),
     }
 }
