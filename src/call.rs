@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::HeaderMap;
+use http::{HeaderName, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
 pub use burst::Burst;
@@ -54,7 +54,7 @@ pub struct Call {
     pub resumption: Option<Arc<Resumption>>,
     /// The `Mcp-Param-*` headers of a modern request, as they came (SPEC M-34); nothing when it came
     /// without headers of its own, so that there are none to compare.
-    pub param_headers: Option<HeaderMap>,
+    pub param_headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
 /// The answers to a round that was suspended, and the state that went with it.

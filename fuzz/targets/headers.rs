@@ -3,7 +3,7 @@
 
 use drawbridge::protocol::header_value;
 use drawbridge::protocol::param_headers::ParamHeaders;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: (&str, &[u8], &str)| {
@@ -21,7 +21,6 @@ fuzz_target!(|data: (&str, &[u8], &str)| {
         && serde_json::from_str::<serde_json::Value>(arguments).is_ok_and(|value| value.is_object())
         && let Ok(written) = wanted.write(Some(arguments))
     {
-        let headers: HeaderMap = written.into_iter().collect();
-        assert_eq!(wanted.check(Some(arguments), &headers), Ok(()));
+        assert_eq!(wanted.check(Some(arguments), &written), Ok(()));
     }
 });

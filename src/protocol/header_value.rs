@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 
 use super::headers::HeaderError;
 
@@ -61,16 +61,16 @@ pub fn is(value: &HeaderValue, text: &str) -> bool {
         && !is_edge(bytes.last())
 }
 
-/// The decoded value of a header that may stand there once.
+/// The decoded value of a header that may stand among `headers` once.
 ///
 /// # Errors
 /// When it is repeated, or cannot be decoded.
 pub fn single<'a>(
-    headers: &'a HeaderMap,
+    headers: &'a [(HeaderName, HeaderValue)],
     name: &HeaderName,
 ) -> Result<Option<Cow<'a, str>>, HeaderError> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else {
+    let mut values = headers.iter().filter(|(given, _)| given == name);
+    let Some((_, value)) = values.next() else {
         return Ok(None);
     };
     if values.next().is_some() {
@@ -140,11 +140,11 @@ mod tests {
     #[test]
     fn a_repeated_header_is_refused() {
         let name = HeaderName::from_static("mcp-name");
-        let mut headers = HeaderMap::new();
+        let mut headers = Vec::new();
         assert_eq!(single(&headers, &name), Ok(None));
-        headers.append(&name, encode("é"));
+        headers.push((name.clone(), encode("é")));
         assert_eq!(single(&headers, &name), Ok(Some("é".into())));
-        headers.append(&name, encode("é"));
+        headers.push((name.clone(), encode("é")));
         assert_eq!(single(&headers, &name), Err(HeaderError::Repeated(name)));
     }
 

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 
 use super::header_value;
 use super::headers::{HeaderError, MCP_PARAM_PREFIX};
@@ -165,7 +165,11 @@ impl ParamHeaders {
     ///
     /// # Errors
     /// The first [`Mismatch`].
-    pub fn check(&self, arguments: Option<&str>, headers: &HeaderMap) -> Result<(), Mismatch> {
+    pub fn check(
+        &self,
+        arguments: Option<&str>,
+        headers: &[(HeaderName, HeaderValue)],
+    ) -> Result<(), Mismatch> {
         for param in &self.0 {
             let given = header_value::single(headers, &param.name)?;
             let argument = at(arguments, &param.path)?.filter(|text| *text != "null");

@@ -33,7 +33,7 @@ impl Relay {
         let (Some(visit), Some("tools/call"), Some(given)) = (
             session.visit(),
             call.message.method(),
-            call.param_headers.as_ref(),
+            call.param_headers.as_deref(),
         ) else {
             return Ok(());
         };

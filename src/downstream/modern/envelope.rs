@@ -23,7 +23,7 @@ pub(super) struct Envelope {
     /// JSON text of the progress token.
     pub(super) progress: Option<String>,
     /// The headers that carry single arguments, as they came; none where requests have no headers.
-    pub(super) param_headers: Option<HeaderMap>,
+    pub(super) param_headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
 impl Envelope {
@@ -143,7 +143,7 @@ struct Said<'a> {
     method: Line<'a>,
     name: Line<'a>,
     /// Those that carry single arguments.
-    params: HeaderMap,
+    params: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl<'a> Said<'a> {
@@ -154,7 +154,7 @@ impl<'a> Said<'a> {
             version: line(MCP_PROTOCOL_VERSION),
             method: line(MCP_METHOD),
             name: line(MCP_NAME),
-            params: HeaderMap::new(),
+            params: Vec::new(),
         };
         for (name, value) in headers {
             let text = name.as_str();
@@ -170,7 +170,7 @@ impl<'a> Said<'a> {
                     return Err(mismatch(&HeaderError::Repeated(name.clone())));
                 }
             } else if text.starts_with(MCP_PARAM_PREFIX) {
-                said.params.append(name.clone(), value.clone());
+                said.params.push((name.clone(), value.clone()));
             }
         }
         Ok(said)

@@ -8,7 +8,7 @@ fn read(properties: &str) -> Result<ParamHeaders, AnnotationError> {
     ParamHeaders::read(&format!(r#"{{"type":"object","properties":{properties}}}"#))
 }
 
-fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+fn headers(pairs: &[(&'static str, &str)]) -> Vec<(HeaderName, HeaderValue)> {
     let pair = |(name, value): &(&'static str, &str)| {
         (
             HeaderName::from_static(name),
@@ -174,7 +174,7 @@ fn present_values_become_headers(#[case] arguments: &str, #[case] expected: &[&s
 #[test]
 fn without_arguments_there_are_no_headers() {
     assert_eq!(sample().write(None), Ok(Vec::new()));
-    assert_eq!(sample().check(None, &HeaderMap::new()), Ok(()));
+    assert_eq!(sample().check(None, &[]), Ok(()));
 }
 
 // SPEC M-33.
@@ -215,7 +215,7 @@ proptest! {
     #[test]
     fn what_is_written_agrees(s in any::<Option<String>>(), i in any::<Option<i64>>(), b in any::<Option<bool>>()) {
         let arguments = json!({"s": s, "i": i, "b": b, "o": {"s": s}}).to_string();
-        let headers: HeaderMap = sample().write(Some(&arguments)).unwrap().into_iter().collect();
+        let headers = sample().write(Some(&arguments)).unwrap();
         prop_assert_eq!(sample().check(Some(&arguments), &headers), Ok(()));
     }
 
