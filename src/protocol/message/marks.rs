@@ -95,6 +95,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_ascii_is_found_at_any_place() {
+        for len in 0..40 {
+            let mut name = vec![b'a'; len];
+            assert!(is_ascii(&name), "{len}");
+            for at in 0..len {
+                name[at] = 0x80;
+                assert!(!is_ascii(&name), "{at} of {len}");
+                name[at] = b'a';
+            }
+        }
+    }
+
+    #[test]
     fn an_escaped_or_foreign_name_may_be_any() {
         for unclear in ["\\u006eame", "\u{e9}"] {
             let (marks, repeats) = noted(&[unclear]);

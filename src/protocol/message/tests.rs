@@ -124,6 +124,7 @@ fn json_that_is_no_message_is_an_invalid_request(#[case] text: &str, #[case] id:
 #[case::error(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"code":2}}"#)]
 #[case::result(r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[],"tools":[]}}"#)]
 #[case::lone_long_s(r#"{"jsonrpc":"2.0","method":"a","params":{"s":1,"ſ":2}}"#)]
+#[case::long_name(r#"{"jsonrpc":"2.0","method":"a","params":{"arguments":1,"argumentſ":2}}"#)]
 #[case::kelvin("{\"jsonrpc\":\"2.0\",\"method\":\"a\",\"params\":{\"k\":1,\"\u{212a}\":2}}")]
 #[case::surrogate(r#"{"jsonrpc":"2.0","id":1,"method":"a","params":{"\ud800":1}}"#)]
 fn members_that_two_parsers_could_read_differently_are_refused(#[case] text: &str) {
