@@ -63,6 +63,7 @@ pub fn members(text: &str) -> Result<Members<'_>, JsonError> {
 /// Whether `text` is exactly one object that repeats no member.
 #[must_use]
 pub fn is_object(text: &str) -> bool {
+    // What many clients can do.
     if text == "{}" {
         return true;
     }
@@ -74,6 +75,7 @@ pub fn is_object(text: &str) -> bool {
 /// is no such object.
 #[must_use]
 pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    // What many clients can do.
     if text == "{}" {
         return None;
     }
@@ -127,8 +129,8 @@ pub fn string(text: &str) -> Option<Cow<'_, str>> {
     raw.decode().ok()
 }
 
-/// The same of one whole value as a scanner gave it out: what is a string there is one without a
-/// second look.
+/// The string that `text` holds, one whole value as a scanner gave it out: only its escapes are
+/// looked at. `None` as for [`string`].
 pub(crate) fn scanned_string(text: &str) -> Option<Cow<'_, str>> {
     let inner = text.strip_prefix('"')?;
     if memchr::memchr(b'\\', text.as_bytes()).is_some() {

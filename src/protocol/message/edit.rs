@@ -6,7 +6,8 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::super::json;
-use super::{Member, Message, Section};
+use super::Message;
+use super::layout::{Member, Section};
 
 /// Up to here exchanged values need no list on the heap.
 const FEW: usize = 4;
@@ -315,18 +316,19 @@ impl<'a> Editor<'a> {
 }
 
 impl Message {
-    /// The same bytes under another id (JSON text), with what `put` appends (JSON text of about `room` bytes)
+    /// The same bytes under another id (JSON text), with what `put` appends (JSON text, mostly of `added` bytes at most)
     /// in place of `params._meta`; nothing when one of the two is not there.
     #[must_use]
     pub fn with_id_and_meta(
         &self,
         id: &str,
-        room: usize,
+        added: usize,
         put: impl FnOnce(&mut String),
     ) -> Option<Bytes> {
         let old_id = self.find(Section::Top, "id")?.value.range();
         let old_meta = self.find(Section::Params, "_meta")?.value.range();
-        let mut out = String::with_capacity(self.whole.len() + id.len() + room);
+        let kept = self.whole.len() - old_id.len() - old_meta.len();
+        let mut out = String::with_capacity(kept + id.len() + added);
         if old_id.end <= old_meta.start {
             out.push_str(self.whole.get(..old_id.start)?);
             out.push_str(id);

@@ -4,14 +4,13 @@
 //! stays unread and passes byte for byte (DESIGN §3, "Bytes, not trees").
 
 mod edit;
+mod layout;
 mod marks;
 mod parse;
 mod progress;
 mod recent;
 
 use std::borrow::Cow;
-use std::num::NonZeroU32;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,7 +19,7 @@ use bytestring::ByteString;
 pub use edit::Editor;
 pub use progress::Progress;
 
-use self::marks::Marks;
+use self::layout::{Layout, Member, Method, Object, Section, Span};
 use super::decode_error::DecodeError;
 use super::json;
 
@@ -40,84 +39,6 @@ pub enum Kind {
 pub struct Message {
     whole: ByteString,
     layout: Arc<Layout>,
-}
-
-/// Where the members that we read lie.
-#[derive(Debug)]
-struct Layout {
-    kind: Kind,
-    /// Where the id lies, when it is not null.
-    id: Option<Span>,
-    method: Option<Method>,
-    members: Vec<Member>,
-    /// Names of members that are written with escapes.
-    decoded: Vec<Box<str>>,
-    /// Each object that was read, by [`Section`].
-    objects: [Option<Object>; Section::COUNT],
-}
-
-/// An object that was read.
-#[derive(Debug, Clone, Copy)]
-struct Object {
-    span: Span,
-    /// The names of its members.
-    marks: Marks,
-    /// Where its members lie among those of the message, with those of the objects in it before them.
-    members: Span,
-}
-
-/// A place in the bytes, half as large as a range: a message has many.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Span {
-    start: u32,
-    end: u32,
-}
-
-#[derive(Debug)]
-enum Method {
-    /// As it stands in the bytes.
-    Plain(Span),
-    /// Written with escapes.
-    Decoded(Box<str>),
-}
-
-/// One member of an object that was read; small, and nothing to let go of: a message has many.
-#[derive(Debug, Clone, Copy)]
-struct Member {
-    section: Section,
-    /// The name between its quotes.
-    name: Span,
-    /// Which of the decoded names is its own, counted from one, where it is written with escapes.
-    decoded: Option<NonZeroU32>,
-    value: Span,
-}
-
-/// The objects that are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Section {
-    Top,
-    Params,
-    Meta,
-    Result,
-    /// `_meta` of a result; one in which a name may be repeated stays unread, as nothing in it is refused.
-    ResultMeta,
-    Error,
-}
-
-impl Section {
-    const COUNT: usize = 6;
-
-    /// The section that member `name` of this one holds, if that is read too.
-    fn child(self, name: &[u8]) -> Option<Self> {
-        Some(match (self, name) {
-            (Self::Top, b"params") => Self::Params,
-            (Self::Top, b"result") => Self::Result,
-            (Self::Top, b"error") => Self::Error,
-            (Self::Params, b"_meta") => Self::Meta,
-            (Self::Result, b"_meta") => Self::ResultMeta,
-            _ => return None,
-        })
-    }
 }
 
 impl Message {
@@ -240,7 +161,10 @@ impl Message {
         let metas = members.filter(|m| m.section == Section::Meta);
         metas.filter_map(|m| {
             let quoted = self.whole.get(m.quoted_name())?;
-            let key = self.decoded(m).or_else(|| self.text(m.name))?;
+            let key = match m.decoded {
+                None => self.text(m.name)?,
+                Some(_) => self.layout.decoded(m)?,
+            };
             Some((key, quoted, self.text(m.value)?))
         })
     }
@@ -349,65 +273,8 @@ impl Message {
                 member.name.len() == name.len()
                     && self.bytes().get(member.name.range()) == Some(name.as_bytes())
             }
-            Some(_) => self.decoded(member) == Some(name),
+            Some(_) => self.layout.decoded(member) == Some(name),
         }
-    }
-
-    /// The name of a member that is written with escapes.
-    #[cold]
-    fn decoded(&self, member: &Member) -> Option<&str> {
-        nth(&self.layout.decoded, member.decoded)
-    }
-}
-
-/// One of several names, counted from one.
-fn nth(names: &[Box<str>], place: Option<NonZeroU32>) -> Option<&str> {
-    let index = place?.get() as usize - 1;
-    names.get(index).map(|name| &**name)
-}
-
-impl Member {
-    /// The same member of an object that stands elsewhere: what lay at `from` lies at `to`.
-    fn moved(self, from: usize, to: usize) -> Self {
-        Self {
-            name: self.name.moved(from, to),
-            value: self.value.moved(from, to),
-            ..self
-        }
-    }
-
-    /// Where the name stands, quotes included.
-    fn quoted_name(&self) -> Range<usize> {
-        let name = self.name.range();
-        name.start - 1..name.end + 1
-    }
-}
-
-impl Span {
-    /// Of what lies within the first 4 GiB, as all of a message does.
-    fn of(range: &Range<usize>) -> Self {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a message is shorter than 4 GiB"
-        )]
-        Self {
-            start: range.start as u32,
-            end: range.end as u32,
-        }
-    }
-
-    /// The same place in bytes that lie elsewhere: what lay at `from` lies at `to`.
-    fn moved(self, from: usize, to: usize) -> Self {
-        let Range { start, end } = self.range();
-        Self::of(&(start - from + to..end - from + to))
-    }
-
-    fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-
-    fn len(self) -> usize {
-        (self.end - self.start) as usize
     }
 }
 

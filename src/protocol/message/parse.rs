@@ -6,7 +6,9 @@ use std::ops::Range;
 use super::super::decode_error::DecodeError;
 use super::super::id::is_id;
 use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
-use super::{Kind, Layout, Marks, Member, Method, Object, Section, Span, nth, recent};
+use super::layout::{Layout, Member, Method, Object, Section, Span, nth};
+use super::marks::Marks;
+use super::{Kind, recent};
 
 /// Longer ids are refused: they become map keys and are echoed.
 const MAX_ID_BYTES: usize = 4096;

@@ -8,7 +8,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::super::{json, meta};
-use super::{Marks, Member, Section};
+use super::layout::{Member, Section};
+use super::marks::Marks;
 
 /// Objects that each thread remembers.
 const KNOWN: usize = 4;

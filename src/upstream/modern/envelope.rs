@@ -89,11 +89,9 @@ pub(super) fn body(
 ) -> Bytes {
     let mut digits = itoa::Buffer::new();
     let own = digits.format(id);
-    let capabilities = call.link.capabilities().text();
-    let room = OWN_META + client_info.len() + capabilities.len();
+    let added = OWN_META + client_info.len() + call.link.capabilities().text().len();
     let put_meta = |out: &mut String| {
-        let about = [client_info, capabilities];
-        put_own_meta(out, own, request, call, about, place);
+        put_own_meta(out, own, request, call, client_info, place);
     };
     let brought = [
         ("inputResponses", inputs.responses.as_deref()),
@@ -103,10 +101,10 @@ pub(super) fn body(
     let is_first = brought
         .iter()
         .all(|(name, value)| value.is_none() && request.param(name).is_none());
-    if is_first && let Some(bytes) = request.with_id_and_meta(own, room, put_meta) {
+    if is_first && let Some(bytes) = request.with_id_and_meta(own, added, put_meta) {
         return bytes;
     }
-    let mut meta = String::with_capacity(room);
+    let mut meta = String::with_capacity(added);
     put_meta(&mut meta);
     let mut edit = request.edit().id(own).param("_meta", meta);
     for (name, value) in brought {
@@ -119,17 +117,17 @@ pub(super) fn body(
     edit.finish()
 }
 
-/// Appends the JSON text of the outgoing `_meta`: what this hop says of itself, which is `about` the client
-/// and what it can do, then what the client put there beyond its own hop.
+/// Appends the JSON text of the outgoing `_meta`: what this hop says of itself, then what the client put there
+/// beyond its own hop.
 fn put_own_meta(
     out: &mut String,
     id: &str,
     request: &Message,
     call: &Call,
-    about: [&str; 2],
+    client_info: &str,
     place: &Place<'_>,
 ) {
-    let [client_info, capabilities] = about;
+    let capabilities = call.link.capabilities().text();
     let [opening, between, after] = &*LASTING;
     for part in [opening, client_info, between, capabilities, after] {
         out.push_str(part);
