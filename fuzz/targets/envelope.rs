@@ -11,9 +11,14 @@ fuzz_target!(|data: &[u8]| {
     let bytes = Bytes::copy_from_slice(data);
     let _ = Message::is_batch(data);
     let _ = Message::parse_batch(bytes.clone(), DEPTH, 8);
-    let Ok(message) = Message::parse(bytes, DEPTH) else {
+    let Ok(message) = Message::parse(bytes.clone(), DEPTH) else {
         return;
     };
+    // What was remembered of it does not change how it is read.
+    let again = Message::parse(bytes, DEPTH).expect("accepted before");
+    assert!(again.metas().eq(message.metas()));
+    assert_eq!(again.params(), message.params());
+    assert_eq!(again.result(), message.result());
     let value: serde_json::Value = serde_json::from_slice(data).expect("accepted here, so JSON");
     assert!(value.is_object());
     if let Some(method) = message.method() {

@@ -46,12 +46,12 @@ impl<'a> Scanner<'a> {
     }
 
     /// How many more containers may nest here.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn depth_left(&self) -> usize {
         self.max_depth - self.depth
     }
 
     /// Moves over a value that is known to end at `end`.
-    pub(crate) fn pass(&mut self, end: usize) {
+    pub(crate) fn skip_to(&mut self, end: usize) {
         self.at = end;
     }
 

@@ -8,6 +8,7 @@ use super::super::id::is_id;
 use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
 use super::layout::{Layout, Member, Method, Object, Section, Span, nth};
 use super::marks::Marks;
+use super::recent::Place;
 use super::{Kind, recent};
 
 /// Longer ids are refused: they become map keys and are echoed.
@@ -105,14 +106,17 @@ impl Reader {
     fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
         let start = scanner.offset();
         let first = self.members.len();
-        let room = scanner.room();
-        let is_kept = recent::is_kept(section);
-        if is_kept
+        let place = Place {
+            section,
+            depth_left: scanner.depth_left(),
+        };
+        let may_come_again = recent::may_come_again(section);
+        if may_come_again
             && let Some((end, marks)) =
-                recent::recognize(scanner.text(), start, section, room, &mut self.members)
+                recent::recognize(scanner.text(), start, place, &mut self.members)
         {
-            scanner.pass(end);
-            self.keep(section, start..end, marks, first);
+            scanner.skip_to(end);
+            self.note_object(section, start..end, marks, first);
             return Ok(());
         }
         let mut marks = Marks::NONE;
@@ -128,16 +132,16 @@ impl Reader {
         let span = start..scanner.offset();
         if may_repeat {
             self.refuse_duplicates(scanner.text(), section, first)?;
-        } else if is_kept {
+        } else if may_come_again {
             let members = self.members.get(first..).unwrap_or_default();
-            recent::remember(scanner.text(), span.clone(), section, room, marks, members);
+            recent::remember(scanner.text(), span.clone(), place, marks, members);
         }
-        self.keep(section, span, marks, first);
+        self.note_object(section, span, marks, first);
         Ok(())
     }
 
     /// Notes an object that was read, with the members from the one at `first` on.
-    fn keep(&mut self, section: Section, span: Range<usize>, marks: Marks, first: usize) {
+    fn note_object(&mut self, section: Section, span: Range<usize>, marks: Marks, first: usize) {
         if let Some(object) = self.objects.get_mut(section as usize) {
             *object = Some(Object {
                 span: Span::of(&span),
@@ -182,7 +186,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Keeps a name that is written with escapes, where its object will be read.
+    /// Decodes a name that is written with escapes, where its object will be read.
     #[cold]
     fn decode(&mut self, section: Section, key: RawString<'_>) -> Result<Option<NonZeroU32>, Stop> {
         // Marked as one that may be repeated, so that its object stays unread.
@@ -190,8 +194,7 @@ impl Reader {
             return Ok(None);
         }
         self.decoded.push(key.decode()?.into());
-        // A message is shorter than 4 GiB.
-        let count = u32::try_from(self.decoded.len()).unwrap_or_default();
+        let count = u32::try_from(self.decoded.len()).map_err(|_| Flaw::Syntax)?;
         Ok(NonZeroU32::new(count))
     }
 

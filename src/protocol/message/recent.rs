@@ -12,116 +12,116 @@ use super::layout::{Member, Section};
 use super::marks::Marks;
 
 /// Objects that each thread remembers.
-const KNOWN: usize = 4;
-/// What is another one each time.
-const PASSING: [&str; 3] = [
-    meta::PROGRESS_TOKEN,
-    meta::TRACEPARENT,
-    meta::SUBSCRIPTION_ID,
+const KNOWN: usize = 8;
+/// Longer objects, in bytes, are not remembered.
+const MAX_BYTES: usize = 1024;
+/// What is the same in each message of a client or a server. An object with anything else is not
+/// remembered: it may hold a secret, or never come again.
+const DESCRIPTIONS: [&str; 7] = [
+    meta::PROTOCOL_VERSION,
+    meta::CLIENT_INFO,
+    meta::CLIENT_CAPABILITIES,
+    meta::LOG_LEVEL,
+    meta::SERVER_INFO,
+    meta::GATEWAY,
+    meta::UPSTREAM,
 ];
-/// Longer texts are not remembered, nor those with more members.
-const MAX_LEN: usize = 1024;
-const MAX_MEMBERS: usize = 16;
 
 thread_local! {
     static RECENT: RefCell<Recent> = const { RefCell::new(Recent::NEW) };
 }
 
-/// What a thread remembers.
-#[derive(Debug)]
+/// What a thread remembers. Its texts are peers' own, so that nothing here can be printed.
 struct Recent {
-    known: [Known; KNOWN],
+    known: [Option<Known>; KNOWN],
     /// Which one makes room next.
-    oldest: usize,
+    next: usize,
 }
 
 /// An object that was read without a flaw.
-#[derive(Debug)]
 struct Known {
-    section: Section,
+    place: Place,
     /// All of it, brackets included: no other text that begins so is an object.
-    text: String,
-    /// How many containers could nest where it was read.
-    room: usize,
+    text: Box<str>,
     marks: Marks,
     /// Its members, as if it began at the start of a message.
-    members: Vec<Member>,
+    members: Box<[Member]>,
+}
+
+/// Where an object stands.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) section: Section,
+    /// How many containers may nest there, the object itself included.
+    pub(super) depth_left: usize,
 }
 
 impl Recent {
     const NEW: Self = Self {
-        known: [const { Known::NONE }; KNOWN],
-        oldest: 0,
-    };
-}
-
-impl Known {
-    const NONE: Self = Self {
-        section: Section::Top,
-        text: String::new(),
-        room: 0,
-        marks: Marks::NONE,
-        members: Vec::new(),
+        known: [const { None }; KNOWN],
+        next: 0,
     };
 }
 
 /// Whether objects of this section are remembered.
-pub(super) fn is_kept(section: Section) -> bool {
+pub(super) fn may_come_again(section: Section) -> bool {
     matches!(section, Section::Meta | Section::ResultMeta)
 }
 
-/// Recognizes the object that stands at `at`, where `room` containers may nest: adds its members to
-/// `members`, and tells where it ends and how its names are marked.
+/// Recognizes the object that stands at `at`: adds its members to `members`, and tells where it ends and
+/// how its names are marked.
 pub(super) fn recognize(
     text: &str,
     at: usize,
-    section: Section,
-    room: usize,
+    place: Place,
     members: &mut Vec<Member>,
 ) -> Option<(usize, Marks)> {
     let rest = text.as_bytes().get(at..)?;
-    RECENT.with_borrow(|recent| {
-        let known = recent.known.iter().find(|known| {
-            known.section == section
-                && known.room <= room
+    RECENT.with_borrow_mut(|recent| {
+        let is_it = |known: &Known| {
+            known.place.section == place.section
+                && known.place.depth_left <= place.depth_left
                 && rest.starts_with(known.text.as_bytes())
-        })?;
+        };
+        let mut all = recent.known.iter().enumerate();
+        let (index, known) =
+            all.find_map(|(i, known)| Some((i, known.as_ref().filter(|k| is_it(k))?)))?;
+        // What comes again makes no room for what may not.
+        if index == recent.next {
+            recent.next = (index + 1) % KNOWN;
+        }
         members.extend(known.members.iter().map(|member| member.moved(0, at)));
         Some((at + known.text.len(), known.marks))
     })
 }
 
-/// Remembers an object of `section`, which holds `members` and stands at `span` in `text`.
+/// Remembers an object, which holds `members` and stands at `span` in `text`, if it describes a peer.
 pub(super) fn remember(
     text: &str,
     span: Range<usize>,
-    section: Section,
-    room: usize,
+    place: Place,
     marks: Marks,
     members: &[Member],
 ) {
-    let may_come_again = |member: &Member| {
+    let describes = |member: &Member| {
         let name = json::slice(text, member.name.range());
-        member.decoded.is_none() && !PASSING.contains(&name)
+        member.decoded.is_none() && DESCRIPTIONS.contains(&name)
     };
-    if span.len() > MAX_LEN || members.len() > MAX_MEMBERS || !members.iter().all(may_come_again) {
+    if span.len() > MAX_BYTES || members.is_empty() || !members.iter().all(describes) {
         return;
     }
-    let Some(object) = text.get(span.clone()) else {
-        return;
+    let start = span.start;
+    let known = Known {
+        place,
+        text: json::slice(text, span).into(),
+        marks,
+        members: members.iter().map(|m| m.moved(start, 0)).collect(),
     };
     RECENT.with_borrow_mut(|recent| {
-        let place = recent.oldest;
-        recent.oldest = (place + 1) % KNOWN;
-        if let Some(known) = recent.known.get_mut(place) {
-            known.section = section;
-            known.text.clear();
-            known.text.push_str(object);
-            (known.room, known.marks) = (room, marks);
-            known.members.clear();
-            let from_start = members.iter().map(|member| member.moved(span.start, 0));
-            known.members.extend(from_start);
+        if let Some(slot) = recent.known.get_mut(recent.next) {
+            *slot = Some(known);
         }
+        recent.next = (recent.next + 1) % KNOWN;
     });
 }
 
@@ -134,87 +134,124 @@ mod tests {
     use super::super::Message;
     use super::*;
 
-    /// What a thread that remembers nothing makes of a message.
-    fn read_anew(text: &str, max_depth: usize) -> Result<String, DecodeError> {
-        let text = text.to_owned();
-        let fresh = std::thread::spawn(move || read(&text, max_depth));
-        fresh.join().unwrap()
-    }
+    const VERSION: &str = "\"io.modelcontextprotocol/protocolVersion\"";
+    const CAPABILITIES: &str = "\"io.modelcontextprotocol/clientCapabilities\"";
 
-    fn read(text: &str, max_depth: usize) -> Result<String, DecodeError> {
+    type Read = Result<String, DecodeError>;
+
+    fn read(text: &str, max_depth: usize) -> Read {
         let message = Message::parse(Bytes::copy_from_slice(text.as_bytes()), max_depth)?;
         Ok(format!("{:?}", message.layout))
+    }
+
+    /// What a thread makes of messages that remembers none before them.
+    fn read_anew(texts: &[String], max_depth: usize) -> Vec<Read> {
+        let texts = texts.to_owned();
+        let all = move || texts.iter().map(|text| read(text, max_depth)).collect();
+        std::thread::spawn(all).join().unwrap()
     }
 
     fn request(meta: &str) -> String {
         format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{{"_meta":{meta},"n":1}}}}"#)
     }
 
+    fn response(meta: &str) -> String {
+        format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"_meta":{meta}}}}}"#)
+    }
+
     fn is_known(meta: &str) -> bool {
-        RECENT.with_borrow(|recent| recent.known.iter().any(|known| known.text == meta))
+        let is_it = |known: &Option<Known>| known.as_ref().is_some_and(|k| *k.text == *meta);
+        RECENT.with_borrow(|recent| recent.known.iter().any(is_it))
     }
 
     #[test]
     fn what_comes_again_is_known_wherever_it_stands() {
-        let meta = r#"{"a":{"b":[1]},"c":"d"}"#;
-        assert!(!is_known(meta));
-        let first = request(meta);
-        assert_eq!(read(&first, 128), read_anew(&first, 128));
-        assert!(is_known(meta));
+        let meta = format!(r#"{{{CAPABILITIES}:{{"b":[1]}},{VERSION}:"d"}}"#);
+        assert!(!is_known(&meta));
+        read(&request(&meta), 128).unwrap();
+        assert!(is_known(&meta));
         let again = format!(
             r#"{{"params":{{"x":[],"_meta":{meta}}},"id":"longer","method":"m","jsonrpc":"2.0"}}"#
         );
-        assert_eq!(read(&again, 128), read_anew(&again, 128));
-        let message = Message::parse(again.into(), 128).unwrap();
         assert_eq!(
-            (message.meta("c"), message.meta("b")),
-            (Some("\"d\""), None)
+            [read(&again, 128)],
+            *read_anew(std::slice::from_ref(&again), 128)
+        );
+        let message = Message::parse(again.into(), 128).unwrap();
+        assert_eq!(message.meta(meta::PROTOCOL_VERSION), Some("\"d\""));
+        assert_eq!(message.meta("b"), None);
+    }
+
+    #[test]
+    fn what_stood_in_a_request_is_another_thing_in_a_result() {
+        let meta = format!(r#"{{{VERSION}:"both"}}"#);
+        read(&request(&meta), 128).unwrap();
+        let message = Message::parse(response(&meta).into(), 128).unwrap();
+        let version = message.result_meta(meta::PROTOCOL_VERSION);
+        assert_eq!(
+            (version, message.meta(meta::PROTOCOL_VERSION)),
+            (Some("\"both\""), None)
         );
     }
 
     #[test]
+    fn what_keeps_coming_stays_known() {
+        let lasting = format!(r#"{{{VERSION}:"lasting"}}"#);
+        read(&request(&lasting), 128).unwrap();
+        for n in 0..3 * KNOWN {
+            read(&request(&format!("{{{VERSION}:{n}}}")), 128).unwrap();
+            assert!(is_known(&lasting), "{n}");
+            read(&request(&lasting), 128).unwrap();
+        }
+    }
+
+    #[test]
     fn nesting_is_bounded_for_what_is_known_too() {
-        let deep = request(r#"{"a":[[[]]]}"#);
+        let deep = request(&format!("{{{CAPABILITIES}:[[[]]]}}"));
         assert!(read(&deep, 128).is_ok());
         assert_eq!(read(&deep, 5), Err(DecodeError::TooDeep));
         assert!(read(&deep, 6).is_ok());
     }
 
     #[test]
-    fn nothing_is_remembered_that_is_long_or_odd_or_new_each_time() {
-        let long = format!(r#"{{"a":"{}"}}"#, "x".repeat(MAX_LEN));
-        let many: Vec<String> = (0..=MAX_MEMBERS).map(|n| format!(r#""k{n}":0"#)).collect();
-        let many = format!("{{{}}}", many.join(","));
-        let odd = [
-            r#"{"\u0061":1}"#,
-            r#"{"é":1}"#,
-            r#"{"a":1,"A":2}"#,
-            r#"{"progressToken":1}"#,
-        ];
-        for meta in odd.into_iter().chain([&*long, &*many]) {
+    fn only_descriptions_are_remembered() {
+        let long = format!(r#"{{{VERSION}:"{}"}}"#, "x".repeat(MAX_BYTES));
+        let with_more = format!(r#"{{{VERSION}:"v","com.example/key":"secret"}}"#);
+        let escaped = format!("{{{}:1}}", VERSION.replace("io", "\\u0069o"));
+        let odd = ["{}", r#"{"progressToken":1}"#, &escaped, &long, &with_more];
+        for meta in odd {
             assert!(read(&request(meta), 128).is_ok(), "{meta}");
+            assert!(read(&response(meta), 128).is_ok(), "{meta}");
             assert!(!is_known(meta), "{meta}");
         }
+    }
+
+    /// Something like a `_meta`, often one that is remembered, and now and then none at all.
+    fn meta_like() -> impl Strategy<Value = String> {
+        let name = prop::sample::select(vec![VERSION, CAPABILITIES, "\"a\""]);
+        let value = prop::sample::select(vec!["1", "{}", "[[]]", "\"x\"", "{"]);
+        let member = (name, value).prop_map(|(name, value)| format!("{name}:{value}"));
+        let members = prop::collection::vec(member, 0..3);
+        let rest = prop::sample::select(vec!["", "", "", " ", "}", "x"]);
+        (members, rest).prop_map(|(members, rest)| format!("{{{}}}{rest}", members.join(",")))
     }
 
     proptest! {
         /// Whatever was read before, a message is read as if it were the first.
         #[test]
         fn the_past_changes_nothing(
-            metas in prop::collection::vec(
-                "\\{(\"a\":(1|\\{\\}|\"x\")(,\"[ab]\":(2|\\[\\]))?)?\\}[ }x]?", 1..8
-            ),
-            in_results in prop::collection::vec(any::<bool>(), 8),
-            max_depth in 2_usize..5,
+            metas in prop::collection::vec((meta_like(), any::<bool>()), 1..8),
+            max_depth in 2_usize..6,
         ) {
-            for (meta, in_result) in metas.iter().zip(in_results) {
-                let text = if in_result {
-                    format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"_meta":{meta}}}}}"#)
-                } else {
-                    request(meta)
-                };
-                prop_assert_eq!(read(&text, max_depth), read_anew(&text, max_depth), "{}", text);
-            }
+            let texts: Vec<_> = metas
+                .iter()
+                .map(|(meta, in_result)| if *in_result { response(meta) } else { request(meta) })
+                .collect();
+            let one_by_one = texts.iter().flat_map(|text| {
+                read_anew(std::slice::from_ref(text), max_depth)
+            });
+            let one_by_one: Vec<Read> = one_by_one.collect();
+            prop_assert_eq!(read_anew(&texts, max_depth), one_by_one, "{:?}", texts);
         }
     }
 }
