@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
 use axum::response::Response;
@@ -13,10 +12,10 @@ use futures_util::{StreamExt as _, stream};
 use http::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::harness::session::text_of;
+use crate::harness::upstream::serve;
 use crate::harness::{Gateway, Setup, eventually, within};
 
 /// What becomes of a post whose message was taken.
@@ -63,20 +62,16 @@ fn method(message: &Value) -> &str {
 
 impl Upstream {
     async fn start(post: Post) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let this = Self {
-            url: format!("http://{}/sse", listener.local_addr().unwrap()),
+        let mut this = Self {
+            url: String::new(),
             post,
             stream: Arc::default(),
             seen: Arc::default(),
             held: Arc::default(),
         };
         let upstream = this.clone();
-        let router = Router::new().fallback(move |request: Request| {
-            let upstream = upstream.clone();
-            async move { upstream.answer(request).await }
-        });
-        tokio::spawn(axum::serve(listener, router).into_future());
+        let answer = move |request| upstream.clone().answer(request);
+        this.url = serve(answer).await + "/sse";
         this
     }
 
@@ -94,7 +89,7 @@ impl Upstream {
         held.iter().filter(|method| is_meant(method)).count()
     }
 
-    async fn answer(&self, request: Request) -> Response {
+    async fn answer(self, request: Request) -> Response {
         if request.method() == Method::GET {
             let (sender, receiver) = mpsc::channel(64);
             *self.stream.lock().unwrap() = Some(sender);

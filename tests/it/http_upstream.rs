@@ -1,18 +1,17 @@
 //! HTTP upstreams as strangers see us: what we send, and what their answers do not do to our client.
 //! Spec: SPEC U-01 to U-13, E-05.
 
+use std::future::ready;
 use std::sync::{Arc, Mutex};
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
 use crate::harness::http::initialize;
-use crate::harness::upstream::HttpStub;
+use crate::harness::upstream::{HttpStub, serve};
 use crate::harness::{Actor, Setup, eventually};
 
 /// What a scripted upstream received.
@@ -27,20 +26,16 @@ async fn always(status: StatusCode, headers: &[(&str, &str)], body: &str) -> (St
     }
     let headers = response.headers_ref().unwrap().clone();
     let body = body.to_owned();
-    let answer = move |State(seen): State<Seen>, request: Request| async move {
-        seen.lock()
-            .unwrap()
-            .push((request.method().clone(), request.headers().clone()));
-        let mut response = Response::new(Body::from(body));
+    let requests = Arc::clone(&seen);
+    let answer = move |request: Request| {
+        let seen = (request.method().clone(), request.headers().clone());
+        requests.lock().unwrap().push(seen);
+        let mut response = Response::new(Body::from(body.clone()));
         *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        response
+        *response.headers_mut() = headers.clone();
+        ready(response)
     };
-    let router = Router::new().fallback(answer).with_state(Arc::clone(&seen));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
-    tokio::spawn(axum::serve(listener, router).into_future());
-    (url, seen)
+    (serve(answer).await + "/mcp", seen)
 }
 
 // Spec: SPEC U-13: a client must not take an upstream's refusal for ours.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
 use axum::response::Response;
@@ -14,10 +13,10 @@ use futures_util::{StreamExt as _, stream};
 use http::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::http::initialize;
+use crate::harness::upstream::serve;
 use crate::harness::{Gateway, Session, Setup, eventually, within};
 use crate::modern::Modern;
 
@@ -59,19 +58,15 @@ impl Drop for Hanging {
 
 impl Upstream {
     async fn start(script: impl Fn(&str, usize) -> Does + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let this = Self {
-            url: format!("http://{}/mcp", listener.local_addr().unwrap()),
+        let mut this = Self {
+            url: String::new(),
             script: Arc::new(script),
             seen: Arc::default(),
             hanging: Arc::default(),
         };
         let upstream = this.clone();
-        let router = Router::new().fallback(move |request: Request| {
-            let upstream = upstream.clone();
-            async move { upstream.answer(request).await }
-        });
-        tokio::spawn(axum::serve(listener, router).into_future());
+        let answer = move |request| upstream.clone().answer(request);
+        this.url = serve(answer).await + "/mcp";
         this
     }
 
@@ -84,7 +79,7 @@ impl Upstream {
         seen.iter().filter(|seen| *seen == what).count()
     }
 
-    async fn answer(&self, request: Request) -> Response {
+    async fn answer(self, request: Request) -> Response {
         let method = request.method().clone();
         let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();

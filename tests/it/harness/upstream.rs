@@ -1,9 +1,13 @@
-//! The stub upstream (`tests/stubs`) as the tests start it.
+//! The stub upstream (`tests/stubs`) as the tests start it, and upstreams that tests script themselves.
 
 use std::process::Stdio;
 
+use axum::Router;
+use axum::extract::Request;
+use axum::response::Response;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
 use super::{Actor, eventually, within};
@@ -14,6 +18,20 @@ pub(crate) fn stub_program() -> String {
         Some(path) => path.to_owned(),
         None => panic!("there is no stub upstream: run the tests with `--features stubs`"),
     }
+}
+
+/// Has `answer` answer whatever comes to a free port; the origin of its URLs.
+pub(crate) async fn serve<F>(
+    answer: impl Fn(Request) -> F + Clone + Send + Sync + 'static,
+) -> String
+where
+    F: Future<Output = Response> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    let router = Router::new().fallback(answer);
+    tokio::spawn(axum::serve(listener, router).into_future());
+    origin
 }
 
 /// A stub that serves HTTP until it is dropped.
