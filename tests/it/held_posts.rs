@@ -36,23 +36,26 @@ struct Upstream {
     seen: Arc<Mutex<Vec<String>>>,
     /// What posts that are not over have brought.
     held: Arc<Mutex<Vec<String>>>,
+    /// What those have brought that are over, in their order.
+    over: Arc<Mutex<Vec<String>>>,
 }
 
-struct Held(Arc<Mutex<Vec<String>>>, String);
+struct Held(Upstream, String);
 
 impl Held {
-    fn new(held: &Arc<Mutex<Vec<String>>>, message: &Value) -> Self {
+    fn new(upstream: &Upstream, message: &Value) -> Self {
         let method = method(message).to_owned();
-        held.lock().unwrap().push(method.clone());
-        Self(Arc::clone(held), method)
+        upstream.held.lock().unwrap().push(method.clone());
+        Self(upstream.clone(), method)
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let mut held = self.0.lock().unwrap();
+        let mut held = self.0.held.lock().unwrap();
         let place = held.iter().position(|method| *method == self.1).unwrap();
-        held.swap_remove(place);
+        let over = held.swap_remove(place);
+        self.0.over.lock().unwrap().push(over);
     }
 }
 
@@ -68,6 +71,7 @@ impl Upstream {
             stream: Arc::default(),
             seen: Arc::default(),
             held: Arc::default(),
+            over: Arc::default(),
         };
         let upstream = this.clone();
         let answer = move |request| upstream.clone().answer(request);
@@ -105,7 +109,7 @@ impl Upstream {
         }
         let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
         let message: Value = serde_json::from_slice(&body).unwrap();
-        let held = Held::new(&self.held, &message);
+        let held = Held::new(&self, &message);
         self.take(&message).await;
         match self.post {
             Post::Unanswered => std::future::pending().await,
@@ -230,5 +234,26 @@ async fn posts_that_go_on_are_no_more_than_there_is_room_for() {
     })
     .await;
     assert!(called.elapsed() < Duration::from_secs(3));
+    gw.stop().await;
+}
+
+// Spec: SPEC H-02: to break it off may stop what it began.
+#[tokio::test]
+async fn posts_of_calls_that_go_on_leave_notifications_their_places() {
+    const CHANGED: &str = "notifications/roots/list_changed";
+    let up = Upstream::start(Post::Unanswered).await;
+    let gw = up.behind("").await;
+    let user = within("the handshake", gw.anonymous().open("/mcp/up")).await;
+    for _ in 0..80 {
+        let reply = within("the reply", user.call("usual", json!({}))).await;
+        assert_eq!(text_of(&reply.expect("a result")), "done");
+    }
+    user.notify(CHANGED, json!({})).await;
+    let before = eventually("its post is over", async || {
+        let over = up.over.lock().unwrap();
+        over.iter().position(|method| method == CHANGED)
+    })
+    .await;
+    assert!(before > 40, "it outlives the calls: {before} were over");
     gw.stop().await;
 }

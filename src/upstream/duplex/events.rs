@@ -25,7 +25,8 @@ use crate::upstream::http::wire::{Bounds, is_event_stream};
 const ANSWER_BYTES: usize = 64 * 1024;
 /// Messages from destructors on their way at once.
 const FAREWELLS: usize = 64;
-/// Posts at once that go on though nobody waits for them any more; one more is broken off.
+/// Posts at once that go on though nobody waits for them any more, of requests and of what nothing
+/// answers, each; one more is broken off.
 const LINGERING: usize = 64;
 /// How long a message that nothing answers is waited for: some upstreams keep the post waiting, or never
 /// end its answer. So long, too, a post may tell still what became of it when the stream is over.
@@ -39,7 +40,10 @@ const LINGER: Duration = Duration::from_secs(5);
 pub(crate) struct Posts {
     way: Arc<Way>,
     farewells: Arc<Semaphore>,
-    lingering: Arc<Semaphore>,
+    /// Of requests, whose answers came on the stream.
+    asked: Arc<Semaphore>,
+    /// Of answers and notifications: many requests leave them their places.
+    told: Arc<Semaphore>,
     tasks: Tasks,
 }
 
@@ -108,7 +112,8 @@ pub(super) async fn open(
     let posts = Posts {
         way: Arc::new(way),
         farewells: Arc::new(Semaphore::new(FAREWELLS)),
-        lingering: Arc::new(Semaphore::new(LINGERING)),
+        asked: Arc::new(Semaphore::new(LINGERING)),
+        told: Arc::new(Semaphore::new(LINGERING)),
         tasks: tasks.clone(),
     };
     Ok((posts, reader))
@@ -154,19 +159,28 @@ impl Posts {
         &self.way.closed
     }
 
-    /// Posts one message; its answer, if it has one, comes on the stream, maybe before this is ready:
-    /// some upstreams keep the post waiting for as long as they work, or never end its answer.
+    /// Posts one request; its answer comes on the stream, maybe before this is ready: some upstreams keep
+    /// the post waiting for as long as they work, or never end its answer.
     ///
     /// # Cancel safety
     /// The post is broken off, so that what is cancelled before it was sent is not sent afterwards. With
     /// `release` given before, it goes on for a moment.
     pub(super) async fn send(&self, message: Bytes, release: &Release) -> Result<(), LinkError> {
+        self.post(message, release, &self.asked).await
+    }
+
+    async fn post(
+        &self,
+        message: Bytes,
+        release: &Release,
+        lingering: &Arc<Semaphore>,
+    ) -> Result<(), LinkError> {
         if self.closed().is_cancelled() {
             return Err(LinkError::SessionGone);
         }
         let (mut sender, outcome) = oneshot::channel();
         let (way, release) = (Arc::clone(&self.way), release.clone());
-        let lingering = Arc::clone(&self.lingering);
+        let lingering = Arc::clone(lingering);
         self.tasks.spawn_service(async move {
             let stream_over = async {
                 way.closed.cancelled().await;
@@ -197,7 +211,7 @@ impl Posts {
     pub(super) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
         let release = Release::default();
         release.give();
-        timeout(TAKEN, self.send(message, &release))
+        timeout(TAKEN, self.post(message, &release, &self.told))
             .await
             .unwrap_or(Ok(()))
     }
