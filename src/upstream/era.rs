@@ -155,6 +155,15 @@ impl EraCell {
         );
     }
 
+    /// Remembers that connections to an upstream of the modern era broke of the handshake for a legacy
+    /// session. One that is known to keep sessions is out of order just now: that passes.
+    fn learn_break(&self) {
+        let is_kept = matches!(*lock(&self.sessions), Some(Sessions::Kept));
+        if !is_kept {
+            self.learn_sessions(false);
+        }
+    }
+
     /// Remembers whether a legacy client got a session of an upstream of the modern era.
     fn learn_sessions(&self, kept: bool) {
         let found = if kept {
@@ -281,13 +290,15 @@ mod tests {
         cell.learn(&modern());
         let keeps_sessions = || cell.keeps_sessions(Principal::anonymous().owner());
         assert_eq!(keeps_sessions(), None);
-        cell.learn_sessions(false);
+        cell.learn_break();
         assert_eq!(keeps_sessions(), Some(false));
         tokio::time::advance(HOUR).await;
         assert_eq!(keeps_sessions(), None);
         cell.learn_sessions(true);
         tokio::time::advance(HOUR * 24).await;
         assert_eq!(keeps_sessions(), Some(true));
+        cell.learn_break();
+        assert_eq!(keeps_sessions(), Some(true), "it is out of order just now");
         cell.learn_loss(Principal::anonymous().owner());
         assert_eq!(
             keeps_sessions(),

@@ -229,6 +229,7 @@ async fn modern_post(
         Some(Scripted::Answer(status, body)) => return Some(json_body(status_of(status), body)),
         Some(Scripted::Silence) => std::future::pending().await,
         Some(Scripted::Exit) => std::process::exit(4),
+        Some(Scripted::Cut) => return Some(broken()),
         None => {}
     }
     if !modern::is_modern(&world.options, &message) {

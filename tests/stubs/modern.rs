@@ -51,6 +51,7 @@ pub(crate) struct Modern {
     /// Whether `shifting` asks for a header by now.
     shifted: AtomicBool,
     probes: AtomicU64,
+    handshakes: AtomicU64,
     calls: AtomicU64,
     /// Whether the process was opened by a modern request.
     opened: OnceLock<bool>,
@@ -65,6 +66,7 @@ impl Modern {
             listens,
             shifted: AtomicBool::new(false),
             probes: AtomicU64::new(0),
+            handshakes: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             opened: OnceLock::new(),
         }
@@ -111,6 +113,8 @@ pub(crate) enum Scripted {
     Silence,
     /// Die.
     Exit,
+    /// Break the connection.
+    Cut,
     /// Answer with this status and body.
     Answer(u16, String),
 }
@@ -146,6 +150,10 @@ pub(crate) fn scripted(world: &World, message: &Value) -> Option<Scripted> {
         }
         "initialize" => {
             let script = options.handshake.as_deref()?;
+            let before = world.modern.handshakes.fetch_add(1, Ordering::Relaxed);
+            if before >= options.handshake_times {
+                return None;
+            }
             world.count("scripted_handshakes");
             script
         }
@@ -160,6 +168,7 @@ pub(crate) fn play(script: &str, id: &Value) -> Scripted {
     match status {
         "silent" => Scripted::Silence,
         "exit" => Scripted::Exit,
+        "cut" => Scripted::Cut,
         status => {
             let mut reply: Value = serde_json::from_str(body).unwrap_or_default();
             if reply.is_object() {

@@ -26,9 +26,12 @@ pub(crate) struct Options {
     /// How often.
     #[arg(long, global = true, value_name = "N", default_value_t = u64::MAX)]
     pub(crate) probe_times: u64,
-    /// How `initialize` is answered, in the same way.
+    /// How `initialize` is answered, in the same way, or `cut`: the connection breaks.
     #[arg(long, global = true, value_name = "SCRIPT")]
     pub(crate) handshake: Option<String>,
+    /// How often.
+    #[arg(long, global = true, value_name = "N", default_value_t = u64::MAX)]
+    pub(crate) handshake_times: u64,
     /// How a request of an unknown session is answered, in the same way.
     #[arg(long, global = true, value_name = "SCRIPT")]
     pub(crate) unknown_session: Option<String>,

@@ -305,6 +305,35 @@ async fn a_handshake_that_fails_for_now_is_tried_again() {
     gw.stop().await;
 }
 
+// Spec: SPEC U-06. The first is that of the probe; each further one breaks before it is answered.
+#[rstest]
+#[case::at_times("2", false)]
+#[case::always("99", true)]
+#[tokio::test]
+async fn a_socket_that_breaks_on_the_handshake_is_tried_once_more(
+    #[case] times: &str,
+    #[case] is_modern: bool,
+) {
+    let args = [
+        "--era",
+        "dual",
+        "--handshake",
+        "cut",
+        "--handshake-times",
+        times,
+    ];
+    let stub = HttpStub::start_as("ws", 0, &args).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    for _ in 0..2 {
+        assert_eq!(serving(&user(&gw).await).await == "modern", is_modern);
+    }
+    let stats = user(&gw).await.text("stats", json!({})).await;
+    let stats: Value = serde_json::from_str(&stats).unwrap();
+    let cut = if is_modern { 3 } else { 2 };
+    assert_eq!(stats["counts"]["scripted_handshakes"], cut, "{stats}");
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_session_survives_the_end_of_the_older_era() {
     let stub = HttpStub::start(&["--era", "dual"]).await;

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{Scripted, check, is_modern, scripted, serve};
 use crate::options::Era;
 use crate::outlet::Outlet;
+use crate::stream::Event;
 use crate::world::World;
 
 /// What answers one request.
@@ -38,6 +39,10 @@ pub(crate) fn piped(
         }
         Some(Scripted::Silence) => return true,
         Some(Scripted::Exit) => std::process::exit(4),
+        Some(Scripted::Cut) => {
+            outlet.event(Event::Cut);
+            return true;
+        }
         None => {}
     }
     let key = |id: &Value| format!("{scope}{id}");

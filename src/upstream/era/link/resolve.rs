@@ -202,14 +202,25 @@ impl EraLink {
             }
         }
         let link = LegacyLink::new(Arc::clone(&self.settings), greeted);
-        let is_kept = match link.open_session().await {
+        let mut opened = link.open_session().await;
+        // One socket may break for any reason: it takes another one to say why.
+        if let Err(LinkError::Lost { .. }) = opened
+            && self.is_piped()
+            && self.is_remote()
+        {
+            opened = link.open_session().await;
+        }
+        let is_kept = match opened {
             Ok(is_kept) => is_kept,
             // One that says nothing to a handshake keeps no sessions.
             Err(LinkError::Timeout) if self.is_piped() => false,
             // Nor does one that ends of it. What becomes of a child concerns its owner alone.
-            Err(LinkError::Lost { .. }) if self.is_piped() && self.is_remote() => false,
             Err(LinkError::Lost { .. }) if self.is_piped() => {
-                self.cell.learn_loss(self.settings.owner);
+                if self.is_remote() {
+                    self.cell.learn_break();
+                } else {
+                    self.cell.learn_loss(self.settings.owner);
+                }
                 return Ok(None);
             }
             // An outage of one era, or no place for another child: the other era serves, and the next
