@@ -101,6 +101,15 @@ impl LinkError {
         }
     }
 
+    /// Whether the upstream has answered what was asked, though not as it should.
+    #[must_use]
+    pub fn is_answer(&self) -> bool {
+        matches!(
+            self,
+            Self::Status(_) | Self::TooLarge { .. } | Self::Invalid(_) | Self::Handshake(_)
+        )
+    }
+
     /// As the caller may learn it. Names the upstream as configured, never an address.
     #[must_use]
     pub fn into_fault(self, upstream: &str) -> Fault {

@@ -598,6 +598,36 @@ async fn a_listen_that_the_upstream_refuses_is_no_promise_to_clients() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.4, §3.10: what is out of reach refuses nothing.
+#[tokio::test]
+async fn a_subscription_that_does_not_get_through_fails_as_a_call_does() {
+    let up = Upstream::start(|what, _| match what {
+        "server/discover" => Does::Events(
+            vec![],
+            Some(json!({
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"resources": {"subscribe": true}},
+            })),
+        ),
+        "subscriptions/listen" | "resources/read" => Does::Status(503, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind("era = \"modern\"").await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let error = async |method: &str| {
+        let params = json!({"uri": "test://1"});
+        let request =
+            json!({"jsonrpc": "2.0", "id": user.next_id(), "method": method, "params": params});
+        let mut said = within(method, user.post(&request)).await.json().await;
+        said["error"].take()
+    };
+    let read = error("resources/read").await;
+    assert!(read["message"].to_string().contains("is busy"), "{read}");
+    assert_eq!(error("resources/subscribe").await, read);
+    gw.stop().await;
+}
+
 // Spec: BRIDGING §3.4: a page is of what stands in for the upstream, and passes.
 #[tokio::test]
 async fn a_page_where_there_was_a_stream_before_a_pause_is_no_refusal() {

@@ -86,6 +86,9 @@ impl ModernLink {
 
     /// `resources/subscribe`: the URI joins the filter; `{}` only if the upstream honours it.
     ///
+    /// # Errors
+    /// [`LinkError`] when the upstream was not asked or has not answered.
+    ///
     /// # Cancel safety
     /// When the future is dropped, the URI leaves the filter again.
     pub(super) async fn subscribe(self: &Arc<Self>, request: &Message) -> Result<Reply, LinkError> {
@@ -125,10 +128,16 @@ impl ModernLink {
             wish.undone = false;
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
-        Ok(match &outcome.failed {
-            Some(why) => invalid(&format!("the upstream refuses the subscription: {why}")),
-            None => invalid("the upstream does not announce updates of this resource"),
-        })
+        match outcome.failed {
+            None => Ok(invalid(
+                "the upstream does not announce updates of this resource",
+            )),
+            Some(why) if why.is_answer() => {
+                let refused = format!("the upstream refuses the subscription: {why}");
+                Ok(invalid(&refused))
+            }
+            Some(other) => Err(other),
+        }
     }
 
     /// `resources/unsubscribe`: the URI leaves the filter. Shared links count who needs it.
@@ -188,8 +197,7 @@ impl ModernLink {
                 }
                 Err(error) => {
                     tracing::warn!(upstream = %self.settings.name, error = %error, "no change notices");
-                    let why = Arc::from(error.to_string());
-                    self.listening.settle(number, Arc::default(), Some(why));
+                    self.listening.settle(number, Arc::default(), Some(error));
                     tokio::select! {
                         _ = wishes.changed() => {}
                         () = tokio::time::sleep(pace.refused()) => {}

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::filter::Filter;
 use crate::call::Declared;
+use crate::upstream::error::LinkError;
 use crate::upstream::hearing::Hearing;
 use crate::upstream::lock;
 
@@ -23,7 +24,7 @@ pub(super) struct Wanted {
 pub(super) struct Settled {
     pub(super) generation: u64,
     pub(super) honoured: Arc<Filter>,
-    pub(super) failed: Option<Arc<str>>,
+    pub(super) failed: Option<LinkError>,
 }
 
 /// The listening of one link.
@@ -111,7 +112,7 @@ impl Listening {
         &self.hearing
     }
 
-    pub(super) fn settle(&self, generation: u64, honoured: Arc<Filter>, failed: Option<Arc<str>>) {
+    pub(super) fn settle(&self, generation: u64, honoured: Arc<Filter>, failed: Option<LinkError>) {
         self.settled.send_replace(Settled {
             generation,
             honoured,
