@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
@@ -30,7 +30,7 @@ const PING_EVERY: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_mins(1);
 /// How long one write may take.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
-/// How long the closing handshake may take.
+/// How long the closing handshake may take, and before it a write that is under way.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// Messages that may wait to be written; each belongs to a call that waits.
 const WAITING: usize = 64;
@@ -134,10 +134,20 @@ async fn write<S>(
                 Err(_) => continue,
             },
         };
-        match timeout(WRITE_WITHIN, sink.send(frame)).await {
-            Ok(Ok(())) => tell(left, true),
+        let hurried = async {
+            closed.cancelled().await;
+            sleep(CLOSE_WITHIN).await;
+        };
+        let written = tokio::select! {
+            biased;
+            written = sink.send(frame) => Some(written),
+            () = sleep(WRITE_WITHIN) => None,
+            () = hurried => None,
+        };
+        match written {
+            Some(Ok(())) => tell(left, true),
             // The upstream said goodbye before: nothing was written.
-            Ok(Err(
+            Some(Err(
                 WsError::ConnectionClosed
                 | WsError::AlreadyClosed
                 | WsError::Protocol(ProtocolError::SendAfterClosing),
@@ -145,7 +155,7 @@ async fn write<S>(
                 closed.cancel();
                 break;
             }
-            Ok(Err(_)) | Err(_) => {
+            Some(Err(_)) | None => {
                 tell(left, false);
                 break;
             }
@@ -205,6 +215,8 @@ impl Writer {
         !self.closed.is_cancelled() && self.outbox.try_send(Outgoing { text, left }).is_ok()
     }
 
+    /// Says goodbye and waits until nothing is written any more: two seconds at most, whatever the other
+    /// end reads.
     pub(super) async fn close(&self) {
         self.closed.cancel();
         self.ended.cancelled().await;
@@ -255,6 +267,7 @@ mod tests {
     use std::future::{Future, pending, ready};
 
     use futures_util::sink;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -285,6 +298,28 @@ mod tests {
                 [Err(LinkError::SessionGone), Err(LinkError::SessionGone)]
             ),
             "{outcome:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_nothing_does_not_hold_up_the_end() {
+        let sink = sink::unfold((), |(), _: Message| pending());
+        let writer = Writer::new(Box::pin(sink), &Tasks::new());
+        let sending = writer.send(Bytes::from_static(b"{}"));
+        let closing = async {
+            tokio::task::yield_now().await;
+            let began = Instant::now();
+            writer.close().await;
+            began.elapsed()
+        };
+        let (outcome, took) = tokio::join!(sending, closing);
+        assert!(
+            matches!(outcome, Err(LinkError::Lost { .. })),
+            "{outcome:?}"
+        );
+        assert!(
+            took <= 2 * CLOSE_WITHIN + Duration::from_millis(10),
+            "{took:?}"
         );
     }
 
