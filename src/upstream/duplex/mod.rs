@@ -288,7 +288,7 @@ impl Messages {
 fn refused(response: &Response<UpstreamBody>) -> LinkError {
     match response.status() {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => LinkError::Busy {
-            retry_after: retry_after(response),
+            retry_after: retry_after(response.headers()),
         },
         status => LinkError::Status(status.as_u16()),
     }

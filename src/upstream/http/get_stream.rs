@@ -141,7 +141,7 @@ impl HttpWire {
                     backoff.0
                 }
                 Ok(response) if may_pass(response.status()) => {
-                    backoff.failed(retry_after(&response).max(place.retry))
+                    backoff.failed(retry_after(response.headers()).max(place.retry))
                 }
                 // Some answer a GET with a page for people. Where there was a stream in this session, the
                 // page is of what stands in for the upstream, and passes.

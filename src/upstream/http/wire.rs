@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Response, StatusCode};
+use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use jiff::fmt::rfc2822;
 use tokio_util::sync::CancellationToken;
 
 use super::body::UpstreamBody;
@@ -279,7 +280,7 @@ impl HttpWire {
         sink: &mut dyn Sink,
     ) -> Result<Message, LinkError> {
         let status = response.status();
-        let retry = retry_after(&response);
+        let retry = retry_after(response.headers());
         let gone = is_gone(status) && self.has_session();
         if !gone && let Ok(body) = self.body(response).await {
             let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
@@ -350,10 +351,17 @@ pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool
     may_say_so && LOST_SESSION_WORDS.iter().any(|words| text.contains(words))
 }
 
-/// When the upstream asks us to come back.
-pub(crate) fn retry_after(response: &Response<UpstreamBody>) -> Option<Duration> {
-    let value = response.headers().get(RETRY_AFTER)?;
-    value.to_str().ok()?.parse().ok().map(Duration::from_secs)
+/// When the upstream asks us to come back: in so many seconds, or at a time of its own clock, which is
+/// read from the date of the response. Spec: RFC 9110 §10.2.3.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    if let Ok(seconds) = value.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = |text: &str| rfc2822::DateTimeParser::new().parse_timestamp(text).ok();
+    let now = date(headers.get(DATE)?.to_str().ok()?)?;
+    let wait = date(value)?.duration_since(now);
+    Some(wait.try_into().unwrap_or(Duration::ZERO))
 }
 
 /// By its media type, which has no case, parameters aside. Spec: RFC 9110 §8.3.1.

@@ -236,3 +236,23 @@ async fn an_array_of_messages_is_taken_from_one_revision(
         );
     }
 }
+
+// Spec: RFC 9110 §10.2.3.
+#[test]
+fn the_time_to_come_back_is_in_seconds_or_on_the_clock_of_the_upstream() {
+    const DAY: &str = "Sun, 06 Nov 1994";
+    let waits = |value: &str, date: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(RETRY_AFTER, value.parse().unwrap());
+        headers.insert(DATE, format!("{DAY} {date}").parse().unwrap());
+        retry_after(&headers).map(|wait| wait.as_secs())
+    };
+    assert_eq!(waits("120", "08:49:37 GMT"), Some(120));
+    let at = |time: &str| waits(&format!("{DAY} {time}"), "08:49:37 GMT");
+    assert_eq!(at("08:50:07 GMT"), Some(30));
+    assert_eq!(at("08:49:07 GMT"), Some(0), "it is past");
+    for unread in ["soon", "-1", "", "08:50:07 GMT"] {
+        assert_eq!(waits(unread, "08:49:37 GMT"), None, "{unread}");
+    }
+    assert_eq!(waits(&format!("{DAY} 08:50:07 GMT"), "now"), None);
+}
