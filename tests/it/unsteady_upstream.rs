@@ -673,6 +673,41 @@ async fn an_answer_without_end_to_a_notification_holds_up_no_handshake() {
     gw.stop().await;
 }
 
+// Spec: SPEC U-04, U-12: it has shaken hands.
+#[tokio::test]
+async fn a_notification_that_is_not_answered_costs_no_handshake() {
+    let up = Upstream::start(|what, _| match what {
+        "notifications/initialized" => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let keys = format!("{LEGACY}connect_timeout = \"3s\"");
+    let gw = up.behind(&keys).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "next").await.contains("done"));
+    assert_eq!(up.count("initialize"), 1);
+    eventually("the log says so", async || {
+        let log = gw.log().concat();
+        let said = "does not answer `notifications/initialized`";
+        log.contains(said).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_notification_that_is_refused_fails_the_handshake() {
+    let up = Upstream::start(|what, _| match what {
+        "notifications/initialized" => Does::Status(500, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let said = greeting(&gw).await;
+    assert!(said.contains("HTTP status 500"), "{said}");
+    gw.stop().await;
+}
+
 // Spec: SPEC U-14. Other clients pass such events over.
 #[rstest]
 #[tokio::test]

@@ -4,6 +4,8 @@
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::connection::Connection;
 use super::wire::Wire;
@@ -82,10 +84,9 @@ impl Connection {
         let reply = wire.request(first, None, take).await;
         let declared = handshake::read(&reply?)?;
         wire.set_version(declared.revision.as_str());
-        let connection = Self::new(settings, Wire::Http(Arc::new(wire)), declared);
-        let limit = settings.upstream.connect_timeout;
-        connection.wire.send(INITIALIZED, limit).await?;
-        Ok(connection)
+        let wire = Arc::new(wire);
+        post_initialized(settings, &wire).await?;
+        Ok(Self::new(settings, Wire::Http(wire), declared))
     }
 
     /// Streamable HTTP, or where that is refused the transport before it; what was found is tried
@@ -171,6 +172,27 @@ impl Connection {
         ));
         Ok(connection)
     }
+}
+
+/// Posts the second half of the handshake. What is not refused in time counts as taken: the upstream has
+/// shaken hands, and all that it could say is 202 (SPEC U-04).
+async fn post_initialized(settings: &Arc<Settings>, wire: &Arc<HttpWire>) -> Result<(), LinkError> {
+    let limit = settings.upstream.connect_timeout;
+    let (sender, outcome) = oneshot::channel();
+    let posting = Arc::clone(wire);
+    // It goes on when it is not waited for any more: to break it off may stop what it began.
+    settings.tasks.spawn_service(async move {
+        let posted = timeout(limit, posting.send(INITIALIZED)).await;
+        drop(sender.send(posted.unwrap_or(Err(LinkError::Timeout))));
+    });
+    let Ok(posted) = timeout(limit / 4, outcome).await else {
+        tracing::info!(
+            upstream = %settings.name,
+            "upstream does not answer `notifications/initialized`: going on without"
+        );
+        return Ok(());
+    };
+    posted.unwrap_or(Err(LinkError::Lost { last_words: None }))
 }
 
 fn suspect(connection: &Connection, error: &DecodeError) {
