@@ -293,3 +293,40 @@ fn refused(response: &Response<UpstreamBody>) -> LinkError {
         status => LinkError::Status(status.as_u16()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::sink;
+    use tokio_tungstenite::tungstenite::{Error, Message};
+
+    use super::*;
+
+    /// A socket that takes nothing any more.
+    async fn closed() -> Duplex {
+        let taken = sink::unfold((), |(), _: Message| ready(Ok::<_, Error>(())));
+        let writer = socket::Writer::new(Box::pin(taken), &Tasks::new());
+        writer.close().await;
+        Duplex::Socket(Arc::new(writer))
+    }
+
+    // What is answered has run: to send it once more would run it twice.
+    #[tokio::test]
+    async fn a_reply_counts_more_than_what_is_said_of_its_request() {
+        let socket = closed().await;
+        let message = || Bytes::from_static(b"{}");
+        let replied = socket.ask(message(), ready(Ok("reply"))).await;
+        assert!(matches!(replied, Ok("reply")), "{replied:?}");
+        for reply in [None, Some(LinkError::Timeout)] {
+            let reply = async {
+                match reply {
+                    None => pending().await,
+                    Some(error) => Err::<(), _>(error),
+                }
+            };
+            let failed = socket.ask(message(), reply).await;
+            assert!(matches!(failed, Err(LinkError::SessionGone)), "{failed:?}");
+        }
+    }
+}

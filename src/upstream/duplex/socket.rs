@@ -173,7 +173,7 @@ fn tell(sender: Option<oneshot::Sender<bool>>, left: bool) {
 }
 
 impl Writer {
-    fn new<S>(sink: S, tasks: &Tasks) -> Self
+    pub(super) fn new<S>(sink: S, tasks: &Tasks) -> Self
     where
         S: Sink<Message, Error = WsError> + Unpin + Send + 'static,
     {
