@@ -7,10 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_util::rt::TokioExecutor;
 
-use super::lanes::LaneBody;
+use super::lanes::Share;
 use super::pool::PooledBody;
 
 /// How long the end of a body may take when nothing more is wanted of it.
@@ -23,8 +24,8 @@ const FRAMES_BEFORE_END: usize = 4;
 pub enum UpstreamBody {
     /// Over a connection of our own pool.
     Plain(PooledBody),
-    /// Over one of hyper's.
-    Hyper(LaneBody),
+    /// Over one of hyper's, which it keeps busy.
+    Hyper(Incoming, Share),
 }
 
 impl UpstreamBody {
@@ -66,21 +67,21 @@ impl Body for UpstreamBody {
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         match self.get_mut() {
             Self::Plain(body) => Pin::new(body).poll_frame(cx),
-            Self::Hyper(body) => Pin::new(body).poll_frame(cx),
+            Self::Hyper(body, _) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Plain(body) => body.is_end_stream(),
-            Self::Hyper(body) => body.is_end_stream(),
+            Self::Hyper(body, _) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Plain(body) => body.size_hint(),
-            Self::Hyper(body) => body.size_hint(),
+            Self::Hyper(body, _) => body.size_hint(),
         }
     }
 }

@@ -315,8 +315,8 @@ impl HttpClient {
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         Ok(match &self.way {
             Way::Plain { pool, .. } => pool.send(request).await?.map(UpstreamBody::Plain),
-            Way::Direct(lanes) => lanes.send(request).await?.map(UpstreamBody::Hyper),
-            Way::Proxied(lanes) => lanes.send(request).await?.map(UpstreamBody::Hyper),
+            Way::Direct(lanes) => lanes.send(request).await?,
+            Way::Proxied(lanes) => lanes.send(request).await?,
         })
     }
 }

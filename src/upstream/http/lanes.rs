@@ -2,18 +2,15 @@
 //! carries no more of them at once than its other end allows, often 100: the next one would wait until
 //! one is over, and streams for changes last for hours. Spec: DESIGN §6; RFC 9113 §5.1.2.
 
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
-use hyper::body::Incoming;
 use hyper_util::client::legacy::connect::Connect;
 use hyper_util::client::legacy::{Builder, Client, Error};
 
+use super::body::UpstreamBody;
 use crate::lock::lock;
 
 /// Exchanges of one client at once. No server should allow fewer than 100 (RFC 9113 §6.5.2).
@@ -33,12 +30,16 @@ pub(super) struct Lanes<C> {
 struct Lane<C> {
     client: Client<C, Full<Bytes>>,
     /// Held by each of its exchanges too.
-    share: Arc<()>,
+    share: Share,
 }
+
+/// A place of an exchange at a client, which has room again when it is dropped.
+#[derive(Debug, Clone, Default)]
+pub struct Share(Arc<()>);
 
 impl<C> Lane<C> {
     fn open(&self) -> usize {
-        Arc::strong_count(&self.share) - 1
+        Arc::strong_count(&self.share.0) - 1
     }
 }
 
@@ -61,17 +62,20 @@ impl<C: Connect + Clone + Send + Sync + 'static> Lanes<C> {
     pub(super) async fn send(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<LaneBody>, Error> {
+    ) -> Result<Response<UpstreamBody>, Error> {
         let Lane { client, share } = self.choose();
         let response = client.request(request).await?;
-        Ok(response.map(|body| LaneBody {
-            body,
-            _share: share,
-        }))
+        Ok(response.map(|body| UpstreamBody::Hyper(body, share)))
     }
 
+    /// The first client that has room, or a new one. Of those behind it that have nothing to do, one
+    /// stays, for when there is as much to do again.
     fn choose(&self) -> Lane<C> {
         let mut lanes = lock(&self.all);
+        if let Some(at) = lanes.iter().position(|lane| lane.open() < AT_ONCE) {
+            let last_busy = lanes.iter().rposition(|lane| lane.open() > 0);
+            lanes.truncate(last_busy.map_or(at, |last| last.max(at)) + 2);
+        }
         let free = lanes.iter().find(|lane| lane.open() < AT_ONCE);
         let least = || lanes.iter().min_by_key(|lane| lane.open());
         let full = lanes.len() >= MOST;
@@ -80,37 +84,10 @@ impl<C: Connect + Clone + Send + Sync + 'static> Lanes<C> {
         }
         let lane = Lane {
             client: self.builder.build(self.connector.clone()),
-            share: Arc::default(),
+            share: Share::default(),
         };
         lanes.push(lane.clone());
         lane
-    }
-}
-
-/// The body of a response; its client has room again when it is dropped.
-#[derive(Debug)]
-pub struct LaneBody {
-    body: Incoming,
-    _share: Arc<()>,
-}
-
-impl Body for LaneBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 
@@ -120,6 +97,7 @@ mod tests {
     use std::time::Duration;
 
     use futures_util::future::{Either, join_all, select};
+    use hyper::body::Incoming;
     use hyper::rt::Executor;
     use hyper::server::conn::http2;
     use hyper::service::service_fn;
@@ -170,5 +148,20 @@ mod tests {
         }
         assert_eq!(lock(&lanes.all).len(), 2);
         assert!(lock(&lanes.all).iter().all(|lane| lane.open() == 0));
+    }
+
+    #[test]
+    fn clients_that_have_nothing_to_do_are_let_go() {
+        let lanes = Lanes::new(Client::builder(TokioExecutor::new()), HttpConnector::new());
+        let count = || lock(&lanes.all).len();
+        let mut busy: Vec<_> = (0..5 * AT_ONCE).map(|_| lanes.choose()).collect();
+        assert_eq!(count(), 5);
+        let last = busy.pop();
+        busy.clear();
+        drop(lanes.choose());
+        assert_eq!(count(), 5, "the last one is busy");
+        drop(last);
+        drop(lanes.choose());
+        assert_eq!(count(), 2, "one more than is needed");
     }
 }
