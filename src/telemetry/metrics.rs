@@ -158,6 +158,8 @@ table! {
             "Sessions with upstreams that are open.";
         children_running = CHILDREN_RUNNING "{process}"
             "Stdio children that run.";
+        children_awaited = CHILDREN_AWAITED "{call}"
+            "Callers that wait for a place for a stdio child.";
         lists_bytes = LISTS_BYTES "By"
             "Size of the kept lists.";
         token_cache_size = TOKEN_CACHE_SIZE "{token}"

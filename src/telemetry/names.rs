@@ -136,6 +136,8 @@ pub mod metric {
     pub const UPSTREAM_SESSIONS_OPEN: &str = "drawbridge.upstream.sessions.open";
     /// Stdio children that run.
     pub const CHILDREN_RUNNING: &str = "drawbridge.children.running";
+    /// Callers that wait for a place for a stdio child.
+    pub const CHILDREN_AWAITED: &str = "drawbridge.children.awaited";
     /// Verified tokens that are remembered.
     pub const TOKEN_CACHE_SIZE: &str = "drawbridge.token_cache.size";
     /// Requests refused before their token was looked at.

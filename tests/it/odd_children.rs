@@ -250,6 +250,12 @@ async fn what_a_child_logs_beside_a_change_of_level_reaches_the_retry() {
     gw.stop().await;
 }
 
+/// How many wait for a place, as the metrics say it.
+async fn awaited(gw: &Gateway) -> String {
+    let awaited = gw.metric("drawbridge_children_awaited", "").await;
+    awaited.to_string()
+}
+
 // Spec: DESIGN §6: the wait for a place has its own bound, `stdio.spawn_wait`.
 #[tokio::test]
 async fn the_wait_for_a_place_is_no_part_of_connecting() {
@@ -271,10 +277,12 @@ async fn the_wait_for_a_place_is_no_part_of_connecting() {
         let mut waiting = Box::pin(second.call("plain", json!({})));
         let refused = tokio::time::timeout(Duration::from_secs(5), &mut waiting).await;
         assert!(refused.is_err(), "it waits: {refused:?}");
+        assert_eq!(awaited(&gw).await, "1");
         go(&dir);
         waiting.await
     });
     long.expect("a result");
+    assert_eq!(awaited(&gw).await, "0");
     let waited: Value = waited.expect("a result");
     assert_eq!(text_of(&waited), "plain", "{waited}");
     gw.stop().await;

@@ -23,7 +23,7 @@ use super::state::StopReason;
 use crate::call::OwnerKey;
 use crate::config::{self, Carrier};
 use crate::lifecycle::Tasks;
-use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, LABELED};
 
 /// A wait that is shorter is waited for instead of refused.
 const SHORT_BACKOFF: Duration = Duration::from_secs(1);
@@ -297,7 +297,10 @@ impl StdioRuntime {
         let upstream = Arc::clone(&wish.upstream);
         let slot = match self.slots.take(wish) {
             Place::Taken(slot) => slot,
-            Place::Later(later) => later.await.ok()?,
+            Place::Later(later) => {
+                let _awaited = GAUGES.children_awaited.enter();
+                later.await.ok()?
+            }
             Place::Refused => return None,
         };
         Some((slot, self.starts.permit(&upstream).await?))
