@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use crate::protocol::{Era, Revision, extensions, json};
+use crate::protocol::{Era, Revision, extensions, icons, json};
 
 /// What an upstream declared of itself in its handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct Declared {
     pub revision: Revision,
     /// JSON text of its `capabilities`.
     pub capabilities: Bytes,
-    /// JSON text of its `serverInfo`.
+    /// JSON text of its `serverInfo`, without icons that a client must not load (SPEC C-96).
     pub server_info: ByteString,
     /// Its `instructions`, decoded.
     pub instructions: Option<String>,
@@ -20,6 +20,7 @@ pub struct Declared {
     has_tools: bool,
     takes_tasks: bool,
     hosts_tasks: bool,
+    icons_left_out: usize,
 }
 
 impl Declared {
@@ -32,6 +33,11 @@ impl Declared {
         instructions: Option<String>,
     ) -> Self {
         let text = std::str::from_utf8(&capabilities).unwrap_or("{}");
+        let info = ByteString::try_from(server_info).unwrap_or(ByteString::from_static("{}"));
+        let (server_info, icons_left_out) = match icons::purged(&info) {
+            Some(purged) => (purged.text.into(), purged.icons),
+            None => (info, 0),
+        };
         Self {
             has_tools: json::member(text, "tools").is_some(),
             takes_tasks: revision.era() == Era::Legacy && takes_tasks(text),
@@ -39,8 +45,9 @@ impl Declared {
                 && extensions::declares(text, extensions::TASKS),
             revision,
             capabilities,
-            server_info: ByteString::try_from(server_info).unwrap_or(ByteString::from_static("{}")),
+            server_info,
             instructions,
+            icons_left_out,
         }
     }
 
@@ -66,6 +73,12 @@ impl Declared {
         let mut lists = vec!["tools", "prompts", "resources"];
         lists.retain(|what| self.announces(what));
         lists
+    }
+
+    /// How many icons its `serverInfo` had that a client must not load.
+    #[must_use]
+    pub fn icons_left_out(&self) -> usize {
+        self.icons_left_out
     }
 
     /// Whether it has tools.

@@ -6,6 +6,7 @@ pub mod error_codes;
 pub mod extensions;
 pub mod header_value;
 pub mod headers;
+pub mod icons;
 mod id;
 pub mod json;
 mod message;

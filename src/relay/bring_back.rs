@@ -11,7 +11,7 @@ use bytes::Bytes;
 use super::project::{Asked, Hints, Origin, Projection, Scope, Turned};
 use super::route::Target;
 use super::view::View;
-use super::{Failure, Relay, cursor_context, foreign, mapping, project};
+use super::{Failure, Relay, cursor_context, foreign, icons, mapping, project};
 use crate::call::{Call, Declared, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, Method};
@@ -105,6 +105,7 @@ impl Relay {
             View::Pure => message,
             View::Merged(prefix) => mapping::result(prefix, method, message)?,
         };
+        let message = icons::in_directory(method, message, &target.upstream);
         let message = if known(call).is_some_and(Method::is_paged) {
             self.page_of(call, target, message)?
         } else {

@@ -68,6 +68,10 @@ impl Intake for SessionIntake {
         if let Some(session) = self.session.upgrade() {
             session.shelf().reconnected(upstream);
         }
+        let icons = declared.icons_left_out();
+        if icons > 0 {
+            tracing::debug!(%upstream, icons, "a server's own icons are left out: no client may load them");
+        }
         if self.knowledge.learn(self.key.clone(), declared)
             && let Some(session) = self.session.upgrade()
         {

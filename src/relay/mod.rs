@@ -11,6 +11,7 @@ mod discover;
 mod effective;
 mod flight;
 mod foreign;
+mod icons;
 mod initialize;
 mod intake;
 mod kept;

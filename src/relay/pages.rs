@@ -8,6 +8,7 @@ use super::Relay;
 use super::absent::not_ready;
 use super::catalog::Place;
 use super::flight::Boarded;
+use super::icons;
 use super::kept::lifetime;
 use super::project::{Hints, Projection};
 use crate::call::{Call, Reply};
@@ -174,7 +175,8 @@ impl Relay {
         let link = self.link(session, place.upstream)?;
         let request = self.list_request(place.kind, place.cursor)?;
         let fetch = self.begin_fetch(&*link, place.kind).await?;
-        let Reply::Relayed(message) = link.call(&request, call).await? else {
+        let reply = icons::in_page(link.call(&request, call).await?, place);
+        let Reply::Relayed(message) = reply else {
             return Ok(None);
         };
         match self.keep(session, &*link, place, fetch, &message) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::Relay;
 use super::catalog::Place;
+use super::icons;
 use super::nobody::own_call;
 use crate::call::{ClientCapabilities, Notice, Reply};
 use crate::fault::Fault;
@@ -118,7 +119,7 @@ impl Relay {
         let fetch = self.begin_fetch(&*link, place.kind).await?;
         let nothing = ClientCapabilities::none();
         let call = own_call(&session.principal, session, request.clone(), nothing);
-        let reply = link.call(&request, &call).await?;
+        let reply = icons::in_page(link.call(&request, &call).await?, place);
         let Reply::Relayed(now) = reply else {
             return Ok(false);
         };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Relay;
 use super::catalog::Place;
+use super::icons;
 use super::project::{self, Projection};
 use super::route::Target;
 use crate::call::{Call, Reply, UpstreamLink};
@@ -29,6 +30,7 @@ impl Relay {
             Err(fault) => return (Err(fault), None),
         };
         let reply = self.send(permit, link, call, session, target).await;
+        let reply = reply.map(|reply| icons::in_page(reply, place));
         let page = match &reply {
             Ok(Reply::Relayed(message)) => self
                 .keep(session, link, place, fetch, message)

@@ -287,9 +287,13 @@ async fn a_change_before_the_get_stream_was_open_is_announced() {
     world.stop().await;
 }
 
+// Spec: BRIDGING §3.4; SPEC C-96: icons that no client may load are no difference.
+#[rstest]
+#[case::plain(&["--hold-listens"])]
+#[case::with_icons(&["--hold-listens", "--icon", "javascript:alert(1)"])]
 #[tokio::test]
-async fn an_unchanged_list_is_looked_at_again_and_not_announced() {
-    let world = World::start(LONG, "", &["--hold-listens"]).await;
+async fn an_unchanged_list_is_looked_at_again_and_not_announced(#[case] args: &[&str]) {
+    let world = World::start(LONG, "", args).await;
     let (user, mut stream) = unheard(&world).await;
     assert_eq!(world.asked().await, 1);
     user.text("admit_listens", json!({})).await;

@@ -28,6 +28,7 @@ mod harness;
 mod health;
 mod held_posts;
 mod http_upstream;
+mod icons;
 mod isolation;
 mod lifecycle;
 mod limits;

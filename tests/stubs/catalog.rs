@@ -78,7 +78,8 @@ impl Catalog {
         }
         tools.extend(extension::tools(options));
         let entries = [tools, prompts(), resources(), templates(options)]
-            .map(|entries| entries.iter().map(Value::to_string).collect::<Vec<_>>());
+            .map(|entries| entries.into_iter().map(|entry| options.with_icons(entry)))
+            .map(|entries| entries.map(|entry| entry.to_string()).collect::<Vec<_>>());
         let lists = [List::Tools, List::Prompts, List::Resources, List::Templates];
         let whole = lists.map(|list| {
             let entries = entries.get(list as usize).map_or(&[][..], Vec::as_slice);

@@ -67,7 +67,15 @@ pub(crate) fn answer(options: &Options, method: &str, params: &Value) -> Option<
             json!({"skill": skill(uri)})
         }
         "resources/directory/read" if skills?["directoryRead"] == true => {
-            let entry = |uri: &str, kind: &str| json!({"uri": uri, "name": "n", "mimeType": kind});
+            if params
+                .get("cursor")
+                .is_some_and(|cursor| !cursor.is_string())
+            {
+                return Some(invalid("a cursor is a string"));
+            }
+            let entry = |uri: &str, kind: &str| {
+                options.with_icons(json!({"uri": uri, "name": "n", "mimeType": kind}))
+            };
             match (uri, cursor) {
                 ("skill://shop/refunds", None) => json!({
                     "resources": [entry(refunds, "text/markdown")], "nextCursor": "second",

@@ -286,7 +286,7 @@ fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {
         json!({
             "protocolVersion": revision,
             "capabilities": capabilities,
-            "serverInfo": {"name": world.options.name, "version": "1.0.0"},
+            "serverInfo": world.options.server_info(),
             "instructions": "Call the tools to make this server misbehave.",
         })
         .to_string(),

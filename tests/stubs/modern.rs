@@ -269,7 +269,7 @@ fn complete(world: &World, result: &str) -> String {
     if result.get("resultType").is_none() {
         result["resultType"] = "complete".into();
     }
-    result["_meta"][SERVER_INFO] = json!({"name": world.options.name, "version": "1.0.0"});
+    result["_meta"][SERVER_INFO] = world.options.server_info();
     result.to_string()
 }
 
@@ -350,8 +350,9 @@ fn list(world: &World, list: List, params: &Value) -> Outcome {
         && params.get("cursor").is_none()
         && let Some(tools) = page["tools"].as_array_mut()
     {
-        tools.extend(check::tools(world.modern.shifted.load(Ordering::Relaxed)));
-        tools.extend(ask::tools());
+        let more = check::tools(world.modern.shifted.load(Ordering::Relaxed));
+        let more = more.into_iter().chain(ask::tools());
+        tools.extend(more.map(|tool| world.options.with_icons(tool)));
     }
     Outcome::Result(page.to_string())
 }

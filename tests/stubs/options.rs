@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::{Parser, Subcommand, ValueEnum};
+use serde_json::{Value, json};
 
 /// A scriptable MCP server.
 #[derive(Debug, Clone, Parser)]
@@ -87,6 +88,9 @@ pub(crate) struct Options {
     /// List a template of `https:` URLs too, which can be read anyway.
     #[arg(long, global = true)]
     pub(crate) web_items: bool,
+    /// Show an icon from here on each entry of each list and on the server itself; may stand there often.
+    #[arg(long = "icon", global = true, value_name = "SRC")]
+    pub(crate) icons: Vec<String>,
     /// Declare no prompts.
     #[arg(long, global = true)]
     pub(crate) no_prompts: bool,
@@ -181,6 +185,20 @@ pub(crate) enum Sse {
 }
 
 impl Options {
+    /// The `serverInfo`.
+    pub(crate) fn server_info(&self) -> Value {
+        self.with_icons(json!({"name": self.name, "version": "1.0.0"}))
+    }
+
+    /// An object with the icons that are to be shown, if there are any.
+    pub(crate) fn with_icons(&self, mut object: Value) -> Value {
+        let icons: Vec<_> = self.icons.iter().map(|src| json!({"src": src})).collect();
+        if let Some(members) = object.as_object_mut().filter(|_| !icons.is_empty()) {
+            members.insert("icons".to_owned(), icons.into());
+        }
+        object
+    }
+
     /// Whether event streams carry ids and are kept.
     pub(crate) fn keeps_streams(&self) -> bool {
         self.resumable || self.poll.is_some()

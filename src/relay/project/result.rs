@@ -7,7 +7,7 @@ use super::object::{Fate, object};
 use super::{Projection, content, schema};
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::methods::{ListKind, lookup};
-use crate::protocol::{Era, Message, meta};
+use crate::protocol::{Era, Message, icons, meta};
 
 /// What a modern server says of itself in every result (SPEC M-41).
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
@@ -152,7 +152,9 @@ impl Projection {
             let read = message.result_meta(SERVER_INFO);
             read.or_else(|| member(meta?, SERVER_INFO))
         };
-        if !(origin.is_merged || self.is_up()) && own().is_some_and(|own| own.starts_with('{')) {
+        // One that shows icons which no client may load is named by what is left of its declaration.
+        let is_fit = |own: &str| own.starts_with('{') && icons::purged(own).is_none();
+        if !(origin.is_merged || self.is_up()) && own().is_some_and(is_fit) {
             return Ok(None);
         }
         let members = match meta.filter(|meta| meta.starts_with('{')) {

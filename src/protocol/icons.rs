@@ -1,0 +1,192 @@
+//! Icons, as far as a client may load them: what an upstream shows of itself and of its items must
+//! not make one run or open anything. Spec: SPEC C-96; MCP 2025-11-25, "Icons".
+
+use std::borrow::Cow;
+
+use super::json::{self, Members, ObjectWriter};
+
+/// Schemes of the sources that are passed on.
+const SCHEMES: [&str; 3] = ["https", "http", "data"];
+
+/// A text with icons left out of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Purged {
+    /// The JSON text without them.
+    pub text: String,
+    /// How many there were.
+    pub icons: usize,
+}
+
+/// The object `text` (JSON text of an item or of an `Implementation`) without icons that a client must
+/// not load; nothing where it has none of them. An array of icons that loses all of them goes, too, and
+/// an object whose icons two parsers could read differently loses every member.
+#[must_use]
+pub fn purged(text: &str) -> Option<Purged> {
+    if !may_have(text) || !text.starts_with('{') {
+        return None;
+    }
+    let Ok(members) = json::members(text) else {
+        let text = "{}".to_owned();
+        return Some(Purged { text, icons: 1 });
+    };
+    without_unsafe(&members)
+}
+
+/// The same for each element of the array `text` (JSON text); an object that would lose every member
+/// is left out.
+#[must_use]
+pub fn purged_items(text: &str) -> Option<Purged> {
+    if !may_have(text) {
+        return None;
+    }
+    let elements = json::elements(text).ok()?;
+    let mut icons = 0;
+    let purge = |element| {
+        let Some(purged) = purged(element) else {
+            return Some(Cow::Borrowed(element));
+        };
+        icons += purged.icons;
+        (purged.text != "{}").then_some(Cow::Owned(purged.text))
+    };
+    let kept: Vec<_> = elements.into_iter().filter_map(purge).collect();
+    (icons > 0).then(|| Purged {
+        text: json::array(kept),
+        icons,
+    })
+}
+
+/// Whether an object in this JSON text may have icons; cheap, to leave most texts unread.
+fn may_have(text: &str) -> bool {
+    let holds = |part: &[u8]| memchr::memmem::find(text.as_bytes(), part).is_some();
+    // An escape could spell the name, too.
+    holds(b"\"icons\"") || holds(b"\\u00")
+}
+
+fn without_unsafe(members: &Members<'_>) -> Option<Purged> {
+    let (_, all) = members.iter().find(|(name, _)| name == "icons")?;
+    if *all == "null" {
+        return None;
+    }
+    // What is no array counts as one icon that cannot be loaded.
+    let given = json::elements(all).unwrap_or_else(|_| vec!["null"]);
+    let mut kept = given.clone();
+    kept.retain(|icon| may_be_loaded(icon));
+    if kept.len() == given.len() {
+        return None;
+    }
+    let mut out = ObjectWriter::default();
+    for (name, value) in members {
+        if name != "icons" {
+            out.member(name, value);
+        } else if !kept.is_empty() {
+            out.member(name, &json::array(&kept));
+        }
+    }
+    Some(Purged {
+        text: out.finish(),
+        icons: given.len() - kept.len(),
+    })
+}
+
+/// Whether a client may load the icon, JSON text: where it lies is said, in so many words.
+fn may_be_loaded(icon: &str) -> bool {
+    let members = json::members(icon).unwrap_or_default();
+    let source = members.iter().find(|(name, _)| name == "src");
+    let source = source.and_then(|(_, text)| json::string(text));
+    source.is_some_and(|source| has_safe_scheme(&source))
+}
+
+/// Whether a source has one of the schemes that are passed on, as browsers read it: without what
+/// stands before it that is no visible character, and in any case. What has no scheme at all would be
+/// looked for at the client's own place.
+fn has_safe_scheme(source: &str) -> bool {
+    let source = source.trim_start_matches(|c: char| c <= ' ');
+    let Some((scheme, _)) = source.split_once(':') else {
+        return false;
+    };
+    SCHEMES
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn text_of(purged: Option<Purged>) -> Option<String> {
+        purged.map(|purged| purged.text)
+    }
+
+    // SPEC C-96.
+    #[rstest]
+    #[case("https://a.example/i.png", true)]
+    #[case("HTTP://a.example/i.png", true)]
+    #[case("Data:image/png;base64,AA==", true)]
+    #[case("\\n https://a.example/i.png", true)]
+    #[case("javascript:alert(1)", false)]
+    #[case("JavaScript:alert(1)", false)]
+    #[case("\\u0001 \\tjavascript:alert(1)", false)]
+    #[case("java\\nscript:alert(1)", false)]
+    #[case("\\u006aavascript:alert(1)", false)]
+    #[case("file:///etc/passwd", false)]
+    #[case("ftp://a.example/i.png", false)]
+    #[case("ws://a.example/", false)]
+    #[case("vscode://a", false)]
+    #[case("blob:https://a.example/x", false)]
+    #[case("/i.png", false)]
+    #[case("//a.example/i.png?https:", false)]
+    #[case("https", false)]
+    #[case("", false)]
+    fn only_sources_of_the_web_are_loaded(#[case] source: &str, #[case] expected: bool) {
+        let item = format!(r#"{{"name":"t","icons":[{{"src":"{source}"}}],"x":[1, 2]}}"#);
+        let bare = r#"{"name":"t","x":[1, 2]}"#;
+        assert_eq!(
+            text_of(purged(&item)).as_deref(),
+            (!expected).then_some(bare)
+        );
+    }
+
+    // SPEC C-96, C-97.
+    #[test]
+    fn the_item_stays_and_so_do_its_other_icons() {
+        let items =
+            r#"[{"name":"a"},{"icons":[{"src":"ftp:x"},{"src":"https:y","theme":"dark"},7]},5]"#;
+        let purged = purged_items(items).unwrap();
+        assert_eq!(
+            purged.text,
+            r#"[{"name":"a"},{"icons":[{"src":"https:y","theme":"dark"}]},5]"#
+        );
+        assert_eq!(purged.icons, 2);
+        let safe = r#"[{"icons":[{"src":"data:x"}]},{"icons":null},{"icons":[]}]"#;
+        assert_eq!(purged_items(safe), None);
+    }
+
+    #[rstest]
+    #[case(r#"{"a":1,"icons":{"src":"javascript:x"}}"#)]
+    #[case(r#"{"a":1,"icons":"javascript:x"}"#)]
+    #[case(r#"{"a":1,"icons":[{"sizes":["any"]}]}"#)]
+    #[case(r#"{"a":1,"icons":[{"src":"https:x","src":"javascript:x"}]}"#)]
+    #[case(r#"{"a":1,"\u0069cons":[{"src":"javascript:x"}]}"#)]
+    fn what_does_not_say_where_it_lies_is_no_icon(#[case] item: &str) {
+        assert_eq!(text_of(purged(item)).as_deref(), Some(r#"{"a":1}"#));
+    }
+
+    #[test]
+    fn what_two_parsers_read_differently_is_not_shown() {
+        let twice = r#"{"icons":[],"icons":[{"src":"javascript:x"}]}"#;
+        assert_eq!(text_of(purged(twice)).as_deref(), Some("{}"));
+        assert_eq!(
+            text_of(purged_items(&format!("[{twice},1]"))).as_deref(),
+            Some("[1]")
+        );
+    }
+
+    #[test]
+    fn what_has_no_icons_is_not_read() {
+        assert_eq!(purged(r#"{"a":1,"a":2}"#), None);
+        assert_eq!(purged_items(r#"[{"a":1,"a":2}]"#), None);
+        assert_eq!(purged_items("{"), None);
+    }
+}
