@@ -117,6 +117,11 @@ impl Intake for SessionIntake {
         if !wanted {
             return;
         }
+        let notice = if session.revision.has_tasks_capability() {
+            tasks::renamed(&session, upstream, notice)
+        } else {
+            notice
+        };
         let declared = session.link(upstream).and_then(|link| link.declared());
         let projection = projection(&session, declared.as_deref());
         let (client, declared) = (&session.capabilities, declared.as_deref());

@@ -42,7 +42,7 @@ pub use registry::{NewSession, Refused, Sessions, Settings};
 pub use shelf::Shelf;
 pub use stream::{EventStream, Next, NotKept, Reader};
 pub use subscriptions::{Subscribing, Subscriptions, is_below};
-pub use tasks::{Known, Run, Task, Tasks};
+pub use tasks::{Known, Run, Stage, Task, TaskHandle, Tasks};
 pub use visit::{FollowedResource, Listener, Listening, ToolHeaders, Visit, VisitCall};
 
 use crate::call::{ClientCapabilities, Notice, OwnerKey, Principal, UpstreamLink};

@@ -21,10 +21,44 @@ pub struct Task {
 /// Where a task is run.
 #[derive(Debug, Clone)]
 pub enum Run {
-    /// By its upstream, which calls it so.
-    There(Arc<str>),
+    /// By its upstream.
+    There {
+        /// What its upstream calls it.
+        id: Arc<str>,
+        /// How far it has come.
+        stage: Stage,
+    },
     /// By the gateway.
     Here(Arc<HostedTask>),
+}
+
+/// How far a task has come that its upstream runs, as far as that was said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// It may run.
+    Running,
+    /// Nothing about it will change.
+    Over,
+    /// There is nothing to fetch, or no more.
+    Fetched,
+}
+
+/// What a client is going to call a task that is about to begin.
+#[derive(Debug)]
+pub struct TaskHandle(Arc<str>);
+
+impl TaskHandle {
+    /// One that no other task has.
+    #[must_use]
+    pub fn mint() -> Self {
+        Self(format!("{:032x}", rand::random::<u128>()).into())
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A task that is known to its session.
@@ -46,8 +80,9 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Remembers a task of `upstream`; where `max` are remembered already, one is forgotten.
-    pub fn add(&self, upstream: &Arc<str>, id: &str, max: usize) -> Known {
+    /// Remembers a task of `upstream`, as `handle` unless it has one already; where `max` are remembered
+    /// already, one is forgotten.
+    pub fn add(&self, upstream: &Arc<str>, id: &str, handle: TaskHandle, max: usize) -> Known {
         let mut tasks = lock(&self.known);
         if let Some(known) = find(&tasks, upstream, id) {
             return Known {
@@ -55,13 +90,31 @@ impl Tasks {
                 forgotten: None,
             };
         }
-        remember(&mut tasks, upstream, Run::There(id.into()), max)
+        let run = Run::There {
+            id: id.into(),
+            stage: Stage::Running,
+        };
+        remember(&mut tasks, upstream, run, handle, max)
     }
 
     /// Remembers a task that is run here; where `max` are remembered already, one is forgotten.
     pub fn host(&self, upstream: &Arc<str>, task: &Arc<HostedTask>, max: usize) -> Known {
         let mut tasks = lock(&self.known);
-        remember(&mut tasks, upstream, Run::Here(Arc::clone(task)), max)
+        let run = Run::Here(Arc::clone(task));
+        remember(&mut tasks, upstream, run, TaskHandle::mint(), max)
+    }
+
+    /// A task that its upstream runs has come as far as `to`; it never goes back.
+    pub fn advance(&self, handle: &str, to: Stage) {
+        let mut tasks = lock(&self.known);
+        let known = tasks.iter_mut().find(|task| *task.handle == *handle);
+        if let Some(Task {
+            run: Run::There { stage, .. },
+            ..
+        }) = known
+        {
+            *stage = to.max(*stage);
+        }
     }
 
     /// Forgets the task that the client calls so.
@@ -93,6 +146,12 @@ impl Tasks {
         Some(missed)
     }
 
+    /// Whether none is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        lock(&self.known).is_empty()
+    }
+
     /// Whether any runs here.
     #[must_use]
     pub fn is_running(&self) -> bool {
@@ -120,16 +179,19 @@ impl Tasks {
 }
 
 impl Task {
-    /// Whether it was run here and nothing about it will change.
+    /// Whether nothing about it will change, as far as is known.
     fn is_over(&self) -> bool {
-        matches!(&self.run, Run::Here(task) if task.is_over())
+        match &self.run {
+            Run::Here(task) => task.is_over(),
+            Run::There { stage, .. } => *stage >= Stage::Over,
+        }
     }
 
-    /// Whether something is lost when it is forgotten now; of one that runs elsewhere nobody can tell.
+    /// Whether something is lost when it is forgotten now.
     fn is_missed(&self) -> bool {
         match &self.run {
             Run::Here(task) => task.is_missed(),
-            Run::There(_) => true,
+            Run::There { stage, .. } => *stage < Stage::Fetched,
         }
     }
 
@@ -137,7 +199,7 @@ impl Task {
     fn kept(&self) -> usize {
         match &self.run {
             Run::Here(task) => task.kept(),
-            Run::There(_) => 0,
+            Run::There { .. } => 0,
         }
     }
 
@@ -153,8 +215,13 @@ impl Task {
 
 /// Where there are too many, one that is over makes room, best one whose result has been fetched, else
 /// the oldest.
-fn remember(tasks: &mut VecDeque<Task>, upstream: &Arc<str>, run: Run, max: usize) -> Known {
-    let handle: Arc<str> = format!("{:032x}", rand::random::<u128>()).into();
+fn remember(
+    tasks: &mut VecDeque<Task>,
+    upstream: &Arc<str>,
+    run: Run,
+    TaskHandle(handle): TaskHandle,
+    max: usize,
+) -> Known {
     let is_full = tasks.len() >= max;
     let spare = || {
         let fetched = tasks.iter().position(|task| !task.is_missed());
@@ -176,7 +243,7 @@ fn remember(tasks: &mut VecDeque<Task>, upstream: &Arc<str>, run: Run, max: usiz
 }
 
 fn find<'t>(tasks: &'t VecDeque<Task>, upstream: &str, id: &str) -> Option<&'t Task> {
-    let is_it = |run: &Run| matches!(run, Run::There(known) if **known == *id);
+    let is_it = |run: &Run| matches!(run, Run::There { id: known, .. } if **known == *id);
     let mut known = tasks.iter();
     known.find(|task| *task.upstream == *upstream && is_it(&task.run))
 }
@@ -193,11 +260,11 @@ mod tests {
     fn a_task_has_one_name_and_each_upstream_its_own() {
         let (tasks, up, other): (_, Arc<str>, Arc<str>) =
             (Tasks::default(), "up".into(), "other".into());
-        let handle = tasks.add(&up, "1", 9).handle;
-        assert_eq!(tasks.add(&up, "1", 9).handle, handle);
-        assert_ne!(tasks.add(&other, "1", 9).handle, handle);
+        let handle = tasks.add(&up, "1", TaskHandle::mint(), 9).handle;
+        assert_eq!(tasks.add(&up, "1", TaskHandle::mint(), 9).handle, handle);
+        assert_ne!(tasks.add(&other, "1", TaskHandle::mint(), 9).handle, handle);
         let found = tasks.find(&handle).unwrap();
-        assert!(matches!(&found.run, Run::There(id) if &**id == "1"));
+        assert!(matches!(&found.run, Run::There { id, .. } if &**id == "1"));
         assert_eq!(&*found.upstream, "up");
         assert!(tasks.find("1").is_none());
         assert_eq!(tasks.handle_of("up", "2"), None);
@@ -206,13 +273,41 @@ mod tests {
     #[test]
     fn only_the_newest_are_remembered() {
         let (tasks, up): (_, Arc<str>) = (Tasks::default(), "up".into());
-        let first = tasks.add(&up, "0", 2).handle;
-        assert!(tasks.add(&up, "1", 2).forgotten.is_none());
-        assert!(tasks.add(&up, "1", 2).forgotten.is_none(), "it is known");
-        let forgotten = tasks.add(&up, "2", 2).forgotten.unwrap();
+        let first = tasks.add(&up, "0", TaskHandle::mint(), 2).handle;
+        assert!(
+            tasks
+                .add(&up, "1", TaskHandle::mint(), 2)
+                .forgotten
+                .is_none()
+        );
+        assert!(
+            tasks
+                .add(&up, "1", TaskHandle::mint(), 2)
+                .forgotten
+                .is_none(),
+            "it is known"
+        );
+        let forgotten = tasks
+            .add(&up, "2", TaskHandle::mint(), 2)
+            .forgotten
+            .unwrap();
         assert_eq!(forgotten.handle, first);
         assert_eq!(tasks.all().len(), 2);
         assert_eq!(tasks.handle_of("up", "0"), None);
+    }
+
+    #[test]
+    fn what_is_over_at_its_upstream_makes_room_before_what_runs() {
+        let (tasks, up): (_, Arc<str>) = (Tasks::default(), "up".into());
+        let add = |id| tasks.add(&up, id, TaskHandle::mint(), 3);
+        let [running, over, fetched] = ["0", "1", "2"].map(|id| add(id).handle);
+        tasks.advance(&over, Stage::Over);
+        tasks.advance(&fetched, Stage::Fetched);
+        tasks.advance(&fetched, Stage::Running);
+        assert!(add("3").forgotten.is_none(), "nobody misses it");
+        assert!(tasks.find(&fetched).is_none());
+        assert_eq!(add("4").forgotten.unwrap().handle, over);
+        assert_eq!(add("5").forgotten.unwrap().handle, running);
     }
 
     #[test]

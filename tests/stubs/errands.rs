@@ -2,7 +2,8 @@
 //! lasts `ms` milliseconds and until it was looked after `looks` times; with `ask` it wants to know a
 //! name first; with `fail` it ends in a tool's error, with `code` in a JSON-RPC error. It wants to be looked after
 //! every `interval` milliseconds. `call_off` cancels all of them, and says so to its session; `report` tells
-//! of the progress of each that was begun with a token, even when it is over, to the session that began it.
+//! of the progress of each that was begun with a token, even when it is over, to the session that began it,
+//! and every other time logs a message of it as well; both say then which it is.
 
 #![expect(
     clippy::indexing_slicing,
@@ -263,7 +264,15 @@ pub(crate) fn report(call: &Call) -> Outcome {
         };
         let mut inner = locked(&errand.inner);
         inner.reports += 1;
-        let params = json!({"progressToken": token, "progress": inner.reports});
+        let mut params = json!({"progressToken": token, "progress": inner.reports});
+        // Many servers leave it out.
+        let is_named = inner.reports % 2 == 0;
+        if is_named {
+            params["_meta"] = json!({RELATED: {"taskId": errand.id}});
+            let log = json!({"level": "info", "data": "reported", "_meta": params["_meta"]});
+            let log = notification("notifications/message", &log);
+            session.general.message(log);
+        }
         let notice = notification("notifications/progress", &params);
         session.general.message(notice);
     }

@@ -4,22 +4,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, join_all};
+use futures_util::future::join_all;
 
 use super::handle::is_task;
-use super::state::State;
+use super::mark::{beginning, mark};
+use super::state::{State, Status};
 use super::watched::request;
-use crate::call::{
-    Asked, Call, ClientCapabilities, Declared, DownstreamLink, Notice, Question, Reply, Round,
-    UpstreamLink,
-};
+use crate::call::{Call, Declared, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::policy::Permit;
+use crate::protocol::error_codes::INVALID_PARAMS;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
 use crate::relay::Relay;
 use crate::relay::route::{Target, invalid, unknown_method};
-use crate::session::{Run, Session, Task};
+use crate::session::{Run, Session, Stage, Task, TaskHandle, Tasks};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Whether calls of this client may run as tasks of an upstream that declared `declared`.
@@ -67,7 +66,7 @@ impl Relay {
         let task = session.tasks().find(&given);
         let unknown = || invalid("there is no such task here");
         let task = task.ok_or_else(unknown)?;
-        let Run::There(id) = task.run else {
+        let Run::There { id, .. } = task.run else {
             return Err(unknown());
         };
         let edited = call.message.edit().param("taskId", json::quote(&id));
@@ -136,24 +135,59 @@ impl Relay {
     /// A task as its client may see it; nothing when its upstream does not know it any more.
     async fn state_of(&self, call: &Call, session: &Arc<Session>, task: &Task) -> Option<String> {
         let id = match &task.run {
-            Run::There(id) => id,
+            Run::There { id, .. } => id,
             Run::Here(hosted) => return Some(hosted.shown(&task.handle)),
         };
         let link = self.link(session, &task.upstream).ok()?;
         let request = request("tasks/get", id, "").ok()?;
         let reply = link.call(&request, call).await.ok()?;
+        note(session.tasks(), &task.handle, "tasks/get", &reply);
         named(reply.result()?, &task.handle)
     }
 
-    /// What the client calls a task of its session.
-    fn remember_task(&self, session: &Session, upstream: &Arc<str>, id: &str) -> Arc<str> {
+    /// Sends a call that its upstream is to run as the `task` (JSON text) that its client wants, and
+    /// shows the client what it has become. What the upstream says of it beside that belongs to the
+    /// task, whose name is known before.
+    pub(super) async fn carry(
+        &self,
+        permit: &Permit,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        session: &Session,
+        target: &Target,
+        task: &str,
+    ) -> Result<Reply, Fault> {
+        let request = self.request_for(link, call, target)?;
+        let request = self.reparse(request.edit().param("task", task).finish())?;
+        let handle = TaskHandle::mint();
+        let call = Call {
+            link: beginning(&call.link, handle.as_str()),
+            ..call.clone()
+        };
+        let reply = self
+            .transmit(permit, link, &call, session, target, &request)
+            .await?;
+        let Reply::Relayed(message) = &reply else {
+            return Ok(reply);
+        };
+        let begun = message.result_member("task");
+        let state = begun.and_then(State::read);
+        let Some((text, state)) = begun.zip(state) else {
+            return Ok(reply);
+        };
         let max = self.parts.settings.limits.tasks_per_session;
-        let known = session.tasks().add(upstream, id, max);
+        let tasks = session.tasks();
+        let known = tasks.add(&target.upstream, &state.id, handle, max);
         note_forgotten(known.forgotten.as_slice());
-        known.handle
+        tasks.advance(&known.handle, stage_of(&state));
+        let Some(task) = named(text, &known.handle) else {
+            return Ok(reply);
+        };
+        let shown = message.edit().result_member("task", task).finish();
+        Ok(Reply::Relayed(self.reparse(shown)?))
     }
 
-    /// The reply to a request of tasks, or that begins one, under the name that its client knows.
+    /// The reply to a request of tasks, under the name that its client knows.
     pub(in crate::relay) fn show_own_task(
         &self,
         call: &Call,
@@ -168,17 +202,12 @@ impl Relay {
         if session.visit().is_some() || !session.revision.has_tasks_capability() {
             return Ok(reply);
         }
+        if !is_task(method) {
+            return Ok(reply);
+        }
         let handle = target.shown.as_deref().unwrap_or_default();
+        note(session.tasks(), handle, method, &reply);
         let shown = match (method, message.result()) {
-            ("tools/call", Some(_)) if call.message.param("task").is_some() => {
-                let begun = message.result_member("task");
-                let state = begun.and_then(State::read);
-                let Some((text, state)) = begun.zip(state) else {
-                    return Ok(reply);
-                };
-                let handle = self.remember_task(session, &target.upstream, &state.id);
-                named(text, &handle).map(|task| message.edit().result_member("task", task))
-            }
             ("tasks/result", Some(result)) => {
                 let members = json::members(result).ok();
                 let mark = mark(handle);
@@ -187,15 +216,40 @@ impl Relay {
                     message.edit().result(marked)
                 })
             }
-            (method, Some(result)) if is_task(method) => {
-                named(result, handle).map(|task| message.edit().result(task))
-            }
-            _ => None,
+            (_, Some(result)) => named(result, handle).map(|task| message.edit().result(task)),
+            (_, None) => None,
         };
         let Some(shown) = shown else {
             return Ok(reply);
         };
         Ok(Reply::Relayed(self.reparse(shown.finish())?))
+    }
+}
+
+/// Takes what an upstream replied to a request of `method` about the task that the client calls so:
+/// how far it has come, or that it is no more.
+fn note(tasks: &Tasks, handle: &str, method: &str, reply: &Reply) {
+    if method == "tasks/result" {
+        // However it ended, there is nothing more to fetch.
+        return tasks.advance(handle, Stage::Fetched);
+    }
+    match reply.result().and_then(State::read) {
+        Some(state) => tasks.advance(handle, stage_of(&state)),
+        // Spec: MCP 2025-11-25, tasks, "Protocol Errors".
+        None if method == "tasks/get" && reply.error_code() == Some(INVALID_PARAMS) => {
+            tasks.remove(handle);
+        }
+        None => {}
+    }
+}
+
+/// How far a task has come by what its upstream shows of it. Of one that was cancelled there is nothing
+/// to fetch.
+fn stage_of(state: &State<'_>) -> Stage {
+    match state.status {
+        Status::Working | Status::InputRequired => Stage::Running,
+        Status::Completed | Status::Failed => Stage::Over,
+        Status::Cancelled => Stage::Fetched,
     }
 }
 
@@ -223,11 +277,6 @@ fn named(task: &str, handle: &str) -> Option<String> {
     Some(out.finish())
 }
 
-/// The mark of what belongs to a task, JSON text.
-pub(super) fn mark(handle: &str) -> String {
-    format!(r#"{{"taskId":{}}}"#, json::quote(handle))
-}
-
 /// What an upstream says by itself of a task, as the session's client may hear it.
 pub(in crate::relay) fn status(
     session: &Session,
@@ -236,69 +285,70 @@ pub(in crate::relay) fn status(
 ) -> Option<Bytes> {
     let id = message.param_str("taskId")?;
     let handle = session.tasks().handle_of(upstream, &id)?;
+    if let Some(state) = message.params().and_then(State::read) {
+        session.tasks().advance(&handle, stage_of(&state));
+    }
     let named = message.edit().param("taskId", json::quote(&handle));
     Some(named.finish())
 }
 
-/// The call with a way back on which questions say that they belong to the task that the call is
-/// about; nothing for a call that is about none. Spec: MCP 2025-11-25, tasks, "Associating
-/// Task-Related Messages".
-pub(in crate::relay) fn marking(call: &Call, session: &Session, target: &Target) -> Option<Call> {
-    let of_result = session.visit().is_none() && call.message.method() == Some("tasks/result");
-    let handle = target.shown.as_deref().filter(|_| of_result)?;
-    Some(Call {
-        link: marked(&call.link, handle),
-        ..call.clone()
-    })
-}
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
 
-/// The link as one on which questions say that they belong to a task.
-pub(super) fn marked(link: &Arc<dyn DownstreamLink>, handle: &str) -> Arc<dyn DownstreamLink> {
-    Arc::new(Marking {
-        inner: Arc::clone(link),
-        mark: mark(handle),
-    })
-}
+    use super::*;
 
-/// A client's link on which questions name a task.
-#[derive(Debug)]
-struct Marking {
-    inner: Arc<dyn DownstreamLink>,
-    /// JSON text.
-    mark: String,
-}
-
-impl DownstreamLink for Marking {
-    fn capabilities(&self) -> &ClientCapabilities {
-        self.inner.capabilities()
+    fn reply(body: &str) -> Reply {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,{body}}}"#);
+        Reply::Relayed(Message::parse(text.into(), 128).unwrap())
     }
 
-    fn notify(&self, notice: Notice) {
-        self.inner.notify(notice);
-    }
-
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
-        let marked = |question: Question| {
-            let params = question.params.as_deref().map(std::str::from_utf8);
-            let params = params.and_then(Result::ok).unwrap_or("{}");
-            let members = json::members(params).unwrap_or_default();
-            let params = json::object_with(&members, "_meta", meta::RELATED_TASK, &self.mark);
-            Question {
-                params: Some(params.into()),
-                ..question
-            }
-        };
-        let entries = round.entries.into_iter();
-        self.inner.ask(Round {
-            entries: entries
-                .map(|(key, question)| (key, marked(question)))
-                .collect(),
-            limit: round.limit,
-            carry: round.carry,
-        })
-    }
-
-    fn behind(&self) -> Option<&dyn DownstreamLink> {
-        Some(&*self.inner)
+    // SPEC K-02, K-04.
+    #[rstest]
+    #[case(
+        "tasks/get",
+        r#""result":{"taskId":"t","status":"working"}"#,
+        Some(Stage::Running)
+    )]
+    #[case(
+        "tasks/get",
+        r#""result":{"taskId":"t","status":"failed"}"#,
+        Some(Stage::Over)
+    )]
+    #[case(
+        "tasks/cancel",
+        r#""result":{"taskId":"t","status":"cancelled"}"#,
+        Some(Stage::Fetched)
+    )]
+    #[case(
+        "tasks/cancel",
+        r#""error":{"code":-32602,"message":"over"}"#,
+        Some(Stage::Running)
+    )]
+    #[case("tasks/result", r#""result":{"content":[]}"#, Some(Stage::Fetched))]
+    #[case(
+        "tasks/result",
+        r#""error":{"code":-32602,"message":"m"}"#,
+        Some(Stage::Fetched)
+    )]
+    #[case(
+        "tasks/get",
+        r#""error":{"code":-32603,"message":"m"}"#,
+        Some(Stage::Running)
+    )]
+    #[case("tasks/get", r#""error":{"code":-32602,"message":"unknown"}"#, None)]
+    fn what_an_upstream_replies_tells_how_far_its_task_has_come(
+        #[case] method: &str,
+        #[case] said: &str,
+        #[case] expected: Option<Stage>,
+    ) {
+        let tasks = Tasks::default();
+        let known = tasks.add(&"up".into(), "t", TaskHandle::mint(), 9);
+        note(&tasks, &known.handle, method, &reply(said));
+        let stage = tasks.find(&known.handle).map(|task| match task.run {
+            Run::There { stage, .. } => stage,
+            Run::Here(_) => panic!("it runs at its upstream"),
+        });
+        assert_eq!(stage, expected);
     }
 }

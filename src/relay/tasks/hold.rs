@@ -48,10 +48,8 @@ impl Relay {
             && let Some(task) = call.message.param("task")
             && Box::pin(self.may_have_tasks(session, target)).await
         {
-            let request = self.request_for(&**link, call, target)?;
-            let request = self.reparse(request.edit().param("task", task).finish())?;
-            let sent = self.transmit(permit, &**link, call, session, target, &request);
-            return Box::pin(sent).await;
+            let begun = self.carry(permit, &**link, call, session, target, task);
+            return Box::pin(begun).await;
         }
         let settings = self.parts.upstreams.settings(&target.upstream);
         let runs_tasks = settings.is_some_and(|settings| settings.run_tasks);

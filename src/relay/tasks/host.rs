@@ -9,7 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use super::carried::{mark, note_forgotten};
+use super::carried::note_forgotten;
+use super::mark::mark;
 use crate::call::{
     Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::carried::{mark, marked};
+use super::mark::{mark, marked};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{json, meta};
@@ -69,7 +69,7 @@ impl OwnTask {
                 handle: known.handle,
                 task,
             }),
-            Run::There(_) => None,
+            Run::There { .. } => None,
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `newer` is
 //! where an upstream of both eras runs it, `bridge` shows legacy tasks as those of the extension,
-//! `carried` passes them between two sides of 2025-11-25, `host` runs those that a client of 2025-11-25
+//! `carried` passes them between two sides of 2025-11-25, `mark` says what belongs to them, `host` runs those that a client of 2025-11-25
 //! asks for where its upstream has the extension, `hosted` answers for them, `follow` tells
 //! subscriptions how tasks stand. Clients are told of no others.
 //! Spec: SPEC §11; BRIDGING §3.8.
@@ -18,6 +18,7 @@ mod hold;
 mod host;
 mod hosted;
 mod inputs;
+mod mark;
 mod newer;
 mod pace;
 mod shape;
@@ -26,9 +27,10 @@ mod wait;
 mod watched;
 
 pub(super) use bridge::Bridged;
-pub(super) use carried::{marking, status};
+pub(super) use carried::status;
 pub(super) use desk::Desks;
 pub use follow::FollowedTask;
 pub(super) use handle::{is_of_tasks, is_task};
 pub(super) use host::asks_for_task;
 pub(super) use hosted::OwnTask;
+pub(super) use mark::{marking, renamed};

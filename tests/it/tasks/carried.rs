@@ -155,6 +155,46 @@ async fn the_oldest_task_is_forgotten_for_one_too_many() {
 }
 
 #[tokio::test]
+async fn a_task_whose_result_was_fetched_is_forgotten_first() {
+    let world = World::with("[limits]\ntasks_per_session = 2").await;
+    let alice = world.user("alice", "/mcp/child").await;
+    let runs = begin(&alice, "errand", json!({"ms": 600_000})).await;
+    let done = begin(&alice, "errand", json!({"looks": 1})).await;
+    let about = json!({"taskId": done});
+    alice.request("tasks/get", about.clone()).await.unwrap();
+    alice.request("tasks/result", about).await.unwrap();
+    let newest = begin(&alice, "errand", json!({"ms": 600_000})).await;
+    let all = alice.request("tasks/list", json!({})).await.unwrap();
+    let listed = all["tasks"].as_array().unwrap().iter();
+    let listed: Vec<&Value> = listed.map(|task| &task["taskId"]).collect();
+    assert_eq!(listed, [&runs, &newest]);
+    let forgotten = world.gw.metric("drawbridge_tasks_forgotten_total", "");
+    assert!(forgotten.await < 0.5, "nobody misses it");
+    world.gw.stop().await;
+}
+
+// Spec: SPEC K-03, K-05.
+#[tokio::test]
+async fn a_task_that_is_forgotten_is_not_named_either() {
+    let world = World::with("[limits]\ntasks_per_session = 1").await;
+    let alice = world.user("alice", "/mcp/child").await;
+    let mut begun = Vec::new();
+    for token in ["first", "second"] {
+        let params = json!({"name": "errand", "arguments": {"ms": 600_000}, "task": {},
+            "_meta": {"progressToken": token}});
+        let one = alice.request("tools/call", params).await.unwrap();
+        begun.push(json!({RELATED: {"taskId": one["task"]["taskId"]}}));
+    }
+    alice.call("report", json!({})).await.unwrap();
+    let (_, reporting) = alice.start_call("report", json!({})).await;
+    let (logged, _) = reporting.finish().await;
+    let [first, second] = logged.try_into().unwrap();
+    assert_eq!(first["params"]["_meta"].get(RELATED), None, "{first}");
+    assert_eq!(second["params"]["_meta"], begun[1]);
+    world.gw.stop().await;
+}
+
+#[tokio::test]
 async fn a_client_hears_what_its_upstream_says_of_a_task() {
     let world = World::start().await;
     for (path, tool) in PLACES {
@@ -172,9 +212,9 @@ async fn a_client_hears_what_its_upstream_says_of_a_task() {
     world.gw.stop().await;
 }
 
-// Spec: MCP 2025-11-25, progress, "Behavior Requirements" 3; SPEC K-04.
+// Spec: MCP 2025-11-25, progress, "Behavior Requirements" 3; SPEC K-03, K-04.
 #[tokio::test]
-async fn progress_of_a_task_comes_until_it_is_over() {
+async fn progress_of_a_task_names_it_and_comes_until_it_is_over() {
     let world = World::start().await;
     for (path, tool) in PLACES {
         let alice = world.user("alice", path).await;
@@ -185,9 +225,19 @@ async fn progress_of_a_task_comes_until_it_is_over() {
         let begun = alice.request("tools/call", params).await.unwrap();
         let about = json!({"taskId": begun["task"]["taskId"]});
         for progress in 1..=2 {
-            alice.call(&named("report"), json!({})).await.unwrap();
+            let (_, reporting) = alice.start_call(&named("report"), json!({})).await;
+            let (before, _) = reporting.finish().await;
+            if progress == 2 {
+                // A child's belongs to the call that it runs.
+                let logged = match before.into_iter().next() {
+                    Some(logged) => logged,
+                    None => stream.until("notifications/message").await,
+                };
+                assert_eq!(logged["params"]["_meta"], json!({RELATED: about}), "{path}");
+            }
             let told = stream.until("notifications/progress").await;
-            let expected = json!({"progressToken": "mine", "progress": progress});
+            let expected = json!({"progressToken": "mine", "progress": progress,
+                "_meta": {RELATED: about}});
             assert_eq!(told["params"], expected);
             let state = alice.request("tasks/get", about.clone()).await.unwrap();
             assert_eq!(state["status"], "working");
