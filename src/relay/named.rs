@@ -10,7 +10,7 @@ use super::route::{Target, invalid, unknown_method};
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::json;
-use crate::protocol::methods::ListKind;
+use crate::protocol::methods::{self, ListKind};
 use crate::session::Session;
 
 /// Whose a name is, and how its owner spells it.
@@ -46,8 +46,11 @@ impl Relay {
         let (upstream, original) = self.owner(call, session, kind, &given).await?;
         self.check_provided(session, method, &upstream).await?;
         let mut edit = message.edit().param(param, json::quote(&original));
-        if let Some(cursor) = self.cursor(call, &upstream)? {
-            edit = edit.param("cursor", cursor);
+        if is_paged(method) {
+            edit = match self.cursor(call, &upstream)? {
+                Some(cursor) => edit.param("cursor", cursor),
+                None => edit.remove_param("cursor"),
+            };
         }
         Ok(Target {
             request: Some(self.reparse(edit.finish())?),
@@ -141,6 +144,10 @@ impl Relay {
             },
         }
     }
+}
+
+fn is_paged(method: &str) -> bool {
+    methods::lookup(method).is_some_and(methods::Method::is_paged)
 }
 
 fn nobody(kind: ListKind, given: &str) -> Fault {

@@ -17,7 +17,7 @@ use crate::protocol::error_codes::INVALID_PARAMS;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
 use crate::relay::Relay;
-use crate::relay::route::{Target, invalid, unknown_method};
+use crate::relay::route::{Target, given_cursor, invalid, unknown_method};
 use crate::session::{Run, Session, Stage, Task, TaskHandle, Tasks};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -121,7 +121,7 @@ impl Relay {
         call: &Call,
         session: &Arc<Session>,
     ) -> Result<Reply, Fault> {
-        if call.message.param("cursor").is_some() {
+        if given_cursor(&call.message).is_some() {
             return Err(invalid("unknown cursor, list again from the start"));
         }
         let mut tasks = session.tasks().all();

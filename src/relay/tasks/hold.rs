@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::bridge::Bridged;
 use super::declare::{declaring, is_declared, would_help};
+use super::host::wanted;
 use super::pace::Pace;
 use super::state::{Design, State};
 use super::wait::{Ended, Wait};
@@ -45,7 +46,7 @@ impl Relay {
             return self.send(permit, &**link, call, session, target).await;
         }
         if call.revision.has_tasks_capability()
-            && let Some(task) = call.message.param("task")
+            && let Some(task) = wanted(&call.message)
             && Box::pin(self.may_have_tasks(session, target)).await
         {
             let begun = self.carry(permit, &**link, call, session, target, task);

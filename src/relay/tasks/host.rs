@@ -312,7 +312,7 @@ impl DownstreamLink for Client {
 }
 
 /// What a request says of the task that it wants to be, JSON text.
-fn wanted(request: &Message) -> Option<&str> {
+pub(super) fn wanted(request: &Message) -> Option<&str> {
     request.param("task").filter(|task| *task != "null")
 }
 
