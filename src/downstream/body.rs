@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use super::{Front, media, reply};
+use crate::protocol::json;
 use crate::telemetry::metrics::COUNTERS;
 
 /// What is read of a refused body, bytes, and for how long. No settings: they only decide how much
@@ -17,7 +18,8 @@ const DISCARDED_BYTES: usize = 16 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Front {
-    /// Reads a body that says it is JSON, within the configured bounds.
+    /// Reads a body that says it is JSON, within the configured bounds; without the byte order mark that
+    /// some writers put before it.
     ///
     /// # Errors
     /// The answer to give instead: 415, 413, 408 (too slow) or 400 (it broke off).
@@ -36,7 +38,12 @@ impl Front {
             ));
         }
         let timeout = self.settings.server.body_timeout;
-        read(headers, body, self.settings.limits.body, timeout).await
+        let mut bytes = read(headers, body, self.settings.limits.body, timeout).await?;
+        // Spec: RFC 8259 §8.1.
+        if bytes.starts_with(json::BYTE_ORDER_MARK) {
+            bytes.advance(json::BYTE_ORDER_MARK.len());
+        }
+        Ok(bytes)
     }
 }
 

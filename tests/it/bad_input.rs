@@ -73,14 +73,24 @@ async fn what_is_not_json_is_a_parse_error() {
     ));
     list.push(("bad UTF-8 in the payload", b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"echo\",\"arguments\":{\"a\":\"\xc3\x28\"}}}".to_vec()));
     list.push((
-        "a byte order mark",
-        b"\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}".to_vec(),
+        "two byte order marks",
+        b"\xef\xbb\xbf\xef\xbb\xbf{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}".to_vec(),
     ));
     list.push((
         "UTF-16",
         "{\"a\"".encode_utf16().flat_map(u16::to_le_bytes).collect(),
     ));
     all_refused(&list, 400, -32700).await;
+}
+
+// Spec: RFC 8259 §8.1.
+#[tokio::test]
+async fn a_byte_order_mark_before_a_message_is_passed_over() {
+    let (gw, user) = gateway().await;
+    let ping = "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}";
+    let answer = user.post_raw(ping).await;
+    assert_eq!(answer.json().await["result"], json!({}));
+    gw.stop().await;
 }
 
 // Spec: DESIGN §3, "what two parsers could read differently is refused where we read".
