@@ -15,8 +15,7 @@ use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::Revision;
-use crate::protocol::headers::LAST_EVENT_ID;
+use crate::protocol::{Revision, headers};
 use crate::session::{EventId, EventStream, Session};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -55,7 +54,7 @@ impl Front {
         let session = self.bind(session_id(headers), principal, endpoint)?;
         record.session(session.tag());
         let polls = session.revision >= Revision::V2025_11_25;
-        let resumed = match headers.get(LAST_EVENT_ID) {
+        let resumed = match headers::last_event_id(headers) {
             None => None,
             Some(last) => Some(known_stream(&session, last).ok_or_else(nothing_to_resume)?),
         };

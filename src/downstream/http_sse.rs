@@ -20,8 +20,8 @@ use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::headers::{LAST_EVENT_ID, MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
-use crate::protocol::{Revision, sse};
+use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID};
+use crate::protocol::{Revision, headers, sse};
 use crate::telemetry::metrics::COUNTERS;
 
 /// The query parameter that carries the sealed handle of the stream.
@@ -77,7 +77,8 @@ impl Front {
     /// it has no session and names no revision. Spec: SPEC H-05.
     pub(super) fn is_for_events(&self, headers: &HeaderMap) -> bool {
         self.settings.server.sse.is_some()
-            && [MCP_SESSION_ID, MCP_PROTOCOL_VERSION, LAST_EVENT_ID]
+            && headers::last_event_id(headers).is_none()
+            && [MCP_SESSION_ID, MCP_PROTOCOL_VERSION]
                 .iter()
                 .all(|name| !headers.contains_key(name))
     }

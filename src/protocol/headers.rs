@@ -1,6 +1,6 @@
 //! Names and strict readers of MCP's HTTP headers.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::revision::Revision;
 
@@ -72,12 +72,11 @@ pub fn session_id(headers: &HeaderMap) -> Result<Option<&str>, HeaderError> {
     single(headers, &MCP_SESSION_ID)
 }
 
-/// The last event that the client received.
-///
-/// # Errors
-/// When it is repeated or malformed.
-pub fn last_event_id(headers: &HeaderMap) -> Result<Option<&str>, HeaderError> {
-    single(headers, &LAST_EVENT_ID)
+/// The last event that the client received. One without a name is none: where there is none, a client
+/// sends no header. Spec: HTML, "Server-sent events", reestablishing the connection.
+#[must_use]
+pub fn last_event_id(headers: &HeaderMap) -> Option<&HeaderValue> {
+    headers.get(LAST_EVENT_ID).filter(|id| !id.is_empty())
 }
 
 /// The revision that the client names. Whether it is served is for the caller to say.
@@ -97,7 +96,6 @@ pub fn protocol_version(headers: &HeaderMap) -> Result<Option<Revision>, HeaderE
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
     use rstest::rstest;
 
     use super::*;

@@ -35,6 +35,26 @@ async fn only_json_is_a_message() {
     gw.stop().await;
 }
 
+// Spec: SPEC T-25; HTML, "Server-sent events".
+#[tokio::test]
+async fn an_event_id_that_is_empty_is_none() {
+    let setup = Setup::open().server("[server.sse]\nenabled = true");
+    let gw = setup.stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let mut headers = user.headers();
+    headers.push(("last-event-id", " "));
+    let answer = gw.anonymous().get("/mcp/stub", &headers).await;
+    assert_eq!(answer.status(), 200);
+    // Without a session it is a client of the older transport.
+    let headers = [("last-event-id", " ")];
+    let answer = gw.anonymous().get("/mcp/stub", &headers).await;
+    assert_eq!(answer.status(), 200);
+    let headers = [("last-event-id", "1.2.3")];
+    let answer = gw.anonymous().get("/mcp/stub", &headers).await;
+    assert_eq!(answer.status(), 400);
+    gw.stop().await;
+}
+
 // Spec: SPEC T-10.
 #[tokio::test]
 async fn a_post_must_accept_both_answers() {
