@@ -121,7 +121,8 @@ fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
         .filter(|text| text.len() <= MAX_DECLARED && json::is_object(text))
         .ok_or_else(|| Refusal::key(meta::CLIENT_CAPABILITIES, "an object of 64 KiB at most"))?;
     let level = match message.meta(meta::LOG_LEVEL) {
-        None => None,
+        // Written by clients that have none.
+        None | Some("null") => None,
         Some(text) => Some(
             json::string(text)
                 .and_then(|word| Level::parse(&word))
@@ -327,6 +328,15 @@ mod tests {
     fn the_envelope_must_be_whole(#[case] params: &str) {
         let headers = [VERSION, ("mcp-method", "tools/list")];
         assert_eq!(code(&headers, &request("tools/list", params)), -32602);
+    }
+
+    // SPEC C-20.
+    #[test]
+    fn no_level_is_none() {
+        let params = format!(r#""_meta":{{{ENVELOPE},"io.modelcontextprotocol/logLevel":null}}"#);
+        let headers = map(&[VERSION, ("mcp-method", "tools/list")]);
+        let envelope = read(&headers, &request("tools/list", &params)).unwrap();
+        assert_eq!(envelope.level, None);
     }
 
     // SPEC M-13: after the comparison.
