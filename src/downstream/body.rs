@@ -22,7 +22,8 @@ impl Front {
     /// some writers put before it.
     ///
     /// # Errors
-    /// The answer to give instead: 415, 413, 408 (too slow) or 400 (it broke off).
+    /// The answer to give instead: 415 (no JSON, or a compressed one), 413, 408 (too slow) or 400 (it
+    /// broke off).
     ///
     /// # Cancel safety
     /// Not cancel safe: what was read is lost.
@@ -36,6 +37,9 @@ impl Front {
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "Content-Type must be application/json",
             ));
+        }
+        if media::is_encoded(headers) {
+            return Err(reply::encoded());
         }
         let timeout = self.settings.server.body_timeout;
         let mut bytes = read(headers, body, self.settings.limits.body, timeout).await?;

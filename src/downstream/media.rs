@@ -1,7 +1,7 @@
 //! Media types: what a request body is, and what its sender takes as an answer.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
 
 /// Whether the body is JSON by its `Content-Type`, parameters aside.
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
@@ -13,6 +13,16 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     };
     let media = value.split(';').next().unwrap_or_default().trim();
     media.eq_ignore_ascii_case("application/json")
+}
+
+/// Whether the body is compressed, or encoded in any other way.
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(CONTENT_ENCODING).iter();
+    let mut codings = codings.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    codings.any(|coding| {
+        let coding = coding.trim_ascii();
+        !(coding.is_empty() || coding.eq_ignore_ascii_case(b"identity"))
+    })
 }
 
 /// Which of our two media types a client takes. An absent header means both. Spec: SPEC T-10.

@@ -3,7 +3,9 @@
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{
+    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use crate::auth::Denied;
@@ -141,6 +143,19 @@ pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
         status,
         format!(r#"{{"error":{}}}"#, json::quote(text)).into(),
     )
+}
+
+/// The refusal of a body that is compressed: it says that none may be. Spec: RFC 9110 §15.5.16;
+/// RFC 7694 §3.
+#[must_use]
+pub(super) fn encoded() -> Response<Body> {
+    let mut response = plain(
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "no Content-Encoding is read here: send the body as it is",
+    );
+    let headers = response.headers_mut();
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    response
 }
 
 /// The fault behind bytes that are no message.

@@ -16,6 +16,7 @@ use super::within;
 
 /// What a gateway may say in a response head, whatever the upstream said.
 const ALLOWED: &[&str] = &[
+    "accept-encoding",
     "access-control-allow-headers",
     "access-control-allow-methods",
     "access-control-allow-origin",

@@ -3,8 +3,10 @@
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::harness::connection::EventSession;
 use crate::harness::http::initialize;
 use crate::harness::{Gateway, Setup};
+use crate::modern::Modern;
 
 async fn gateway() -> Gateway {
     Setup::open().stub("stub", &[]).start().await
@@ -31,6 +33,40 @@ async fn only_json_is_a_message() {
         headers.push(("content-type", kind));
         let answer = gw.anonymous().post("/mcp/stub", &headers, &ping()).await;
         assert_eq!(answer.status(), status, "{kind:?}");
+    }
+    gw.stop().await;
+}
+
+// Spec: RFC 9110 §15.5.16; RFC 7694 §3.
+#[tokio::test]
+async fn a_compressed_body_is_415_and_told_to_come_as_it_is() {
+    let setup = Setup::open().server("[server.sse]\nenabled = true");
+    let gw = setup.stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/stub");
+    let events = EventSession::open(&gw.anonymous(), "/sse/stub").await;
+    let list = modern.request(&json!(1), "tools/list", json!({}));
+    let modern_headers = [
+        ("mcp-protocol-version", "2026-07-28"),
+        ("mcp-method", "tools/list"),
+    ];
+    for (path, headers, message, good) in [
+        ("/mcp/stub", &user.headers()[..], ping(), 200),
+        ("/mcp/stub", &modern_headers[..], list, 200),
+        (&*events.post_to, &[][..], ping(), 202),
+    ] {
+        for (coding, status) in [
+            ("gzip", 415),
+            ("identity, br", 415),
+            ("Identity", good),
+            (" ", good),
+        ] {
+            let headers = [headers, &[("content-encoding", coding)]].concat();
+            let answer = gw.anonymous().post(path, &headers, &message).await;
+            assert_eq!(answer.status(), status, "{path}: {coding:?}");
+            let hint = (status == 415).then_some("identity");
+            assert_eq!(answer.header("accept-encoding"), hint, "{path}: {coding:?}");
+        }
     }
     gw.stop().await;
 }
