@@ -219,3 +219,30 @@ async fn a_modern_client_is_asked_to_visit_and_the_call_runs_again() {
     let (calls, reply) = visited(r#"{"elicitation":{}}"#, None).await;
     assert_eq!((calls, reply.error_code()), (1, Some(-32021)));
 }
+
+// BRIDGING §3.8: nobody waits for what cannot end any more.
+#[tokio::test]
+async fn a_task_whose_work_panics_is_forgotten_and_counts_no_longer() {
+    let f = fixture(Scripted::new(Part::Faulty));
+    let link = f.legacy_link();
+    let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","task":{}}}"#;
+    let call = Call {
+        message: Message::parse(text.into(), 128).unwrap(),
+        ..f.call(Arc::clone(&link) as _, link.cancelled().clone())
+    };
+    let begun = f.handle(&call).await;
+    let begun = crate::protocol::json::member(&begun, "task").unwrap();
+    assert!(begun.contains("working"), "{begun}");
+    let [task] = f.session.tasks().all().try_into().unwrap();
+    let crate::session::Run::Here(hosted) = &task.run else {
+        panic!("it is run here");
+    };
+    let known = async {
+        hosted.forgotten().cancelled().await;
+        while f.session.tasks().find(&task.handle).is_some() || f.session.tasks().is_running() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let forgotten = tokio::time::timeout(Duration::from_secs(10), known).await;
+    assert!(forgotten.is_ok(), "it is still known");
+}

@@ -17,6 +17,9 @@ use crate::protocol::{Message, Revision};
 pub(super) const INPUT_REQUIRED: &str =
     r#"{"resultType":"input_required","requestState":"sealed"}"#;
 
+/// What an upstream declares that runs tasks.
+const WITH_TASKS: &str = r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
+
 /// An upstream that plays a part.
 #[derive(Debug)]
 pub(super) struct Scripted {
@@ -35,6 +38,8 @@ pub(super) enum Part {
     Asking,
     /// Of the legacy era: wants a URL visited before it answers.
     Visited,
+    /// Of the modern era and with tasks: whoever calls it is at fault.
+    Faulty,
 }
 
 impl Scripted {
@@ -111,6 +116,7 @@ impl UpstreamLink for Scripted {
                 Part::Modern => self.modern(call).await,
                 Part::Asking => self.asking(call).await,
                 Part::Visited => Self::visited(earlier),
+                Part::Faulty => panic!("a fault of ours, for a test"),
             })
         })
     }
@@ -120,18 +126,19 @@ impl UpstreamLink for Scripted {
     }
 
     fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
-        Box::pin(std::future::ready(Err(Fault::internal("scripted"))))
+        let declared = self.declared();
+        let opened = declared.ok_or_else(|| Fault::internal("scripted"));
+        Box::pin(std::future::ready(opened))
     }
 
     fn declared(&self) -> Option<Arc<Declared>> {
-        matches!(self.part, Part::Visited).then(|| {
-            Arc::new(Declared::new(
-                Revision::V2025_11_25,
-                Bytes::from_static(b"{}"),
-                Bytes::from_static(b"{}"),
-                None,
-            ))
-        })
+        let (revision, capabilities) = match self.part {
+            Part::Modern | Part::Asking => return None,
+            Part::Visited => (Revision::V2025_11_25, "{}"),
+            Part::Faulty => (Revision::V2026_07_28, WITH_TASKS),
+        };
+        let (capabilities, info) = (Bytes::from_static(capabilities.as_bytes()), "{}".into());
+        Some(Arc::new(Declared::new(revision, capabilities, info, None)))
     }
 
     fn listen(&self, _wanted: bool) {}
