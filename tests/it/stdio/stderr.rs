@@ -1,6 +1,6 @@
 //! Standard error of children (SPEC D-03).
 
-use super::world::{World, next, python, sh, with_env, with_inherited};
+use super::world::{LENT, World, next, python, sh, with_env, with_inherited};
 
 // Spec: SPEC D-03
 #[tokio::test]
@@ -33,12 +33,12 @@ async fn last_words_hold_no_secret_and_no_control_character() {
     world.end().await;
 }
 
-// CARGO_PKG_DESCRIPTION stands for a token that the operator lends from the gateway's own environment.
 #[tokio::test]
 async fn last_words_hold_no_value_that_was_inherited() {
     let world = World::new();
-    let script = "echo \"bad key $CARGO_PKG_DESCRIPTION.\" >&2; exit 3";
-    let upstream = with_inherited(sh(script), "CARGO_PKG_DESCRIPTION");
+    let (name, value) = LENT;
+    let script = format!("test \"${name}\" = '{value}' && echo \"bad key ${name}.\" >&2; exit 3");
+    let upstream = with_inherited(sh(&script), name);
     let (connection, mut lines) = world.open("alice", &upstream).await;
     assert_eq!(next(&mut lines).await, None);
     let words = connection.last_words().unwrap();

@@ -95,12 +95,18 @@ impl World {
     }
 }
 
-/// A host whose children live below `state`.
+/// A variable of the host's that children may inherit, and its value.
+pub(super) const LENT: (&str, &str) = ("LENT", "what the operator lends to a child");
+
+/// A host whose children live below `state`: with the environment of the test, and one variable more.
 pub(super) fn host(state: &Path) -> Host {
+    let (name, value) = LENT;
     Host {
         exe: env!("CARGO_BIN_EXE_drawbridge").into(),
         state_dirs: vec![state.to_owned()],
-        environment: std::env::vars_os().collect(),
+        environment: std::env::vars_os()
+            .chain([(name.into(), value.into())])
+            .collect(),
     }
 }
 
