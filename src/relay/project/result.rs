@@ -152,8 +152,12 @@ impl Projection {
             let read = message.result_meta(SERVER_INFO);
             read.or_else(|| member(meta?, SERVER_INFO))
         };
-        // One that shows icons which no client may load is named by what is left of its declaration.
-        let is_fit = |own: &str| own.starts_with('{') && icons::purged(own).is_none();
+        // One that shows icons which no client may load is named by what is left of its declaration. What
+        // it says is mostly what it declared, which needs no look.
+        let is_fit = |own: &str| {
+            let is_known = origin.upstream == Some(own);
+            own.starts_with('{') && (is_known || icons::purged(own).is_none())
+        };
         if !(origin.is_merged || self.is_up()) && own().is_some_and(is_fit) {
             return Ok(None);
         }
@@ -163,7 +167,7 @@ impl Projection {
         };
         let own = members
             .iter()
-            .find(|(name, info)| name == SERVER_INFO && info.starts_with('{') && !self.is_up())
+            .find(|(name, info)| name == SERVER_INFO && is_fit(info) && !self.is_up())
             .map(|(_, info)| *info);
         let mut out = ObjectWriter::default();
         for (name, value) in &members {

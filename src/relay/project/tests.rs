@@ -147,6 +147,7 @@ fn a_modern_upstream_without_a_lifetime_promises_nothing(#[case] result: Value) 
 #[rstest]
 #[case::says_so_itself(R5, json!({"io.modelcontextprotocol/serverInfo": {"name": "own"}}), "own")]
 #[case::said_so_before(R5, json!({}), "declared")]
+#[case::shows_what_nobody_may_load(R5, json!({"io.modelcontextprotocol/serverInfo": {"name": "own", "icons": [{"src": "javascript:x"}]}}), "declared")]
 #[case::of_the_legacy_era(R4, json!({"io.modelcontextprotocol/serverInfo": {"name": "x"}}), "declared")]
 #[case::uses_our_key(R5, json!({"dev.drawbridge/upstream": {"name": "x"}}), "declared")]
 fn on_a_merged_endpoint_the_gateway_is_the_server_and_names_the_upstream(
