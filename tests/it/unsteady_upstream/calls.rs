@@ -1,0 +1,162 @@
+//! Calls whose upstream hangs or breaks off: what runs runs once.
+
+use super::*;
+
+// Spec: SPEC M-44, U-02; BRIDGING §3.7.
+#[rstest]
+#[case::unknown_session(404, "", 2)]
+#[case::named_session(400, "Bad Request: No valid session ID provided", 2)]
+#[case::busy(503, "", 1)]
+#[case::other(418, "", 1)]
+#[tokio::test]
+async fn a_call_whose_stream_cannot_be_resumed_is_not_run_again(
+    #[case] status: u16,
+    #[case] text: &'static str,
+    #[case] sessions: usize,
+) {
+    let up = Upstream::start(move |what, _| match what {
+        "call once" => Does::Events(vec![(0, "id: 1\nretry: 1\ndata: \n\n")], None),
+        "GET" => Does::Status(status, text),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "once").await;
+    assert!(
+        said.contains("whether the request ran is unknown"),
+        "{said}"
+    );
+    assert_eq!(up.count("call once"), 1);
+    assert!(outcome(&user, "next").await.contains("done"));
+    assert_eq!(up.count("initialize"), sessions);
+    gw.stop().await;
+}
+
+// Spec: SPEC U-10: it starts again, or has not noticed that the stream before is gone.
+#[tokio::test]
+async fn a_stream_is_resumed_after_a_refusal_that_passes() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("call once", _) => Does::Events(vec![(0, "id: 1\nretry: 1\ndata: \n\n")], None),
+        ("GET", 0) => Does::Status(503, ""),
+        ("GET", 1) => Does::Status(409, ""),
+        ("GET", _) => Does::Events(
+            vec![(
+                0,
+                "data: {\"jsonrpc\":\"2.0\",\"id\":2,\"result\":{\"content\":[]}}\n\n",
+            )],
+            None,
+        ),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let reply = within("the reply", user.call("once", json!({}))).await;
+    assert_eq!(reply, Ok(json!({"content": []})));
+    assert_eq!(up.count("GET"), 3);
+    assert_eq!(up.count("call once"), 1);
+    gw.stop().await;
+}
+
+// Spec: SPEC C-10; BRIDGING §3.7.
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_its_upstream_opens_is_not_sent() {
+    let now = CancellationToken::new();
+    let later = now.clone();
+    let up = Upstream::start(move |what, before| match (what, before) {
+        ("call first", 0) => Does::Status(404, ""),
+        ("initialize", 1) => Does::Later(later.clone()),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    outcome(&user, "warm").await;
+    let id = user.next_id();
+    let params = json!({"name": "first", "arguments": {}});
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+    tokio::join!(user.post(&call), async {
+        eventually("it is opened again", async || {
+            (up.count("initialize") == 2).then_some(())
+        })
+        .await;
+        let cancel = json!({"requestId": id});
+        user.notify("notifications/cancelled", cancel).await;
+        now.cancel();
+    });
+    assert!(outcome(&user, "second").await.contains("done"));
+    assert_eq!(up.count("call first"), 1, "only the one that was refused");
+    gw.stop().await;
+}
+
+// Spec: SPEC C-10; BRIDGING §3.7: a child takes its time to start.
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_its_child_starts_is_not_sent() {
+    let slow = ["--slow-start", "1000"];
+    let gw = Setup::open().stub("stub", &slow).start().await;
+    let children = async || gw.metric("drawbridge_children_running", "").await;
+    let known = gw.anonymous().open("/mcp/stub").await;
+    known.text("echo", json!({})).await;
+    let before = children().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let id = user.next_id();
+    let params = json!({"name": "echo", "arguments": {}});
+    let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params});
+    tokio::join!(user.post(&call), async {
+        eventually("a child starts", async || {
+            (children().await > before).then_some(())
+        })
+        .await;
+        let cancel = json!({"requestId": id});
+        user.notify("notifications/cancelled", cancel).await;
+    });
+    let stats = user.text("stats", json!({})).await;
+    let stats: Value = serde_json::from_str(&stats).unwrap();
+    assert_eq!(stats["counts"]["tools/call"], 1, "only this one: {stats}");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-12.
+#[tokio::test]
+async fn a_call_that_timed_out_leaves_nothing_at_an_upstream_that_hangs() {
+    let up = Upstream::start(|what, _| match what {
+        "call never" | "notifications/cancelled" => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let keys = format!("{LEGACY}idle_timeout = \"1s\"\nconnect_timeout = \"1s\"");
+    let gw = up.behind(&keys).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "never").await;
+    assert!(said.contains("in time"), "{said}");
+    eventually("it is told", async || {
+        (up.count("notifications/cancelled") == 1).then_some(())
+    })
+    .await;
+    eventually("nothing hangs any more", async || {
+        (up.hanging.load(Ordering::SeqCst) == 0).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: DESIGN §6: the idle time starts anew with any frame of the call.
+#[rstest]
+#[tokio::test]
+async fn a_stream_that_is_kept_alive_keeps_its_call(
+    #[values("legacy", "modern")] era: &str,
+    #[values(": still here\n\n", "data: \n\n")] frame: &'static str,
+) {
+    let up = Upstream::start(move |what, _| match what {
+        "call long" => Does::Events(vec![(250, frame); 10], Some(done())),
+        _ => Does::Usual,
+    })
+    .await;
+    let keys = format!("era = \"{era}\"\nidle_timeout = \"1s\"");
+    let gw = up.behind(&keys).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "long").await;
+    assert!(said.contains("done"), "{said}");
+    gw.stop().await;
+}

@@ -1,0 +1,193 @@
+//! Upstreams whose streams of changes come to nothing.
+
+use super::*;
+
+// Spec: SPEC U-02, U-12.
+#[tokio::test]
+async fn subscriptions_that_are_not_answered_hold_up_a_call_for_one_limit_only() {
+    const FOLLOWED: usize = 40;
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("call again", 0) => Does::Status(404, ""),
+        ("resources/subscribe", FOLLOWED..) => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up
+        .behind(&format!("{LEGACY}connect_timeout = \"1s\""))
+        .await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    for n in 0..FOLLOWED {
+        let uri = json!({"uri": format!("test://{n}")});
+        let reply = user.request("resources/subscribe", uri).await;
+        reply.expect("a subscription");
+    }
+    assert!(outcome(&user, "again").await.contains("done"));
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4.
+#[rstest]
+#[tokio::test]
+async fn the_stream_outside_calls_is_tried_again_after_a_refusal_that_passes(
+    #[values(409, 429)] status: u16,
+) {
+    let up = Upstream::start(move |what, before| match (what, before) {
+        ("GET", 0) => Does::Status(status, ""),
+        ("GET", _) => Does::Events(vec![(0, ": hello\n\n"), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let stream = user.listen().await;
+    eventually("it is tried again", async || {
+        (up.count("GET") == 2).then_some(())
+    })
+    .await;
+    drop(stream);
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4; SPEC M-74.
+#[tokio::test]
+async fn who_waits_to_hear_a_session_that_is_lost_waits_for_the_next_one() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("GET", 0) => Does::Hang,
+        ("GET", _) => Does::Status(405, ""),
+        ("call again", 0) => Does::Status(404, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listen = user.request(&json!("l"), "subscriptions/listen", wanted);
+    let mut events = user.post(&listen).await.events();
+    let ack = events.message().await.expect("an acknowledgement");
+    assert_eq!(ack["params"]["notifications"]["toolsListChanged"], true);
+    user.call("again", json!({})).await.expect("a result");
+    let over = events
+        .message()
+        .await
+        .expect("the end of what cannot be told");
+    assert_eq!(over["id"], "l", "{over}");
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4; SPEC U-04: what opens no stream is as good as 405.
+#[rstest]
+#[case::a_page(200, "<h1>MCP server</h1>")]
+#[case::nothing(204, "")]
+#[tokio::test]
+async fn a_page_in_place_of_the_stream_outside_calls_says_that_there_is_none(
+    #[case] status: u16,
+    #[case] page: &'static str,
+) {
+    let up = Upstream::start(move |what, _| match what {
+        "GET" => Does::Status(status, page),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listen = user.request(&json!("l"), "subscriptions/listen", wanted);
+    let ack = user.post(&listen).await.events().message().await;
+    let honoured = &ack.expect("an acknowledgement")["params"]["notifications"];
+    assert_eq!(*honoured, json!({}));
+    assert_eq!(up.count("GET"), 1);
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4; SPEC M-75.
+#[tokio::test]
+async fn a_listen_that_the_upstream_refuses_is_no_promise_to_clients() {
+    const NO: &str =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"nothing to hear"}}"#;
+    let up = Upstream::start(|what, _| match what {
+        "server/discover" => Does::Events(
+            vec![],
+            Some(json!({
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"tools": {"listChanged": true}},
+            })),
+        ),
+        "subscriptions/listen" => Does::Status(400, NO),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind("era = \"modern\"").await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listen = user.request(&json!("l"), "subscriptions/listen", wanted);
+    let ack = user.post(&listen).await.events().message().await;
+    let honoured = &ack.expect("an acknowledgement")["params"]["notifications"];
+    assert_eq!(*honoured, json!({}));
+    eventually("the log says why", async || {
+        let log = gw.log().concat();
+        log.contains("nothing to hear").then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4, §3.10: what is out of reach refuses nothing.
+#[tokio::test]
+async fn a_subscription_that_does_not_get_through_fails_as_a_call_does() {
+    let up = Upstream::start(|what, _| match what {
+        "server/discover" => Does::Events(
+            vec![],
+            Some(json!({
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"resources": {"subscribe": true}},
+            })),
+        ),
+        "subscriptions/listen" | "resources/read" => Does::Status(503, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind("era = \"modern\"").await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let error = async |method: &str| {
+        let params = json!({"uri": "test://1"});
+        let request =
+            json!({"jsonrpc": "2.0", "id": user.next_id(), "method": method, "params": params});
+        let mut said = within(method, user.post(&request)).await.json().await;
+        said["error"].take()
+    };
+    let read = error("resources/read").await;
+    assert!(read["message"].to_string().contains("is busy"), "{read}");
+    assert_eq!(error("resources/subscribe").await, read);
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4: a page is of what stands in for the upstream, and passes.
+#[tokio::test]
+async fn a_page_where_there_was_a_stream_before_a_pause_is_no_refusal() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("GET", 1) => Does::Status(200, "<h1>Back soon</h1>"),
+        ("GET", _) => Does::Events(vec![(0, ": hello\n\n"), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let listen = async || {
+        let wanted = json!({"notifications": {"toolsListChanged": true}});
+        let listen = user.request(&json!("l"), "subscriptions/listen", wanted);
+        let mut events = user.post(&listen).await.events();
+        events.message().await.expect("an acknowledgement");
+        events
+    };
+    drop(listen().await);
+    let _events = eventually("the stream is opened anew", async || {
+        let events = listen().await;
+        (up.count("GET") > 1).then_some(events)
+    })
+    .await;
+    eventually("it is tried again after the page", async || {
+        (up.count("GET") > 2).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -1,0 +1,128 @@
+//! Replies that are none, or none that can be read.
+
+use super::*;
+
+// Spec: SPEC U-13, U-14; JSON-RPC 2.0 §5: a server that could not read a request knows no id.
+#[rstest]
+#[tokio::test]
+async fn an_error_without_an_id_says_why_a_request_was_refused_but_not_behind_a_wall(
+    #[values("legacy", "modern")] era: &str,
+) {
+    const NULL: &str =
+        r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"the shade is too blue"}}"#;
+    const NONE: &str = r#"{"jsonrpc":"2.0","error":{"code":-32602,"message":"it is too blue"}}"#;
+    const EVENT: &str = "data: {\"jsonrpc\":\"2.0\",\"id\":null,\
+                         \"error\":{\"code\":-32602,\"message\":\"much too blue\"}}\n\n";
+    let up = Upstream::start(|what, _| match what {
+        "call null" => Does::Status(400, NULL),
+        "call none" => Does::Status(400, NONE),
+        "call whole" => Does::Status(200, NULL),
+        "call event" => Does::Events(vec![(0, EVENT), (60_000, "")], None),
+        "call wall" => Does::Status(403, NULL),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    for tool in ["null", "none", "whole", "event"] {
+        let said = outcome(&user, tool).await;
+        assert!(said.contains("too blue"), "{tool}: {said}");
+        assert!(said.contains("-32602"), "{tool}: {said}");
+    }
+    let said = outcome(&user, "wall").await;
+    assert!(!said.contains("too blue"), "{said}");
+    assert_eq!(up.count("initialize"), usize::from(era == "legacy"));
+    gw.stop().await;
+}
+
+// Spec: SPEC U-14.
+#[rstest]
+#[tokio::test]
+async fn a_reply_on_a_stream_that_cannot_be_read_fails_its_call_at_once(
+    #[values("legacy", "modern")] era: &str,
+) {
+    // Whichever number the call has.
+    let event = |id| -> &'static str {
+        let event = format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":NaN}}\n\n");
+        event.leak()
+    };
+    let up = Upstream::start(move |what, _| match what {
+        "call broken" => {
+            let events = (2..9).map(|id| (0, event(id)));
+            Does::Events(events.chain([(300_000, "")]).collect(), None)
+        }
+        _ => Does::Usual,
+    })
+    .await;
+    let keys = format!("era = {era:?}\nidle_timeout = \"5m\"");
+    let gw = up.behind(&keys).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "broken").await;
+    assert!(said.contains("invalid message"), "{said}");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-14.
+#[rstest]
+#[tokio::test]
+async fn an_empty_answer_to_a_call_is_named(#[values(200, 202)] status: u16) {
+    let up = Upstream::start(move |what, _| match what {
+        "call void" => Does::Status(status, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "void").await;
+    let expected = format!("nothing, with HTTP status {status}");
+    assert!(said.contains(&expected), "{said}");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-14. Other clients pass such events over.
+#[rstest]
+#[tokio::test]
+async fn events_of_another_name_are_signs_of_life_and_no_garbage(
+    #[values("legacy", "modern")] era: &str,
+) {
+    let up = Upstream::start(|what, _| match what {
+        "call long" => Does::Events(
+            vec![
+                (0, "event: ping\ndata: 2026-11-22\n\n"),
+                (0, "data: what\n\n"),
+            ],
+            Some(done()),
+        ),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "long").await.contains("done"));
+    let garbage = gw.metric("drawbridge_upstream_garbage_total", "up").await;
+    assert!((0.5..1.5).contains(&garbage), "{garbage}");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-14, U-12.
+#[rstest]
+#[tokio::test]
+async fn a_reply_that_is_no_message_ends_its_call_under_another_name_too(
+    #[values("legacy", "modern")] era: &str,
+) {
+    let reply = r#"{"jsonrpc":"2.0","id":ID,"result":NaN}"#;
+    let replies = (0..10).map(|id| {
+        let reply = reply.replace("ID", &id.to_string());
+        format!("event: reply\ndata: {reply}\n\n")
+    });
+    let replies = &*replies.collect::<String>().leak();
+    let up = Upstream::start(move |what, _| match what {
+        "call long" => Does::Events(vec![(0, replies), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(!outcome(&user, "long").await.contains("done"));
+    gw.stop().await;
+}
