@@ -153,7 +153,7 @@ impl Relay {
         permit: &Permit,
         link: &dyn UpstreamLink,
         call: &Call,
-        session: &Session,
+        session: &Arc<Session>,
         target: &Target,
         task: &str,
     ) -> Result<Reply, Fault> {
@@ -161,7 +161,7 @@ impl Relay {
         let request = self.reparse(request.edit().param("task", task).finish())?;
         let handle = TaskHandle::mint();
         let call = Call {
-            link: beginning(&call.link, handle.as_str()),
+            link: beginning(&call.link, handle.as_str(), session, &target.upstream),
             ..call.clone()
         };
         let reply = self

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use super::host::wanted;
 use crate::call::{
     Asked, Burst, Call, ClientCapabilities, DownstreamLink, Notice, NoticeKind, Question, Round,
 };
@@ -21,8 +22,9 @@ pub(super) fn mark(handle: &str) -> String {
     format!(r#"{{"taskId":{}}}"#, json::quote(handle))
 }
 
-/// The call with a way back on which everything says that it belongs to the task that the call is
-/// about, or by its right name to which other one; nothing where the link itself is that.
+/// The call with a way back on which questions and progress say that they belong to the task that the
+/// call is about, and log messages by its right name to which one; nothing where the link itself is that,
+/// or where a task is to begin that may be carried.
 pub(in crate::relay) fn marking(
     call: &Call,
     session: &Arc<Session>,
@@ -31,13 +33,21 @@ pub(in crate::relay) fn marking(
     if session.visit().is_some() || !call.revision.has_tasks_capability() {
         return None;
     }
-    let link = match &target.shown {
-        Some(handle) if call.message.method() == Some("tasks/result") => marked(&call.link, handle),
-        _ if session.tasks().is_empty() => return None,
+    let there = || There {
+        session: Arc::clone(session),
+        upstream: Arc::clone(&target.upstream),
+    };
+    let link: Arc<dyn DownstreamLink> = match &target.shown {
+        Some(handle) if call.message.method() == Some("tasks/result") => Arc::new(Marking {
+            inner: Arc::clone(&call.link),
+            mark: mark(handle),
+            is_known: true,
+            there: Some(there()),
+        }),
+        _ if session.tasks().is_empty() || wanted(&call.message).is_some() => return None,
         _ => Arc::new(Renaming {
             inner: Arc::clone(&call.link),
-            session: Arc::clone(session),
-            upstream: Arc::clone(&target.upstream),
+            there: there(),
         }),
     };
     Some(Call {
@@ -46,23 +56,54 @@ pub(in crate::relay) fn marking(
     })
 }
 
-/// The link as one on which everything says that it belongs to a task.
+/// The link as one on which everything says that it belongs to a task that runs here.
 pub(super) fn marked(link: &Arc<dyn DownstreamLink>, handle: &str) -> Arc<dyn DownstreamLink> {
     Arc::new(Marking {
         inner: Arc::clone(link),
         mark: mark(handle),
         is_known: true,
+        there: None,
     })
 }
 
-/// The link of a call that begins a task: what comes afterwards says that it belongs to it, and before
-/// that only what its upstream says it of.
-pub(super) fn beginning(link: &Arc<dyn DownstreamLink>, handle: &str) -> Arc<dyn DownstreamLink> {
+/// The link of a call that begins a task at `upstream`: what comes afterwards says that it belongs to
+/// it, and before that only what its upstream says it of.
+pub(super) fn beginning(
+    link: &Arc<dyn DownstreamLink>,
+    handle: &str,
+    session: &Arc<Session>,
+    upstream: &Arc<str>,
+) -> Arc<dyn DownstreamLink> {
     Arc::new(Marking {
         inner: Arc::clone(link),
         mark: mark(handle),
         is_known: false,
+        there: Some(There {
+            session: Arc::clone(session),
+            upstream: Arc::clone(upstream),
+        }),
     })
+}
+
+/// Whose tasks a message may be of.
+#[derive(Debug, Clone)]
+struct There {
+    session: Arc<Session>,
+    upstream: Arc<str>,
+}
+
+impl There {
+    /// The mark of the task that the upstream's own mark names, JSON texts; nothing for one that the client
+    /// does not know.
+    fn mark_of(&self, theirs: &str) -> Option<String> {
+        mark_of(&self.session, &self.upstream, theirs)
+    }
+}
+
+fn mark_of(session: &Session, upstream: &str, theirs: &str) -> Option<String> {
+    let id = json::member(theirs, "taskId").and_then(json::string)?;
+    let handle = session.tasks().handle_of(upstream, &id)?;
+    Some(mark(&handle))
 }
 
 /// A log message that an upstream sends of any of its tasks, with the name of that which the client
@@ -79,10 +120,8 @@ pub(in crate::relay) fn renamed(session: &Session, upstream: &str, notice: Notic
     let Some(theirs) = message.meta(meta::RELATED_TASK) else {
         return notice;
     };
-    let id = json::member(theirs, "taskId").and_then(json::string);
-    let handle = id.and_then(|id| session.tasks().handle_of(upstream, &id));
-    let edit = match handle {
-        Some(handle) => message.edit().meta(meta::RELATED_TASK, mark(&handle)),
+    let edit = match mark_of(session, upstream, theirs) {
+        Some(mark) => message.edit().meta(meta::RELATED_TASK, mark),
         None => message.edit().remove_meta(meta::RELATED_TASK),
     };
     Notice {
@@ -95,8 +134,7 @@ pub(in crate::relay) fn renamed(session: &Session, upstream: &str, notice: Notic
 #[derive(Debug)]
 struct Renaming {
     inner: Arc<dyn DownstreamLink>,
-    session: Arc<Session>,
-    upstream: Arc<str>,
+    there: There,
 }
 
 impl DownstreamLink for Renaming {
@@ -105,7 +143,7 @@ impl DownstreamLink for Renaming {
     }
 
     fn notify(&self, notice: Notice) {
-        let notice = renamed(&self.session, &self.upstream, notice);
+        let notice = renamed(&self.there.session, &self.there.upstream, notice);
         self.inner.notify(notice);
     }
 
@@ -130,9 +168,43 @@ struct Marking {
     mark: String,
     /// Whether the client has been told of the task.
     is_known: bool,
+    /// Where log messages of other tasks may come too, and such as are of none: a child gives all that it
+    /// logs to one of its calls. Nothing where all that comes is of this task.
+    there: Option<There>,
+}
+
+/// What becomes of the mark of a message.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Stays,
+    /// JSON text.
+    Is(String),
+    Goes,
 }
 
 impl Marking {
+    /// For a message that its upstream marks with `theirs`, where messages of other tasks may come:
+    /// `mark_of` finds what the client knows the one by that such a mark names.
+    fn change(
+        &self,
+        kind: &NoticeKind,
+        theirs: Option<&str>,
+        mark_of: Option<impl FnOnce(&str) -> Option<String>>,
+    ) -> Change {
+        let own = || Change::Is(self.mark.clone());
+        match (theirs, mark_of) {
+            (None, _) if !self.is_known => Change::Stays,
+            (None, Some(_)) if *kind == NoticeKind::Log => Change::Stays,
+            (Some(theirs), Some(mark_of)) if *kind == NoticeKind::Log => match mark_of(theirs) {
+                Some(mark) => Change::Is(mark),
+                // Maybe the task that begins, which nobody knows yet.
+                None if !self.is_known => own(),
+                None => Change::Goes,
+            },
+            _ => own(),
+        }
+    }
+
     fn marked(&self, notice: Notice) -> Notice {
         if !matches!(notice.kind, NoticeKind::Progress { .. } | NoticeKind::Log) {
             return notice;
@@ -140,10 +212,14 @@ impl Marking {
         let Ok(message) = Message::parse(notice.bytes.clone(), ANY_DEPTH) else {
             return notice;
         };
-        if !self.is_known && message.meta(meta::RELATED_TASK).is_none() {
-            return notice;
-        }
-        let edit = message.edit().meta(meta::RELATED_TASK, self.mark.as_str());
+        let there = self.there.as_ref();
+        let mark_of = there.map(|there| |theirs: &str| there.mark_of(theirs));
+        let theirs = message.meta(meta::RELATED_TASK);
+        let edit = match self.change(&notice.kind, theirs, mark_of) {
+            Change::Stays => return notice,
+            Change::Is(mark) => message.edit().meta(meta::RELATED_TASK, mark),
+            Change::Goes => message.edit().remove_meta(meta::RELATED_TASK),
+        };
         Notice {
             bytes: edit.finish(),
             kind: notice.kind,
@@ -193,6 +269,7 @@ impl DownstreamLink for Marking {
             inner: self.inner.afterwards()?,
             mark: self.mark.clone(),
             is_known: true,
+            there: self.there.clone(),
         }))
     }
 }
@@ -200,6 +277,8 @@ impl DownstreamLink for Marking {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+
+    use rstest::rstest;
 
     use super::*;
 
@@ -269,7 +348,12 @@ mod tests {
     #[test]
     fn a_call_names_its_task_when_that_has_begun() {
         let told = told(|client| {
-            let link = beginning(client, "ours");
+            let link = Marking {
+                inner: Arc::clone(client),
+                mark: mark("ours"),
+                is_known: false,
+                there: None,
+            };
             link.notify(progress(r#""progress":1"#));
             link.notify(progress(THEIRS));
             link.afterwards()
@@ -280,5 +364,37 @@ mod tests {
         assert_eq!(before, r#"{"progress":1}"#);
         assert_eq!(named, format!("{{{OURS}}}"));
         assert_eq!(after, format!(r#"{{"progress":2,{OURS}}}"#));
+    }
+
+    // A child gives all that it logs to one of its calls.
+    #[rstest]
+    #[case::of_another(true, Some("other"), Change::Is("known".to_owned()))]
+    #[case::of_none(true, None, Change::Stays)]
+    #[case::of_one_that_is_no_more(true, Some("gone"), Change::Goes)]
+    #[case::of_another_before(false, Some("other"), Change::Is("known".to_owned()))]
+    #[case::of_that_which_begins(false, Some("new"), Change::Is("own".to_owned()))]
+    #[case::of_none_before(false, None, Change::Stays)]
+    fn a_log_message_names_the_task_that_it_is_of(
+        #[case] is_known: bool,
+        #[case] theirs: Option<&str>,
+        #[case] expected: Change,
+    ) {
+        let marking = Marking {
+            inner: Arc::new(Client(ClientCapabilities::none(), Arc::default())),
+            mark: "own".to_owned(),
+            is_known,
+            there: None,
+        };
+        let mark_of = |theirs: &str| (theirs == "other").then(|| "known".to_owned());
+        let log = marking.change(&NoticeKind::Log, theirs, Some(mark_of));
+        assert_eq!(log, expected);
+        // Progress is of the call that it comes to.
+        let progress = NoticeKind::Progress { token: "1".into() };
+        let of_call = if is_known || theirs.is_some() {
+            Change::Is("own".to_owned())
+        } else {
+            Change::Stays
+        };
+        assert_eq!(marking.change(&progress, theirs, Some(mark_of)), of_call);
     }
 }
