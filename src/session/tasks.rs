@@ -80,16 +80,11 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// Remembers a task of `upstream`, as `handle` unless it has one already; where `max` are remembered
-    /// already, one is forgotten.
+    /// Remembers a task that has begun at `upstream`, as `handle`; where `max` are remembered already, one is
+    /// forgotten. An earlier task of the same id is no more: its upstream was started anew.
     pub fn add(&self, upstream: &Arc<str>, id: &str, handle: TaskHandle, max: usize) -> Known {
         let mut tasks = lock(&self.known);
-        if let Some(known) = find(&tasks, upstream, id) {
-            return Known {
-                handle: Arc::clone(&known.handle),
-                forgotten: None,
-            };
-        }
+        tasks.retain(|task| !task.is(upstream, id));
         let run = Run::There {
             id: id.into(),
             stage: Stage::Running,
@@ -168,7 +163,9 @@ impl Tasks {
     /// What the client calls a task of `upstream`.
     #[must_use]
     pub fn handle_of(&self, upstream: &str, id: &str) -> Option<Arc<str>> {
-        find(&lock(&self.known), upstream, id).map(|task| Arc::clone(&task.handle))
+        let known = lock(&self.known);
+        let task = known.iter().find(|task| task.is(upstream, id));
+        task.map(|task| Arc::clone(&task.handle))
     }
 
     /// All of them, the oldest first.
@@ -179,6 +176,12 @@ impl Tasks {
 }
 
 impl Task {
+    /// Whether it is the one that `upstream` runs and calls `id`.
+    fn is(&self, upstream: &str, id: &str) -> bool {
+        let runs_as = matches!(&self.run, Run::There { id: known, .. } if **known == *id);
+        runs_as && *self.upstream == *upstream
+    }
+
     /// Whether nothing about it will change, as far as is known.
     fn is_over(&self) -> bool {
         match &self.run {
@@ -242,12 +245,6 @@ fn remember(
     }
 }
 
-fn find<'t>(tasks: &'t VecDeque<Task>, upstream: &str, id: &str) -> Option<&'t Task> {
-    let is_it = |run: &Run| matches!(run, Run::There { id: known, .. } if **known == *id);
-    let mut known = tasks.iter();
-    known.find(|task| *task.upstream == *upstream && is_it(&task.run))
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -261,13 +258,24 @@ mod tests {
         let (tasks, up, other): (_, Arc<str>, Arc<str>) =
             (Tasks::default(), "up".into(), "other".into());
         let handle = tasks.add(&up, "1", TaskHandle::mint(), 9).handle;
-        assert_eq!(tasks.add(&up, "1", TaskHandle::mint(), 9).handle, handle);
         assert_ne!(tasks.add(&other, "1", TaskHandle::mint(), 9).handle, handle);
         let found = tasks.find(&handle).unwrap();
         assert!(matches!(&found.run, Run::There { id, .. } if &**id == "1"));
         assert_eq!(&*found.upstream, "up");
         assert!(tasks.find("1").is_none());
         assert_eq!(tasks.handle_of("up", "2"), None);
+    }
+
+    #[test]
+    fn a_task_of_an_upstream_that_counts_anew_is_another_one() {
+        let (tasks, up): (_, Arc<str>) = (Tasks::default(), "up".into());
+        let add = || tasks.add(&up, "1", TaskHandle::mint(), 9).handle;
+        let before = add();
+        tasks.advance(&before, Stage::Fetched);
+        let now = add();
+        assert_eq!(tasks.handle_of("up", "1").as_ref(), Some(&now));
+        assert!(tasks.find(&before).is_none());
+        assert!(tasks.find(&now).unwrap().is_missed());
     }
 
     #[test]
@@ -280,13 +288,8 @@ mod tests {
                 .forgotten
                 .is_none()
         );
-        assert!(
-            tasks
-                .add(&up, "1", TaskHandle::mint(), 2)
-                .forgotten
-                .is_none(),
-            "it is known"
-        );
+        let again = tasks.add(&up, "1", TaskHandle::mint(), 2);
+        assert!(again.forgotten.is_none(), "it is known");
         let forgotten = tasks
             .add(&up, "2", TaskHandle::mint(), 2)
             .forgotten
