@@ -202,6 +202,11 @@ fn call(
     let Some(Ok(params)) = params.map(|p| serde_json::from_str::<CallParams<'_>>(p.get())) else {
         return Err(Outcome::Error(-32602, "unreadable params".to_owned()));
     };
+    // As those are who check with a schema.
+    if params.task.is_some_and(|task| task.get() == "null") {
+        let error = "task: expected object, received null".to_owned();
+        return Err(Outcome::Error(-32602, error));
+    }
     if params.name == "echo" || params.name.starts_with("filler_") {
         return Err(Outcome::Result(echo(params.arguments)));
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -28,10 +28,15 @@ pub(crate) struct CallParams<'a> {
     pub(crate) name: String,
     #[serde(borrow, default)]
     pub(crate) arguments: Option<&'a RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "given")]
     pub(crate) task: Option<&'a RawValue>,
     #[serde(borrow, default, rename = "_meta")]
     pub(crate) meta: Option<&'a RawValue>,
+}
+
+/// A member that is there, also where it is null.
+fn given<'a, D: Deserializer<'a>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
+    <&RawValue>::deserialize(from).map(Some)
 }
 
 /// How a request ends.

@@ -88,6 +88,10 @@ async fn a_task_is_begun_watched_and_its_result_fetched() {
             let plain = alice.request("tools/call", params).await.unwrap();
             assert_eq!(text_of(&plain), "errand done");
         }
+        let never_a_task = tool.replace("errand", "report");
+        let params = json!({"name": never_a_task, "arguments": {}, "task": null});
+        let plain = alice.request("tools/call", params).await.unwrap();
+        assert_eq!(text_of(&plain), "reported");
     }
     world.gw.stop().await;
 }
