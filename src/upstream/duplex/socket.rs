@@ -122,6 +122,7 @@ async fn write<S>(
     let _ended = ended.drop_guard();
     loop {
         let next = tokio::select! {
+            biased;
             () = closed.cancelled() => break,
             next = timeout(PING_EVERY, waiting.recv()) => next,
         };
@@ -321,6 +322,26 @@ mod tests {
             took <= 2 * CLOSE_WITHIN + Duration::from_millis(10),
             "{took:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_that_waits_is_written_after_the_end_has_begun() {
+        // Where it is left to chance, some of them write on.
+        for _ in 0..30 {
+            let sink = sink::unfold((), |(), _: Message| async {
+                sleep(CLOSE_WITHIN * 9 / 10).await;
+                Ok(())
+            });
+            let writer = Writer::new(Box::pin(sink), &Tasks::new());
+            for _ in 0..10 {
+                assert!(writer.try_send(Bytes::from_static(b"{}")));
+            }
+            tokio::task::yield_now().await;
+            let began = Instant::now();
+            writer.close().await;
+            let took = began.elapsed();
+            assert!(took <= CLOSE_WITHIN, "{took:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
