@@ -101,13 +101,10 @@ impl LinkError {
         }
     }
 
-    /// Whether the upstream has answered what was asked, though not as it should.
+    /// Whether the upstream has refused what was asked, of itself.
     #[must_use]
-    pub fn is_answer(&self) -> bool {
-        matches!(
-            self,
-            Self::Status(_) | Self::TooLarge { .. } | Self::Invalid(_) | Self::Handshake(_)
-        )
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::Status(400 | 404 | 405) | Self::Handshake(_))
     }
 
     /// As the caller may learn it. Names the upstream as configured, never an address.

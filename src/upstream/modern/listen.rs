@@ -132,7 +132,7 @@ impl ModernLink {
             None => Ok(invalid(
                 "the upstream does not announce updates of this resource",
             )),
-            Some(why) if why.is_answer() => {
+            Some(why) if why.is_refusal() => {
                 let refused = format!("the upstream refuses the subscription: {why}");
                 Ok(invalid(&refused))
             }
