@@ -2,6 +2,7 @@
 //! Spec: SPEC L-01, L-08, U-05.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -174,6 +175,9 @@ impl Connection {
     }
 }
 
+/// How long an upstream may take to say that it has heard of the end of the handshake.
+const TAKEN: Duration = Duration::from_secs(1);
+
 /// Posts the second half of the handshake. What is not refused in time counts as taken: the upstream has
 /// shaken hands, and all that it could say is 202 (SPEC U-04).
 async fn post_initialized(settings: &Arc<Settings>, wire: &Arc<HttpWire>) -> Result<(), LinkError> {
@@ -185,7 +189,7 @@ async fn post_initialized(settings: &Arc<Settings>, wire: &Arc<HttpWire>) -> Res
         let posted = timeout(limit, posting.send(INITIALIZED)).await;
         drop(sender.send(posted.unwrap_or(Err(LinkError::Timeout))));
     });
-    let Ok(posted) = timeout(limit / 4, outcome).await else {
+    let Ok(posted) = timeout(TAKEN.min(limit / 4), outcome).await else {
         tracing::info!(
             upstream = %settings.name,
             "upstream does not answer `notifications/initialized`: going on without"
