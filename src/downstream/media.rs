@@ -15,13 +15,27 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     media.eq_ignore_ascii_case("application/json")
 }
 
-/// Whether the body is compressed, or encoded in any other way.
+/// Content codings that change the bytes of a body (RFC 9110 §8.4.1, RFC 7932, RFC 8878). Some senders name
+/// a character set there, which changes none.
+const CODINGS: [&[u8]; 7] = [
+    b"br",
+    b"compress",
+    b"deflate",
+    b"gzip",
+    b"x-compress",
+    b"x-gzip",
+    b"zstd",
+];
+
+/// Whether the body is compressed.
 pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     let codings = headers.get_all(CONTENT_ENCODING).iter();
     let mut codings = codings.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     codings.any(|coding| {
         let coding = coding.trim_ascii();
-        !(coding.is_empty() || coding.eq_ignore_ascii_case(b"identity"))
+        CODINGS
+            .iter()
+            .any(|known| coding.eq_ignore_ascii_case(known))
     })
 }
 

@@ -59,6 +59,8 @@ async fn a_compressed_body_is_415_and_told_to_come_as_it_is() {
             ("gzip", 415),
             ("identity, br", 415),
             ("Identity", good),
+            // Meant as a character set.
+            ("UTF-8", good),
             (" ", good),
         ] {
             let headers = [headers, &[("content-encoding", coding)]].concat();
