@@ -3,10 +3,13 @@
 
 use std::borrow::Cow;
 
-use super::json::{self, Members, ObjectWriter};
+use super::json::{self, Members, ObjectWriter, Scanner};
 
 /// Schemes of the sources that are passed on.
 const SCHEMES: [&str; 3] = ["https", "http", "data"];
+
+/// What holds them.
+const ICONS: &str = "icons";
 
 /// A text with icons left out of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,17 +22,20 @@ pub struct Purged {
 
 /// The object `text` (JSON text of an item or of an `Implementation`) without icons that a client must
 /// not load; nothing where it has none of them. An array of icons that loses all of them goes, too, and
-/// an object whose icons two parsers could read differently loses every member.
+/// an object whose icons two parsers could read differently loses every member. Names are compared
+/// without regard to case, as some parsers do.
 #[must_use]
 pub fn purged(text: &str) -> Option<Purged> {
     if !may_have(text) || !text.starts_with('{') {
         return None;
     }
-    let Ok(members) = json::members(text) else {
-        let text = "{}".to_owned();
-        return Some(Purged { text, icons: 1 });
-    };
-    without_unsafe(&members)
+    if let Ok(members) = json::members(text) {
+        return without_unsafe(&members);
+    }
+    has_icons(text).then(|| Purged {
+        text: "{}".to_owned(),
+        icons: 1,
+    })
 }
 
 /// The same for each element of the array `text` (JSON text); an object that would lose every member
@@ -57,43 +63,66 @@ pub fn purged_items(text: &str) -> Option<Purged> {
 
 /// Whether an object in this JSON text may have icons; cheap, to leave most texts unread.
 fn may_have(text: &str) -> bool {
-    let holds = |part: &[u8]| memchr::memmem::find(text.as_bytes(), part).is_some();
+    const QUOTED: &[u8] = b"\"icons\"";
+    let bytes = text.as_bytes();
+    let stands_before = |at: usize| {
+        let name = bytes.get(at..at + QUOTED.len());
+        name.is_some_and(|name| name.eq_ignore_ascii_case(QUOTED))
+    };
+    let mut initials = memchr::memchr2_iter(b'i', b'I', bytes);
     // An escape could spell the name, too.
-    holds(b"\"icons\"") || holds(b"\\u00")
+    initials.any(|at| at.checked_sub(1).is_some_and(stands_before))
+        || memchr::memmem::find(bytes, b"\\u00").is_some()
+}
+
+/// Whether one of the members of an object is named so, whatever else is the matter with it.
+fn has_icons(text: &str) -> bool {
+    let mut scanner = Scanner::new(text, json::MAX_DEPTH);
+    let mut found = false;
+    let walked = scanner.object(|scanner, key| {
+        found |= key.decode().is_ok_and(|name| is_named(&name, ICONS));
+        scanner.value().map(drop)
+    });
+    walked.is_err() || found
+}
+
+fn is_named(name: &str, known: &str) -> bool {
+    name.eq_ignore_ascii_case(known)
 }
 
 fn without_unsafe(members: &Members<'_>) -> Option<Purged> {
-    let (_, all) = members.iter().find(|(name, _)| name == "icons")?;
-    if *all == "null" {
-        return None;
-    }
-    // What is no array counts as one icon that cannot be loaded.
-    let given = json::elements(all).unwrap_or_else(|_| vec!["null"]);
-    let mut kept = given.clone();
-    kept.retain(|icon| may_be_loaded(icon));
-    if kept.len() == given.len() {
-        return None;
-    }
+    let mut left_out = 0;
     let mut out = ObjectWriter::default();
     for (name, value) in members {
-        if name != "icons" {
+        if !is_named(name, ICONS) || *value == "null" {
+            out.member(name, value);
+            continue;
+        }
+        // What is no array counts as one icon that cannot be loaded.
+        let given = json::elements(value).unwrap_or_else(|_| vec!["null"]);
+        let mut kept = given.clone();
+        kept.retain(|icon| may_be_loaded(icon));
+        left_out += given.len() - kept.len();
+        if kept.len() == given.len() {
             out.member(name, value);
         } else if !kept.is_empty() {
             out.member(name, &json::array(&kept));
         }
     }
-    Some(Purged {
+    (left_out > 0).then(|| Purged {
         text: out.finish(),
-        icons: given.len() - kept.len(),
+        icons: left_out,
     })
 }
 
-/// Whether a client may load the icon, JSON text: where it lies is said, in so many words.
+/// Whether a client may load the icon, JSON text: where it lies is said once, in so many words.
 fn may_be_loaded(icon: &str) -> bool {
     let members = json::members(icon).unwrap_or_default();
-    let source = members.iter().find(|(name, _)| name == "src");
-    let source = source.and_then(|(_, text)| json::string(text));
-    source.is_some_and(|source| has_safe_scheme(&source))
+    let mut sources = members.iter().filter(|(name, _)| is_named(name, "src"));
+    let (Some((_, source)), None) = (sources.next(), sources.next()) else {
+        return false;
+    };
+    json::string(source).is_some_and(|source| has_safe_scheme(&source))
 }
 
 /// Whether a source has one of the schemes that are passed on, as browsers read it: without what
@@ -169,6 +198,8 @@ mod tests {
     #[case(r#"{"a":1,"icons":[{"sizes":["any"]}]}"#)]
     #[case(r#"{"a":1,"icons":[{"src":"https:x","src":"javascript:x"}]}"#)]
     #[case(r#"{"a":1,"\u0069cons":[{"src":"javascript:x"}]}"#)]
+    #[case(r#"{"a":1,"Icons":[{"SRC":"javascript:x"}]}"#)]
+    #[case(r#"{"a":1,"icons":[{"src":"https:x","Src":"javascript:x"}]}"#)]
     fn what_does_not_say_where_it_lies_is_no_icon(#[case] item: &str) {
         assert_eq!(text_of(purged(item)).as_deref(), Some(r#"{"a":1}"#));
     }
@@ -185,6 +216,8 @@ mod tests {
 
     #[test]
     fn what_has_no_icons_is_not_read() {
+        let repeated = r#"{"a":"\u00e9","a":{"icons":[]}}"#;
+        assert_eq!(purged(repeated), None);
         assert_eq!(purged(r#"{"a":1,"a":2}"#), None);
         assert_eq!(purged_items(r#"[{"a":1,"a":2}]"#), None);
         assert_eq!(purged_items("{"), None);
