@@ -4,6 +4,7 @@
 mod endpoints;
 mod introspection;
 mod keys;
+mod remembered;
 
 use std::time::Duration;
 
@@ -374,24 +375,6 @@ async fn another_claim_can_name_the_subject() {
     assert_eq!(principal.expect("a good token").subject(), "o-1");
     let result = world.present_changed(json!({}), json!({})).await;
     assert_invalid(result, "token_subject");
-}
-
-#[tokio::test]
-async fn a_remembered_token_still_expires() {
-    let world = World::new();
-    let token = world.changed(&json!({}), &json!({"exp": NOW + 10}));
-    world.present(&token).await.expect("good");
-    world.clock.advance(Duration::from_secs(70));
-    assert_invalid(world.present(&token).await, "token_expired");
-}
-
-#[tokio::test]
-async fn a_remembered_token_is_the_same_principal() {
-    let world = World::new();
-    let token = world.signer.mint(ISSUER);
-    let first = world.present(&token).await.expect("good");
-    let second = world.present(&token).await.expect("good");
-    assert!(Arc::ptr_eq(&first, &second));
 }
 
 #[tokio::test]

@@ -88,6 +88,14 @@ impl Upstream {
         self.seen.lock().unwrap().iter().any(|seen| seen == method)
     }
 
+    /// Waits until no post is held any more.
+    async fn holds_none(&self) {
+        eventually("no post is held any more", async || {
+            self.held(|_| true).eq(&0).then_some(())
+        })
+        .await;
+    }
+
     fn held(&self, is_meant: impl Fn(&str) -> bool) -> usize {
         let held = self.held.lock().unwrap();
         held.iter().filter(|method| is_meant(method)).count()
@@ -161,10 +169,7 @@ async fn what_was_answered_on_the_stream_is_not_waited_for_at_the_post(
         assert_eq!(text_of(&reply.expect("a result")), "done");
     }
     assert!(up.has_seen("notifications/initialized"));
-    eventually("no post is held any more", async || {
-        up.held(|_| true).eq(&0).then_some(())
-    })
-    .await;
+    up.holds_none().await;
     gw.stop().await;
 }
 
@@ -180,10 +185,7 @@ async fn posts_of_cancellations_that_are_not_answered_leave_nothing() {
         up.has_seen("notifications/cancelled").then_some(())
     })
     .await;
-    eventually("no post is held any more", async || {
-        up.held(|_| true).eq(&0).then_some(())
-    })
-    .await;
+    up.holds_none().await;
     gw.stop().await;
 }
 

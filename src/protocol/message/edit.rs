@@ -316,8 +316,9 @@ impl<'a> Editor<'a> {
 }
 
 impl Message {
-    /// The same bytes under another id (JSON text), with what `put` appends (JSON text, mostly of `added` bytes at most)
-    /// in place of `params._meta`; nothing when one of the two is not there.
+    /// The same bytes under another id (JSON text), with what `put` appends (JSON text) in place of
+    /// `params._meta`; nothing when one of the two is not there. Room is made for `added` bytes, about what
+    /// `put` appends.
     #[must_use]
     pub fn with_id_and_meta(
         &self,

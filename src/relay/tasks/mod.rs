@@ -3,9 +3,9 @@
 //!
 //! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `newer` is
 //! where an upstream of both eras runs it, `bridge` shows legacy tasks as those of the extension,
-//! `carried` passes them between two sides of 2025-11-25, `mark` says what belongs to them, `host` runs those that a client of 2025-11-25
-//! asks for where its upstream has the extension, `hosted` answers for them, `follow` tells
-//! subscriptions how tasks stand. Clients are told of no others.
+//! `carried` passes them between two sides of 2025-11-25, `mark` says what belongs to them, `host` runs
+//! those that a client of 2025-11-25 asks for where its upstream has the extension, `hosted` answers for
+//! them, `follow` tells subscriptions how tasks stand. Clients are told of no others.
 //! Spec: SPEC §11; BRIDGING §3.8.
 
 mod bridge;
