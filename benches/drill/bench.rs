@@ -19,6 +19,9 @@ use crate::rows::{Over, ROWS, Row};
 /// The modern upstream. Its name is as long as that of the legacy one, so that the tokens for both are, which
 /// cost more to verify the longer they are.
 const MODERN: &str = "next";
+/// Rows that are compared with each other share a round in so many turns: a machine that others use changes its
+/// pace within a second.
+const TURNS: usize = 10;
 /// Principals that the sessions are spread over.
 const PRINCIPALS: usize = 16;
 
@@ -223,8 +226,8 @@ async fn measure_rows(
 
 /// Measures rows that are compared with each other.
 ///
-/// A round measures each lane, and on each lane one row directly after the other, so that a slow moment of the
-/// machine hits whatever is compared alike.
+/// A round measures each lane, and on each lane one row directly after the other in short turns, so that a slow
+/// moment of the machine hits whatever is compared alike.
 async fn measure_group(
     args: &BenchArgs,
     group: &[Row],
@@ -233,30 +236,31 @@ async fn measure_group(
     list: &Arc<str>,
 ) -> anyhow::Result<Vec<RowFigures>> {
     let mut runs = vec![Runs::new(); group.len()];
-    for _ in 0..args.rounds {
-        for lane in lanes {
-            for (row, runs) in group.iter().zip(&mut runs) {
-                if lane.callers(row.over).is_empty() {
-                    continue;
-                }
-                let measured = load::run(&plan_of(args, row, lane, stubs, list)).await?;
-                runs.entry(lane.name).or_default().push(measured);
+    let turns = if group.len() > 1 { TURNS } else { 1 };
+    let window = Duration::from_millis(args.window) / u32::try_from(turns)?;
+    let rounds = (0..args.rounds).flat_map(|_| lanes);
+    for lane in rounds.flat_map(|lane| std::iter::repeat_n(lane, turns)) {
+        for (row, runs) in group.iter().zip(&mut runs) {
+            if lane.callers(row.over).is_empty() {
+                continue;
             }
+            let measured = load::run(&plan_of(window, row, lane, stubs, list)).await?;
+            runs.entry(lane.name).or_default().push(measured);
         }
     }
     let figures = |(row, runs): (&Row, Runs)| RowFigures::new(*row, runs);
     Ok(group.iter().zip(runs).map(figures).collect())
 }
 
-fn plan_of(args: &BenchArgs, row: &Row, lane: &Lane, stubs: &Stubs, list: &Arc<str>) -> Plan {
+fn plan_of(window: Duration, row: &Row, lane: &Lane, stubs: &Stubs, list: &Arc<str>) -> Plan {
     let own = lane.pid.map(|pid| (figures::SELF.to_owned(), pid));
     let upstream = stubs.behind(row.over).process.pid();
     let callers = lane.callers(row.over).iter().cycle();
     Plan {
         scenario: row.scenario,
         callers: callers.take(row.sessions).cloned().collect(),
-        warm: Duration::from_millis(args.window / 4),
-        window: Duration::from_millis(args.window),
+        warm: window / 4,
+        window,
         watch: own
             .into_iter()
             .chain([(figures::UPSTREAM.to_owned(), upstream)])

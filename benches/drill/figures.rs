@@ -15,7 +15,7 @@ pub(crate) const SELF: &str = "self";
 /// The stub behind it.
 pub(crate) const UPSTREAM: &str = "upstream";
 
-/// The runs of one row, by target: one per round, in order.
+/// The runs of one row, by target: one per round or turn, in order.
 pub(crate) type Runs = BTreeMap<&'static str, Vec<Measured>>;
 
 /// Everything measured.
@@ -97,7 +97,7 @@ impl Figures {
     }
 }
 
-/// The median over the rounds of how many times `under` costs `over`: a slow round slows both.
+/// The median over the rounds, or turns, of how many times `under` costs `over`: a slow one slows both.
 fn ratio(over: &[Measured], under: &[Measured]) -> Option<f64> {
     let of_round = |(over, under): (&Measured, &Measured)| Some(over.own_cpu()? / under.own_cpu()?);
     let mut ratios: Vec<f64> = over.iter().zip(under).filter_map(of_round).collect();

@@ -288,8 +288,9 @@ through the gateway with one and with two worker threads, in alternating rounds 
 The gateway verifies a JWT per request, decides by policy, counts metrics, exports sampled traces and writes
 its access and audit log to standard output.
 Figures are microseconds of CPU time of the process itself (`/proc/<pid>/task/*/schedstat`) per verified reply:
-every reply's id and content is checked. A ratio is the median of the ratios of the rounds; what is held against
-each other is measured in turn within each round. Compare ratios, not absolute times: they travel between machines.
+every reply's id and content is checked. A ratio is the median of the ratios of the rounds; rows that are held against
+each other share each round in ten short turns, and theirs is the median over all turns. Compare ratios, not absolute
+times: they travel between machines.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
 
