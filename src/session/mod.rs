@@ -74,7 +74,8 @@ pub struct Session {
     next_stream: AtomicU32,
     calls: Mutex<HashMap<RequestId, Arc<CallLink>>>,
     questions: Questions,
-    links: Mutex<HashMap<Arc<str>, Arc<dyn UpstreamLink>>>,
+    /// Ordered: most sessions have few, and a name is hashed no quicker than it is found.
+    links: Mutex<BTreeMap<Arc<str>, Arc<dyn UpstreamLink>>>,
     waiting: Mutex<HashSet<Arc<str>>>,
     owner_calls: Arc<AtomicUsize>,
     /// How long a question that names no call waits for a stream.

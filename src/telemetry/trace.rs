@@ -51,10 +51,10 @@ impl TraceContext {
     }
 
     /// What a request brings: `_meta` first, then the headers; what is malformed counts as absent.
-    /// The `_meta` members are given as JSON text.
+    /// The `_meta` members are given as JSON text; there may be no headers at all.
     #[must_use]
-    pub fn incoming(
-        headers: &HeaderMap,
+    pub fn incoming<'h>(
+        headers: impl Into<Option<&'h HeaderMap>>,
         meta_traceparent: Option<&str>,
         meta_tracestate: Option<&str>,
     ) -> Self {
@@ -65,6 +65,7 @@ impl TraceContext {
             Self::parse(&parent, state.as_deref())
         };
         let from_headers = || {
+            let headers = headers.into()?;
             let mut lines = headers.get_all(TRACEPARENT_HEADER).iter();
             let (line, None) = (lines.next()?, lines.next()) else {
                 return None;

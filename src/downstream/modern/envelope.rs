@@ -158,20 +158,20 @@ impl<'a> Said<'a> {
             params: Vec::new(),
         };
         for (name, value) in headers {
-            let text = name.as_str();
-            // Few others do.
-            if !text.starts_with("mcp-") {
-                continue;
-            }
-            let line = [&mut said.version, &mut said.method, &mut said.name]
-                .into_iter()
-                .find(|line| line.name == *name);
-            if let Some(line) = line {
-                if line.value.replace(value).is_some() {
-                    return Err(mismatch(&HeaderError::Repeated(name.clone())));
+            // Told apart by their texts, most by their lengths alone: that is quicker than comparing names.
+            let line = match name.as_str() {
+                "mcp-protocol-version" => &mut said.version,
+                "mcp-method" => &mut said.method,
+                "mcp-name" => &mut said.name,
+                text => {
+                    if text.starts_with(MCP_PARAM_PREFIX) {
+                        said.params.push((name.clone(), value.clone()));
+                    }
+                    continue;
                 }
-            } else if text.starts_with(MCP_PARAM_PREFIX) {
-                said.params.push((name.clone(), value.clone()));
+            };
+            if line.value.replace(value).is_some() {
+                return Err(mismatch(&HeaderError::Repeated(name.clone())));
             }
         }
         Ok(said)

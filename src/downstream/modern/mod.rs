@@ -220,11 +220,8 @@ impl Front {
             Some(bytes) => Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?,
             None => asked.message,
         };
-        let trace = TraceContext::incoming(
-            headers.unwrap_or(&HeaderMap::new()),
-            message.meta(TRACEPARENT),
-            message.meta(TRACESTATE),
-        );
+        let trace =
+            TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
         let call = Call {
             principal: asked.principal,
             endpoint: asked.endpoint,

@@ -95,9 +95,12 @@ impl Section {
 impl Member {
     /// The same member of an object that stands elsewhere: what lay at `from` lies at `to`.
     pub(super) fn moved(self, from: usize, to: usize) -> Self {
+        let Span { start, end } = Span::of(&(from..to));
+        // Modulo 2^32, so that it may as well lie before.
+        let by = end.wrapping_sub(start);
         Self {
-            name: self.name.moved(from, to),
-            value: self.value.moved(from, to),
+            name: self.name.shifted(by),
+            value: self.value.shifted(by),
             ..self
         }
     }
@@ -122,18 +125,15 @@ impl Span {
         }
     }
 
-    /// The same place in bytes that lie elsewhere: what lay at `from` lies at `to`.
-    pub(super) fn moved(self, from: usize, to: usize) -> Self {
-        let Range { start, end } = self.range();
-        Self::of(&(start - from + to..end - from + to))
+    fn shifted(self, by: u32) -> Self {
+        Self {
+            start: self.start.wrapping_add(by),
+            end: self.end.wrapping_add(by),
+        }
     }
 
     pub(super) fn range(self) -> Range<usize> {
         self.start as usize..self.end as usize
-    }
-
-    pub(super) fn len(self) -> usize {
-        (self.end - self.start) as usize
     }
 }
 

@@ -20,6 +20,7 @@ pub use edit::Editor;
 pub use progress::Progress;
 
 use self::layout::{Layout, Member, Method, Object, Section, Span};
+use self::marks::is_same;
 use super::decode_error::DecodeError;
 use super::json;
 
@@ -155,17 +156,20 @@ impl Message {
         self.member(Section::Meta, key)
     }
 
-    /// The members of `params._meta`, in order: the decoded key and the JSON texts of key and value.
-    pub fn metas(&self) -> impl Iterator<Item = (&str, &str, &str)> {
-        let members = self.layout.members.iter();
-        let metas = members.filter(|m| m.section == Section::Meta);
-        metas.filter_map(|m| {
-            let quoted = self.whole.get(m.quoted_name())?;
+    /// The members of `params._meta` whose decoded keys `wanted` takes, in order: the JSON texts of key and
+    /// value.
+    pub fn metas(&self, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &str)> {
+        let object = self.read(Section::Meta);
+        let members = object.and_then(|object| self.layout.members.get(object.members.range()));
+        members.unwrap_or_default().iter().filter_map(move |m| {
             let key = match m.decoded {
                 None => self.text(m.name)?,
                 Some(_) => self.layout.decoded(m)?,
             };
-            Some((key, quoted, self.text(m.value)?))
+            if !wanted(key) {
+                return None;
+            }
+            Some((self.whole.get(m.quoted_name())?, self.text(m.value)?))
         })
     }
 
@@ -267,14 +271,13 @@ impl Message {
         members.find(|m| m.section == section && self.is_named(m, name))
     }
 
+    #[inline]
     fn is_named(&self, member: &Member, name: &str) -> bool {
-        match member.decoded {
-            None => {
-                member.name.len() == name.len()
-                    && self.bytes().get(member.name.range()) == Some(name.as_bytes())
-            }
-            Some(_) => self.layout.decoded(member) == Some(name),
+        if member.decoded.is_some() {
+            return self.layout.decoded(member) == Some(name);
         }
+        let own = self.bytes().get(member.name.range());
+        own.is_some_and(|own| is_same(own, name.as_bytes()))
     }
 }
 

@@ -148,14 +148,13 @@ fn put_own_meta(
     if let Some(state) = place.state {
         put_text(out, meta::TRACESTATE, state);
     }
-    for (key, quoted, value) in request.metas() {
-        // What is reserved belongs to one hop, and this is another.
-        if !(key.starts_with(meta::RESERVED) || OF_ONE_HOP.contains(&key)) {
-            out.push(',');
-            out.push_str(quoted);
-            out.push(':');
-            out.push_str(value);
-        }
+    // What is reserved belongs to one hop, and this is another.
+    let goes_on = |key: &str| !(key.starts_with(meta::RESERVED) || OF_ONE_HOP.contains(&key));
+    for (key, value) in request.metas(goes_on) {
+        out.push(',');
+        out.push_str(key);
+        out.push(':');
+        out.push_str(value);
     }
     out.push('}');
 }
