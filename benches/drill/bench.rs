@@ -19,9 +19,8 @@ use crate::rows::{Over, ROWS, Row};
 /// The modern upstream. Its name is as long as that of the legacy one, so that the tokens for both are, which
 /// cost more to verify the longer they are.
 const MODERN: &str = "next";
-/// Rows that are compared with each other share a round in so many turns: a machine that others use changes its
-/// pace within a second.
-const TURNS: usize = 10;
+/// The lanes share a round in so many turns: a machine that others use changes its pace within a second.
+const TURNS: u32 = 10;
 /// Principals that the sessions are spread over.
 const PRINCIPALS: usize = 16;
 
@@ -226,8 +225,8 @@ async fn measure_rows(
 
 /// Measures rows that are compared with each other.
 ///
-/// A round measures each lane, and on each lane one row directly after the other in short turns, so that a slow
-/// moment of the machine hits whatever is compared alike.
+/// A turn measures each lane, and on each lane one row directly after the other, so that a slow moment of the
+/// machine hits whatever is compared alike.
 async fn measure_group(
     args: &BenchArgs,
     group: &[Row],
@@ -236,10 +235,12 @@ async fn measure_group(
     list: &Arc<str>,
 ) -> anyhow::Result<Vec<RowFigures>> {
     let mut runs = vec![Runs::new(); group.len()];
-    let turns = if group.len() > 1 { TURNS } else { 1 };
-    let window = Duration::from_millis(args.window) / u32::try_from(turns)?;
-    let rounds = (0..args.rounds).flat_map(|_| lanes);
-    for lane in rounds.flat_map(|lane| std::iter::repeat_n(lane, turns)) {
+    // Children are started anew for each turn, which would cost more than their calls.
+    let is_piped = group.iter().any(|row| row.over == Over::Stdio);
+    let turns = if is_piped { 1 } else { TURNS };
+    let window = Duration::from_millis(args.window) / turns;
+    let turns = (0..args.rounds).flat_map(|_| 0..turns);
+    for lane in turns.flat_map(|_| lanes) {
         for (row, runs) in group.iter().zip(&mut runs) {
             if lane.callers(row.over).is_empty() {
                 continue;

@@ -1,4 +1,4 @@
-//! What the rounds of each row come to, and whether that is within the budget.
+//! What the turns of each row come to, and whether that is within the budget.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) const SELF: &str = "self";
 /// The stub behind it.
 pub(crate) const UPSTREAM: &str = "upstream";
 
-/// The runs of one row, by target: one per round or turn, in order.
+/// The runs of one row, by target: one per turn, in order.
 pub(crate) type Runs = BTreeMap<&'static str, Vec<Measured>>;
 
 /// Everything measured.
@@ -97,10 +97,10 @@ impl Figures {
     }
 }
 
-/// The median over the rounds, or turns, of how many times `under` costs `over`: a slow one slows both.
+/// The median over the turns of how many times `under` costs `over`: a slow one slows both.
 fn ratio(over: &[Measured], under: &[Measured]) -> Option<f64> {
-    let of_round = |(over, under): (&Measured, &Measured)| Some(over.own_cpu()? / under.own_cpu()?);
-    let mut ratios: Vec<f64> = over.iter().zip(under).filter_map(of_round).collect();
+    let of_turn = |(over, under): (&Measured, &Measured)| Some(over.own_cpu()? / under.own_cpu()?);
+    let mut ratios: Vec<f64> = over.iter().zip(under).filter_map(of_turn).collect();
     ratios.sort_unstable_by(f64::total_cmp);
     ratios.get(ratios.len() / 2).copied()
 }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_compared_round_by_round() {
+    fn rows_are_compared_turn_by_turn() {
         let (row, other) = ROWS
             .windows(2)
             .find_map(|pair| {

@@ -145,7 +145,7 @@ fn markdown(
     let mut out = String::from(INTRODUCTION);
     writeln!(
         out,
-        "Measured {} on {}.\nMedians of {} rounds of {} ms each. Failed or wrong answers: {failures}.\n",
+        "Measured {} on {}.\nMedians of {} rounds of {} ms for each figure. Failed or wrong answers: {failures}.\n",
         today(),
         machine(),
         args.rounds,
@@ -284,13 +284,13 @@ const INTRODUCTION: &str = "# Benchmarks
 
 Written by `make bench`; do not edit. The same load goes straight to a small stub upstream, through
 nginx (Debian's, one worker, plain reverse proxy, no access log, kept-alive upstream connections) and
-through the gateway with one and with two worker threads, in alternating rounds of one run.
+through the gateway with one and with two worker threads, in alternating turns of one run.
 The gateway verifies a JWT per request, decides by policy, counts metrics, exports sampled traces and writes
 its access and audit log to standard output.
 Figures are microseconds of CPU time of the process itself (`/proc/<pid>/task/*/schedstat`) per verified reply:
-every reply's id and content is checked. A ratio is the median of the ratios of the rounds; rows that are held against
-each other share each round in ten short turns, and theirs is the median over all turns. Compare ratios, not absolute
-times: they travel between machines.
+every reply's id and content is checked. Whatever is held against each other is measured in turn, in ten short turns a
+round (children in one), and a ratio is the median of the ratios of all turns. Compare ratios, not absolute times: they
+travel between machines.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
 
