@@ -21,6 +21,8 @@ use crate::rows::{Over, ROWS, Row};
 const MODERN: &str = "next";
 /// The lanes share a round in so many turns: a machine that others use changes its pace within a second.
 const TURNS: u32 = 10;
+/// Sessions that are opened within the warm-up of a turn, at most.
+const CROWD: usize = 64;
 /// Principals that the sessions are spread over.
 const PRINCIPALS: usize = 16;
 
@@ -235,9 +237,9 @@ async fn measure_group(
     list: &Arc<str>,
 ) -> anyhow::Result<Vec<RowFigures>> {
     let mut runs = vec![Runs::new(); group.len()];
-    // Children are started anew for each turn, which would cost more than their calls.
-    let is_piped = group.iter().any(|row| row.over == Over::Stdio);
-    let turns = if is_piped { 1 } else { TURNS };
+    // For each turn sessions are opened anew: with many of them, or a child each, that would cost more than calls.
+    let is_dear = |row: &Row| row.over == Over::Stdio || row.sessions > CROWD;
+    let turns = if group.iter().any(is_dear) { 1 } else { TURNS };
     let window = Duration::from_millis(args.window) / turns;
     let turns = (0..args.rounds).flat_map(|_| 0..turns);
     for lane in turns.flat_map(|_| lanes) {
