@@ -150,8 +150,11 @@ impl CallLink {
         &self.cancel
     }
 
-    /// The call is over: its id is free again.
+    /// The call is over: its id is free again, and what it has asked needs no answer.
     pub fn end(&self) {
+        if let Some(stream) = self.outlet.stream.get() {
+            self.session.questions.end_call(self.order, stream);
+        }
         self.session.end_call(&self.id);
     }
 }
@@ -172,7 +175,7 @@ impl DownstreamLink for CallLink {
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
         Box::pin(async move {
             let stream = self.stream();
-            self.session.ask_on(&stream, round).await
+            self.session.ask_on(&stream, Some(self.order), round).await
         })
     }
 

@@ -1,7 +1,7 @@
 //! Questions put to the client of a session and the answers it posts.
 //! Spec: BRIDGING §2.3; SPEC L-03, C-10.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -18,25 +18,43 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 #[derive(Debug, Default)]
 pub struct Questions {
     next: AtomicU64,
-    open: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    open: Mutex<BTreeMap<u64, Unanswered>>,
+}
+
+/// A question without an answer.
+#[derive(Debug)]
+struct Unanswered {
+    asker: oneshot::Sender<Answer>,
+    /// The call that it belongs to, by its number in order, where the upstream said so.
+    call: Option<u64>,
 }
 
 impl Questions {
-    fn open(&self) -> (u64, oneshot::Receiver<Answer>) {
+    fn open(&self, call: Option<u64>) -> (u64, oneshot::Receiver<Answer>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        let (sender, receiver) = oneshot::channel();
-        lock(&self.open).insert(id, sender);
+        let (asker, receiver) = oneshot::channel();
+        lock(&self.open).insert(id, Unanswered { asker, call });
         (id, receiver)
+    }
+
+    /// Withdraws on `stream` what a call has asked, before that has its last message.
+    pub(super) fn end_call(&self, call: u64, stream: &EventStream) {
+        let is_its = |_: &u64, question: &mut Unanswered| question.call == Some(call);
+        let void = lock(&self.open).extract_if(.., is_its).collect::<Vec<_>>();
+        for (id, _) in void {
+            COUNTERS.questions_withdrawn.add(1);
+            stream.notify(withdrawal(id));
+        }
     }
 
     /// Hands a posted JSON-RPC response to whoever asked. Late and foreign answers are ignored
     /// (SPEC C-10); `false` then.
     pub fn answer(&self, response: &Message) -> bool {
         let id = response.number();
-        let Some(asker) = id.and_then(|id| lock(&self.open).remove(&id)) else {
+        let Some(question) = id.and_then(|id| lock(&self.open).remove(&id)) else {
             return false;
         };
-        asker.send(reply_of(response)).is_ok()
+        question.asker.send(reply_of(response)).is_ok()
     }
 
     /// Questions without an answer.
@@ -85,29 +103,45 @@ impl Drop for Withdraw<'_> {
             return;
         }
         COUNTERS.questions_withdrawn.add(1);
-        let bytes = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{}}}}}"#,
-            self.id
-        );
-        self.stream.notify(Notice {
-            kind: NoticeKind::Other,
-            bytes: bytes.into(),
-        });
+        let notice = withdrawal(self.id);
+        // One that named no call may outlive the call on whose stream it went.
+        if self.stream.is_finished() {
+            self.session.tell(notice);
+        } else {
+            self.stream.notify(notice);
+        }
+    }
+}
+
+/// Says that a question needs no answer any more. Spec: SPEC C-10.
+fn withdrawal(id: u64) -> Notice {
+    let bytes = format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
+    );
+    Notice {
+        kind: NoticeKind::Other,
+        bytes: bytes.into(),
     }
 }
 
 impl Session {
-    /// Asks the client on `stream` and waits for every answer, or as long as the round may take.
+    /// Asks the client on `stream` and waits for every answer, or as long as the round may take. What
+    /// belongs to a call, given by its number in order, ends with it.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws what is unanswered.
-    pub(super) async fn ask_on(&self, stream: &EventStream, round: Round) -> Asked {
+    pub(super) async fn ask_on(
+        &self,
+        stream: &EventStream,
+        call: Option<u64>,
+        round: Round,
+    ) -> Asked {
         if !self.wait_initialized().await {
             return Asked::CannotAsk("the client has not finished its handshake".to_owned());
         }
         let mut waiting = Vec::with_capacity(round.entries.len());
         for (key, question) in round.entries {
-            let (id, receiver) = self.questions.open();
+            let (id, receiver) = self.questions.open(call);
             COUNTERS.questions_asked.add(1);
             stream.put(request(id, &question));
             waiting.push((
@@ -164,7 +198,7 @@ impl Session {
             stream = stream => if let Ok(stream) = stream {
                 let entries = vec![(String::new(), question)];
                 let round = Round { entries, limit: None, carry: None };
-                self.ask_on(&stream, round).await
+                self.ask_on(&stream, None, round).await
             } else {
                 COUNTERS.questions_refused.add(1);
                 Asked::CannotAsk("no stream of the client is open".to_owned())

@@ -2,6 +2,7 @@
 //! upstream forgets it or its child is gone, with log level and subscriptions restored.
 //! Spec: SPEC U-02, U-04, D-06, L-08; DESIGN §6.
 
+mod answers;
 mod calls;
 mod connection;
 mod ears;

@@ -257,6 +257,37 @@ async fn an_unanswered_question_is_withdrawn_at_its_timeout() {
     gw.stop().await;
 }
 
+// Spec: SPEC C-10. The form would stay before the user, and count among the open questions.
+#[rstest]
+#[tokio::test]
+async fn what_a_cancelled_call_has_asked_is_withdrawn(#[values("stdio", "http")] carrier: &str) {
+    let bound = "open_questions = 1";
+    let http = HttpStub::start(&[]).await;
+    let setup = match carrier {
+        "http" => Setup::open().http("stub", &http, bound),
+        _ => Setup::open().stub_with("stub", &[], bound),
+    };
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let mut general = user.listen().await;
+    let (id, mut exchange) = user.start_call("ask_form", json!({})).await;
+    let question = exchange.next().await.expect("a question");
+    let cancelled = json!({"requestId": id});
+    user.notify("notifications/cancelled", cancelled).await;
+    let withdrawn = within("the withdrawal", async {
+        tokio::select! {
+            Some(message) = exchange.next() => message,
+            Some(message) = general.message() => message,
+        }
+    });
+    let withdrawn = withdrawn.await;
+    assert_eq!(withdrawn["method"], "notifications/cancelled");
+    assert_eq!(withdrawn["params"]["requestId"], question["id"]);
+    let (_, result) = asked(&user, "ask_form", named("Ada")).await;
+    assert!(text_of(&result).contains("Ada"), "{result}");
+    gw.stop().await;
+}
+
 // An open question stops the idle clock. Spec: DESIGN §6, "stopped while a question is open".
 #[tokio::test]
 async fn thinking_about_a_question_is_not_idleness() {

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
+use super::answers::{error, its_call_is_over, out_of_reach, refusal, response, unanswered};
 use super::calls::Pending;
 use super::connection::Connection;
 use super::related::{self, Related};
 use super::wire::Wire;
 use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
 use crate::protocol::asking;
-use crate::protocol::{Era, Kind, Message, RequestId, json};
+use crate::protocol::{Era, Kind, Message, RequestId};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
-use crate::upstream::activity::Activity;
+use crate::upstream::activity::{Activity, Paused};
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::lock;
 
@@ -217,21 +218,20 @@ impl Connection {
                     carry: None,
                 };
                 tokio::select! {
+                    biased;
+                    () = over.cancelled() => return its_call_is_over(),
                     asked = self.in_time(&*link, round) => asked,
-                    () = over.cancelled() => {
-                        return Err(error(-32603, "the call is over"));
-                    }
                 }
             }
             None if self.settings.unattributed == Unattributed::Session => {
-                let _paused: Vec<_> = lock(&self.pending)
-                    .values()
-                    .map(|p| p.activity.pause())
-                    .collect();
+                let (_paused, askers) = self.may_have_asked(&method);
                 let limit = self.settings.upstream.ask_timeout;
                 let asked = self.settings.intake.question(&self.settings.name, question);
-                let asked = tokio::time::timeout(limit, asked).await;
-                asked.unwrap_or(Asked::Unanswered)
+                tokio::select! {
+                    biased;
+                    () = all_over(askers) => return its_call_is_over(),
+                    asked = tokio::time::timeout(limit, asked) => asked.unwrap_or(Asked::Unanswered),
+                }
             }
             None => {
                 COUNTERS.questions_refused.add(1);
@@ -253,6 +253,20 @@ impl Connection {
             Asked::CannotAsk(why) => out_of_reach(&method, &why),
             Asked::Suspended(_) | Asked::Unanswered => unanswered(&method),
         }
+    }
+
+    /// Holds the clocks of the calls that run now for a question that names none, and says which of them
+    /// it may be of: it is void once all of those are over. A client tells of its roots outside
+    /// calls, too.
+    fn may_have_asked(&self, method: &str) -> (Vec<Paused>, Vec<CancellationToken>) {
+        let pending = lock(&self.pending);
+        let paused = pending.values().map(|call| call.activity.pause()).collect();
+        let mut askers = Vec::new();
+        if method != "roots/list" {
+            let askable = pending.values().filter(|call| call.may_be_asked);
+            askers.extend(askable.map(|call| call.over.clone()));
+        }
+        (paused, askers)
     }
 
     /// Asks the client of a call, for as long as a question may take. Who is asked again has that
@@ -317,66 +331,12 @@ fn progress(message: &Message, token: &Arc<str>) -> Notice {
 
 type AskedCall = (Arc<dyn DownstreamLink>, CancellationToken, Arc<Activity>);
 
-/// What the upstream is told when nobody can be asked, and why: an elicitation is cancelled, anything
-/// else is not supported (BRIDGING §2.3, §6).
-fn out_of_reach(method: &str, why: &str) -> Result<Bytes, Bytes> {
-    match method {
-        "elicitation/create" => unanswered(method),
-        _ => Err(error(-32601, &format!("the client cannot be asked: {why}"))),
+/// Resolves once all of these calls are over; never without any.
+async fn all_over(calls: Vec<CancellationToken>) {
+    if calls.is_empty() {
+        return std::future::pending().await;
     }
-}
-
-/// What the upstream is told when nobody answers: an elicitation is cancelled, anything else has
-/// an error form (BRIDGING §3.1, 10).
-fn unanswered(method: &str) -> Result<Bytes, Bytes> {
-    match method {
-        "elicitation/create" => Ok(Bytes::from_static(br#"{"action":"cancel"}"#)),
-        "sampling/createMessage" => Err(error(-1, "the user did not answer")),
-        _ => Err(error(-32603, "the client did not answer")),
-    }
-}
-
-fn refusal(missing: &str) -> Bytes {
-    error(-32601, &format!("the client does not support {missing}"))
-}
-
-fn error(code: i64, message: &str) -> Bytes {
-    format!(r#"{{"code":{code},"message":{}}}"#, json::quote(message)).into()
-}
-
-fn response(id: &str, answer: &Result<Bytes, Bytes>) -> Bytes {
-    let (name, body) = match answer {
-        Ok(result) => ("result", result),
-        Err(error) => ("error", error),
-    };
-    let mut out = format!(r#"{{"jsonrpc":"2.0","id":{id},"{name}":"#).into_bytes();
-    out.extend_from_slice(body);
-    out.push(b'}');
-    out.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    fn code(answer: &Result<Bytes, Bytes>) -> Option<i64> {
-        let error = std::str::from_utf8(answer.as_ref().err()?).unwrap();
-        json::member(error, "code")?.parse().ok()
-    }
-
-    // BRIDGING §2.3, §3.1, 10: who was not asked has not refused.
-    #[rstest]
-    #[case("elicitation/create", None, None)]
-    #[case("sampling/createMessage", Some(-1), Some(-32601))]
-    #[case("roots/list", Some(-32603), Some(-32601))]
-    fn nobody_there_is_told_from_nobody_answering(
-        #[case] method: &str,
-        #[case] silent: Option<i64>,
-        #[case] absent: Option<i64>,
-    ) {
-        assert_eq!(code(&unanswered(method)), silent);
-        assert_eq!(code(&out_of_reach(method, "it")), absent);
+    for call in calls {
+        call.cancelled().await;
     }
 }

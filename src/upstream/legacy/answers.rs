@@ -1,0 +1,77 @@
+//! What an upstream is told that has asked something. Spec: BRIDGING §2.3, §3.1, §6.
+
+use bytes::Bytes;
+
+use crate::protocol::json;
+
+/// What the upstream is told when nobody can be asked, and why: an elicitation is cancelled, anything
+/// else is not supported (BRIDGING §2.3, §6).
+pub(super) fn out_of_reach(method: &str, why: &str) -> Result<Bytes, Bytes> {
+    match method {
+        "elicitation/create" => unanswered(method),
+        _ => Err(error(-32601, &format!("the client cannot be asked: {why}"))),
+    }
+}
+
+/// What it is told when the call that asked is over.
+pub(super) fn its_call_is_over() -> Result<Bytes, Bytes> {
+    Err(error(-32603, "the call is over"))
+}
+
+/// What the upstream is told when nobody answers: an elicitation is cancelled, anything else has
+/// an error form (BRIDGING §3.1, 10).
+pub(super) fn unanswered(method: &str) -> Result<Bytes, Bytes> {
+    match method {
+        "elicitation/create" => Ok(Bytes::from_static(br#"{"action":"cancel"}"#)),
+        "sampling/createMessage" => Err(error(-1, "the user did not answer")),
+        _ => Err(error(-32603, "the client did not answer")),
+    }
+}
+
+/// JSON text of the error for a client that does not take such questions.
+pub(super) fn refusal(missing: &str) -> Bytes {
+    error(-32601, &format!("the client does not support {missing}"))
+}
+
+/// JSON text of an error.
+pub(super) fn error(code: i64, message: &str) -> Bytes {
+    format!(r#"{{"code":{code},"message":{}}}"#, json::quote(message)).into()
+}
+
+/// The response to the question `id` (JSON text): a result, or an error.
+pub(super) fn response(id: &str, answer: &Result<Bytes, Bytes>) -> Bytes {
+    let (name, body) = match answer {
+        Ok(result) => ("result", result),
+        Err(error) => ("error", error),
+    };
+    let mut out = format!(r#"{{"jsonrpc":"2.0","id":{id},"{name}":"#).into_bytes();
+    out.extend_from_slice(body);
+    out.push(b'}');
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn code(answer: &Result<Bytes, Bytes>) -> Option<i64> {
+        let error = std::str::from_utf8(answer.as_ref().err()?).unwrap();
+        json::member(error, "code")?.parse().ok()
+    }
+
+    // BRIDGING §2.3, §3.1, 10: who was not asked has not refused.
+    #[rstest]
+    #[case("elicitation/create", None, None)]
+    #[case("sampling/createMessage", Some(-1), Some(-32601))]
+    #[case("roots/list", Some(-32603), Some(-32601))]
+    fn nobody_there_is_told_from_nobody_answering(
+        #[case] method: &str,
+        #[case] silent: Option<i64>,
+        #[case] absent: Option<i64>,
+    ) {
+        assert_eq!(code(&unanswered(method)), silent);
+        assert_eq!(code(&out_of_reach(method, "it")), absent);
+    }
+}
