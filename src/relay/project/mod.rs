@@ -86,10 +86,11 @@ impl Projection {
         self.from.era() == Era::Modern && self.to.era() == Era::Legacy
     }
 
-    /// The items of a list of `kind`, the JSON text of an array.
+    /// The items of a list of `kind`, the JSON text of an array. One that cannot be rewritten, as it
+    /// repeats a member, is left out; the others stay.
     ///
     /// # Errors
-    /// When an object that is rewritten repeats a member.
+    /// When the text is no array.
     pub(super) fn items(
         self,
         kind: methods::ListKind,
@@ -102,7 +103,14 @@ impl Projection {
             if tool::is_left_out(self, item) {
                 return Ok(Fate::Drop);
             }
-            Ok(tool::tool(self, item)?.into())
+            Ok(tool::tool(self, item).map_or_else(
+                |error| {
+                    let name = object::string_member(item, "name").unwrap_or_default();
+                    tracing::warn!(tool = ?name, %error, "a tool is left out of a list");
+                    Fate::Drop
+                },
+                Fate::from,
+            ))
         })
     }
 

@@ -217,3 +217,19 @@ fn a_legacy_client_sees_nothing_of_the_modern_envelope(#[case] to: Revision) {
         json!({"_meta": {"own": 1}})
     );
 }
+
+// SPEC M-31 for what is no annotation: one bad tool does not hide the others.
+#[rstest]
+#[case::up(R4, R5)]
+#[case::down(R5, R2)]
+fn a_tool_that_repeats_a_member_is_left_out_and_the_others_stay(
+    #[case] from: Revision,
+    #[case] to: Revision,
+) {
+    let bad = r#"{"name":"a","name":"b","inputSchema":{"type":"object"}}"#;
+    let good = r#"{"name":"c","inputSchema":{"type":"object"}}"#;
+    let projection = Projection::new(from, to);
+    let list = format!("[{bad},{good}]");
+    let items = projection.items(methods::ListKind::Tools, &list);
+    assert_eq!(items.unwrap(), format!("[{good}]"));
+}
