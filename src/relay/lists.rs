@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::bring_back::merged_origin;
 use super::merge::ListMerger;
@@ -135,9 +136,13 @@ impl Relay {
         kind: ListKind,
     ) -> Arc<Index> {
         let partial = (session.key(), kind);
-        if let Some(index) = self.partial_indexes.get(&partial) {
+        let changed = session.shelf().last_change(kind);
+        if let Some((made, index)) = self.partial_indexes.get(&partial)
+            && changed.is_none_or(|changed| changed < made)
+        {
             return index;
         }
+        let made = Instant::now();
         let parts = self.collect(call, session, kind, Asks::Gateway).await;
         if let Some(index) = self.indexes.get(&parts.digest) {
             return index;
@@ -157,7 +162,8 @@ impl Relay {
             self.indexes.insert(parts.digest, Arc::clone(&index));
         } else {
             // Not every unknown name is to wait for the one that is missing.
-            self.partial_indexes.insert(partial, Arc::clone(&index));
+            self.partial_indexes
+                .insert(partial, (made, Arc::clone(&index)));
         }
         index
     }

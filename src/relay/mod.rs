@@ -44,6 +44,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use moka::sync::Cache;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::audit;
 use crate::call::{Call, Declared, Reply, UpstreamLink};
@@ -88,7 +89,7 @@ pub struct Relay {
     /// Lists by what they hold, for names that do not name their upstream.
     indexes: Cache<Digest, Arc<Index>>,
     /// The same of sessions that lack an upstream.
-    partial_indexes: Cache<(SessionKey, ListKind), Arc<Index>>,
+    partial_indexes: Cache<(SessionKey, ListKind), (Instant, Arc<Index>)>,
     /// Tasks that ask while their clients poll.
     desks: Arc<Desks>,
     /// Places for lists that are looked at again.

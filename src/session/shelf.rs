@@ -124,6 +124,12 @@ impl Shelf {
         called.max(board.changed(kind))
     }
 
+    /// When an upstream last said that a list of this kind changed.
+    pub fn last_change(&self, kind: ListKind) -> Option<Instant> {
+        let boards = lock(&self.0);
+        boards.iter().filter_map(|board| board.changed(kind)).max()
+    }
+
     /// Changes of the upstream's lists are heard from now on; `true` when they were heard before,
     /// and not just now.
     pub fn heard(&self, upstream: &Arc<str>) -> bool {

@@ -178,6 +178,27 @@ async fn a_bare_name_is_an_alias_only_while_one_upstream_has_it() {
     gw.stop().await;
 }
 
+// What could be found while an upstream was away is not believed once another one has told of a change.
+#[tokio::test]
+async fn a_new_bare_name_is_found_while_another_upstream_is_away() {
+    let away = HttpStub::start(&[]).await;
+    let url = away.url.clone();
+    away.stop().await;
+    let gw = Setup::open()
+        .stub("left", &[])
+        .url("away", &url, "")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp").await;
+    let mut stream = user.listen().await;
+    let error = user.call("extra", json!({})).await.expect_err("not yet");
+    assert_eq!(error["code"], -32602, "{error}");
+    user.text("left__change_tools", json!({})).await;
+    stream.until("notifications/tools/list_changed").await;
+    assert_eq!(user.text("extra", json!({})).await, "extra");
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_single_upstream_needs_no_prefix_unless_told() {
     let gw = Setup::open().stub("only", &[]).start().await;
