@@ -8,6 +8,7 @@ mod burst;
 mod capabilities;
 mod deaf;
 mod declared;
+mod fitting;
 mod notice;
 mod principal;
 mod reply;

@@ -239,7 +239,7 @@ impl DownstreamLink for ModernLink {
                 let capabilities = &state.wants.capabilities;
                 let mut entries = round.entries.iter();
                 entries.find_map(|(_, question)| {
-                    capabilities.missing(&question.method, answers::params(question))
+                    capabilities.missing(&question.method, question.params_text())
                 })
             };
             if let Some(missing) = missing {

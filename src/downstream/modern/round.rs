@@ -69,7 +69,7 @@ impl Answered {
     /// Whether it is an answer to that question; any other is left (SPEC M-65).
     fn fits(&self) -> bool {
         let text = std::str::from_utf8(&self.answer);
-        text.is_ok_and(|text| answers::is_valid(&self.question, text))
+        text.is_ok_and(|text| self.question.is_answered_by(text))
     }
 }
 

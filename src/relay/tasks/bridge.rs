@@ -1,9 +1,8 @@
 //! Tasks of the extension towards a client, tasks of 2025-11-25 towards the upstream.
-//! Spec: BRIDGING §3.8; SPEC K-11 to K-14.
+//! Spec: BRIDGING §3.8; SPEC K-11 to K-14, M-65.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::{Desk, Key};
@@ -11,7 +10,7 @@ use super::shape::{Shown, task};
 use super::state::{State, Status};
 use super::wait::unmarked;
 use super::watched::request;
-use crate::call::{Answer, Call, Question, Reply, UpstreamLink};
+use crate::call::{Call, Question, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json};
 use crate::relay::bring_back::Source;
@@ -134,8 +133,7 @@ impl Bridged<'_> {
             });
         };
         for (key, text) in responses {
-            let answer = Bytes::copy_from_slice(text.as_bytes());
-            desk.answer(&key, Answer::Result(answer));
+            desk.answer(&key, text);
         }
         Ok(self.acknowledged())
     }

@@ -1,11 +1,12 @@
 //! What tasks of 2025-11-25 ask while their client only polls: each question lies here until
-//! `tasks/update` brings its answer. Spec: BRIDGING §3.8; SPEC K-14.
+//! `tasks/update` brings its answer. Spec: BRIDGING §3.8; SPEC K-14, M-65.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 
@@ -17,8 +18,12 @@ use crate::telemetry::metrics::COUNTERS;
 /// How long a task that says it asks is given to do so.
 const FIRST_QUESTION: Duration = Duration::from_secs(1);
 
-/// Numbers questions over all tasks: a key is never used again.
+/// Numbers keys and rounds over all tasks: a key is never used again.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
+
+fn number() -> u64 {
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
 
 /// Whose task of which upstream.
 pub(super) type Key = (SessionKey, Arc<str>, String);
@@ -40,6 +45,7 @@ pub(super) struct Desk {
 
 #[derive(Debug)]
 struct Open {
+    round: u64,
     question: Question,
     answer: oneshot::Sender<Answer>,
 }
@@ -112,28 +118,48 @@ impl Desk {
         questions
     }
 
-    /// Takes an answer; one to no open question is left (SPEC K-14).
-    pub(super) fn answer(&self, key: &str, answer: Answer) {
-        let open = lock(&self.questions).remove(key);
-        if let Some(open) = open {
+    /// Takes an answer, JSON text; one to no open question is left. Where it does not fit, the question
+    /// is put once more, under another key: its client looks at no key twice (SPEC K-14, M-65).
+    pub(super) fn answer(&self, key: &str, answer: &str) {
+        let Some(question) = self.question(key) else {
+            return;
+        };
+        // The client decides how long that takes: not under the lock.
+        let fits = question.is_answered_by(answer);
+        let mut questions = lock(&self.questions);
+        let Some(open) = questions.remove(key) else {
+            return;
+        };
+        if fits {
+            let answer = Bytes::copy_from_slice(answer.as_bytes());
             // Whoever asked may have gone just now.
-            drop(open.answer.send(answer));
+            drop(open.answer.send(Answer::Result(answer)));
+        } else {
+            COUNTERS.questions_asked.add(1);
+            questions.insert(fresh_key(), open);
         }
     }
+
+    fn question(&self, key: &str) -> Option<Question> {
+        let questions = lock(&self.questions);
+        questions.get(key).map(|open| open.question.clone())
+    }
+}
+
+fn fresh_key() -> String {
+    format!("t{}", number())
 }
 
 /// Takes questions back when nobody waits for their answers any more.
 struct Withdraw<'a> {
     desk: &'a Desk,
-    keys: Vec<String>,
+    round: u64,
 }
 
 impl Drop for Withdraw<'_> {
     fn drop(&mut self) {
         let mut questions = lock(&self.desk.questions);
-        for key in &self.keys {
-            questions.remove(key);
-        }
+        questions.retain(|_, open| open.round != self.round);
     }
 }
 
@@ -148,16 +174,20 @@ impl DownstreamLink for Desk {
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
         Box::pin(async move {
             COUNTERS.questions_asked.add(round.entries.len() as u64);
-            let mut withdraw = Withdraw {
+            let own = number();
+            let _withdraw = Withdraw {
                 desk: self,
-                keys: Vec::new(),
+                round: own,
             };
             let mut waiting = Vec::with_capacity(round.entries.len());
             for (key, question) in round.entries {
                 let (answer, receiver) = oneshot::channel();
-                let own = format!("t{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-                withdraw.keys.push(own.clone());
-                lock(&self.questions).insert(own, Open { question, answer });
+                let open = Open {
+                    round: own,
+                    question,
+                    answer,
+                };
+                lock(&self.questions).insert(fresh_key(), open);
                 waiting.push((key, receiver));
             }
             self.asked.notify_waiters();
@@ -181,8 +211,6 @@ impl Drop for Seat {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn key(task: &str) -> Key {
@@ -210,8 +238,8 @@ mod tests {
         assert!(desks.open(&key("b"), &ClientCapabilities::none()).is_none());
         let answers = async {
             let asked = seat.desk.first_questions().await;
-            let answer = Answer::Result(Bytes::from_static(b"{}"));
-            seat.desk.answer("unknown", answer.clone());
+            let answer = r#"{"roots":[]}"#;
+            seat.desk.answer("unknown", answer);
             assert_eq!(seat.desk.questions().len(), 1);
             seat.desk.answer(&asked[0].0, answer);
         };
@@ -222,6 +250,29 @@ mod tests {
         assert!(desks.find(&key("a")).is_none());
     }
 
+    // SPEC M-65, K-14.
+    #[tokio::test]
+    async fn a_question_whose_answer_does_not_fit_is_put_under_another_key() {
+        let desks = Desks::new(1);
+        let seat = desks.open(&key("a"), &ClientCapabilities::none()).unwrap();
+        let answers = async {
+            let asked = seat.desk.first_questions().await;
+            seat.desk.answer(&asked[0].0, "5");
+            let again = seat.desk.questions();
+            assert_eq!(again.len(), 1);
+            assert_ne!(again[0].0, asked[0].0);
+            seat.desk.answer(&asked[0].0, r#"{"roots":[]}"#);
+            assert_eq!(seat.desk.questions().len(), 1);
+            seat.desk.answer(&again[0].0, r#"{"roots":[]}"#);
+        };
+        let (asked, ()) = tokio::join!(seat.desk.ask(round()), answers);
+        let Asked::Answered(answers) = asked else {
+            panic!("{asked:?}");
+        };
+        let fitting = Answer::Result(Bytes::from_static(br#"{"roots":[]}"#));
+        assert_eq!(answers, [(String::new(), fitting)]);
+    }
+
     #[tokio::test]
     async fn a_question_that_nobody_waits_for_is_taken_back() {
         let desks = Desks::new(1);
@@ -229,6 +280,8 @@ mod tests {
         {
             let mut asking = seat.desk.ask(round());
             assert!(futures_util::poll!(&mut asking).is_pending());
+            let asked = seat.desk.questions();
+            seat.desk.answer(&asked[0].0, "5");
             assert_eq!(seat.desk.questions().len(), 1);
         }
         assert!(seat.desk.questions().is_empty());

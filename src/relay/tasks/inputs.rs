@@ -114,19 +114,13 @@ fn question(text: &str) -> Option<Question> {
 
 fn missing(question: &Question, link: &dyn DownstreamLink) -> Option<String> {
     link.capabilities()
-        .missing(&question.method, params(question))
+        .missing(&question.method, question.params_text())
 }
 
 /// Whether it is a form that cannot be put to a user. Spec: SPEC C-81.
 fn is_nested(question: &Question) -> bool {
-    let schema = json::member(params(question), "requestedSchema");
+    let schema = json::member(question.params_text(), "requestedSchema");
     schema.is_some_and(|schema| !asking::is_flat(schema))
-}
-
-/// JSON text of its parameters.
-fn params(question: &Question) -> &str {
-    let params = question.params.as_deref().map(std::str::from_utf8);
-    params.and_then(Result::ok).unwrap_or("{}")
 }
 
 #[cfg(test)]

@@ -194,6 +194,36 @@ async fn what_a_task_asks_is_answered_by_an_update() {
     world.gw.stop().await;
 }
 
+// Spec: SPEC M-65, K-14.
+#[tokio::test]
+async fn an_answer_that_does_not_fit_has_the_question_put_once_more() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path);
+        let task = begin(&alice, tool, json!({"ask": 1})).await;
+        let answer = async |answer: Value| {
+            let asks = until(&alice, &task, "input_required").await;
+            let questions = asks["inputRequests"].as_object().unwrap();
+            let (key, question) = questions.iter().next().unwrap();
+            let about = json!({"taskId": task["taskId"], "inputResponses": {key: answer}});
+            let acknowledged = alice.send("tasks/update", about).await.unwrap();
+            assert_eq!(acknowledged["resultType"], "complete");
+            (key.clone(), question.clone())
+        };
+        let accept = |content: Value| json!({"action": "accept", "content": content});
+        let first = answer(json!(5)).await;
+        let second = answer(accept(json!({"name": 1}))).await;
+        let third = answer(accept(json!({"name": "ada"}))).await;
+        for (one, next) in [(&first, &second), (&second, &third)] {
+            assert_ne!(one.0, next.0);
+            assert_eq!(one.1, next.1);
+        }
+        let done = until(&alice, &task, "completed").await;
+        assert!(text_of(&done["result"]).contains("ada"), "{done}");
+    }
+    world.gw.stop().await;
+}
+
 // Spec: SPEC K-12.
 #[tokio::test]
 async fn a_cancellation_is_acknowledged_also_when_the_task_is_over() {
