@@ -54,7 +54,7 @@ impl ModernLink {
         }
         let mut pace = PACE_FIRST;
         let mut visits = Visits::default();
-        for _ in 0..=MAX_ROUNDS {
+        for round in 0..=MAX_ROUNDS {
             let reply = self.send(trip, &inputs).await?;
             let extended = || self.shares_extension(trip.call.link.capabilities());
             match kind(&reply, trip.method(), extended)? {
@@ -69,6 +69,16 @@ impl ModernLink {
                 return Err(LinkError::Invalid(what.to_owned()));
             }
             let (entries, state) = question::read(&reply).map_err(LinkError::Invalid)?;
+            if !entries.is_empty() {
+                tell(trip, visits.over(&entries));
+                if let Some(reply) = visits.unfinished(&entries) {
+                    return Ok(reply);
+                }
+            }
+            // Nobody is asked for what would not be sent.
+            if round == MAX_ROUNDS {
+                break;
+            }
             if entries.is_empty() {
                 tokio::time::sleep(pace).await;
                 pace = (pace * 2).min(PACE_LONGEST);
@@ -77,10 +87,6 @@ impl ModernLink {
                     state,
                 };
                 continue;
-            }
-            tell(trip, visits.over(&entries));
-            if let Some(reply) = visits.unfinished(&entries) {
-                return Ok(reply);
             }
             match Box::pin(self.ask(trip, entries, state, &mut visits)).await? {
                 Next::Again(next) => inputs = next,

@@ -256,6 +256,36 @@ async fn a_state_alone_is_sent_back_a_bounded_number_of_times() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.2, 5 and 7.
+#[rstest]
+#[case("/mcp/stub", "ask_form_forever")]
+#[case("/mcp", "stub__ask_form_forever")]
+#[tokio::test]
+async fn nobody_is_asked_for_an_answer_that_would_not_be_sent(
+    #[case] path: &str,
+    #[case] tool: &str,
+) {
+    let stub = HttpStub::start(&["--era", "modern"]).await;
+    let setup = Setup::open().http("stub", &stub, "").stub("other", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open(path).await;
+    let (_, mut exchange) = user.start_call(tool, json!({})).await;
+    let mut asked = 0;
+    let reply = loop {
+        let message = exchange.next().await.expect("a message");
+        if message.get("method").is_none() {
+            break message;
+        }
+        asked += 1;
+        user.answer(&message, named("Ada")).await;
+    };
+    assert_eq!(asked, 10);
+    let result = &reply["result"];
+    assert_eq!(result["isError"], true, "{reply}");
+    assert!(text_of(result).contains("keeps asking"), "{reply}");
+    gw.stop().await;
+}
+
 // Spec: SPEC M-62; BRIDGING §3.2, 7 and 8.
 #[tokio::test]
 async fn what_the_client_cannot_give_becomes_text_for_the_model() {

@@ -18,6 +18,7 @@ const NAMES: &[&str] = &[
     "ask_thrice",
     "ask_state",
     "ask_forever",
+    "ask_form_forever",
     "ask_unasked",
     "ask_url_still",
 ];
@@ -55,6 +56,7 @@ pub(super) fn run(name: &str, params: &Value) -> Outcome {
         },
         "ask_url_still" if answers.is_some() => interim(Some(questions("ask_url")), Some("still")),
         "ask_forever" => interim(None, Some("more")),
+        "ask_form_forever" => interim(Some(questions("ask_form")), Some("more")),
         "ask_thrice" => thrice(state, answers),
         // No state is given, so none may come back.
         "ask_roots" => match (state, answers) {
