@@ -27,6 +27,8 @@ pub enum Run {
         id: Arc<str>,
         /// How far it has come.
         stage: Stage,
+        /// The status with which it ended, once that was said.
+        ended: Option<&'static str>,
     },
     /// By the gateway.
     Here(Arc<HostedTask>),
@@ -88,6 +90,7 @@ impl Tasks {
         let run = Run::There {
             id: id.into(),
             stage: Stage::Running,
+            ended: None,
         };
         remember(&mut tasks, upstream, run, handle, max)
     }
@@ -110,6 +113,22 @@ impl Tasks {
         {
             *stage = to.max(*stage);
         }
+    }
+
+    /// The same, as its upstream says with this `status`; the status that it has. Of what has ended
+    /// nothing more is believed (SPEC K-04).
+    pub fn stand(&self, handle: &str, to: Stage, status: &'static str) -> &'static str {
+        let mut tasks = lock(&self.known);
+        let known = tasks.iter_mut().find(|task| *task.handle == *handle);
+        let Some(Run::There { stage, ended, .. }) = known.map(|task| &mut task.run) else {
+            return status;
+        };
+        if let Some(ended) = *ended {
+            return ended;
+        }
+        *stage = to.max(*stage);
+        *ended = (to >= Stage::Over).then_some(status);
+        status
     }
 
     /// Forgets the task that the client calls so.
@@ -276,6 +295,26 @@ mod tests {
         assert_eq!(tasks.handle_of("up", "1").as_ref(), Some(&now));
         assert!(tasks.find(&before).is_none());
         assert!(tasks.find(&now).unwrap().is_missed());
+    }
+
+    // SPEC K-04.
+    #[test]
+    fn what_has_ended_keeps_the_status_with_which_it_did() {
+        let tasks = Tasks::default();
+        let handle = tasks.add(&"up".into(), "1", TaskHandle::mint(), 9).handle;
+        assert_eq!(tasks.stand(&handle, Stage::Running, "working"), "working");
+        for (to, said) in [
+            (Stage::Over, "completed"),
+            (Stage::Running, "working"),
+            (Stage::Over, "failed"),
+            (Stage::Fetched, "cancelled"),
+        ] {
+            assert_eq!(tasks.stand(&handle, to, said), "completed", "{said}");
+        }
+        assert!(
+            tasks.find(&handle).unwrap().is_missed(),
+            "nobody fetched it"
+        );
     }
 
     #[test]

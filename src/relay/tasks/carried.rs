@@ -141,8 +141,8 @@ impl Relay {
         let link = self.link(session, &task.upstream).ok()?;
         let request = request("tasks/get", id, "").ok()?;
         let reply = link.call(&request, call).await.ok()?;
-        note(session.tasks(), &task.handle, "tasks/get", &reply);
-        named(reply.result()?, &task.handle)
+        let status = note(session.tasks(), &task.handle, "tasks/get", &reply);
+        named(reply.result()?, &task.handle, status)
     }
 
     /// Sends a call that its upstream is to run as the `task` (JSON text) that its client wants, and
@@ -179,8 +179,8 @@ impl Relay {
         let tasks = session.tasks();
         let known = tasks.add(&target.upstream, &state.id, handle, max);
         note_forgotten(known.forgotten.as_slice());
-        tasks.advance(&known.handle, stage_of(&state));
-        let Some(task) = named(text, &known.handle) else {
+        let status = stand(tasks, &known.handle, &state);
+        let Some(task) = named(text, &known.handle, Some(status)) else {
             return Ok(reply);
         };
         let shown = message.edit().result_member("task", task).finish();
@@ -206,7 +206,7 @@ impl Relay {
             return Ok(reply);
         }
         let handle = target.shown.as_deref().unwrap_or_default();
-        note(session.tasks(), handle, method, &reply);
+        let status = note(session.tasks(), handle, method, &reply);
         let shown = match (method, message.result()) {
             ("tasks/result", Some(result)) => {
                 let members = json::members(result).ok();
@@ -216,7 +216,9 @@ impl Relay {
                     message.edit().result(marked)
                 })
             }
-            (_, Some(result)) => named(result, handle).map(|task| message.edit().result(task)),
+            (_, Some(result)) => {
+                named(result, handle, status).map(|task| message.edit().result(task))
+            }
             (_, None) => None,
         };
         let Some(shown) = shown else {
@@ -227,20 +229,24 @@ impl Relay {
 }
 
 /// Takes what an upstream replied to a request of `method` about the task that the client calls so:
-/// how far it has come, or that it is no more.
-fn note(tasks: &Tasks, handle: &str, method: &str, reply: &Reply) {
+/// how far it has come, or that it is no more. The status that it has, where that was said.
+fn note(tasks: &Tasks, handle: &str, method: &str, reply: &Reply) -> Option<&'static str> {
     if method == "tasks/result" {
         // However it ended, there is nothing more to fetch.
-        return tasks.advance(handle, Stage::Fetched);
+        tasks.advance(handle, Stage::Fetched);
+        return None;
     }
-    match reply.result().and_then(State::read) {
-        Some(state) => tasks.advance(handle, stage_of(&state)),
-        // Spec: MCP 2025-11-25, tasks, "Protocol Errors".
-        None if method == "tasks/get" && reply.error_code() == Some(INVALID_PARAMS) => {
-            tasks.remove(handle);
-        }
-        None => {}
+    let state = reply.result().and_then(State::read);
+    // Spec: MCP 2025-11-25, tasks, "Protocol Errors".
+    if method == "tasks/get" && reply.error_code() == Some(INVALID_PARAMS) {
+        tasks.remove(handle);
     }
+    state.map(|state| stand(tasks, handle, &state))
+}
+
+/// Takes what an upstream shows of a task; the status that it has.
+fn stand(tasks: &Tasks, handle: &str, state: &State<'_>) -> &'static str {
+    tasks.stand(handle, stage_of(state), state.status.word())
 }
 
 /// How far a task has come by what its upstream shows of it. Of one that was cancelled there is nothing
@@ -264,20 +270,21 @@ pub(super) fn note_forgotten(forgotten: &[Task]) {
     }
 }
 
-/// The JSON text of a task under another name.
-fn named(task: &str, handle: &str) -> Option<String> {
+/// The JSON text of a task under another name, with the status that it has.
+fn named(task: &str, handle: &str, status: Option<&str>) -> Option<String> {
     let mut out = ObjectWriter::default();
     for (name, value) in json::members(task).ok()? {
-        if name == "taskId" {
-            out.member(&name, &json::quote(handle));
-        } else {
-            out.member(&name, value);
+        match (&*name, status) {
+            ("taskId", _) => out.member(&name, &json::quote(handle)),
+            ("status", Some(status)) => out.member(&name, &json::quote(status)),
+            _ => out.member(&name, value),
         }
     }
     Some(out.finish())
 }
 
-/// What an upstream says by itself of a task, as the session's client may hear it.
+/// What an upstream says by itself of a task, as the session's client may hear it. That one which has
+/// ended stands otherwise now is not said on (SPEC K-04).
 pub(in crate::relay) fn status(
     session: &Session,
     upstream: &str,
@@ -285,8 +292,10 @@ pub(in crate::relay) fn status(
 ) -> Option<Bytes> {
     let id = message.param_str("taskId")?;
     let handle = session.tasks().handle_of(upstream, &id)?;
-    if let Some(state) = message.params().and_then(State::read) {
-        session.tasks().advance(&handle, stage_of(&state));
+    if let Some(state) = message.params().and_then(State::read)
+        && stand(session.tasks(), &handle, &state) != state.status.word()
+    {
+        return None;
     }
     let named = message.edit().param("taskId", json::quote(&handle));
     Some(named.finish())

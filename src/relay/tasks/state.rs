@@ -35,6 +35,16 @@ impl Status {
             _ => return None,
         })
     }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::InputRequired => "input_required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
 }
 
 /// A task as its upstream shows it.

@@ -224,6 +224,33 @@ async fn a_client_hears_what_its_upstream_says_of_a_task() {
     world.gw.stop().await;
 }
 
+// Spec: SPEC K-04. The stub calls off what is over, too.
+#[tokio::test]
+async fn a_task_that_has_ended_stays_as_it_ended() {
+    let world = World::start().await;
+    for (path, tool) in PLACES {
+        let alice = world.user("alice", path).await;
+        let mut stream = alice.listen().await;
+        let done = begin(&alice, tool, json!({"looks": 1})).await;
+        let about = json!({"taskId": done});
+        let state = alice.request("tasks/get", about.clone()).await.unwrap();
+        assert_eq!(state["status"], "completed");
+        let runs = begin(&alice, tool, json!({"ms": 600_000})).await;
+        let off = tool.replace("errand", "call_off");
+        alice.call(&off, json!({})).await.unwrap();
+        let told = stream.until("notifications/tasks/status").await;
+        assert_eq!(told["params"]["taskId"], runs, "{told}");
+        let state = alice.request("tasks/get", about).await.unwrap();
+        assert_eq!(state["status"], "completed", "{state}");
+        let list = alice.request("tasks/list", json!({})).await.unwrap();
+        let listed = [&list["tasks"][0], &list["tasks"][1]];
+        let listed = listed.map(|task| (&task["taskId"], &task["status"]));
+        let expected = [(&done, &json!("completed")), (&runs, &json!("cancelled"))];
+        assert_eq!(listed, expected);
+    }
+    world.gw.stop().await;
+}
+
 // Spec: MCP 2025-11-25, progress, "Behavior Requirements" 3; SPEC K-03, K-04.
 #[tokio::test]
 async fn progress_of_a_task_names_it_and_comes_until_it_is_over() {
