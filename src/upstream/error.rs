@@ -85,6 +85,12 @@ impl From<super::http::client::ExchangeError> for LinkError {
 }
 
 impl LinkError {
+    /// That of a reply whose result is no object: clients can do nothing with it. Spec: SPEC U-14, M-40.
+    #[must_use]
+    pub fn no_object() -> Self {
+        Self::Invalid("a result that is no JSON object".to_owned())
+    }
+
     /// One word for metrics and spans.
     #[must_use]
     pub fn kind(&self) -> &'static str {

@@ -89,6 +89,60 @@ async fn a_reply_that_cannot_be_read_fails_its_call_at_once_and_a_log_line_fails
     gw.stop().await;
 }
 
+// Spec: SPEC M-40, U-14; BRIDGING §3.10.
+#[rstest]
+#[tokio::test]
+async fn a_result_that_is_no_object_reaches_no_client(#[values("legacy", "modern")] era: &str) {
+    let odd = child(
+        r#"
+        *'"nothing"'*) say '{"jsonrpc":"2.0","id":'$id',"result":null}' ;;
+        *'"text"'*) say '{"jsonrpc":"2.0","id":'$id',"result":"{}"}' ;;
+        *'"list"'*) say '{"jsonrpc":"2.0","id":'$id',"result":[{}]}' ;;
+        "#,
+    );
+    let gw = behind(&odd, &format!("era = {era:?}")).start().await;
+    let older = gw.anonymous().open("/mcp/odd").await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/odd");
+    for tool in ["nothing", "text", "list"] {
+        let older = older.call(tool, json!({})).await;
+        let modern = modern.call(tool, json!({})).await;
+        for reply in [older, modern] {
+            let error = reply.expect_err(tool);
+            assert_eq!(error["code"], -32603, "{tool}: {error}");
+            assert!(error.to_string().contains("no JSON object"), "{error}");
+        }
+    }
+    let garbage = gw.metric("drawbridge_upstream_garbage_total", "odd").await;
+    assert!((5.5..6.5).contains(&garbage), "{garbage}");
+    assert_eq!(older.text("plain", json!({})).await, "plain");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-14. A null that only says that something is done does no harm.
+#[tokio::test]
+async fn a_subscription_that_is_granted_with_null_is_granted() {
+    let odd = child(
+        r#"
+        *'"initialize"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"resources":{"subscribe":true},"logging":{}},"serverInfo":{"name":"odd","version":"1"}}}' ;;
+        *'"logging/setLevel"'* | *'"resources/'*subscribe*) say '{"jsonrpc":"2.0","id":'$id',"result":null}' ;;
+        "#,
+    );
+    let gw = behind(&odd, "era = \"legacy\"").start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    for (method, params) in [
+        ("ping", json!({})),
+        ("logging/setLevel", json!({"level": "info"})),
+        ("resources/subscribe", json!({"uri": "a:1"})),
+        ("resources/unsubscribe", json!({"uri": "a:1"})),
+    ] {
+        let reply = within(method, user.request(method, params)).await;
+        assert_eq!(reply, Ok(json!({})), "{method}");
+    }
+    let garbage = gw.metric("drawbridge_upstream_garbage_total", "odd").await;
+    assert!(garbage < 0.5, "{garbage}");
+    gw.stop().await;
+}
+
 // Spec: SPEC U-14.
 #[tokio::test]
 async fn a_handshake_that_cannot_be_read_fails_at_once() {

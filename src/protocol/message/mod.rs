@@ -179,6 +179,12 @@ impl Message {
         self.member(Section::Top, "result")
     }
 
+    /// Whether it has a result or an error that is an object, as every response of MCP has.
+    #[must_use]
+    pub fn has_outcome(&self) -> bool {
+        self.read(Section::Result).is_some() || self.read(Section::Error).is_some()
+    }
+
     /// JSON text of one member at the top of `result`.
     #[inline]
     #[must_use]

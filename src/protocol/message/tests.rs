@@ -47,6 +47,20 @@ fn escaped_names_and_methods_are_understood() {
     assert_eq!(message.params(), None);
 }
 
+// SPEC U-14, M-40.
+#[rstest]
+#[case(r#""result":{}"#, true)]
+#[case(r#""result":{"content":[]}"#, true)]
+#[case(r#""\u0072esult":{"content":[]}"#, true)]
+#[case(r#""error":{"code":1,"message":"m"}"#, true)]
+#[case(r#""result":null"#, false)]
+#[case(r#""result":"{}""#, false)]
+#[case(r#""result":[{}]"#, false)]
+fn a_response_has_an_outcome_when_that_is_an_object(#[case] member: &str, #[case] has: bool) {
+    let response = read(&format!(r#"{{"jsonrpc":"2.0","id":1,{member}}}"#));
+    assert_eq!(response.has_outcome(), has, "{member}");
+}
+
 #[test]
 fn responses_show_result_or_error() {
     let ok = read(r#"{"jsonrpc":"2.0","id":"x","result":{"tools":[],"nextCursor":""}}"#);

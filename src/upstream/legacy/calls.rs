@@ -15,8 +15,8 @@ use super::own_stream::OwnStream;
 use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::{Call, DownstreamLink, Reply};
-use crate::protocol::Message;
 use crate::protocol::meta::{self, BAGGAGE};
+use crate::protocol::{Message, json};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
@@ -124,6 +124,7 @@ impl Connection {
             // Once the reply is there, nothing else is looked at.
             biased;
             reply = self.exchange(flight.pending(), bytes, Some(span.context()), reply) => {
+                let reply = reply.and_then(|reply| self.with_outcome(method, reply));
                 // Before it lands: progress may come right behind the reply.
                 if let Ok(reply) = &reply {
                     self.lasting.keep(request, flight.pending(), reply);
@@ -147,6 +148,22 @@ impl Connection {
         outcome.map(Reply::Relayed)
     }
 
+    /// A reply that has an outcome. What only says that something is done, some servers say with null.
+    /// Spec: SPEC U-14; BRIDGING §3.10.
+    fn with_outcome(&self, method: &str, reply: Message) -> Result<Message, LinkError> {
+        if reply.has_outcome() {
+            return Ok(reply);
+        }
+        if let "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" = method {
+            let done = reply.edit().result("{}").finish();
+            return Message::parse(done, json::MAX_DEPTH)
+                .map_err(|error| LinkError::Invalid(error.to_string()));
+        }
+        let error = LinkError::no_object();
+        self.suspect(&error.to_string());
+        Err(error)
+    }
+
     /// Trace context for `_meta`, as JSON text: on a pipe there is no header, and what the client
     /// put there must not stay the parent (SPEC C-98).
     fn stamp(&self, request: &Message, trace: &TraceContext) -> (Option<String>, Option<String>) {
@@ -154,7 +171,7 @@ impl Connection {
         if !piped && request.meta(TRACEPARENT).is_none() {
             return (None, None);
         }
-        let quote = |text: &str| crate::protocol::json::quote(text);
+        let quote = |text: &str| json::quote(text);
         let parent = trace.traceparent().map(|parent| quote(parent.as_str()));
         (parent, trace.tracestate().map(quote))
     }

@@ -94,8 +94,19 @@ impl ModernLink {
         let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
         let headers = || envelope::headers(trip, params, &place);
         let reply = self.exchange(bytes, headers, &flight).await;
+        let reply = reply.and_then(|reply| self.with_outcome(reply));
         span.finish(outcome(&reply));
         reply
+    }
+
+    /// A reply that has an outcome. Spec: SPEC U-14; BRIDGING §3.10.
+    fn with_outcome(&self, reply: Message) -> Result<Message, LinkError> {
+        if reply.has_outcome() {
+            return Ok(reply);
+        }
+        let error = LinkError::no_object();
+        self.suspect(&error.to_string());
+        Err(error)
     }
 
     /// The caller's description of itself: of this request, else of its session.

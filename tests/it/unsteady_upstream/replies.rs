@@ -62,6 +62,27 @@ async fn a_reply_on_a_stream_that_cannot_be_read_fails_its_call_at_once(
     gw.stop().await;
 }
 
+// Spec: SPEC M-40, U-14.
+#[rstest]
+#[tokio::test]
+async fn a_result_over_http_that_is_no_object_reaches_no_client(
+    #[values("legacy", "modern")] era: &str,
+) {
+    let up = Upstream::start(|what, _| match what {
+        "call nothing" => Does::Events(Vec::new(), Some(Value::Null)),
+        "call text" => Does::Events(Vec::new(), Some(json!("done"))),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    for tool in ["nothing", "text"] {
+        let said = outcome(&user, tool).await;
+        assert!(said.contains("no JSON object"), "{tool}: {said}");
+    }
+    gw.stop().await;
+}
+
 // Spec: SPEC U-14.
 #[rstest]
 #[tokio::test]
