@@ -323,13 +323,16 @@ impl ModernLink {
         self.pipe()?.only_call(self.settings.exclusive)
     }
 
-    /// Hands a line's reply to whoever waits for it. Late ones are ignored (SPEC C-10).
+    /// Hands a line's reply to whoever waits for it. Late ones are ignored (SPEC C-10), but for the tasks
+    /// that they begin.
     fn deliver(&self, id: u64, message: Message) {
-        let delivered = self
-            .pipe()
-            .is_some_and(|pipe| pipe.deliver(id, Ok(message)));
-        if !delivered && id >= self.next_id.load(Ordering::Relaxed) {
-            self.suspect("it answered a request that we did not make");
+        let Some(pipe) = self.pipe() else { return };
+        match pipe.deliver(id, Ok(message)) {
+            Some(_) if id >= self.next_id.load(Ordering::Relaxed) => {
+                self.suspect("it answered a request that we did not make");
+            }
+            Some(Ok(late)) => pipe.cancel_begun(id, &late, || self.next_id()),
+            None | Some(Err(_)) => {}
         }
     }
 }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::in_flight::InFlight;
+use super::lasting::is_over;
 use super::own_stream::OwnStream;
 use super::place::may_be_asked;
 use super::wire::Wire;
@@ -34,6 +35,8 @@ pub(super) struct Pending {
     pub(super) progress: Option<Arc<str>>,
     /// The task whose result is asked for: its questions are this call's.
     pub(super) task: Option<String>,
+    /// Whether it is to become a task.
+    pub(super) wants_task: bool,
     /// Whether the client may be asked for it.
     pub(super) may_be_asked: bool,
     /// Whether a message that names no call may be about it.
@@ -55,6 +58,7 @@ impl Pending {
             link: None,
             progress: None,
             task: None,
+            wants_task: false,
             may_be_asked: false,
             is_talked_of: true,
             activity: Arc::clone(activity),
@@ -111,6 +115,7 @@ impl Connection {
         let task = (method == "tasks/result").then(|| request.param_str("taskId"));
         let pending = Pending {
             task: task.flatten().map(Cow::into_owned),
+            wants_task: request.param("task").is_some(),
             link: Some(Arc::clone(&call.link)),
             may_be_asked: may_be_asked(request, call),
             // It may go beside a call, whose log messages it is for.
@@ -154,7 +159,10 @@ impl Connection {
         if reply.has_outcome() {
             return Ok(reply);
         }
-        if let "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" = method {
+        if matches!(
+            method,
+            "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe"
+        ) {
             let done = reply.edit().result("{}").finish();
             return Message::parse(done, json::MAX_DEPTH)
                 .map_err(|error| LinkError::Invalid(error.to_string()));
@@ -188,7 +196,7 @@ impl Connection {
         let exchange = self.exchange(flight.pending(), bytes.into(), None, reply);
         match tokio::time::timeout(limit, exchange).await {
             Ok(Ok(reply)) if reply.error().is_none() => {}
-            _ => tracing::warn!(upstream = %self.settings.name, method, "state not restored"),
+            _ => tracing::warn!(upstream = %self.settings.name, method, "our own request failed"),
         }
         flight.landed();
     }
@@ -232,11 +240,31 @@ impl Connection {
     }
 
     /// Hands a reply that came on no call's own stream to whoever waits for it.
-    pub(super) fn deliver(&self, id: u64, message: Message) {
-        match self.waiting(id) {
-            Some(waiting) => drop(waiting.send(Ok(message))),
-            None => self.suspect("it answered a request that we did not make"),
+    pub(super) fn deliver(self: &Arc<Self>, id: u64, message: Message) {
+        let waiting = self.waiting(id);
+        let is_ours = waiting.is_some();
+        let left = match waiting {
+            Some(waiting) => waiting.send(Ok(message)).err(),
+            None => Some(Ok(message)),
+        };
+        let Some(Ok(late)) = left else { return };
+        if self.given_up.take(id).is_some() {
+            self.cancel_begun(&late);
+        } else if !is_ours {
+            self.suspect("it answered a request that we did not make");
         }
+    }
+
+    /// Cancels the task that a reply begins which nobody waits for any more.
+    fn cancel_begun(self: &Arc<Self>, reply: &Message) {
+        let task = reply.result_member("task").filter(|task| !is_over(task));
+        let Some(id) = task.and_then(|task| json::member(task, "taskId")) else {
+            return;
+        };
+        let (this, id) = (Arc::clone(self), id.to_owned());
+        self.settings.tasks.spawn_service(async move {
+            this.tell("tasks/cancel", "taskId", &id).await;
+        });
     }
 
     /// Whoever waits for the reply to request `id` waits no longer, if anybody does.

@@ -19,6 +19,7 @@ use crate::call::Declared;
 use crate::protocol::RequestId;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::error::LinkError;
+use crate::upstream::given_up::GivenUp;
 use crate::upstream::hearing::next_stretch;
 use crate::upstream::lock;
 use crate::upstream::stdio::HoldGuard;
@@ -33,6 +34,8 @@ pub(super) struct Connection {
     pub(super) pending: Mutex<HashMap<u64, Arc<Pending>>>,
     /// Calls that go on as tasks.
     pub(super) lasting: Lasting,
+    /// Calls for tasks that nobody waits for any more.
+    pub(super) given_up: GivenUp<()>,
     /// Open questions of the upstream, by its id, with what withdraws them.
     pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
     /// Whose client the upstream may ask without naming the call.
@@ -63,6 +66,7 @@ impl Connection {
             next_id: AtomicU64::new(2),
             pending: Mutex::default(),
             lasting: Lasting::default(),
+            given_up: GivenUp::default(),
             asking: Mutex::default(),
             turn: Turn::new(),
             answers: Arc::new(Semaphore::new(settings.upstream.open_questions)),

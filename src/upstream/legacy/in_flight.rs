@@ -45,6 +45,10 @@ impl InFlight {
     }
 
     fn tell_cancelled(&self, reason: &str) {
+        // Over HTTP its reply would come on the stream that is closed.
+        if self.pending.wants_task && self.connection.is_pipe() {
+            self.connection.given_up.note(self.pending.id, ());
+        }
         let reason = json::quote(reason);
         let bytes: Bytes = format!(
             r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
@@ -65,10 +69,10 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        lock(&self.connection.pending).remove(&self.pending.id);
-        self.pending.over.cancel();
         if !self.done {
             self.tell_cancelled("the caller has gone");
         }
+        lock(&self.connection.pending).remove(&self.pending.id);
+        self.pending.over.cancel();
     }
 }

@@ -113,7 +113,8 @@ fn id_of(task: &str) -> Option<String> {
     json::string(json::member(task, "taskId")?).map(std::borrow::Cow::into_owned)
 }
 
-fn is_over(task: &str) -> bool {
+/// Whether a task, JSON text, goes on no more.
+pub(super) fn is_over(task: &str) -> bool {
     let status = json::member(task, "status");
     !matches!(status, Some("\"working\"" | "\"input_required\""))
 }

@@ -155,7 +155,7 @@ impl ModernLink {
     pub(super) fn not_read(&self, line: &[u8], error: &DecodeError) {
         self.suspect(&format!("a line is no JSON-RPC message: {error}"));
         if let (Some(pipe), Some(id)) = (self.pipe(), unread::answered(line)) {
-            pipe.deliver(id, Err(LinkError::Invalid(error.to_string())));
+            drop(pipe.deliver(id, Err(LinkError::Invalid(error.to_string()))));
         }
     }
 

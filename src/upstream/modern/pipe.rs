@@ -10,11 +10,12 @@ use tokio::sync::oneshot;
 
 use super::ModernLink;
 use super::flight::{Flight, For};
-use crate::protocol::{Message, json};
+use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::carrier::Started;
 use crate::upstream::duplex::{Duplex, Messages, Source};
 use crate::upstream::error::LinkError;
+use crate::upstream::given_up::GivenUp;
 use crate::upstream::lock;
 use crate::upstream::stdio::Patience;
 
@@ -28,6 +29,8 @@ pub(super) struct Pipe {
     opening: tokio::sync::Mutex<()>,
     waiting: Mutex<HashMap<u64, Waiting>>,
     serial: AtomicU64,
+    /// Calls that nobody waits for any more, with the requests that cancel their tasks.
+    given_up: GivenUp<Message>,
 }
 
 /// A running child.
@@ -58,6 +61,7 @@ impl Pipe {
             opening: tokio::sync::Mutex::default(),
             waiting: Mutex::default(),
             serial: AtomicU64::new(0),
+            given_up: GivenUp::default(),
         }
     }
 
@@ -89,14 +93,39 @@ impl Pipe {
         calls.last().map(|flight| Arc::clone(flight))
     }
 
-    /// Hands a reply, or that there is none, to whoever waits for it; `false` when nobody does.
-    pub(super) fn deliver(&self, id: u64, message: Result<Message, LinkError>) -> bool {
+    /// Hands a reply, or that there is none, to whoever waits for it; gives it back when nobody does.
+    pub(super) fn deliver(
+        &self,
+        id: u64,
+        message: Result<Message, LinkError>,
+    ) -> Option<Result<Message, LinkError>> {
         let mut waiting = lock(&self.waiting);
         let reply = waiting
             .get_mut(&id)
             .and_then(|waiting| waiting.reply.take());
         drop(waiting);
-        reply.is_some_and(|reply| reply.send(message).is_ok())
+        match reply {
+            Some(reply) => reply.send(message).err(),
+            None => Some(message),
+        }
+    }
+
+    /// Cancels the task that the late reply to the call `id` begins, under another id. Nobody waits for
+    /// the answer.
+    pub(super) fn cancel_begun(&self, id: u64, reply: &Message, next_id: impl FnOnce() -> u64) {
+        let Some((cancel, open)) = self.given_up.take(id).zip(self.open()) else {
+            return;
+        };
+        let begins = reply.result_member("resultType") == Some("\"task\"");
+        let task = reply.result_member("taskId").filter(|_| begins);
+        if let Some(task) = task {
+            let cancel = cancel
+                .edit()
+                .id(next_id().to_string())
+                .param("taskId", task);
+            // One that takes no more is ending anyway.
+            let _ = open.child.try_send(cancel.finish());
+        }
     }
 
     /// Fails what was asked of a child that is gone.
@@ -215,6 +244,7 @@ impl ModernLink {
             pipe,
             open: &open,
             flight,
+            request: bytes.clone(),
             done: false,
         };
         if let Err(error) = open.child.send(bytes).await {
@@ -238,13 +268,16 @@ struct Aloft<'a> {
     pipe: &'a Pipe,
     open: &'a Open,
     flight: &'a Flight,
+    request: Bytes,
     done: bool,
 }
 
 impl Drop for Aloft<'_> {
     fn drop(&mut self) {
-        lock(&self.pipe.waiting).remove(&self.flight.id);
         if !self.done {
+            if let Some(cancel) = cancelling(&self.request) {
+                self.pipe.given_up.note(self.flight.id, cancel);
+            }
             let reason = json::quote(self.flight.reason());
             let bytes = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
@@ -253,7 +286,25 @@ impl Drop for Aloft<'_> {
             // One that takes no more is ending anyway.
             let _ = self.open.child.try_send(bytes.into());
         }
+        lock(&self.pipe.waiting).remove(&self.flight.id);
     }
+}
+
+/// The request that cancels the task which `request` may begin, without the name of that; nothing where it
+/// begins none.
+fn cancelling(request: &Bytes) -> Option<Message> {
+    let request = Message::parse(request.clone(), json::MAX_DEPTH).ok()?;
+    let capabilities = request.meta(meta::CLIENT_CAPABILITIES)?;
+    if request.method() != Some("tools/call")
+        || !extensions::declares(capabilities, extensions::TASKS)
+    {
+        return None;
+    }
+    let params = format!(r#"{{"_meta":{}}}"#, request.param("_meta")?);
+    let cancel = request.edit().method("tasks/cancel").params(params);
+    let cancel = Message::parse(cancel.finish(), json::MAX_DEPTH).ok()?;
+    let told = cancel.edit().remove_meta(meta::PROGRESS_TOKEN).finish();
+    Message::parse(told, json::MAX_DEPTH).ok()
 }
 
 /// Reads a child until it is gone. Does not keep the link.

@@ -5,3 +5,4 @@ mod carried;
 mod held;
 mod hosted;
 mod hosted_mishaps;
+mod late;
