@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use url::Url;
+
 use super::{load, out, refuse};
 use crate::config::{AuthMode, Carrier, Config};
 use crate::endpoint::{Endpoint, endpoints};
@@ -65,11 +67,19 @@ fn summary(file: &str, config: &Config) -> String {
                 let arguments = if stdio.args.is_empty() { "" } else { " …" };
                 format!("stdio  {}{arguments}", stdio.command)
             }
-            Carrier::Http(http) => format!("http   {}", http.url),
+            Carrier::Http(http) => format!("http   {}", without_query(&http.url)),
         };
         let _ = writeln!(text, "  {:<20}  {how}", upstream.name);
     }
     text
+}
+
+/// A query may hold secrets.
+fn without_query(url: &Url) -> String {
+    let mut shown = url.clone();
+    shown.set_query(None);
+    let query = if url.query().is_some() { "?…" } else { "" };
+    format!("{shown}{query}")
 }
 
 fn endpoint_line(endpoint: &Endpoint) -> String {
@@ -98,6 +108,20 @@ mod tests {
         );
         assert!(
             summary.contains("files                 stdio  npx …"),
+            "{summary}"
+        );
+        assert!(!summary.contains("hunter2"), "{summary}");
+    }
+
+    #[test]
+    fn the_summary_shows_urls_of_upstreams_without_their_queries() {
+        let text = "[auth]\nmode = \"none\"\n[upstreams.tracker]\n\
+            url = \"https://tracker.example.net/mcp?api_key=${KEY}\"\n";
+        let env = |name: &str| (name == "KEY").then(|| "hunter2".to_owned());
+        let config = crate::config::parse(text, "g.toml", &env).unwrap();
+        let summary = summary("g.toml", &config);
+        assert!(
+            summary.contains("http   https://tracker.example.net/mcp?…\n"),
             "{summary}"
         );
         assert!(!summary.contains("hunter2"), "{summary}");
