@@ -21,7 +21,7 @@ pub enum LinkError {
     #[error("it has forgotten the session")]
     SessionGone,
     /// It asks us to come back later.
-    #[error("it is busy")]
+    #[error("it is busy: HTTP status 429 or 503")]
     Busy {
         /// When, if it said so.
         retry_after: Option<Duration>,

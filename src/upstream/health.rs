@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::error::LinkError;
+use super::failures::Failures;
 use super::lock;
 use crate::telemetry::metrics::LEVELS;
 
@@ -59,6 +60,7 @@ pub(super) struct Health {
     state: AtomicU8,
     standing: Mutex<Standing>,
     recovered: Notify,
+    failures: Failures,
 }
 
 #[derive(Debug)]
@@ -81,6 +83,7 @@ impl Health {
             .upstream_state
             .set(&upstream, State::Connecting as i64);
         Self {
+            failures: Failures::new(Arc::clone(&upstream)),
             upstream,
             state: AtomicU8::new(State::Connecting as u8),
             standing: Mutex::new(Standing {
@@ -120,6 +123,11 @@ impl Health {
             standing.failed_at = Some(Instant::now());
         }
         self.note(since.elapsed() >= SLOW, Some(error));
+    }
+
+    /// A call that has reached it came to nothing, which says nothing of reaching it.
+    pub(super) fn call_failed(&self, error: &LinkError) {
+        self.failures.note(error);
     }
 
     /// Somebody went on without it because it took too long.

@@ -6,6 +6,7 @@ mod carrier;
 mod duplex;
 mod era;
 pub mod error;
+mod failures;
 mod given_up;
 mod health;
 mod hearing;

@@ -145,7 +145,7 @@ impl EraLink {
             Err(error) if self.speaks_of_health(error) => {
                 self.settings.health.failed(since, error);
             }
-            Err(_) => {}
+            Err(error) => self.settings.health.call_failed(error),
         }
     }
 

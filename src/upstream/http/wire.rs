@@ -17,6 +17,7 @@ use super::reading::Place;
 use super::sink::Sink;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
 use crate::protocol::{DecodeError, Message, Revision, error_codes, json};
+use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
 use crate::upstream::hearing::Hearing;
@@ -193,10 +194,16 @@ impl HttpWire {
         }
         let reply = self
             .hand_over(body, sink)
-            .map_err(|error| LinkError::Invalid(error.to_string()))?;
+            .map_err(|error| self.unread(&error))?;
         reply.ok_or_else(|| {
             LinkError::Invalid("the response does not answer our request".to_owned())
         })
+    }
+
+    /// A body that is no message.
+    fn unread(&self, error: &DecodeError) -> LinkError {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
+        LinkError::Invalid(error.to_string())
     }
 
     /// Hands a message to `sink`, or those of an array; the reply if it is among them.

@@ -35,6 +35,40 @@ async fn an_error_without_an_id_says_why_a_request_was_refused_but_not_behind_a_
     gw.stop().await;
 }
 
+// An expired token, say: else only the callers would learn of it.
+#[rstest]
+#[tokio::test]
+async fn the_log_says_why_calls_of_an_open_session_fail(#[values("legacy", "modern")] era: &str) {
+    let up = Upstream::start(|what, _| match what {
+        "call expired" => Does::Status(401, "no such token"),
+        "call page" => Does::Status(200, "<html>"),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert!(outcome(&user, "fine").await.contains("done"));
+    for tool in ["expired", "expired", "page"] {
+        outcome(&user, tool).await;
+    }
+    let said = |cause: &str| {
+        let lines = gw.log_records();
+        let fits = |line: &&Value| {
+            let error = line["error"].as_str().unwrap_or_default();
+            line["level"] == "WARN" && line["upstream"] == "up" && error.contains(cause)
+        };
+        lines.iter().filter(fits).count()
+    };
+    eventually("the cause of the last", async || {
+        (said("invalid message") == 1).then_some(())
+    })
+    .await;
+    assert_eq!(said("HTTP status 401"), 1, "{:?}", gw.log());
+    let garbage = gw.metric("drawbridge_upstream_garbage_total", "up").await;
+    assert!((garbage - 1.0).abs() < f64::EPSILON, "{garbage}");
+    gw.stop().await;
+}
+
 // Spec: SPEC U-14.
 #[rstest]
 #[tokio::test]
