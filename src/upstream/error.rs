@@ -17,6 +17,12 @@ pub enum LinkError {
         /// The end of a child's stderr.
         last_words: Option<String>,
     },
+    /// The connection broke off while it was being opened; nothing has run.
+    #[error("the connection was lost while it was being opened")]
+    Unopened {
+        /// The end of a child's stderr.
+        last_words: Option<String>,
+    },
     /// It no longer knows our session; nothing has run.
     #[error("it has forgotten the session")]
     SessionGone,
@@ -74,6 +80,14 @@ fn hint(status: u16) -> &'static str {
     }
 }
 
+/// What a child said at its end, as part of a text.
+fn quoted(last_words: Option<&str>) -> String {
+    match last_words {
+        Some(words) if !words.is_empty() => format!("; its last words: {words}"),
+        _ => String::new(),
+    }
+}
+
 impl From<super::http::client::ExchangeError> for LinkError {
     fn from(error: super::http::client::ExchangeError) -> Self {
         if error.is_connect() {
@@ -95,7 +109,10 @@ impl LinkError {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Unreachable(_) | Self::Status(_) | Self::Handshake(_) => error_type::UNAVAILABLE,
+            Self::Unreachable(_)
+            | Self::Unopened { .. }
+            | Self::Status(_)
+            | Self::Handshake(_) => error_type::UNAVAILABLE,
             Self::Lost { .. } | Self::SessionGone => error_type::LOST,
             Self::Busy { .. } | Self::AtCapacity { .. } | Self::AwaitsAnswer => error_type::BUSY,
             Self::TooLarge { .. }
@@ -104,6 +121,14 @@ impl LinkError {
             | Self::Unsendable(_) => error_type::INVALID,
             Self::Timeout => error_type::TIMEOUT,
             Self::Cancelled => error_type::CANCELLED,
+        }
+    }
+
+    /// The same of a connection on which no request was sent yet.
+    pub(super) fn of_opening(self) -> Self {
+        match self {
+            Self::Lost { last_words } => Self::Unopened { last_words },
+            other => other,
         }
     }
 
@@ -140,16 +165,22 @@ impl LinkError {
                 format!("no free child process for upstream \"{upstream}\", try again later"),
                 Retry::After(*retry_after),
             ),
-            Self::Lost { last_words } => {
-                let mut text = format!(
-                    "upstream \"{upstream}\" broke off; whether the request ran is unknown"
-                );
-                if let Some(words) = last_words.as_deref().filter(|words| !words.is_empty()) {
-                    text.push_str("; its last words: ");
-                    text.push_str(words);
-                }
-                (FaultKind::UpstreamLost, text, Retry::Never)
-            }
+            Self::Lost { last_words } => (
+                FaultKind::UpstreamLost,
+                format!(
+                    "upstream \"{upstream}\" broke off; whether the request ran is unknown{}",
+                    quoted(last_words.as_deref())
+                ),
+                Retry::Never,
+            ),
+            Self::Unopened { last_words } => (
+                FaultKind::UpstreamUnavailable,
+                format!(
+                    "upstream \"{upstream}\" broke off while it was being opened{}",
+                    quoted(last_words.as_deref())
+                ),
+                Retry::After(Duration::from_secs(2)),
+            ),
             Self::SessionGone => (
                 FaultKind::UpstreamLost,
                 format!("upstream \"{upstream}\" keeps forgetting its session"),

@@ -123,6 +123,7 @@ impl LegacyLink {
         let connection = match self.fresh(Patience::SpawnWait).await {
             Ok(connection) => connection,
             Err(error) => {
+                let error = error.of_opening();
                 LABELED.upstream_failed.add(&self.settings.name, 1);
                 tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
                 turn.share(error.clone());

@@ -194,6 +194,7 @@ impl ModernLink {
                 Ok(declared)
             }
             Err(error) => {
+                let error = error.of_opening();
                 LABELED.upstream_failed.add(&self.settings.name, 1);
                 tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
                 turn.share(error.clone());

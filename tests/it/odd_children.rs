@@ -157,6 +157,20 @@ async fn a_handshake_that_cannot_be_read_fails_at_once() {
     gw.stop().await;
 }
 
+// Nothing has run: the question whether it has would lead astray.
+#[tokio::test]
+async fn a_child_that_ends_of_its_handshake_is_said_to_end_while_it_is_opened() {
+    let odd = child(r#"*'"initialize"'*) echo 'no licence' >&2; exit 3 ;;"#);
+    let gw = behind(&odd, "era = \"legacy\"").start().await;
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let answer = within("the failure", gw.anonymous().post("/mcp/odd", &[], &hello)).await;
+    let said = answer.text().await;
+    assert!(said.contains("while it was being opened"), "{said}");
+    assert!(said.contains("exit status: 3: no licence"), "{said}");
+    assert!(!said.contains("unknown"), "{said}");
+    gw.stop().await;
+}
+
 /// Shell that waits until the test has made the file `go` in `dir`.
 fn wait_for_go(dir: &Path) -> String {
     format!("while [ ! -e {}/go ]; do sleep 0.05; done", dir.display())

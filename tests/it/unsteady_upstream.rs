@@ -32,6 +32,8 @@ enum Does {
     /// The same, when this is cancelled.
     Later(CancellationToken),
     Status(u16, &'static str),
+    /// Answers with this body under a header.
+    Labelled([&'static str; 2], &'static [u8]),
     /// Nothing, for ever.
     Hang,
     /// Writes these to an event stream, each after so many milliseconds, and then its reply if there is
@@ -102,6 +104,10 @@ impl Upstream {
                 usual(&method, &body)
             }
             Does::Status(status, text) => plain(status, text),
+            Does::Labelled([name, value], body) => {
+                let response = Response::builder().header(name, value);
+                response.body(Body::from(body)).unwrap()
+            }
             Does::Hang => {
                 self.hanging.fetch_add(1, Ordering::SeqCst);
                 let _hanging = Hanging(Arc::clone(&self.hanging));

@@ -160,7 +160,9 @@ impl EraLink {
     /// Whether a failure is one of reaching the upstream, and not of a call on its way.
     fn speaks_of_health(&self, error: &LinkError) -> bool {
         match error {
-            LinkError::Unreachable(_) | LinkError::Handshake(_) => true,
+            LinkError::Unreachable(_) | LinkError::Unopened { .. } | LinkError::Handshake(_) => {
+                true
+            }
             LinkError::Cancelled
             | LinkError::AtCapacity { .. }
             | LinkError::AwaitsAnswer

@@ -3,6 +3,7 @@
 pub mod body;
 pub mod client;
 pub(in crate::upstream) mod get_stream;
+mod labels;
 mod lanes;
 mod pool;
 mod reading;

@@ -121,7 +121,7 @@ impl HttpWire {
         }
         let is_gone = match status {
             status if is_gone(status) => true,
-            StatusCode::BAD_REQUEST => self.body(response).await.is_ok_and(|body| {
+            StatusCode::BAD_REQUEST => self.body(response.into_body()).await.is_ok_and(|body| {
                 let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
                 names_lost_session(&body, parsed.as_ref())
             }),

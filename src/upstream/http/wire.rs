@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::body::UpstreamBody;
 use super::client::{ExchangeError, HttpClient, MessageHeaders};
+use super::labels;
 use super::reading::Place;
 use super::sink::Sink;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
@@ -186,24 +187,24 @@ impl HttpWire {
         response: Response<UpstreamBody>,
         sink: &mut dyn Sink,
     ) -> Result<Message, LinkError> {
-        let status = response.status().as_u16();
-        let body = self.body(response).await?;
+        let (head, body) = response.into_parts();
+        let body = self.body(body).await?;
         if body.is_empty() {
-            let what = format!("nothing, with HTTP status {status}");
+            let what = format!("nothing, with HTTP status {}", head.status.as_u16());
             return Err(LinkError::Invalid(what));
         }
         let reply = self
             .hand_over(body, sink)
-            .map_err(|error| self.unread(&error))?;
+            .map_err(|error| self.unread(&error, &head.headers))?;
         reply.ok_or_else(|| {
             LinkError::Invalid("the response does not answer our request".to_owned())
         })
     }
 
     /// A body that is no message.
-    fn unread(&self, error: &DecodeError) -> LinkError {
+    fn unread(&self, error: &DecodeError, headers: &HeaderMap) -> LinkError {
         LABELED.upstream_garbage.add(&self.upstream, 1);
-        LinkError::Invalid(error.to_string())
+        LinkError::Invalid(labels::foreign(headers).unwrap_or_else(|| error.to_string()))
     }
 
     /// Hands a message to `sink`, or those of an array; the reply if it is among them.
@@ -289,7 +290,7 @@ impl HttpWire {
         let status = response.status();
         let retry = retry_after(response.headers());
         let gone = is_gone(status) && self.has_session();
-        if !gone && let Ok(body) = self.body(response).await {
+        if !gone && let Ok(body) = self.body(response.into_body()).await {
             let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
             if status == StatusCode::BAD_REQUEST
                 && self.has_session()
@@ -317,10 +318,8 @@ impl HttpWire {
         }
     }
 
-    pub(super) async fn body(&self, response: Response<UpstreamBody>) -> Result<Bytes, LinkError> {
-        let body = Limited::new(response.into_body(), self.bounds.message)
-            .collect()
-            .await;
+    pub(super) async fn body(&self, body: UpstreamBody) -> Result<Bytes, LinkError> {
+        let body = Limited::new(body, self.bounds.message).collect().await;
         body.map(|body| unmarked(body.to_bytes())).map_err(|error| {
             if error.is::<http_body_util::LengthLimitError>() {
                 LinkError::TooLarge {

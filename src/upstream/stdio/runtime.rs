@@ -54,7 +54,10 @@ pub enum OpenError {
         /// What the last one said; for the same principal only.
         last_words: Option<String>,
     },
-    /// The system cannot start it, or there is no such program. Its text names no path: it is for callers.
+    /// There is no such program. Its text names no path: it is for callers.
+    #[error("its program cannot be found, or not be run")]
+    NoProgram(#[source] io::Error),
+    /// The system cannot start it. Its text names no path either.
     #[error("the upstream process cannot be started: {}", .0.kind())]
     Spawn(#[from] io::Error),
     /// The gateway is stopping.
@@ -68,7 +71,7 @@ impl OpenError {
         match self {
             Self::AtCapacity { .. } => "capacity",
             Self::Backoff { .. } => "backoff",
-            Self::Spawn(_) => "system",
+            Self::NoProgram(_) | Self::Spawn(_) => "system",
             Self::Stopping => "stopping",
         }
     }
@@ -177,7 +180,7 @@ impl StdioRuntime {
         if let Err(error) = &opened {
             LABELED.spawns_refused.add(error.reason(), 1);
         }
-        if let Err(OpenError::Spawn(error)) = &opened {
+        if let Err(OpenError::NoProgram(error) | OpenError::Spawn(error)) = &opened {
             tracing::warn!(upstream = upstream.name, %error, "an upstream process cannot be started");
         }
         opened
@@ -209,7 +212,7 @@ impl StdioRuntime {
             }
         };
         let home = self.homes.home(owner, &name);
-        let command = self.command(carrier, &home)?;
+        let command = self.command(carrier, &home).map_err(OpenError::NoProgram)?;
         let launched = self.launcher.launch(command, home).await?;
         COUNTERS.children_spawned.add(1);
         tracing::info!(

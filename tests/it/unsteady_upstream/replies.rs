@@ -69,6 +69,34 @@ async fn the_log_says_why_calls_of_an_open_session_fail(#[values("legacy", "mode
     gw.stop().await;
 }
 
+#[rstest]
+#[tokio::test]
+async fn a_body_that_is_no_message_is_called_what_its_headers_say(
+    #[values("legacy", "modern")] era: &str,
+) {
+    const PAGE: [&str; 2] = ["content-type", "text/html; charset=utf-8"];
+    const CODED: [&str; 2] = ["content-encoding", "gzip"];
+    let up = Upstream::start(|what, _| match what {
+        "call page" => Does::Labelled(PAGE, b"<html>Sign in</html>"),
+        "call coded" => Does::Labelled(CODED, b"\x1f\x8b\x08\0"),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let said = outcome(&user, "page").await;
+    assert!(
+        said.contains("Content-Type") && said.contains("text/html"),
+        "{said}"
+    );
+    let said = outcome(&user, "coded").await;
+    assert!(
+        said.contains("Content-Encoding") && said.contains("gzip"),
+        "{said}"
+    );
+    gw.stop().await;
+}
+
 // Spec: SPEC U-14.
 #[rstest]
 #[tokio::test]

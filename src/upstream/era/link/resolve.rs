@@ -36,6 +36,7 @@ impl EraLink {
             return Err(failed);
         }
         let resolved = self.resolve(false).await;
+        let resolved = resolved.map_err(LinkError::of_opening);
         if let Err(error) = &resolved {
             turn.share(error.clone());
         }
