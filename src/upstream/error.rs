@@ -80,6 +80,18 @@ fn hint(status: u16) -> &'static str {
     }
 }
 
+/// When to try again, in whole seconds, or in minutes where it is long until then.
+fn when(retry_after: Option<Duration>) -> String {
+    let Some(after) = retry_after else {
+        return "later".to_owned();
+    };
+    let seconds = u64::try_from(after.as_millis().div_ceil(1000)).unwrap_or(u64::MAX);
+    match seconds {
+        0..=120 => format!("in {seconds} s"),
+        _ => format!("in {} min", seconds.div_ceil(60)),
+    }
+}
+
 /// What a child said at its end, as part of a text.
 fn quoted(last_words: Option<&str>) -> String {
     match last_words {
@@ -109,10 +121,9 @@ impl LinkError {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Unreachable(_)
-            | Self::Unopened { .. }
-            | Self::Status(_)
-            | Self::Handshake(_) => error_type::UNAVAILABLE,
+            Self::Unreachable(_) | Self::Unopened { .. } | Self::Status(_) | Self::Handshake(_) => {
+                error_type::UNAVAILABLE
+            }
             Self::Lost { .. } | Self::SessionGone => error_type::LOST,
             Self::Busy { .. } | Self::AtCapacity { .. } | Self::AwaitsAnswer => error_type::BUSY,
             Self::TooLarge { .. }
@@ -149,7 +160,10 @@ impl LinkError {
             ),
             Self::Busy { retry_after } => (
                 FaultKind::UpstreamUnavailable,
-                format!("upstream \"{upstream}\" is busy, try again later"),
+                format!(
+                    "upstream \"{upstream}\" is busy, try again {}",
+                    when(*retry_after)
+                ),
                 Retry::After(retry_after.unwrap_or(Duration::from_secs(1))),
             ),
             Self::AwaitsAnswer => (
@@ -212,5 +226,26 @@ impl LinkError {
             ),
         };
         Fault::upstream(kind, text).retry(retry).caused_by(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    // BRIDGING §3.10.
+    #[rstest]
+    #[case::unknown(None, "is busy, try again later")]
+    #[case::seconds(Some(Duration::from_secs(7)), "is busy, try again in 7 s")]
+    #[case::less(Some(Duration::from_millis(300)), "is busy, try again in 1 s")]
+    #[case::minutes(Some(Duration::from_secs(601)), "is busy, try again in 11 min")]
+    fn a_busy_upstream_says_when_to_come_back(
+        #[case] retry_after: Option<Duration>,
+        #[case] said: &str,
+    ) {
+        let fault = LinkError::Busy { retry_after }.into_fault("up");
+        assert!(fault.public.ends_with(said), "{fault}");
     }
 }
