@@ -272,6 +272,10 @@ impl Entry<'_> {
     }
 }
 
+/// For who names a variable that is not there, or means none.
+const VARIABLES: &str = "`${NAME}` is a variable of the environment that drawbridge is started with; \
+    `$$` stands for a plain `$`";
+
 /// Text with its variables put in, as `parse` understands it.
 pub(super) fn read_text<T>(
     report: &Report<'_>,
@@ -291,7 +295,7 @@ pub(super) fn read_text<T>(
     let text = match report.source.expand(raw) {
         Ok(text) => text,
         Err(what) => {
-            report.error(path, what, Some("$$ stands for a plain $"));
+            report.error(path, what, Some(VARIABLES));
             return None;
         }
     };
@@ -317,7 +321,13 @@ pub(super) fn read_secret(
     value: &Spanned<DeValue<'_>>,
 ) -> Option<Secret> {
     let read = match value.get_ref() {
-        DeValue::String(text) => report.source.expand(text).map(Secret::new),
+        DeValue::String(text) => match report.source.expand(text) {
+            Ok(text) => Ok(Secret::new(text)),
+            Err(what) => {
+                report.error(path, what, Some(VARIABLES));
+                return None;
+            }
+        },
         DeValue::Table(table) => match (table.get("file").map(Spanned::get_ref), table.len()) {
             (Some(DeValue::String(file)), 1) => report.source.secret_file(file),
             _ => Err("expected text or { file = \"…\" }".to_owned()),

@@ -47,6 +47,14 @@ use reader::{Sample, Section};
 use report::Report;
 use source::Source;
 
+/// For who brings the file of an MCP client. TOML never begins with a brace.
+const NOT_JSON: &str = "this looks like JSON, and TOML is read; \
+    a server of \"mcpServers\" is written like this:\n\
+    [upstreams.files]\n\
+    command = \"npx\"\n\
+    args = [\"-y\", \"some-server\"]\n\
+    env = { KEY = \"${KEY}\" }";
+
 /// Reads and checks the file at `path`, with the environment of this process.
 ///
 /// # Errors
@@ -76,10 +84,14 @@ pub fn parse(text: &str, file: &str, env: Environment<'_>) -> Result<Config, Con
     let root = root.get_ref();
     let report = Report::new(&source, root);
     if !syntax.is_empty() {
-        for error in syntax {
+        let is_json = text.trim_start().starts_with('{');
+        // All of it is wrong, which is said once.
+        let count = if is_json { 1 } else { syntax.len() };
+        for error in syntax.into_iter().take(count) {
             // Only the message: the error's own text repeats the line, which may hold a secret.
             let offset = error.span().map_or(0, |span| span.start);
-            report.error_at(offset, "", error.message().to_owned(), None);
+            let hint = is_json.then_some(NOT_JSON);
+            report.error_at(offset, "", error.message().to_owned(), hint);
         }
         return Err(refusal(report));
     }

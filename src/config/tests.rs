@@ -89,6 +89,17 @@ fn broken_syntax_is_reported_with_places_and_without_the_line() {
 }
 
 #[test]
+fn the_json_of_a_client_is_shown_how_a_server_is_written_here() {
+    let said = errors("{\n  \"mcpServers\": {\"files\": {\"command\": \"npx\"}}\n}\n");
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("looks like JSON"), "{said:?}");
+    assert!(said[0].contains("\n    [upstreams.files]\n"), "{said:?}");
+    let shown = said[0].split_once("like this:\n").unwrap().1;
+    let toml = format!("[auth]\nmode = \"none\"\n{}", shown.replace("${KEY}", "k"));
+    assert!(read(&toml).is_ok(), "{toml}");
+}
+
+#[test]
 fn an_unreadable_file_is_one_error() {
     let errors = load(Path::new("/nonexistent/g.toml")).unwrap_err().errors;
     assert_eq!(errors.len(), 1);
@@ -121,6 +132,13 @@ fn a_key_of_a_table_that_stands_in_none_is_shown_its_table() {
 fn an_unset_variable_is_named() {
     let said = errors(&format!("{OPEN}env = {{ KEY = \"${{NOBODY}}\" }}\n"));
     assert!(said[0].contains("upstreams.files.env.KEY: environment variable NOBODY is not set"));
+    let text = errors(&format!("{OPEN}cwd = \"${{NOBODY}}\"\n"));
+    for said in [&said[0], &text[0]] {
+        assert!(
+            said.contains("the environment that drawbridge is started with"),
+            "{said}"
+        );
+    }
 }
 
 #[test]
