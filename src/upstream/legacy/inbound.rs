@@ -224,7 +224,7 @@ impl Connection {
                 }
             }
             None if self.settings.unattributed == Unattributed::Session => {
-                let (_paused, askers) = self.may_have_asked(&method);
+                let (_paused, askers) = self.may_have_asked(&method, related);
                 let limit = self.settings.upstream.ask_timeout;
                 let asked = self.settings.intake.question(&self.settings.name, question);
                 tokio::select! {
@@ -256,13 +256,17 @@ impl Connection {
     }
 
     /// Holds the clocks of the calls that run now for a question that names none, and says which of them
-    /// it may be of: it is void once all of those are over. A client tells of its roots outside
-    /// calls, too.
-    fn may_have_asked(&self, method: &str) -> (Vec<Paused>, Vec<CancellationToken>) {
+    /// it may be of: it is void once all of those are over. What a task asks is of no call, and a
+    /// client tells of its roots outside calls, too.
+    fn may_have_asked(
+        &self,
+        method: &str,
+        related: Option<&Related>,
+    ) -> (Vec<Paused>, Vec<CancellationToken>) {
         let pending = lock(&self.pending);
         let paused = pending.values().map(|call| call.activity.pause()).collect();
         let mut askers = Vec::new();
-        if method != "roots/list" {
+        if method != "roots/list" && related.is_none() {
             let askable = pending.values().filter(|call| call.may_be_asked);
             askers.extend(askable.map(|call| call.over.clone()));
         }
