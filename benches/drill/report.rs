@@ -289,8 +289,8 @@ The gateway verifies a JWT per request, decides by policy, counts metrics, expor
 its access and audit log to standard output.
 Figures are microseconds of CPU time of the process itself (`/proc/<pid>/task/*/schedstat`) per verified reply:
 every reply's id and content is checked. Whatever is held against each other is measured in turn, in ten short turns a
-round (children, and 256 sessions, in one), and a ratio is the median of the ratios of all turns. Compare ratios, not absolute times: they
-travel between machines.
+round (children, and 256 sessions, in one), and a ratio is the median of the ratios of all turns. Compare ratios, not
+absolute times: they travel between machines.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
 
