@@ -22,7 +22,7 @@ use http::{HeaderName, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
 pub use burst::Burst;
-pub use capabilities::{ClientCapabilities, MAX_DECLARED};
+pub use capabilities::{Capabilities, ClientCapabilities, MAX_DECLARED};
 pub use deaf::Deaf;
 pub use declared::{Declared, takes_tasks};
 pub use notice::{Level, Notice, NoticeKind};

@@ -1,6 +1,7 @@
 //! What a client can be asked.
 
-use std::sync::LazyLock;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
@@ -13,13 +14,17 @@ use crate::protocol::json::{self, member};
 /// is. A session keeps both for as long as it lives, and one principal may have many.
 pub const MAX_DECLARED: usize = 64 * 1024;
 
-/// Effective client capabilities: the JSON text that is declared upstream, and what it says.
+/// Effective client capabilities: the JSON text that is declared upstream, and what it says. Cloning
+/// shares them.
 #[derive(Clone)]
+pub struct ClientCapabilities(Arc<Capabilities>);
+
+/// What [`ClientCapabilities`] say.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a capability of its own on the wire"
 )]
-pub struct ClientCapabilities {
+pub struct Capabilities {
     raw: ByteString,
     digest: u64,
     /// Form elicitation.
@@ -49,7 +54,7 @@ impl ClientCapabilities {
             .and_then(serde_json::Value::as_object);
         // An elicitation object without modes means forms only. Spec: MCP 2025-11-25, SPEC C-80.
         let form = modes.is_some_and(|m| m.contains_key("form") || !m.contains_key("url"));
-        Self {
+        Self(Arc::new(Capabilities {
             digest: short_digest(raw.as_bytes()),
             elicitation_form: form,
             elicitation_url: modes.is_some_and(|m| m.contains_key("url")),
@@ -59,7 +64,7 @@ impl ClientCapabilities {
                 .is_some_and(|sampling| sampling.get("tools").is_some()),
             roots: object.contains_key("roots"),
             raw,
-        }
+        }))
     }
 
     /// No capability at all.
@@ -75,7 +80,17 @@ impl ClientCapabilities {
     pub fn with_extension(&self, id: &str) -> Self {
         Self::read(extensions::with(&self.raw, id).into())
     }
+}
 
+impl Deref for ClientCapabilities {
+    type Target = Capabilities;
+
+    fn deref(&self) -> &Capabilities {
+        &self.0
+    }
+}
+
+impl Capabilities {
     /// JSON text of the object.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -123,6 +138,12 @@ impl ClientCapabilities {
 }
 
 impl std::fmt::Debug for ClientCapabilities {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::fmt::Debug for Capabilities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.raw)
     }

@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
 
 use super::headers::HeaderError;
+use super::names::is_same;
 
 const MARK: &str = "=?base64?";
 const END: &str = "?=";
@@ -55,7 +56,7 @@ pub fn decode(value: &HeaderValue) -> Option<Cow<'_, str>> {
 pub fn is(value: &HeaderValue, text: &str) -> bool {
     let bytes = text.as_bytes();
     let is_edge = |byte: Option<&u8>| byte.is_some_and(|byte| matches!(byte, b' ' | b'\t' | b'='));
-    value.as_bytes() == bytes
+    is_same(value.as_bytes(), bytes)
         && bytes.is_ascii()
         && !is_edge(bytes.first())
         && !is_edge(bytes.last())

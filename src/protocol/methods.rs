@@ -1,5 +1,6 @@
 //! One table: what each method is, which way it goes, and what it needs.
 
+use super::names::is_same;
 use super::revision::Revision;
 
 /// Which way a message goes.
@@ -233,7 +234,10 @@ pub fn name_param(method: &str) -> Option<&'static str> {
 /// What is known of `name`; `None` for extensions and inventions.
 #[must_use]
 pub fn lookup(name: &str) -> Option<&'static Method> {
-    TABLE.iter().find(|method| method.name == name)
+    let name = name.as_bytes();
+    TABLE
+        .iter()
+        .find(|method| is_same(method.name.as_bytes(), name))
 }
 
 use Direction::{Both, ToClient, ToServer};

@@ -12,6 +12,7 @@ pub mod json;
 mod message;
 pub mod meta;
 pub mod methods;
+mod names;
 mod number;
 pub mod param_headers;
 mod revision;

@@ -61,6 +61,7 @@ impl Source {
         let own = declared.map(|declared| &*declared.server_info);
         Origin {
             method: call.message.method().unwrap_or_default(),
+            name: "",
             server: own.filter(|_| !self.is_merged).unwrap_or(&self.ourselves),
             is_merged: self.is_merged,
             upstream: own,
@@ -75,6 +76,7 @@ impl Source {
 pub(super) fn merged_origin<'a>(call: &'a Call, hints: Hints, ourselves: &'a str) -> Origin<'a> {
     Origin {
         method: call.message.method().unwrap_or_default(),
+        name: "",
         server: ourselves,
         is_merged: true,
         upstream: None,
@@ -116,6 +118,7 @@ impl Relay {
         let extended =
             project::is_of_unknown_kind(&message) && source.declared.as_deref().is_some_and(shared);
         let origin = Origin {
+            name: &target.upstream,
             extended,
             ..source.origin(call)
         };

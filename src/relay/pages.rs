@@ -56,7 +56,7 @@ impl Part {
         let mut pages = Vec::with_capacity(self.pages.len());
         for (_, message) in &self.pages {
             let items = message.result_member(kind.member()).unwrap_or("[]");
-            match projection.items(kind, items) {
+            match projection.items(kind, items, &self.upstream) {
                 Ok(items) => pages.push(items),
                 Err(_) => LABELED.upstream_garbage.add(&self.upstream, 1),
             }

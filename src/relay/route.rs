@@ -10,7 +10,7 @@ use crate::call::{Call, Level, Reply};
 use crate::config::Prefix;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::methods::{self, ListKind};
+use crate::protocol::methods::{self, ListKind, Method};
 use crate::protocol::{Message, json};
 use crate::seal::Purpose;
 use crate::session::{Session, Subscribing};
@@ -102,16 +102,17 @@ impl Relay {
             }
             _ => {}
         }
+        let known = methods::lookup(method);
         let pure = self.is_pure(&call.endpoint);
         if pure && session.visit().is_some() {
-            self.check_advertised(session, method).await?;
+            self.check_advertised(session, method, known).await?;
         }
-        let target = if session.visit().is_some() && tasks::is_task(method) {
+        let target = if session.visit().is_some() && known.is_some_and(tasks::concerns_one) {
             self.task_target(call)?
         } else if pure {
-            self.pure_target(call)?
+            self.pure_target(call, known)?
         } else {
-            if let Some(kind) = methods::lookup(method).and_then(|known| known.list) {
+            if let Some(kind) = known.and_then(|known| known.list) {
                 return Ok(Route::List(kind));
             }
             self.merged_target(call, session).await?
@@ -119,7 +120,7 @@ impl Relay {
         Ok(Route::One(Box::new(target)))
     }
 
-    fn pure_target(&self, call: &Call) -> Result<Target, Fault> {
+    fn pure_target(&self, call: &Call, known: Option<&Method>) -> Result<Target, Fault> {
         let message = &call.message;
         let upstream = call.endpoint.upstreams.first().map(Arc::clone);
         let upstream = upstream.ok_or_else(|| invalid("this endpoint shows no upstream"))?;
@@ -138,9 +139,12 @@ impl Relay {
         if name.is_none() && !named.is_empty() {
             return Err(invalid(format!("params.{named} must be a string")));
         }
-        let cursor = self.cursor(call, &upstream)?;
-        let known = methods::lookup(message.method().unwrap_or_default());
-        let is_paged = known.is_some_and(methods::Method::is_paged);
+        let is_paged = known.is_some_and(Method::is_paged);
+        let cursor = if is_paged {
+            self.cursor(call, &upstream)?
+        } else {
+            None
+        };
         let edited = match (cursor.as_deref(), message.param("cursor")) {
             (Some(cursor), _) => Some(message.edit().param("cursor", cursor)),
             (None, Some(NO_CURSOR)) if is_paged => Some(message.edit().remove_param("cursor")),
@@ -165,7 +169,7 @@ impl Relay {
     /// The upstream's cursor inside ours, as JSON text, where the method pages. Spec: SPEC C-40.
     pub(super) fn cursor(&self, call: &Call, upstream: &str) -> Result<Option<String>, Fault> {
         let known = methods::lookup(call.message.method().unwrap_or_default());
-        if !known.is_some_and(methods::Method::is_paged) {
+        if !known.is_some_and(Method::is_paged) {
             return Ok(None);
         }
         let Some(given) = given_cursor(&call.message) else {

@@ -10,7 +10,7 @@ use super::{Failure, Relay, effective, foreign};
 use crate::call::{Call, ClientCapabilities, Declared, Level, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
-use crate::protocol::methods::{self, Needs};
+use crate::protocol::methods::{Method, Needs};
 use crate::protocol::{Era, Revision, extensions, json};
 use crate::session::{Delivery, NewSession, Session};
 use crate::upstream::OWN_INFO;
@@ -153,8 +153,9 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         method: &str,
+        known: Option<&Method>,
     ) -> Result<(), Fault> {
-        let needs = methods::lookup(method).map(|known| known.needs);
+        let needs = known.map(|known| known.needs);
         if matches!(needs, Some(Needs::Nothing | Needs::Logging)) {
             return Ok(());
         }

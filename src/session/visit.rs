@@ -21,7 +21,7 @@ use crate::protocol::param_headers::ParamHeaders;
 const TOOL_HEADERS_BELIEVED: Duration = Duration::from_secs(30);
 
 /// Tools that have parameter headers, by name.
-pub type ToolHeaders = HashMap<String, ParamHeaders>;
+pub type ToolHeaders = BTreeMap<String, ParamHeaders>;
 
 /// Whose visit, where, with which capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -160,7 +160,8 @@ pub mod metric {
     pub const UPSTREAM_QUESTIONS_REFUSED: &str = "drawbridge.upstream.questions_refused";
     /// Merged answers that went out without an upstream.
     pub const UPSTREAM_SKIPPED: &str = "drawbridge.upstream.skipped";
-    /// Messages of an upstream that no MCP server may send.
+    /// Messages of an upstream that no MCP server may send, and tools left out of its lists because they
+    /// repeat a member.
     pub const UPSTREAM_GARBAGE: &str = "drawbridge.upstream.garbage";
     /// Probes of what an upstream speaks.
     pub const UPSTREAM_PROBED: &str = "drawbridge.upstream.probed";

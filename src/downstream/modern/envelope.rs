@@ -10,7 +10,7 @@ use crate::call::{Level, MAX_DECLARED};
 use crate::protocol::headers::{
     self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PARAM_PREFIX, MCP_PROTOCOL_VERSION,
 };
-use crate::protocol::methods::{self, Direction, Target};
+use crate::protocol::methods::{self, Direction, Method, Target};
 use crate::protocol::{Era, Kind, Message, Revision, extensions, header_value, json, meta};
 
 /// The envelope of a request that passed every check.
@@ -92,12 +92,13 @@ fn served(version: &str, method: &str, envelope: &Envelope) -> Result<(), Refusa
     if Revision::parse(version).is_none_or(|revision| revision.era() != Era::Modern) {
         return Err(Refusal::version(version));
     }
+    let known = methods::lookup(method);
     // Spec: SPEC M-14.
-    if !is_served(method) {
+    if !known.is_none_or(is_served) {
         return Err(Refusal::method(method));
     }
     // Spec: SPEC K-12.
-    if is_task(method) {
+    if known.is_some_and(concerns_task) {
         envelope.needs_tasks("methods of tasks need the tasks extension")?;
     }
     Ok(())
@@ -105,9 +106,11 @@ fn served(version: &str, method: &str, envelope: &Envelope) -> Result<(), Refusa
 
 /// Whether a method of this revision is about one task.
 pub(super) fn is_task(method: &str) -> bool {
-    methods::lookup(method).is_some_and(|known| {
-        known.target == Some(Target::Task) && known.is_in(Revision::V2026_07_28)
-    })
+    methods::lookup(method).is_some_and(concerns_task)
+}
+
+fn concerns_task(known: &Method) -> bool {
+    known.target == Some(Target::Task) && known.is_in(Revision::V2026_07_28)
 }
 
 /// What `params._meta` holds: the version it names, and the rest. Spec: SPEC M-05, M-06.
@@ -215,17 +218,12 @@ fn mismatch(error: &HeaderError) -> Refusal {
     Refusal::mismatch(error.to_string())
 }
 
-/// Whether a request of this method has any answer here: one of this revision, or one that we do
-/// not know, which may be an extension of an upstream.
-fn is_served(method: &str) -> bool {
-    match methods::lookup(method) {
-        Some(known) => {
-            known.is_in(Revision::V2026_07_28)
-                && known.direction != Direction::ToClient
-                && !known.is_notification()
-        }
-        None => true,
-    }
+/// Whether a request of this method has any answer here. One that we do not know may: it may be an
+/// extension of an upstream.
+fn is_served(known: &Method) -> bool {
+    known.is_in(Revision::V2026_07_28)
+        && known.direction != Direction::ToClient
+        && !known.is_notification()
 }
 
 #[cfg(test)]

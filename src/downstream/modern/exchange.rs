@@ -29,8 +29,6 @@ pub(super) struct Exchange {
     future: Option<BoxFuture<'static, Outcome>>,
     link: Arc<ModernLink>,
     outlet: Arc<Outlet<Outcome>>,
-    /// JSON text of the request's id.
-    id: String,
     ended: bool,
     /// Counts it while it is a stream of events.
     open: Option<Open>,
@@ -42,36 +40,30 @@ impl Exchange {
         future: BoxFuture<'static, Outcome>,
         link: Arc<ModernLink>,
         outlet: Arc<Outlet<Outcome>>,
-        id: String,
     ) -> Self {
         Self {
             future: Some(future),
             link,
             outlet,
-            id,
             ended: false,
             open: None,
         }
     }
 
     /// An exchange that took a parked call over, which runs on by itself.
-    pub(super) fn of_parked(
-        link: Arc<ModernLink>,
-        outlet: Arc<Outlet<Outcome>>,
-        id: String,
-    ) -> Self {
+    pub(super) fn of_parked(link: Arc<ModernLink>, outlet: Arc<Outlet<Outcome>>) -> Self {
         Self {
             future: None,
             link,
             outlet,
-            id,
             ended: false,
             open: None,
         }
     }
 
-    /// The messages of the exchange as they come, the reply as the last.
-    pub(super) fn messages(self) -> impl Stream<Item = Vec<Bytes>> + Send {
+    /// The messages of the exchange as they come, as the last the reply to the request whose id is `id`
+    /// (JSON text).
+    pub(super) fn messages(self, id: String) -> impl Stream<Item = Vec<Bytes>> + Send {
         let mut exchange = Some(self);
         stream::poll_fn(move |cx| {
             let Some(running) = &mut exchange else {
@@ -80,7 +72,7 @@ impl Exchange {
             match ready!(running.poll_next(cx)) {
                 Next::Notices(notices) => Poll::Ready(Some(notices)),
                 Next::End(outcome) => {
-                    let last = message(outcome, &running.id);
+                    let last = message(outcome, &id);
                     exchange = None;
                     Poll::Ready(last.map(|message| vec![message]))
                 }
@@ -123,11 +115,11 @@ impl Exchange {
         });
     }
 
-    /// Answers: with JSON when the end comes first.
+    /// Answers the request whose id is `id` (JSON text): with JSON when the end comes first.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the call.
-    pub(super) async fn answer(mut self, keep_alive: Duration) -> Response<Body> {
+    pub(super) async fn answer(mut self, id: String, keep_alive: Duration) -> Response<Body> {
         let mut silence = pin!(tokio::time::sleep(SILENCE));
         let first = poll_fn(|cx| match self.poll_next(cx) {
             Poll::Ready(next) => Poll::Ready(Some(next)),
@@ -135,14 +127,14 @@ impl Exchange {
         })
         .await;
         let head = match first {
-            Some(Next::End(outcome)) => return whole(outcome, &self.id),
+            Some(Next::End(outcome)) => return whole(outcome, &id),
             Some(Next::Notices(notices)) => notices,
             None => Vec::new(),
         };
         let mut first = BytesMut::new();
         encode(&mut first, &head);
         self.open = Some(GAUGES.streams_open.enter());
-        let body = PlainEvents::new(first.freeze(), self.messages(), keep_alive);
+        let body = PlainEvents::new(first.freeze(), self.messages(id), keep_alive);
         reply::event_stream(Body::new(body))
     }
 }

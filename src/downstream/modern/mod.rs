@@ -77,7 +77,7 @@ impl Front {
                 return refusal.response(message.id());
             }
         };
-        let request = message.clone();
+        let id = message.id().unwrap_or("null").to_owned();
         let asked = Asked {
             principal,
             endpoint: Arc::clone(endpoint),
@@ -91,9 +91,9 @@ impl Front {
             .begin_exchange(asked, Some(&parts.headers), record)
             .await
         {
-            Ok(exchange) => exchange.answer(self.settings.server.keep_alive).await,
-            Err(Stopped::Refused(refusal)) => refusal.response(request.id()),
-            Err(Stopped::Failed(fault)) => refusal::fault_response(&fault, request.id()),
+            Ok(exchange) => exchange.answer(id, self.settings.server.keep_alive).await,
+            Err(Stopped::Refused(refusal)) => refusal.response(Some(&id)),
+            Err(Stopped::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
         }
     }
 
@@ -147,7 +147,6 @@ impl Front {
         record: &AccessRecord,
     ) -> Exchange {
         let outlet = Outlet::new();
-        let id = asked.id();
         let session = Arc::clone(&link.desk.session);
         let wants = Wants::new(
             self.relay
@@ -179,7 +178,7 @@ impl Front {
         } else if let Some(upstream) = link.upstream() {
             self.relay.raise_level_of_parked(call, session, upstream);
         }
-        Exchange::of_parked(link, outlet, id)
+        Exchange::of_parked(link, outlet)
     }
 
     /// Begins a call; at a cap on parked ones its client cannot be asked (BRIDGING §3.1 step 12).
@@ -233,9 +232,8 @@ impl Front {
             param_headers: asked.envelope.param_headers,
             message,
         };
-        let id = call.message.id().unwrap_or("null").to_owned();
         let future = self.modern_call(call, session, Arc::clone(&link), record)?;
-        Ok(Exchange::new(future, link, outlet, id))
+        Ok(Exchange::new(future, link, outlet))
     }
 
     /// The whole way of a call, as a future of its own.

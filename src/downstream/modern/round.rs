@@ -34,7 +34,7 @@ pub(super) enum Stage {
     /// Its client was told to come back.
     Waiting,
     /// The same, and it is finished: this is for the client when it comes.
-    Finished(Outcome),
+    Finished(Box<Outcome>),
     /// Nobody may come back any more.
     Over,
 }
@@ -268,7 +268,7 @@ impl ModernLink {
                 let place = state.rounds.place.take();
                 drop(state);
                 drop(place);
-                outlet.end(outcome);
+                outlet.end(*outcome);
                 return true;
             }
             other => {
@@ -301,7 +301,7 @@ impl ModernLink {
                 drop(place);
                 outlet.end(outcome);
             }
-            Stage::Waiting => state.stage = Stage::Finished(outcome),
+            Stage::Waiting => state.stage = Stage::Finished(Box::new(outcome)),
             Stage::Finished(_) | Stage::Over => {
                 drop(state);
                 self.cancelled().cancel();

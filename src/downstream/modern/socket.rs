@@ -236,10 +236,11 @@ impl Front {
             let begun = self.subscribe(&asked).await;
             return Ok(begun.inspect(|_| record.answered())?.boxed());
         }
+        let id = asked.id();
         let exchange = self.begin_exchange(asked, None, record).await?;
         let record = record.clone();
         // Its reply is the last of them.
-        let messages = exchange.messages();
+        let messages = exchange.messages(id);
         let ending = stream::poll_fn(move |_| {
             record.answered();
             Poll::Ready(None)

@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::super::json;
 use super::Message;
-use super::layout::{Member, Section};
+use super::layout::{Member, Section, Span};
 
 /// Up to here exchanged values need no list on the heap.
 const FEW: usize = 4;
@@ -143,7 +143,8 @@ impl<'a> Editor<'a> {
     fn exchange_values(&self) -> Option<Bytes> {
         if let [change] = self.changes.as_slice() {
             let value = change.value.as_deref()?;
-            return self.message.exchange(change.section, &change.name, value);
+            let old = self.message.find(change.section, &change.name)?.value;
+            return self.message.exchange(old, value);
         }
         let mut places: [(Range<usize>, &str); FEW] = Default::default();
         let exchanges = places.get_mut(..self.changes.len())?;
@@ -317,7 +318,7 @@ impl<'a> Editor<'a> {
 
 impl Message {
     /// The same bytes under another id (JSON text), with what `put` appends (JSON text) in place of
-    /// `params._meta`; nothing when one of the two is not there. Room is made for `added` bytes, about what
+    /// `params._meta`; nothing when one of the two is not there, or is no object. Room is made for `added` bytes, about what
     /// `put` appends.
     #[must_use]
     pub fn with_id_and_meta(
@@ -326,8 +327,8 @@ impl Message {
         added: usize,
         put: impl FnOnce(&mut String),
     ) -> Option<Bytes> {
-        let old_id = self.find(Section::Top, "id")?.value.range();
-        let old_meta = self.find(Section::Params, "_meta")?.value.range();
+        let old_id = self.layout.id?.range();
+        let old_meta = self.read(Section::Meta)?.span.range();
         let kept = self.whole.len() - old_id.len() - old_meta.len();
         let mut out = String::with_capacity(kept + id.len() + added);
         if old_id.end <= old_meta.start {
@@ -346,9 +347,9 @@ impl Message {
         Some(out.into())
     }
 
-    /// The message with the value of one member exchanged; nothing when it has no such member.
-    pub(super) fn exchange(&self, section: Section, name: &str, value: &str) -> Option<Bytes> {
-        let old = self.find(section, name)?.value.range();
+    /// The message with another value in place of the one that lies at `old`.
+    pub(super) fn exchange(&self, old: Span, value: &str) -> Option<Bytes> {
+        let old = old.range();
         let (before, after) = (self.bytes().get(..old.start)?, self.bytes().get(old.end..)?);
         Some([before, value.as_bytes(), after].concat().into())
     }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use super::Kind;
-use super::marks::Marks;
+use super::marks::{Mark, Marks};
 
 /// Where the members that we read lie.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub(super) enum Method {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
     pub(super) section: Section,
+    /// That of its name.
+    pub(super) mark: Mark,
     /// The name between its quotes.
     pub(super) name: Span,
     /// Which of the decoded names is its own, counted from one, where it is written with escapes.

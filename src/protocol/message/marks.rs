@@ -1,4 +1,4 @@
-//! Telling quickly what an object does not hold, and whether a name is the one that is looked for.
+//! Telling quickly what an object does not hold.
 
 use super::super::json::RawString;
 
@@ -10,24 +10,48 @@ impl Marks {
     /// Of no names.
     pub(super) const NONE: Self = Self(0);
 
-    /// Notes a name; whether it may repeat an earlier one, so that they have to be compared.
-    pub(super) fn note(&mut self, key: RawString<'_>) -> bool {
+    /// Notes a name: its mark, and whether it may repeat an earlier one, so that they have to be compared.
+    pub(super) fn note(&mut self, key: RawString<'_>) -> (Mark, bool) {
         let name = key.bytes();
         if key.is_escaped() || !is_ascii(name) {
-            // It may be any name.
             self.0 = u64::MAX;
-            return true;
+            return (Mark::ANY, true);
         }
-        let mark = mark(name);
-        let known = self.0 & mark != 0;
-        self.0 |= mark;
-        known
+        let mark = Mark::of(name);
+        let known = self.may_hold(mark);
+        self.0 |= 1 << mark.0;
+        (mark, known)
     }
 
-    /// Whether a name, given as decoded, may be among those that were noted.
+    /// Whether a name of this mark may be among those that were noted.
     #[inline]
-    pub(super) fn may_hold(self, name: &str) -> bool {
-        self.0 & mark(name.as_bytes()) != 0
+    pub(super) fn may_hold(self, mark: Mark) -> bool {
+        self.0 & 1 << mark.0 != 0
+    }
+}
+
+/// The mark of one name, below 64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Mark(u8);
+
+impl Mark {
+    /// Of what may be any name.
+    const ANY: Self = Self(u8::MAX);
+
+    /// Of a name, as decoded. Weighed so that no two names that MCP has for one object meet.
+    #[inline]
+    pub(super) fn of(name: &[u8]) -> Self {
+        let folded = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(byte | 0x20));
+        let middle = folded(name.get(name.len() / 2));
+        let weight = name.len() * 3 + folded(name.first()) + middle * 7 + folded(name.last());
+        #[expect(clippy::cast_possible_truncation, reason = "below 64")]
+        Self((weight & 63) as u8)
+    }
+
+    /// Whether a member of this mark may have a name of that one.
+    #[inline]
+    pub(super) fn may_be(self, other: Self) -> bool {
+        self == other || self == Self::ANY
     }
 }
 
@@ -52,40 +76,6 @@ fn is_ascii(name: &[u8]) -> bool {
     (all | rest) & HIGHS == 0
 }
 
-/// Whether two names are one, looked at in words that may overlap: a call is dearer than most of them.
-#[inline]
-pub(super) fn is_same(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
-    let word = |word: &[u8; 8]| u64::from_le_bytes(*word);
-    let half = |half: &[u8; 4]| u32::from_le_bytes(*half);
-    if let (Some(last), Some(other)) = (a.last_chunk(), b.last_chunk()) {
-        let ends = word(last) == word(other);
-        let (words, others) = (a.as_chunks().0, b.as_chunks().0);
-        return ends && words.iter().zip(others).all(|(a, b)| word(a) == word(b));
-    }
-    let [starts, ends] = [
-        a.first_chunk().zip(b.first_chunk()),
-        a.last_chunk().zip(b.last_chunk()),
-    ];
-    match (starts, ends) {
-        (Some(starts), Some(ends)) => {
-            half(starts.0) == half(starts.1) && half(ends.0) == half(ends.1)
-        }
-        _ => a.iter().eq(b),
-    }
-}
-
-/// Weighed so that no two names that MCP has for one object meet.
-#[inline]
-fn mark(name: &[u8]) -> u64 {
-    let folded = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(byte | 0x20));
-    let middle = folded(name.get(name.len() / 2));
-    let weight = name.len() * 3 + folded(name.first()) + middle * 7 + folded(name.last());
-    1 << (weight & 63)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::super::json::Scanner;
@@ -97,7 +87,7 @@ mod tests {
         for name in names {
             let text = format!("\"{name}\"");
             let key = Scanner::new(&text, 1).string().unwrap();
-            repeats |= marks.note(key);
+            repeats |= marks.note(key).1;
         }
         (marks, repeats)
     }
@@ -106,7 +96,7 @@ mod tests {
     fn names_that_were_noted_may_be_there() {
         let (marks, repeats) = noted(&["name", "arguments", "_meta"]);
         assert!(!repeats);
-        let may_hold = |name| marks.may_hold(name);
+        let may_hold = |name: &str| marks.may_hold(Mark::of(name.as_bytes()));
         assert!(
             ["name", "arguments", "_meta", "NAME"]
                 .into_iter()
@@ -133,28 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn names_are_one_only_when_every_byte_is() {
-        let text: Vec<u8> = (b'a'..=b'z').cycle().take(40).collect();
-        for len in 0..text.len() {
-            let name = &text[..len];
-            assert!(is_same(name, name), "{len}");
-            assert!(!is_same(name, &text[..=len]), "{len}");
-            for at in 0..len {
-                let mut other = name.to_vec();
-                other[at] ^= 1;
-                assert!(!is_same(name, &other), "{at} of {len}");
-            }
-        }
-    }
-
-    #[test]
     fn an_escaped_or_foreign_name_may_be_any() {
         for unclear in ["\\u006eame", "\u{e9}"] {
             let (marks, repeats) = noted(&[unclear]);
-            assert!(
-                repeats && marks.may_hold("name") && marks.may_hold("task"),
-                "{unclear}"
-            );
+            let may_hold = |name: &str| marks.may_hold(Mark::of(name.as_bytes()));
+            assert!(repeats && may_hold("name") && may_hold("task"), "{unclear}");
         }
     }
 }

@@ -20,9 +20,10 @@ pub use edit::Editor;
 pub use progress::Progress;
 
 use self::layout::{Layout, Member, Method, Object, Section, Span};
-use self::marks::is_same;
+use self::marks::Mark;
 use super::decode_error::DecodeError;
 use super::json;
+use super::names::is_same;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,14 +228,15 @@ impl Message {
     /// The same bytes under another id (JSON text).
     #[must_use]
     pub fn with_id(&self, id: &str) -> Bytes {
-        let exchanged = self.exchange(Section::Top, "id", id);
+        let exchanged = self.layout.id.and_then(|old| self.exchange(old, id));
         exchanged.unwrap_or_else(|| self.edit().id(id).finish())
     }
 
     /// The same bytes with another value (JSON text) for a member of `params`.
     #[must_use]
     pub fn with_param(&self, name: &str, json: &str) -> Bytes {
-        let exchanged = self.exchange(Section::Params, name, json);
+        let old = self.find(Section::Params, name).map(|member| member.value);
+        let exchanged = old.and_then(|old| self.exchange(old, json));
         exchanged.unwrap_or_else(|| self.edit().param(name, json).finish())
     }
 
@@ -265,16 +267,17 @@ impl Message {
     #[inline]
     fn find(&self, section: Section, name: &str) -> Option<&Member> {
         let object = self.read(section)?;
-        if !object.marks.may_hold(name) {
+        let mark = Mark::of(name.as_bytes());
+        if !object.marks.may_hold(mark) {
             return None;
         }
-        self.search(object.members, section, name)
+        self.search(object.members, (section, mark), name)
     }
 
     #[inline(never)]
-    fn search(&self, among: Span, section: Section, name: &str) -> Option<&Member> {
+    fn search(&self, among: Span, (section, mark): (Section, Mark), name: &str) -> Option<&Member> {
         let mut members = self.layout.members.get(among.range())?.iter();
-        members.find(|m| m.section == section && self.is_named(m, name))
+        members.find(|m| m.section == section && m.mark.may_be(mark) && self.is_named(m, name))
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use super::super::decode_error::DecodeError;
 use super::super::id::is_id;
 use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
 use super::layout::{Layout, Member, Method, Object, Section, Span, nth};
-use super::marks::Marks;
+use super::marks::{Mark, Marks};
 use super::recent::Place;
 use super::{Kind, recent};
 
@@ -122,8 +122,9 @@ impl Reader {
         let mut marks = Marks::NONE;
         let mut may_repeat = false;
         scanner.object(|scanner, key| {
-            may_repeat |= marks.note(key);
-            self.member(scanner, section, key)
+            let (mark, known) = marks.note(key);
+            may_repeat |= known;
+            self.member(scanner, (section, mark), key)
         })?;
         if may_repeat && section == Section::ResultMeta {
             self.members.truncate(first);
@@ -154,7 +155,7 @@ impl Reader {
     fn member(
         &mut self,
         scanner: &mut Scanner<'_>,
-        section: Section,
+        (section, mark): (Section, Mark),
         key: RawString<'_>,
     ) -> Result<(), Stop> {
         let decoded = if key.is_escaped() {
@@ -179,6 +180,7 @@ impl Reader {
         }
         self.members.push(Member {
             section,
+            mark,
             name: Span::of(&key.inner_span()),
             decoded,
             value,

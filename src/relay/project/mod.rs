@@ -27,6 +27,7 @@ use self::object::Fate;
 use crate::call::{Notice, NoticeKind};
 use crate::protocol::json::JsonError;
 use crate::protocol::{Era, Message, Revision, methods};
+use crate::telemetry::metrics::LABELED;
 
 /// From the revision of an upstream to that of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -86,16 +87,17 @@ impl Projection {
         self.from.era() == Era::Modern && self.to.era() == Era::Legacy
     }
 
-    /// The items of a list of `kind`, the JSON text of an array. One that cannot be rewritten, as it
-    /// repeats a member, is left out; the others stay.
+    /// The items of a list of `kind`, the JSON text of an array that `upstream` sent. One that cannot be
+    /// rewritten, as it repeats a member, is left out, and counted; the others stay.
     ///
     /// # Errors
     /// When the text is no array.
-    pub(super) fn items(
+    pub(super) fn items<'i>(
         self,
         kind: methods::ListKind,
-        items: &str,
-    ) -> Result<Cow<'_, str>, JsonError> {
+        items: &'i str,
+        upstream: &str,
+    ) -> Result<Cow<'i, str>, JsonError> {
         if kind != methods::ListKind::Tools || self.is_identity() && !self.shows_execution(items) {
             return Ok(Cow::Borrowed(items));
         }
@@ -106,7 +108,8 @@ impl Projection {
             Ok(tool::tool(self, item).map_or_else(
                 |error| {
                     let name = object::string_member(item, "name").unwrap_or_default();
-                    tracing::warn!(tool = ?name, %error, "a tool is left out of a list");
+                    LABELED.upstream_garbage.add(upstream, 1);
+                    tracing::warn!(upstream, tool = ?name, %error, "a tool is left out of a list");
                     Fate::Drop
                 },
                 Fate::from,

@@ -28,6 +28,8 @@ const CACHEABLE: [&str; 4] = [
 pub(in crate::relay) struct Origin<'a> {
     /// The method that was answered.
     pub(in crate::relay) method: &'a str,
+    /// What the upstream is called here, for the log; nothing where the result is no page of its lists.
+    pub(in crate::relay) name: &'a str,
     /// JSON text of the server's `Implementation`: ours on a merged endpoint.
     pub(in crate::relay) server: &'a str,
     /// Whether it stands in place of what the upstream says of itself.
@@ -225,7 +227,7 @@ impl Projection {
             }
             "tools/list" => {
                 if let Some(tools) = message.result_member("tools") {
-                    put("tools", self.items(ListKind::Tools, tools)?);
+                    put("tools", self.items(ListKind::Tools, tools, origin.name)?);
                 }
             }
             _ => {}

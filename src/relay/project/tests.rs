@@ -21,6 +21,7 @@ fn message(result: &Value) -> Message {
 fn origin(method: &str) -> Origin<'_> {
     Origin {
         method,
+        name: "up",
         server: r#"{"name":"s","version":"1"}"#,
         is_merged: false,
         upstream: None,
@@ -230,6 +231,9 @@ fn a_tool_that_repeats_a_member_is_left_out_and_the_others_stay(
     let good = r#"{"name":"c","inputSchema":{"type":"object"}}"#;
     let projection = Projection::new(from, to);
     let list = format!("[{bad},{good}]");
-    let items = projection.items(methods::ListKind::Tools, &list);
+    let upstream = format!("flawed-{from:?}");
+    let items = projection.items(methods::ListKind::Tools, &list, &upstream);
     assert_eq!(items.unwrap(), format!("[{good}]"));
+    let counted = LABELED.upstream_garbage.get();
+    assert!(counted.contains(&(upstream, 1)), "{counted:?}");
 }

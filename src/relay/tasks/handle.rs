@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::methods::{self, Needs, Target as Names};
+use crate::protocol::methods::{self, Method, Needs, Target as Names};
 use crate::protocol::{Era, Message, json};
 use crate::relay::route::{Target, invalid};
 use crate::relay::{Relay, endpoint_context};
@@ -20,7 +20,12 @@ type Owned = (Arc<str>, String, Option<Arc<Session>>);
 
 /// Whether a request of `method` is about one task.
 pub(in crate::relay) fn is_task(method: &str) -> bool {
-    methods::lookup(method).is_some_and(|known| known.target == Some(Names::Task))
+    methods::lookup(method).is_some_and(concerns_one)
+}
+
+/// The same of a method that is known.
+pub(in crate::relay) fn concerns_one(known: &Method) -> bool {
+    known.target == Some(Names::Task)
 }
 
 /// Whether a method is there for tasks.

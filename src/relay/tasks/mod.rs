@@ -30,7 +30,7 @@ pub(super) use bridge::Bridged;
 pub(super) use carried::status;
 pub(super) use desk::Desks;
 pub use follow::FollowedTask;
-pub(super) use handle::{is_of_tasks, is_task};
+pub(super) use handle::{concerns_one, is_of_tasks};
 pub(super) use host::asks_for_task;
 pub(super) use hosted::OwnTask;
 pub(super) use mark::{marking, renamed};

@@ -13,7 +13,7 @@ fn replacing_the_id_touches_nothing_else() {
 
 #[rstest]
 #[case::id_first(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"k":1},"n":"_meta"}}"#)]
-#[case::id_last(r#"{"params":{"n":[], "_meta" : null },"method":"m","jsonrpc":"2.0","id":"x"}"#)]
+#[case::id_last(r#"{"params":{"n":[], "_meta" : { } },"method":"m","jsonrpc":"2.0","id":"x"}"#)]
 fn id_and_meta_are_exchanged_in_one_go(#[case] text: &str) {
     let message = read(text);
     let exchanged = message.with_id_and_meta("42", 0, |out| out.push_str(r#"{"own":2}"#));
@@ -21,10 +21,12 @@ fn id_and_meta_are_exchanged_in_one_go(#[case] text: &str) {
     assert_eq!(exchanged, Some(edited.finish()));
 }
 
-#[test]
-fn a_meta_that_is_not_there_is_not_exchanged() {
-    let message = read(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"n":{"_meta":1}}}"#);
-    assert_eq!(message.with_id_and_meta("42", 0, |_| ()), None);
+#[rstest]
+#[case::absent(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"n":{"_meta":1}}}"#)]
+#[case::no_object(r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":null}}"#)]
+#[case::of_no_request(r#"{"jsonrpc":"2.0","method":"m","params":{"_meta":{}}}"#)]
+fn a_meta_that_is_not_there_is_not_exchanged(#[case] text: &str) {
+    assert_eq!(read(text).with_id_and_meta("42", 0, |_| ()), None);
 }
 
 #[rstest]
