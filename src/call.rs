@@ -123,7 +123,9 @@ pub enum Asked {
 
 /// What a call may do toward its client.
 pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
-    /// What the client can be asked: declared, reachable, expressible, permitted (BRIDGING §1.2).
+    /// What upstreams are told of the client: what it declared, as far as it is reachable, expressible and
+    /// permitted (BRIDGING §1.2). Whether a call may ask at all is for [`ask`](Self::ask) to say: not in
+    /// the middle of a list, say (SPEC M-60).
     fn capabilities(&self) -> &ClientCapabilities;
 
     /// Hands a notification to the client's stream. Never waits; bounded by coalescing and

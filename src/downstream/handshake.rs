@@ -79,7 +79,8 @@ pub(super) fn accept(version: Version, headers: &HeaderMap) -> Result<Response<B
     let accept = key
         .and_then(|key| accept_key(key.as_bytes()))
         .ok_or(NoUpgrade::Malformed)?;
-    if !lists(headers, &SEC_WEBSOCKET_PROTOCOL, SUBPROTOCOL) {
+    // Exactly so: what is answered must be one of those that were offered. Spec: RFC 6455 §4.2.2.
+    if !items(headers, &SEC_WEBSOCKET_PROTOCOL).any(|item| item == SUBPROTOCOL) {
         return Err(NoUpgrade::Subprotocol);
     }
     let mut response = reply::empty(StatusCode::SWITCHING_PROTOCOLS);
@@ -96,14 +97,16 @@ pub(super) fn accept(version: Version, headers: &HeaderMap) -> Result<Response<B
     Ok(response)
 }
 
-/// Whether a header that is a list, over all its lines, names `wanted`.
+/// Whether a header that is a list names `wanted`, in any case.
 fn lists(headers: &HeaderMap, name: &HeaderName, wanted: &str) -> bool {
-    headers.get_all(name).iter().any(|line| {
-        line.to_str()
-            .unwrap_or_default()
-            .split(',')
-            .any(|item| item.trim().eq_ignore_ascii_case(wanted))
-    })
+    items(headers, name).any(|item| item.eq_ignore_ascii_case(wanted))
+}
+
+/// The items of a header that is a list, over all its lines.
+fn items<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h str> {
+    let lines = headers.get_all(name).into_iter();
+    let lines = lines.map(|line| line.to_str().unwrap_or_default());
+    lines.flat_map(|line| line.split(',').map(str::trim))
 }
 
 #[cfg(test)]
@@ -145,6 +148,7 @@ mod tests {
             (("upgrade", "h2c"), NoUpgrade::NotAsked),
             (("connection", "close"), NoUpgrade::NotAsked),
             (("sec-websocket-version", "8"), NoUpgrade::Version),
+            (("sec-websocket-protocol", "MCP"), NoUpgrade::Subprotocol),
             (("sec-websocket-key", "c2hvcnQ="), NoUpgrade::Malformed),
             (("sec-websocket-protocol", "chat"), NoUpgrade::Subprotocol),
         ] {

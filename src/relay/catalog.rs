@@ -1,6 +1,6 @@
 //! What upstreams listed: which kept page may answer for which session, and what is kept of a new
 //! one. A session sees its own pages, and pages of others only where they would have been the same
-//! for it: of the same principal, of an upstream that everybody shares, or declared public.
+//! for it: of the same principal, of a legacy upstream that everybody shares, or declared public.
 //! Spec: DESIGN §5 ("Lists are kept…"); SPEC M-80…M-86; BRIDGING §5.4…§5.6.
 
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub(super) struct Catalog {
     others: Cache<Other, Held>,
     /// When an upstream last said that its `what` changed, to whom.
     changes: Cache<(Key, &'static str), Instant>,
+    /// The same to anybody.
+    heard: Cache<(Arc<str>, &'static str), Instant>,
     /// Pages that are being asked for.
     pub(super) flights: Flying,
     fresh: Duration,
@@ -87,6 +89,10 @@ impl Catalog {
                 .max_capacity(OTHERS)
                 .time_to_live(LONGEST)
                 .build(),
+            heard: Cache::builder()
+                .max_capacity(OTHERS)
+                .time_to_live(LONGEST)
+                .build(),
             flights: Flying::default(),
             fresh: settings.fresh,
         }
@@ -94,7 +100,15 @@ impl Catalog {
 
     /// An upstream told those behind `key` that its `what` changed.
     pub(super) fn changed(&self, key: &Key, what: &'static str) {
-        self.changes.insert((key.clone(), what), Instant::now());
+        let now = Instant::now();
+        self.heard.insert((Arc::clone(&key.upstream), what), now);
+        // One that all share was not known to be so before it was opened.
+        let shared = Key {
+            owner: None,
+            ..key.clone()
+        };
+        self.changes.insert((shared, what), now);
+        self.changes.insert((key.clone(), what), now);
     }
 
     /// A page of another session that is still fresh.
@@ -103,6 +117,17 @@ impl Catalog {
         let other = self.others.get(&Other::new(key, place))?;
         let calm = changed.is_none_or(|changed| other.asked > changed);
         (calm && other.asked.elapsed() < other.fresh).then_some(other)
+    }
+
+    /// Whether nothing that anybody heard has outdated a page. The lists of a modern upstream belong to
+    /// no session: when one is told that they changed, they have for all (SPEC M-85).
+    fn is_calm(&self, place: Place<'_>, held: &Held) -> bool {
+        if !held.outlives_calls {
+            return true;
+        }
+        let about = (Arc::clone(place.upstream), place.kind.capability());
+        let heard = self.heard.get(&about);
+        heard.is_none_or(|heard| held.asked > heard)
     }
 }
 
@@ -114,6 +139,7 @@ impl Relay {
             .current(place.upstream, place.kind, place.cursor, || {
                 session.link(place.upstream)?.hearing()
             });
+        let own = own.filter(|held| self.catalog.is_calm(place, held));
         own.or_else(|| self.adopted(session, place))
     }
 
@@ -139,7 +165,7 @@ impl Relay {
         if held.outlives_calls || self.is_shared(place.upstream) {
             let by_calls = !held.outlives_calls;
             let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
-            disturbed.is_none_or(|at| held.asked > at)
+            disturbed.is_none_or(|at| held.asked > at) && self.catalog.is_calm(place, held)
         } else {
             known.is_untouched(place.upstream, place.kind) || place.cursor.is_some()
         }
@@ -177,10 +203,8 @@ impl Relay {
     /// too: what may be adopted of a kept page may be of one on its way. An operator who lets no
     /// list of a legacy upstream be kept has each asked for.
     pub(super) fn flight_key(&self, session: &Session, place: Place<'_>) -> Option<Other> {
-        let known = self
-            .knowledge
-            .get(&self.knowledge_key(session, place.upstream));
-        let modern = known.is_some_and(|known| known.revision.era() == Era::Modern);
+        let key = self.knowledge_key(session, place.upstream);
+        let modern = self.known_era(&key) == Some(Era::Modern);
         let lists = session.shelf();
         let may = modern
             || !self.catalog.fresh.is_zero()
@@ -249,10 +273,15 @@ impl Relay {
             .hold(place.upstream, place.kind, cursor, held.clone());
         self.recheck_where_due(session, place, &held);
         if !fresh.is_zero() {
-            let mut key = self.catalog_key(session, place.upstream);
-            if modern && hints.scope == Scope::Public {
-                key.owner = None;
-            }
+            let public = if modern {
+                hints.scope == Scope::Public
+            } else {
+                self.is_shared(place.upstream)
+            };
+            let key = Key {
+                owner: (!public).then(|| session.owner()),
+                ..self.catalog_key(session, place.upstream)
+            };
             let other = Other::new(key, place);
             self.catalog.others.insert(other, held.clone());
         }
@@ -265,13 +294,19 @@ impl Relay {
     }
 
     /// Who may see the same lists as this session: nobody but its principal, unless the operator
-    /// said that all share the upstream.
+    /// said that all share the upstream, and that is a legacy one: a modern one says itself what
+    /// everybody may see (SPEC M-82).
     pub(super) fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
-        let owner = (!self.is_shared(upstream)).then(|| session.owner());
+        let key = self.knowledge_key(session, upstream);
+        let all = self.is_shared(upstream) && self.known_era(&key) == Some(Era::Legacy);
         Key {
-            owner,
-            ..self.knowledge_key(session, upstream)
+            owner: (!all).then(|| session.owner()),
+            ..key
         }
+    }
+
+    fn known_era(&self, key: &Key) -> Option<Era> {
+        Some(self.knowledge.last(key)?.revision.era())
     }
 
     fn is_shared(&self, upstream: &str) -> bool {

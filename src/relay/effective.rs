@@ -24,6 +24,13 @@ pub(super) fn capabilities(
     ClientCapabilities::read(Bytes::from(json::object(kept)))
 }
 
+/// What a client declares (JSON text) that cannot be asked anything now: all but the questions it takes.
+pub fn without_questions(declared: &str) -> String {
+    let members = json::members(declared).unwrap_or_default();
+    let is_question = |name: &str| matches!(name, "elicitation" | "sampling" | "roots");
+    json::object(members.into_iter().filter(|(name, _)| !is_question(name)))
+}
+
 fn carried<'a>(
     name: &str,
     value: &'a str,
@@ -131,6 +138,14 @@ mod tests {
         let told = capabilities(declared, Revision::V2025_11_25, true);
         assert_eq!(told.text(), r#"{"elicitation":{}}"#);
         assert!(!told.allows("sampling/createMessage", false));
+    }
+
+    #[test]
+    fn who_cannot_be_asked_declares_the_rest() {
+        let declared = r#"{"roots":{},"extensions":{"v/x":{}},"sampling":{},"elicitation":{},"experimental":{"e":1}}"#;
+        let rest = r#"{"extensions":{"v/x":{}},"experimental":{"e":1}}"#;
+        assert_eq!(without_questions(declared), rest);
+        assert_eq!(without_questions("{}"), "{}");
     }
 
     #[test]

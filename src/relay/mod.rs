@@ -65,6 +65,7 @@ use crate::upstream::knowledge::Knowledge;
 
 use self::bring_back::{Source, told};
 use self::catalog::Catalog;
+pub use self::effective::without_questions;
 use self::kept::Listing;
 pub use self::listen::{FOLLOWED, Filter, Heard};
 use self::merge::Ourselves;

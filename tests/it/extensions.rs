@@ -131,6 +131,11 @@ async fn a_pure_endpoint_carries_an_extension_that_it_does_not_know(
     assert_eq!(echoed["params"]["cursor"], "mine");
     assert_eq!(echoed["params"]["uri"], "stub://static/1");
     assert_eq!(echoed["nextCursor"], "theirs");
+    if back == "modern" {
+        let meta = &echoed["params"]["_meta"];
+        let declared = &meta["io.modelcontextprotocol/clientCapabilities"];
+        assert_eq!(declared["extensions"], vendor());
+    }
     let notice = "notifications/vendor/changed";
     let lost = match (&client, back, carrier) {
         // On a pipe nothing says which request a modern upstream tells something about,

@@ -103,16 +103,19 @@ async fn an_announced_change_ends_a_list_and_a_call_does_not() {
 
 // SPEC M-82.
 #[rstest]
-#[case("session", 2)]
-#[case("principal", 2)]
-#[case("shared", 1)]
+#[case::of_sessions("session", &[], 2)]
+#[case::of_users("principal", &[], 2)]
+#[case::of_all("shared", &[], 1)]
+#[case::private("shared", &["--era", "modern", "--ttl", "3600000"], 2)]
+#[case::public("session", &["--era", "modern", "--ttl", "3600000", "--scope", "public"], 1)]
 #[tokio::test]
-async fn users_see_each_others_lists_only_of_a_shared_upstream(
+async fn users_see_each_others_lists_only_where_those_are_for_all(
     #[case] isolation: &str,
+    #[case] args: &[&str],
     #[case] asked: u64,
 ) {
     let keys = format!("isolation = \"{isolation}\"");
-    let world = World::start(LONG, &keys, &[]).await;
+    let world = World::start(LONG, &keys, args).await;
     world.open("alice").await.tools().await;
     world.open("bob").await.tools().await;
     assert_eq!(world.asked().await, asked);
@@ -337,6 +340,34 @@ async fn a_change_between_two_get_streams_is_announced(#[values("legacy", "moder
     call("end_stream").await;
     call("change_tools").await;
     stream.until(TOOLS_CHANGED).await;
+    world.stop().await;
+}
+
+// SPEC M-85; BRIDGING §5.6.
+#[rstest]
+#[tokio::test]
+async fn a_change_that_one_user_hears_of_ends_the_lists_of_all(
+    #[values("public", "private")] scope: &str,
+) {
+    let kept = ["--era", "modern", "--ttl", "3600000", "--scope", scope];
+    let world = World::start(LONG, "", &kept).await;
+    let before = world.open("alice").await.tools().await;
+    let other = Modern::new(world.gw.principal("alice"), "/mcp/stub");
+    let list = async |user: &Modern| user.send("tools/list", json!({})).await.unwrap();
+    let kept = list(&other).await;
+    let bob = world.open("bob").await;
+    let mut notices = bob.listen().await;
+    bob.text("echo", json!({"text": "opens the upstream"}))
+        .await;
+    eventually("changes are listened to", async || {
+        (world.stub.counted("subscriptions/listen").await > 0).then_some(())
+    })
+    .await;
+    bob.text("change_tools", json!({})).await;
+    notices.until(TOOLS_CHANGED).await;
+    assert_ne!(list(&other).await["tools"], kept["tools"]);
+    assert_ne!(world.open("alice").await.tools().await, before);
+    assert_ne!(world.open("carol").await.tools().await, before);
     world.stop().await;
 }
 

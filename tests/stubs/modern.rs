@@ -195,6 +195,11 @@ pub(crate) async fn serve(
 ) {
     let method = message["method"].as_str().unwrap_or_default().to_owned();
     world.count(&method);
+    for (name, _) in &headers {
+        if name.starts_with("mcp-param-") {
+            world.count(&format!("{method} with {name}"));
+        }
+    }
     let cancelled = world.modern.session.begin(&key);
     let work = answer(&world, &method, &message, &headers, &outlet);
     let reply = tokio::select! {
@@ -344,8 +349,8 @@ fn list(world: &World, list: List, params: &Value) -> Outcome {
         return Outcome::Error(-32602, "unknown cursor".to_owned());
     };
     let mut page: Value = serde_json::from_str(&page).unwrap_or_default();
-    page["ttlMs"] = 1000.into();
-    page["cacheScope"] = "private".into();
+    page["ttlMs"] = world.options.ttl.into();
+    page["cacheScope"] = world.options.scope.as_str().into();
     if list == List::Tools
         && params.get("cursor").is_none()
         && let Some(tools) = page["tools"].as_array_mut()

@@ -61,6 +61,12 @@ pub(crate) struct Options {
     /// after so many milliseconds; implies `--resumable`.
     #[arg(long, global = true, value_name = "MS")]
     pub(crate) poll: Option<u64>,
+    /// How long the modern lists may be kept.
+    #[arg(long, global = true, value_name = "MS", default_value_t = 1000)]
+    pub(crate) ttl: u64,
+    /// Who may see the modern lists.
+    #[arg(long, global = true, value_name = "SCOPE", default_value = "private")]
+    pub(crate) scope: String,
     /// Issue no session ids.
     #[arg(long, global = true)]
     pub(crate) stateless: bool,

@@ -78,8 +78,6 @@ pub(super) struct Desk {
 pub(super) struct ModernLink {
     pub(super) me: Weak<Self>,
     pub(super) desk: Desk,
-    /// What the client can be asked by this call, as its upstream was told.
-    capabilities: ClientCapabilities,
     upstream: OnceLock<Arc<str>>,
     trace: OnceLock<TraceContext>,
     cancel: CancellationToken,
@@ -110,7 +108,6 @@ impl ModernLink {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             desk,
-            capabilities: wants.capabilities.clone(),
             upstream: OnceLock::new(),
             trace: OnceLock::new(),
             cancel: CancellationToken::new(),
@@ -214,7 +211,7 @@ impl std::fmt::Debug for ModernLink {
 
 impl DownstreamLink for ModernLink {
     fn capabilities(&self) -> &ClientCapabilities {
-        &self.capabilities
+        &self.desk.session.capabilities
     }
 
     fn notify(&self, notice: Notice) {

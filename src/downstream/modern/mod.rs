@@ -16,6 +16,7 @@ mod round;
 mod socket;
 mod ticket;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -42,7 +43,7 @@ use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Kind, Message, Revision, json, methods};
-use crate::relay::Failure;
+use crate::relay::{Failure, without_questions};
 use crate::session::Session;
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::names::error_type;
@@ -191,16 +192,17 @@ impl Front {
     ) -> Result<Exchange, Fault> {
         let askable = methods::may_ask(asked.method());
         let owner = asked.principal.owner();
+        let declared = asked.envelope.capabilities.as_str();
         let declared = if !askable || self.parking.has_room(owner) {
-            asked.envelope.capabilities.as_str()
+            Cow::Borrowed(declared)
         } else {
-            "{}"
+            Cow::Owned(without_questions(declared))
         };
         let session = self
             .relay
-            .visit(&asked.principal, &asked.endpoint, declared)?;
+            .visit(&asked.principal, &asked.endpoint, &declared)?;
         // A task asks in its results, never in the middle of a request.
-        let capabilities = if askable || envelope::is_task(asked.method()) {
+        let can_be_asked = if askable || envelope::is_task(asked.method()) {
             session.capabilities.clone()
         } else {
             ClientCapabilities::none()
@@ -213,7 +215,7 @@ impl Front {
             asker: asked.asker(),
             owner,
         };
-        let wants = Wants::new(capabilities, &asked.envelope);
+        let wants = Wants::new(can_be_asked, &asked.envelope);
         let link = ModernLink::new(desk, wants, Arc::clone(&outlet), record.clone());
         let message = match retry::without_answers(&asked.message).filter(|_| askable) {
             Some(bytes) => Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?,

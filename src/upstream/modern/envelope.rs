@@ -196,12 +196,11 @@ pub(super) fn headers(
         .with(TRACESTATE, place.state.and_then(value))
         .with(MCP_METHOD, method_value)
         .with(MCP_NAME, name);
-    if method != "tools/call" {
-        return Ok(headers);
-    }
-    // Spec: SPEC M-34; those that the tool asks for are made anew.
+    // Spec: SPEC M-34; those that a tool asks for are made anew, and a request of ours has none.
     let known = |name| params.is_some_and(|params| params.recognizes(name));
-    let given = trip.call.param_headers.iter().flatten();
+    let is_clients = trip.call.message.method() == Some(method);
+    let given = trip.call.param_headers.as_deref().filter(|_| is_clients);
+    let given = given.unwrap_or_default().iter();
     let unknown =
         given.filter(|(name, _)| name.as_str().starts_with(MCP_PARAM_PREFIX) && !known(name));
     let unknown = unknown

@@ -156,3 +156,35 @@ async fn a_tool_of_a_legacy_upstream_with_invalid_annotations_is_shown_to_legacy
     assert!(line.contains("bad_headers"), "{line}");
     gw.stop().await;
 }
+
+// SPEC M-34: also where nothing is annotated.
+#[tokio::test]
+async fn a_parameter_header_that_nobody_knows_is_passed_on() {
+    let stub = HttpStub::start(&["--era", "modern"]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let unknown = ("mcp-param-unknown", "x");
+    let requests = [
+        ("tools/call", "name", "seen_meta"),
+        ("prompts/get", "name", "greet"),
+        ("resources/read", "uri", "stub://static/1"),
+    ];
+    for (method, member, name) in requests {
+        let params = json!({member: name, "arguments": {"name": "x"}});
+        let message = user.request(&json!(1), method, params);
+        let headers = [
+            ("mcp-protocol-version", VERSION),
+            ("mcp-method", method),
+            ("mcp-name", name),
+            unknown,
+        ];
+        let answer = user.post_as(&headers, &message).await.json().await;
+        assert!(answer["result"].is_object(), "{answer}");
+        let seen = format!("{method} with {}", unknown.0);
+        assert_eq!(stub.counted(&seen).await, 1, "{seen}");
+    }
+    // A request of ours is not the client's.
+    assert_eq!(stub.counted("tools/list with mcp-param-unknown").await, 0);
+    gw.stop().await;
+    stub.stop().await;
+}

@@ -351,6 +351,26 @@ async fn at_the_cap_a_client_is_not_asked() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.1 step 12; SPEC N-01: what it declares besides questions concerns no parked call.
+#[tokio::test]
+async fn at_the_cap_a_client_keeps_its_extensions() {
+    let gw = Setup::open()
+        .stub("stub", &[])
+        .stub("modern", &["--era", "modern"])
+        .toml("[limits]\nparked_per_principal = 1")
+        .start()
+        .await;
+    ask(&user(&gw), "ask_form", &json!({})).await;
+    let extensions = json!({"com.example/vendor": {"level": 2}});
+    let declared = json!({"elicitation": {}, "roots": {}, "extensions": extensions});
+    let user = Modern::with(gw.anonymous(), "/mcp/modern", declared);
+    let seen = user.call("seen_meta", json!({})).await.unwrap();
+    let seen: Value = serde_json::from_str(text_of(&seen)).unwrap();
+    let told = &seen["io.modelcontextprotocol/clientCapabilities"];
+    assert_eq!(*told, json!({"extensions": extensions}));
+    gw.stop().await;
+}
+
 // Spec: BRIDGING §3.1 step 12. Both calls begin while there is room, and one is parked.
 #[tokio::test]
 async fn questions_asked_together_are_refused_alike() {
