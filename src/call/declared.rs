@@ -21,7 +21,20 @@ pub struct Declared {
     takes_tasks: bool,
     hosts_tasks: bool,
     icons_left_out: usize,
+    kept_ms: Kept,
 }
+
+/// For how many milliseconds it may be kept. Of what is declared that is no part: a server may count down.
+#[derive(Debug, Clone, Copy)]
+struct Kept(u64);
+
+impl PartialEq for Kept {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Kept {}
 
 impl Declared {
     /// What was declared: JSON texts of objects, and the instructions decoded.
@@ -48,7 +61,23 @@ impl Declared {
             server_info,
             instructions,
             icons_left_out,
+            kept_ms: Kept(u64::MAX),
         }
+    }
+
+    /// The same of an upstream that says for how many milliseconds it may be kept (SPEC M-80).
+    #[must_use]
+    pub fn kept_for(self, ms: u64) -> Self {
+        Self {
+            kept_ms: Kept(ms),
+            ..self
+        }
+    }
+
+    /// For how many milliseconds it may be kept, as far as it says so.
+    #[must_use]
+    pub fn kept_ms(&self) -> u64 {
+        self.kept_ms.0
     }
 
     /// The same of an upstream for whose clients no tasks are run.

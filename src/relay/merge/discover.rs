@@ -10,13 +10,13 @@ use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
 
 /// How long an answer for which every upstream was known is believed, milliseconds.
-pub(in crate::relay) const WHOLE_MS: u32 = 60_000;
+pub(in crate::relay) const WHOLE_MS: u64 = 60_000;
 /// The same for one that an upstream is missing from.
-const PARTIAL_MS: u32 = 1_000;
+const PARTIAL_MS: u64 = 1_000;
 
-/// On an endpoint that shows one upstream unchanged.
+/// On an endpoint that shows one upstream unchanged. Believed no longer than the upstream says (SPEC M-83).
 pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
-    of_one(revision, declared, WHOLE_MS)
+    of_one(revision, declared, WHOLE_MS.min(declared.kept_ms()))
 }
 
 /// The same while it cannot be reached: what it declared last, else whatever it may have. A client that
@@ -33,7 +33,7 @@ pub(in crate::relay) fn absent(
     result(&any, None, &ourselves.info, PARTIAL_MS)
 }
 
-fn of_one(revision: Revision, declared: &Declared, ttl_ms: u32) -> Bytes {
+fn of_one(revision: Revision, declared: &Declared, ttl_ms: u64) -> Bytes {
     let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
     result(&capabilities, instructions, &declared.server_info, ttl_ms)
@@ -51,16 +51,20 @@ pub(in crate::relay) fn merged(
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
     let capabilities = capabilities::merged(all.iter().map(String::as_str), revision);
-    let whole = upstreams.iter().all(|(_, declared)| declared.is_some());
+    let kept = |(_, declared): &(_, Option<Arc<Declared>>)| match declared {
+        Some(declared) => declared.kept_ms(),
+        None => PARTIAL_MS,
+    };
+    let kept = upstreams.iter().map(kept).min();
     result(
         &capabilities,
         instructions(upstreams, ourselves).as_deref(),
         &ourselves.info,
-        if whole { WHOLE_MS } else { PARTIAL_MS },
+        WHOLE_MS.min(kept.unwrap_or(WHOLE_MS)),
     )
 }
 
-fn result(capabilities: &str, instructions: Option<&str>, server_info: &str, ttl_ms: u32) -> Bytes {
+fn result(capabilities: &str, instructions: Option<&str>, server_info: &str, ttl_ms: u64) -> Bytes {
     let versions = json::strings(Revision::SERVED.map(Revision::as_str));
     let mut out = format!(
         r#"{{"resultType":"complete","supportedVersions":{versions},"capabilities":{capabilities}"#
@@ -113,6 +117,21 @@ mod tests {
         let versions = said["supportedVersions"].as_array().unwrap();
         assert_eq!(versions.first().unwrap(), "2026-07-28");
         assert_eq!(versions.last().unwrap(), "2024-11-05");
+    }
+
+    // SPEC M-83.
+    #[test]
+    fn nothing_is_believed_longer_than_its_upstream_says() {
+        let short = declared("{}");
+        let short = Arc::new(Declared::clone(&short).kept_for(7));
+        assert_eq!(read(&pure(MODERN, &declared("{}")))["ttlMs"], WHOLE_MS);
+        assert_eq!(read(&pure(MODERN, &short))["ttlMs"], 7);
+        let upstreams = ["a", "b"].map(Arc::from);
+        let [a, b] = upstreams.map(|name| (name, Some(declared("{}"))));
+        let ours = Ourselves::sample(None);
+        let both = |other| read(&merged(MODERN, &[a.clone(), other], &ours));
+        assert_eq!(both(b.clone())["ttlMs"], WHOLE_MS);
+        assert_eq!(both((b.0, Some(short)))["ttlMs"], 7);
     }
 
     // SPEC M-51.

@@ -41,7 +41,7 @@ impl Hints {
 
     /// What follows from declarations and rules alone: as our own discovery of them.
     pub(in crate::relay) const DECLARED: Self = Self {
-        ttl_ms: DISCOVERED_MS as u64,
+        ttl_ms: DISCOVERED_MS,
         scope: Scope::Private,
     };
 

@@ -124,7 +124,8 @@ fn declared(reply: &Message) -> Option<Declared> {
     // Spec: SPEC M-41, M-50; it once stood at the top.
     let info = info.or_else(|| reply.result_member("serverInfo"));
     let info = info.filter(|text| json::member(text, "name").is_some());
-    Some(Declared::new(
+    let kept = reply.result_member("ttlMs").and_then(|ms| ms.parse().ok());
+    let declared = Declared::new(
         ours,
         object(reply.result_member("capabilities")),
         object(Some(info.unwrap_or(UNNAMED))),
@@ -132,7 +133,9 @@ fn declared(reply: &Message) -> Option<Declared> {
             .result_member("instructions")
             .and_then(json::string)
             .map(std::borrow::Cow::into_owned),
-    ))
+    );
+    // Absent or absurd counts as none (SPEC M-85).
+    Some(declared.kept_for(kept.unwrap_or(0)))
 }
 
 /// The strings of an array member of an object.
