@@ -76,7 +76,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         rate: s
             .key(
                 "rate",
-                "Requests of one principal; bursts may be twice as large.",
+                "Requests of one principal; bursts may be twice as large. A message of a WebSocket counts as \
+                 one, and so does each request and notification of an array, which is refused whole.",
             )
             .rate("100/s"),
     }

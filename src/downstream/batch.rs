@@ -15,8 +15,8 @@ use super::streamable::{check_version, note_message, session_id};
 use super::{Front, modern, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind};
-use crate::protocol::{DecodeError, Kind, Message, Revision, meta};
+use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::protocol::{DecodeError, Kind, Message, meta};
 use crate::session::{CallLink, Outlet, Session};
 
 type Elements = Vec<Result<Message, DecodeError>>;
@@ -38,7 +38,10 @@ impl Front {
             Ok(session) => session,
             Err(fault) => return reply::fault_response(&fault, None),
         };
-        match self.elements(&session, bytes) {
+        if !session.revision.supports_batches() {
+            return reply::fault_response(&no_arrays(), None);
+        }
+        match self.elements(&principal, bytes, record) {
             Ok(elements) => {
                 record.session(session.tag());
                 elements
@@ -52,16 +55,27 @@ impl Front {
         }
     }
 
-    fn elements(&self, session: &Session, bytes: Bytes) -> Result<Elements, Fault> {
-        if session.revision != Revision::V2025_03_26 {
-            return Err(refuse(
-                "an array of messages is not allowed in this session",
-            ));
-        }
+    /// Reads the elements of an array, all of which may run now. Whoever brought it has paid for one;
+    /// each request and notification costs what it would alone. Spec: SPEC O-01, T-33.
+    pub(super) fn elements(
+        &self,
+        principal: &Principal,
+        bytes: Bytes,
+        record: &AccessRecord,
+    ) -> Result<Elements, Fault> {
         let limits = &self.settings.limits;
         let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
             .map_err(|error| reply::decode_fault(&error))?;
         check_elements(&elements)?;
+        let paid = elements.iter().flatten();
+        let paid = paid.filter(|message| message.kind() != Kind::Response);
+        let further = u32::try_from(paid.count().saturating_sub(1)).unwrap_or(u32::MAX);
+        let checked = self.rate.check_further(principal.owner(), further);
+        checked.map_err(|wait| {
+            record.outcome("rate_limited");
+            let text = "too many requests, send fewer in one array or later";
+            Fault::new(FaultKind::CallerBusy, Side::Gateway, text).retry(Retry::After(wait))
+        })?;
         Ok(elements)
     }
 
@@ -132,7 +146,7 @@ impl Front {
 }
 
 /// Whether all of them may stand in an array. Spec: SPEC T-32, T-33.
-pub(super) fn check_elements(elements: &[Result<Message, DecodeError>]) -> Result<(), Fault> {
+fn check_elements(elements: &[Result<Message, DecodeError>]) -> Result<(), Fault> {
     for message in elements.iter().flatten() {
         if message.method() == Some("initialize") {
             return Err(refuse("initialize must not be part of an array"));
@@ -167,6 +181,11 @@ fn check_named(headers: &HeaderMap) -> Result<(), Fault> {
         return Err(refuse("this revision has no arrays of messages"));
     }
     Ok(())
+}
+
+/// The session is of a revision without arrays. Spec: SPEC T-08.
+pub(super) fn no_arrays() -> Fault {
+    refuse("an array of messages is not allowed in this session")
 }
 
 fn refuse(text: &'static str) -> Fault {

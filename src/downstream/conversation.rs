@@ -49,19 +49,14 @@ impl Front {
         bytes: Bytes,
     ) -> Result<(), Unreadable> {
         arrival.record.received(bytes.len());
-        let limits = &self.settings.limits;
         if Message::is_batch(&bytes) {
             let revision = channel.session().map(|session| session.revision);
             if !revision.is_some_and(Revision::supports_batches) {
-                let fault = Fault::downstream(
-                    FaultKind::InvalidRequest,
-                    "an array of messages is not allowed in this session",
-                );
-                return Err((fault, None));
+                return Err((batch::no_arrays(), None));
             }
-            let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
-                .map_err(|error| (reply::decode_fault(&error), None))?;
-            batch::check_elements(&elements).map_err(|fault| (fault, None))?;
+            let elements = self
+                .elements(&arrival.principal, bytes, arrival.record)
+                .map_err(|fault| (fault, None))?;
             for element in elements {
                 match element {
                     Ok(message) => self.take(channel, arrival, message),
@@ -75,7 +70,8 @@ impl Front {
             }
             return Ok(());
         }
-        let message = Message::parse(bytes, limits.json_depth).map_err(|error| {
+        let depth = self.settings.limits.json_depth;
+        let message = Message::parse(bytes, depth).map_err(|error| {
             let id = error.id().map(str::to_owned);
             (reply::decode_fault(&error), id)
         })?;

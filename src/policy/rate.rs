@@ -20,6 +20,9 @@ const CHECKS_PER_SWEEP: u32 = 4096;
 #[derive(Debug)]
 pub struct RateLimiter<C: Clock = MonotonicClock> {
     governor: Governor<OwnerKey, DashMapStateStore<OwnerKey>, C, NoOpMiddleware<C::Instant>>,
+    /// After how long a request more may be sent, and how many may be sent at once.
+    each: Duration,
+    burst: NonZeroU32,
     clock: C,
     checks: AtomicU32,
 }
@@ -45,6 +48,8 @@ impl<C: Clock + Clone> RateLimiter<C> {
                 DashMapStateStore::default(),
                 clock.clone(),
             ),
+            each,
+            burst,
             clock,
             checks: AtomicU32::new(0),
         }
@@ -63,6 +68,29 @@ impl<C: Clock + Clone> RateLimiter<C> {
             COUNTERS.rate_limited.add(1);
             refused.wait_time_from(self.clock.now())
         })
+    }
+
+    /// Takes `more` requests from the allowance of `owner`, all or none, for an array whose first one
+    /// is paid for.
+    ///
+    /// # Errors
+    /// The allowance does not hold them; says when the whole array may come, or when the
+    /// allowance is full where that is less than the array.
+    pub fn check_further(&self, owner: OwnerKey, more: u32) -> Result<(), Duration> {
+        let Some(cells) = NonZeroU32::new(more) else {
+            return Ok(());
+        };
+        let wait = if cells >= self.burst {
+            self.each.saturating_mul(self.burst.get())
+        } else {
+            match self.governor.check_key_n(&owner, cells) {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(refused)) => refused.wait_time_from(self.clock.now()) + self.each,
+                Err(_) => self.each.saturating_mul(self.burst.get()),
+            }
+        };
+        COUNTERS.rate_limited.add(u64::from(more) + 1);
+        Err(wait)
     }
 
     /// Forgets the principals whose allowance is full again, so that the map holds no more than
@@ -114,6 +142,30 @@ mod tests {
         assert_eq!(wait, Duration::from_millis(100));
         clock.advance(wait);
         assert_eq!(limiter.check(owner("a")), Ok(()));
+    }
+
+    // SPEC O-01, T-33.
+    #[test]
+    fn an_array_takes_as_much_as_it_holds_or_nothing() {
+        let clock = FakeRelativeClock::default();
+        let limiter = RateLimiter::with_clock(RATE, clock.clone());
+        let post = |holds: u32| {
+            limiter.check(owner("a"))?;
+            limiter.check_further(owner("a"), holds - 1)
+        };
+        assert_eq!(post(15), Ok(()));
+        let wait = post(10).expect_err("four are left for the further nine");
+        assert_eq!(spend_all(&limiter, owner("a")), 4);
+        clock.advance(wait + Duration::from_millis(400));
+        assert_eq!(post(10), Ok(()));
+    }
+
+    #[test]
+    fn an_array_that_never_fits_may_come_smaller_when_the_allowance_is_full() {
+        let limiter = RateLimiter::with_clock(RATE, FakeRelativeClock::default());
+        let wait = limiter.check_further(owner("a"), 20);
+        assert_eq!(wait, Err(Duration::from_secs(2)));
+        assert_eq!(limiter.check_further(owner("a"), 19), Ok(()));
     }
 
     #[test]

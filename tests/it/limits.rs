@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::harness::connection::EventSession;
+use crate::harness::http::initialize;
 use crate::harness::socket::Socket;
 use crate::harness::{Setup, eventually, within};
 use crate::modern::Modern;
@@ -39,6 +41,65 @@ async fn over_the_rate_is_429_for_this_principal_alone() {
         .metric("drawbridge_requests_rate_limited_total", "")
         .await;
     assert_eq!(counted.to_string(), refused.len().to_string());
+    gw.stop().await;
+}
+
+/// An array of `n` pings whose ids begin with `first`, a notification and two answers.
+fn array(first: usize, n: usize) -> Value {
+    let mut array: Vec<Value> = (first..first + n)
+        .map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping"}))
+        .collect();
+    array.push(json!({"jsonrpc": "2.0", "method": "notifications/whatever"}));
+    array.extend([98, 99].map(|id| json!({"jsonrpc": "2.0", "id": id, "result": {}})));
+    Value::Array(array)
+}
+
+// Spec: SPEC O-01, T-33.
+#[tokio::test]
+async fn an_array_costs_what_its_messages_cost_alone_and_is_refused_whole() {
+    let setup = Setup::secured()
+        .server("[server.sse]\nenabled = true\n[server.websocket]\nenabled = true")
+        .toml("[limits]\nrate = \"8/h\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    // Of sixteen two are for the handshake, one is for the post that is refused.
+    let alice = gw.principal("alice");
+    let alice = alice.open_as("/mcp/stub", "2025-03-26", json!({})).await;
+    let refused = alice.post(&array(100, 14)).await;
+    assert_eq!(refused.status(), 429);
+    let wait: u32 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((450..=901).contains(&wait), "two more are needed: {wait}");
+    let replies = alice.post(&array(200, 12)).await.json().await;
+    assert_eq!(replies.as_array().map(Vec::len), Some(12), "{replies}");
+    assert_eq!(alice.post(&array(300, 1)).await.status(), 429);
+    let counted = gw
+        .metric("drawbridge_requests_rate_limited_total", "")
+        .await;
+    assert_eq!(counted.to_string(), "16", "fifteen messages, and a post");
+
+    let bob = gw.principal("bob");
+    let nothing = json!({});
+    let (mut bob, _) = EventSession::open_as(&bob, "/sse/stub", "2025-03-26", &nothing).await;
+    let refused = bob.post(&array(100, 13)).await;
+    assert_eq!(refused.status(), 429);
+    assert!(refused.header("retry-after").is_some());
+    bob.tell(&array(200, 11)).await;
+    let first = bob.stream.message().await.expect("a reply");
+    assert!(first["id"].as_i64() >= Some(200), "{first}");
+
+    let carol = gw.principal("carol");
+    let mut carol = Socket::connect(&gw.url, "/ws/stub", carol.token()).await;
+    carol.tell(&initialize(1, "2025-03-26", &json!({}))).await;
+    carol.reply(1).await.1.expect("initialize succeeds");
+    carol.tell(&array(100, 14)).await;
+    let refused = carol.message().await.expect("a refusal");
+    assert!(
+        refused["id"].is_null() && refused["error"].is_object(),
+        "{refused}"
+    );
+    carol.tell(&array(200, 11)).await;
+    let first = carol.message().await.expect("a reply");
+    assert!(first["id"].as_i64() >= Some(200), "{first}");
     gw.stop().await;
 }
 
