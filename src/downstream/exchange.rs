@@ -195,9 +195,12 @@ fn plain_reply(outcome: Outcome) -> Response<Body> {
     match outcome {
         Outcome::Response(status, body) => reply::retryable(reply::json_response(status, body)),
         Outcome::Denied(denied, _) => reply::denied(&denied),
-        Outcome::Many(bodies) => reply::json_response(StatusCode::OK, reply::array(&bodies)),
-        // Nothing is owed: a stream that ends without a message says just that.
-        Outcome::Cancelled => {
+        Outcome::Many(bodies) if !bodies.is_empty() => {
+            reply::json_response(StatusCode::OK, reply::array(&bodies))
+        }
+        // Nothing is owed, be it to one call or to all of an array: a stream that ends without a message
+        // says just that, and is what a request is answered with. Spec: SPEC T-06, T-13, T-30.
+        Outcome::Many(_) | Outcome::Cancelled => {
             let mut response = reply::empty(StatusCode::OK);
             response
                 .headers_mut()

@@ -214,9 +214,13 @@ pub(super) fn event_stream(body: Body) -> Response<Body> {
 /// JSON text of an array of responses.
 #[must_use]
 pub(super) fn array(responses: &[Bytes]) -> Bytes {
-    let mut out = Vec::with_capacity(responses.iter().map(|response| response.len() + 1).sum());
-    for response in responses {
-        out.push(if out.is_empty() { b'[' } else { b',' });
+    let lengths = responses.iter().map(|response| response.len() + 1);
+    let mut out = Vec::with_capacity(lengths.sum::<usize>() + 2);
+    out.push(b'[');
+    for (at, response) in responses.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
         out.extend_from_slice(response);
     }
     out.push(b']');

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::http::initialize;
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Gateway, Session, Setup, within};
+use crate::harness::{Gateway, Session, Setup, eventually, within};
 
 async fn gateway() -> Gateway {
     Setup::open().stub("stub", &[]).start().await
@@ -206,5 +206,32 @@ async fn large_replies_of_an_array_all_arrive() {
         }
     }
     assert_eq!(ids(&replies), [1, 2, 3]);
+    gw.stop().await;
+}
+
+// Spec: SPEC T-06, T-30: nobody is owed an answer, as with a single call that was cancelled.
+#[tokio::test]
+async fn an_array_whose_calls_are_all_cancelled_is_answered_by_an_empty_stream() {
+    let gw = gateway().await;
+    let user = old_session(&gw).await;
+    let endless = |id| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+                              "params": {"name": "never", "arguments": {}}})
+    };
+    let array = json!([endless(50), endless(51)]);
+    let cancel = async {
+        eventually("both calls run", async || {
+            (gw.metric("drawbridge_calls_running", "").await > 1.5).then_some(())
+        })
+        .await;
+        for id in [50, 51] {
+            let cancelled = json!({"requestId": id});
+            user.notify("notifications/cancelled", cancelled).await;
+        }
+    };
+    let (answer, ()) = tokio::join!(user.post(&array), cancel);
+    assert_eq!(answer.status(), 200);
+    assert!(answer.is_stream(), "no JSON is no answer");
+    assert_eq!(answer.text().await, "");
     gw.stop().await;
 }
