@@ -13,9 +13,9 @@ use super::observe::error_word;
 use super::running::Outcome;
 use super::streamable::note_message;
 use super::{Front, batch, modern, reply};
-use crate::call::Principal;
+use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
-use crate::protocol::{Kind, Message, Revision, json, meta};
+use crate::protocol::{Kind, Message, RequestId, Revision, json, meta};
 use crate::session::{Delivery, Outlet, Session};
 
 /// One thing that arrived: who sent it, and how.
@@ -119,6 +119,14 @@ impl Front {
             return;
         }
         let Some(session) = channel.session() else {
+            let id = message.id().filter(|id| RequestId::parse(id).is_some());
+            if let (Some("ping"), Some(id)) = (message.method(), id) {
+                // Also while initialize runs. Spec: SPEC L-07.
+                let pong = Reply::Result(Bytes::from_static(b"{}")).into_response(id);
+                arrival.record.sent(pong.len());
+                arrival.record.answered();
+                return channel.send(pong);
+            }
             return refuse(&invalid("initialize first"), &message);
         };
         arrival.record.session(session.tag());

@@ -344,3 +344,15 @@ async fn a_client_that_does_not_read_is_cut_off_and_counted() {
     .await;
     gw.stop().await;
 }
+
+// Spec: SPEC L-07.
+#[tokio::test]
+async fn a_ping_is_answered_before_initialize_is() {
+    let gw = secured().await;
+    let mut early = EventSession::connect(&gw.principal("alice"), "/sse/stub").await;
+    let id = early.start("ping", json!({})).await;
+    assert_eq!(early.reply(id).await.1, Ok(json!({})));
+    early.tell(&initialize(7, "2024-11-05", &json!({}))).await;
+    early.reply(7).await.1.expect("a session");
+    gw.stop().await;
+}

@@ -153,6 +153,17 @@ async fn before_initialize_nothing_is_served() {
     gw.stop().await;
 }
 
+// Spec: SPEC L-07.
+#[tokio::test]
+async fn before_initialize_a_ping_is_answered() {
+    let gw = secured().await;
+    let alice = gw.principal("alice");
+    let mut socket = Socket::connect(&gw.url, "/ws/stub", alice.token()).await;
+    let id = socket.start("ping", json!({})).await;
+    assert_eq!(socket.reply(id).await.1, Ok(json!({})));
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn a_broken_socket_cancels_its_calls() {
     let gw = secured().await;
