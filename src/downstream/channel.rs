@@ -17,7 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::session::{Next, Reader, Session, StreamPermit};
 use crate::store::events::SessionKey;
-use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+use crate::telemetry::metrics::{GAUGES, Open};
 
 /// How long a client may take to say `initialize`.
 const INITIALIZE_WITHIN: Duration = Duration::from_mins(1);
@@ -34,7 +34,8 @@ pub(super) struct Channel {
     /// Whoever opened it; later messages may come with newer tokens of the same binding.
     pub(super) principal: Arc<Principal>,
     state: Mutex<State>,
-    ended: CancellationToken,
+    /// Cancelled when its client leaves too much unread, or everything is over.
+    pub(super) ended: CancellationToken,
     /// Requests without their reply on the way.
     owed: AtomicUsize,
     /// Whether its client may do without a session: it speaks the modern revision.
@@ -127,8 +128,7 @@ impl Channel {
         }
         let mut state = self.state();
         if state.early.len() >= EARLY {
-            drop(state);
-            return self.end();
+            return self.ended.cancel();
         }
         state.early.push(message);
         wake(state);
@@ -192,12 +192,6 @@ impl Channel {
         }
     }
 
-    /// Nothing more goes in or out.
-    fn end(&self) {
-        self.ended.cancel();
-        wake(self.state());
-    }
-
     /// Ends it for good; the session that has to be closed with it.
     fn finish(&self) -> Option<Arc<Session>> {
         self.ended.cancel();
@@ -256,7 +250,7 @@ impl Channel {
             }
         };
         tokio::select! {
-            () = self.ended.cancelled() => End::Session,
+            () = self.ended.cancelled() => End::Slow,
             () = silent => End::Silent,
             () = expired => End::Expired,
             () = drained => End::Draining,
@@ -343,7 +337,6 @@ impl Outgoing {
                 }
             }
             if reader.has_missed() {
-                COUNTERS.channels_slow.add(1);
                 return Poll::Ready(Err(End::Slow));
             }
         }
@@ -358,9 +351,26 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         self.reader = None;
-        self.front.channels.remove(&self.channel);
-        if let Some(session) = self.channel.finish() {
-            self.front.sessions.close(&session);
+        self.front.end_channel(&self.channel);
+    }
+}
+
+impl Front {
+    /// Nothing more goes in, and what runs for the channel is cancelled.
+    fn end_channel(&self, channel: &Channel) {
+        self.channels.remove(channel);
+        if let Some(session) = channel.finish() {
+            self.sessions.close(&session);
         }
+    }
+
+    /// Ends a channel as soon as its client leaves too much unread, also while nobody looks for what
+    /// may be written because the connection takes nothing.
+    pub(super) fn watch_channel(self: &Arc<Self>, channel: &Arc<Channel>) {
+        let (front, channel) = (Arc::clone(self), Arc::clone(channel));
+        self.tasks.spawn_service(async move {
+            channel.ended.cancelled().await;
+            front.end_channel(&channel);
+        });
     }
 }

@@ -150,6 +150,7 @@ impl Front {
         let delivery = Delivery::Connection {
             unread: self.settings.limits.unread,
             fallback: arrival.fallback,
+            overflow: channel.ended.clone(),
         };
         let (front, channel, owed) = (Arc::clone(self), Arc::clone(channel), channel.owe());
         let (principal, record) = (Arc::clone(&arrival.principal), arrival.record.clone());

@@ -61,6 +61,7 @@ impl Front {
         let place = endpoint.place(&paths.messages);
         let mut first = BytesMut::new();
         sse::encode_endpoint(&mut first, &format!("{base}{place}?{HANDLE}={handle}"));
+        self.watch_channel(&channel);
         let mut outgoing = Outgoing::new(self, channel);
         let messages = stream::poll_fn(move |cx| {
             let next = ready!(outgoing.poll_next(cx));

@@ -115,6 +115,8 @@ impl Front {
             close = self.read_socket((&channel, record), &calls, &mut stream, &heard) => close,
             close = self.write_socket(&mut outgoing, &mut frames, &mut sink) => close,
             close = self.watch_socket(&heard) => close,
+            // Also while a write waits.
+            () = channel.ended.cancelled() => Some(close_of(End::Slow)),
             () = self.tasks.stopping().cancelled() => None,
         };
         // The session and the calls end before the client can come back.

@@ -104,7 +104,7 @@ pub struct Session {
 }
 
 /// How the messages of a session reach its client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Delivery {
     /// On streams of their own, which are logged and can be resumed.
     Streams,
@@ -114,6 +114,8 @@ pub enum Delivery {
         unread: usize,
         /// What is negotiated when the client offers a revision that we do not know.
         fallback: Revision,
+        /// Cancelled when more than that waits.
+        overflow: CancellationToken,
     },
 }
 

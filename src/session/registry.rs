@@ -248,7 +248,9 @@ impl Sessions {
         };
         let kept: Arc<dyn EventStore> = match new.delivery {
             Delivery::Streams => Arc::clone(&self.events),
-            Delivery::Connection { unread, .. } => Arc::new(LiveEvents::new(unread)),
+            Delivery::Connection {
+                unread, overflow, ..
+            } => Arc::new(LiveEvents::new(unread, overflow)),
         };
         Arc::new(Session {
             key,

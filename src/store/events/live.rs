@@ -5,15 +5,18 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use super::{Event, EventStore, Replay, SessionKey, StreamKey};
+use tokio_util::sync::CancellationToken;
 
+use super::{Event, EventStore, Replay, SessionKey, StreamKey};
 use crate::lock::lock;
+use crate::telemetry::metrics::COUNTERS;
 
 /// Unread events of one stream. Over its bound it loses everything, and says so for ever: the
 /// connection is then as good as broken, as nothing may be lost in the middle.
 #[derive(Debug)]
 pub struct LiveEvents {
     unread: usize,
+    overflow: CancellationToken,
     state: Mutex<State>,
 }
 
@@ -26,11 +29,13 @@ struct State {
 }
 
 impl LiveEvents {
-    /// Nothing yet; at most `unread` bytes may wait, or a single message of any size.
+    /// Nothing yet; at most `unread` bytes may wait, or a single message of any size. When more do, the
+    /// connection is cut off: `overflow` is cancelled.
     #[must_use]
-    pub fn new(unread: usize) -> Self {
+    pub fn new(unread: usize, overflow: CancellationToken) -> Self {
         Self {
             unread,
+            overflow,
             state: Mutex::default(),
         }
     }
@@ -72,6 +77,8 @@ impl EventStore for LiveEvents {
             if state.bytes > self.unread && state.entries.len() > 1 {
                 state.overflown = true;
                 state.clear();
+                COUNTERS.channels_slow.add(1);
+                self.overflow.cancel();
             }
         }
     }
@@ -127,6 +134,10 @@ mod tests {
         stream: 0,
     };
 
+    fn live(unread: usize) -> LiveEvents {
+        LiveEvents::new(unread, CancellationToken::new())
+    }
+
     fn append(events: &LiveEvents, text: &'static str) {
         events.append(AT, &mut [Event::of(text.into())]);
     }
@@ -140,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_was_read_is_no_longer_kept() {
-        let events = LiveEvents::new(100);
+        let events = live(100);
         for text in ["a", "b"] {
             append(&events, text);
         }
@@ -153,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_its_reader_has_in_hand_is_not_kept() {
-        let events = LiveEvents::new(4);
+        let events = live(4);
         append(&events, "read");
         for seq in 2..9 {
             let mut read = [Event::of("more".into())];
@@ -166,14 +177,14 @@ mod tests {
 
     #[test]
     fn one_message_of_any_size_may_wait() {
-        let events = LiveEvents::new(4);
+        let events = live(4);
         append(&events, "larger than that");
         assert_eq!(read(&events, 0).len(), 1);
     }
 
     #[test]
     fn an_overflow_is_never_forgotten() {
-        let events = LiveEvents::new(4);
+        let events = live(4);
         for text in ["123", "45", "6"] {
             append(&events, text);
         }
@@ -183,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_unread_event_can_be_replaced() {
-        let events = LiveEvents::new(100);
+        let events = live(100);
         append(&events, "old");
         assert!(events.replace(AT, 1, "newer".into()));
         assert_eq!(read(&events, 0), [(1, "newer".into())]);

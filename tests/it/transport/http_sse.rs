@@ -1,5 +1,7 @@
 //! HTTP+SSE of 2024-11-05 towards clients. Spec: SPEC §5.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use http::StatusCode;
 use serde_json::json;
 
@@ -342,6 +344,36 @@ async fn a_client_that_does_not_read_is_cut_off_and_counted() {
         (gw.metric("drawbridge_sessions_open", "").await < 1.0).then_some(())
     })
     .await;
+    gw.stop().await;
+}
+
+// docs/operations/transports.md, "Ends": the connection takes nothing, so that its body is not looked at.
+#[tokio::test]
+async fn a_client_over_its_limit_is_cut_off_while_its_connection_is_full() {
+    let setup = Setup::open().server(ON).stub("stub", &[]);
+    let gw = setup.toml("[limits]\nunread = \"2MiB\"").start().await;
+    let session = EventSession::open(&gw.anonymous(), "/sse/stub").await;
+    let next = AtomicU64::new(100);
+    eventually("posts are refused", async || {
+        let id = next.fetch_add(1, Ordering::Relaxed);
+        let call = json!({"name": "big", "arguments": {"bytes": 256 << 10}});
+        let call = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call});
+        (session.post(&call).await.status() == 404).then_some(())
+    })
+    .await;
+    assert_eq!(
+        gw.metric("drawbridge_channels_slow_total", "")
+            .await
+            .to_string(),
+        "1"
+    );
+    assert!(gw.metric("drawbridge_sessions_open", "").await < 1.0);
+    eventually("nothing runs for it", async || {
+        let calls = gw.metric("drawbridge_calls_running", "").await;
+        (calls < 1.0 && gw.children().len() <= 1).then_some(())
+    })
+    .await;
+    drop(session);
     gw.stop().await;
 }
 
