@@ -36,6 +36,8 @@ pub(super) struct EventBody {
     ends: Option<Ends>,
     /// Whether this client understands priming events and `retry` (SPEC T-26, T-27).
     polls: bool,
+    /// Whether the client is still to be told where the stream begins (SPEC T-26).
+    opens: bool,
     done: bool,
     _permit: StreamPermit,
 }
@@ -48,6 +50,7 @@ pub(super) struct Parts {
     pub(super) keep_alive: Duration,
     pub(super) ends: Option<Ends>,
     pub(super) polls: bool,
+    pub(super) opens: bool,
     pub(super) permit: StreamPermit,
 }
 
@@ -62,6 +65,7 @@ impl EventBody {
             keep_alive: KeepAlive::new(parts.keep_alive),
             ends: parts.ends,
             polls: parts.polls,
+            opens: parts.opens,
             done: false,
             _permit: parts.permit,
         }
@@ -120,6 +124,10 @@ impl Body for EventBody {
             }
         }
         let mut out = BytesMut::new();
+        if std::mem::take(&mut this.opens) {
+            let place = this.reader.place();
+            this.events.encode_place(&mut out, place, RETRY_MS);
+        }
         let ended = this.poll_events(cx, &mut out).is_ready();
         if out.is_empty()
             && let Some(ends) = &mut this.ends

@@ -2,7 +2,7 @@
 //! Spec: SPEC T-13, T-22, T-23; DESIGN §3, §5.
 
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -108,29 +108,30 @@ impl Front {
             let fault = Fault::downstream(FaultKind::CallerBusy, "too many streams are open");
             return reply::fault_response(&fault, None);
         };
-        self.stream_body(session, stream.attach(), running, None, polls, permit)
+        reply::event_stream(Body::new(EventBody::new(Parts {
+            running,
+            ..self.stream_parts(session, stream.attach(), polls, permit)
+        })))
     }
 
-    /// The response that carries a stream of a session.
-    pub(super) fn stream_body(
+    /// What the body is made with that carries a stream of a session.
+    pub(super) fn stream_parts(
         &self,
-        session: &Arc<Session>,
+        session: &Session,
         reader: crate::session::Reader,
-        running: Option<Running>,
-        ends: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
         polls: bool,
         permit: StreamPermit,
-    ) -> Response<Body> {
-        let body = EventBody::new(Parts {
+    ) -> Parts {
+        Parts {
             reader,
             tag: session.tag(),
-            running,
+            running: None,
             keep_alive: self.settings.server.keep_alive,
-            ends,
+            ends: None,
             polls,
+            opens: false,
             permit,
-        });
-        reply::event_stream(Body::new(body))
+        }
     }
 
     /// The whole way of a call, as a future of its own.

@@ -9,6 +9,7 @@ use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
+use super::event_body::{EventBody, Parts};
 use super::media::Accept;
 use super::streamable::{check_version, no_room, session_id};
 use super::{Front, reply};
@@ -69,13 +70,10 @@ impl Front {
             session.open_stream(limits.streams_per_session + limits.calls_per_session)
         };
         let permit = permit.map_err(no_room)?;
+        // Who resumes has an id to come back with.
+        let opens = polls && resumed.is_none();
         let reader = match resumed {
-            None => {
-                if polls {
-                    session.standalone().prime();
-                }
-                session.standalone().attach()
-            }
+            None => session.standalone().attach(),
             Some((stream, seq)) => {
                 let reader = stream.resume(seq).map_err(|_| nothing_to_resume())?;
                 COUNTERS.streams_resumed.add(1);
@@ -86,7 +84,11 @@ impl Front {
             self.relay.listen(&session);
         }
         let ends = standalone.then(|| self.end_of_get(&session, principal));
-        Ok(self.stream_body(&session, reader, None, ends, polls, permit))
+        Ok(reply::event_stream(Body::new(EventBody::new(Parts {
+            ends,
+            opens,
+            ..self.stream_parts(&session, reader, polls, permit)
+        }))))
     }
 
     /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway.

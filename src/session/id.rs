@@ -79,7 +79,9 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// An SSE event id: `<tag>.<stream>.<seq>`, the tag being the session's (SPEC T-24).
+/// An SSE event id: `<tag>.<stream>.<seq>`, the tag being the session's (SPEC T-24). Where a reader
+/// begins is no event but a place between two; as it needs an id that no other has, the number of
+/// the reader follows: `<tag>.<stream>.<seq>.<reader>` (SPEC T-26).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventId {
     /// The session's tag.
@@ -101,7 +103,9 @@ impl EventId {
             stream: parts.next()?.parse().ok()?,
             seq: parts.next()?.parse().ok()?,
         };
-        parts.next().is_none().then_some(id)
+        let reader = parts.next().map(str::parse::<u64>);
+        let is_whole = parts.next().is_none() && !matches!(reader, Some(Err(_)));
+        is_whole.then_some(id)
     }
 }
 
@@ -177,11 +181,14 @@ mod tests {
             "",
             "1.2.3",
             "00000000deadbeef.4",
-            "00000000deadbeef.4.17.1",
+            "00000000deadbeef.4.17.",
+            "00000000deadbeef.4.17.1.1",
             "x.y.z",
         ] {
             assert_eq!(EventId::parse(bad), None, "{bad}");
         }
+        let begins = format!("{id}.3");
+        assert_eq!(EventId::parse(&begins), Some(id), "a reader began after it");
         let built = format!("{}{}", EventId::stem(id.tag, id.stream), id.seq);
         assert_eq!(built, id.to_string());
     }

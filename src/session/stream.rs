@@ -269,6 +269,8 @@ impl EventStream {
                 position = reply.seq;
                 pending = Some(reply);
             }
+            // Nothing was ever on it: its reader was told where it began.
+            Replay::Unknown if seq == 0 && state.logged == 0 => {}
             Replay::Unknown => return Err(NotKept),
         }
         let number = take_over(&mut state);

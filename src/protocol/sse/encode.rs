@@ -47,10 +47,25 @@ impl NumberedEvents {
     pub fn encode_priming(&self, out: &mut BytesMut, number: u64, retry_ms: u64) {
         out.put_slice(self.head.get(Self::EVENT.len()..).unwrap_or_default());
         out.put_slice(itoa::Buffer::new().format(number).as_bytes());
-        out.put_u8(b'\n');
-        put_retry(out, retry_ms);
-        out.put_slice(b"data: \n\n");
+        put_primed(out, retry_ms);
     }
+
+    /// The same where what opens the stream is no event of it but a place, after the event `number`,
+    /// told apart by `mark` from that event and from the same place told before.
+    pub fn encode_place(&self, out: &mut BytesMut, (number, mark): (u64, u64), retry_ms: u64) {
+        out.put_slice(self.head.get(Self::EVENT.len()..).unwrap_or_default());
+        out.put_slice(itoa::Buffer::new().format(number).as_bytes());
+        out.put_u8(b'.');
+        out.put_slice(itoa::Buffer::new().format(mark).as_bytes());
+        put_primed(out, retry_ms);
+    }
+}
+
+/// The end of an event without data.
+fn put_primed(out: &mut BytesMut, retry_ms: u64) {
+    out.put_u8(b'\n');
+    put_retry(out, retry_ms);
+    out.put_slice(b"data: \n\n");
 }
 
 /// Appends one `message` event with a JSON text as data.

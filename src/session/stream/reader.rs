@@ -66,6 +66,12 @@ impl Reader {
         &self.stream
     }
 
+    /// After which event it goes on, and its number among the readers of the stream.
+    #[must_use]
+    pub fn place(&self) -> (u64, u64) {
+        (self.position, self.number)
+    }
+
     /// Whether something was gone before it could be read: it did not keep up.
     #[must_use]
     pub fn has_missed(&self) -> bool {

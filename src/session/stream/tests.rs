@@ -92,6 +92,24 @@ fn resuming_replays_exactly_what_came_after() {
     assert_eq!(read(&mut second), Some(Next::Finished));
 }
 
+// SPEC T-26.
+#[test]
+fn a_stream_can_be_resumed_from_where_a_reader_began() {
+    let stream = stream();
+    let first = stream.attach();
+    assert_eq!(first.place(), (0, 1));
+    drop(first);
+    let mut second = stream.resume(0).unwrap();
+    assert_eq!(read(&mut second), None);
+    drop(second);
+    stream.notify(log("1"));
+    let mut third = stream.attach();
+    let (before, _) = third.place();
+    assert_eq!(texts(read(&mut third)), ["1"]);
+    let mut fourth = stream.resume(before).unwrap();
+    assert_eq!(texts(read(&mut fourth)), ["1"]);
+}
+
 #[test]
 fn a_resuming_reader_supersedes_the_older() {
     let stream = stream();

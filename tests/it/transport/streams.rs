@@ -1,5 +1,6 @@
 //! The GET stream: what comes over it, and only there.
 
+use http::StatusCode;
 use serde_json::json;
 
 use crate::harness::http::everything;
@@ -135,5 +136,56 @@ async fn nothing_is_asked_of_a_client_that_declared_nothing() {
     assert_eq!(question["method"], "roots/list");
     able.answer(&question, json!({"roots": []})).await;
     exchange.finish().await.1.expect("a result");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-24, T-25, T-26.
+#[tokio::test]
+async fn a_get_stream_opens_with_the_place_before_what_was_held_back() {
+    const CHANGED: &str = "notifications/tools/list_changed";
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.tools().await;
+    let open = async || {
+        let mut stream = user.listen().await;
+        let first = stream.next().await.expect("a first event");
+        assert_eq!(first.data.as_deref(), Some(""), "{first:?}");
+        let place = first.id.expect("an id");
+        (stream, place)
+    };
+    let close = async |stream| {
+        drop(stream);
+        eventually("the stream is closed", async || {
+            (gw.metric("drawbridge_streams_open", "").await < 1.0).then_some(())
+        })
+        .await;
+    };
+    let (stream, place) = open().await;
+    close(stream).await;
+    // Nothing was on it yet.
+    let mut stream = user
+        .resume(&place)
+        .await
+        .expect(StatusCode::OK)
+        .await
+        .events();
+    user.text("change_tools", json!({})).await;
+    stream.until(CHANGED).await;
+    close(stream).await;
+    // Nobody listens.
+    user.text("change_tools", json!({})).await;
+    let (stream, before) = open().await;
+    assert_ne!(place, before);
+    close(stream).await;
+    let mut stream = user
+        .resume(&before)
+        .await
+        .expect(StatusCode::OK)
+        .await
+        .events();
+    stream.until(CHANGED).await;
+    close(stream).await;
+    let (_stream, after) = open().await;
+    assert_ne!(before, after);
     gw.stop().await;
 }
