@@ -17,6 +17,7 @@ mod own_stream;
 mod place;
 mod related;
 mod restore;
+mod retired;
 mod subscribe;
 mod turn;
 mod wire;
@@ -41,6 +42,7 @@ use super::stdio::Patience;
 use connection::Connection;
 use ears::Followed;
 use further::Further;
+use retired::Retired;
 use subscribe::Asking;
 
 /// A link of the legacy era.
@@ -54,6 +56,7 @@ pub struct LegacyLink {
     current: Mutex<Option<Arc<Connection>>>,
     opening: Attempts<LinkError>,
     further: Arc<Further>,
+    retired: Retired,
     /// The log level that was asked for, as JSON text, and what is followed: a fresh connection has to
     /// be told again.
     level: Mutex<Option<String>>,
@@ -77,6 +80,7 @@ impl LegacyLink {
             settings,
             started: Mutex::new(started),
             current: Mutex::default(),
+            retired: Retired::default(),
             opening: Attempts::default(),
             level: Mutex::default(),
             followed: Followed::default(),
@@ -166,14 +170,13 @@ impl LegacyLink {
         if let Some(previous) = previous {
             // It may have closed its output just now, and still be waited for.
             previous.note_end();
-            // Nobody who waits for the new one has to wait for the end of this.
-            let closing = async move { previous.close().await };
-            self.settings.tasks.spawn_service(closing);
+            self.retire(previous);
         }
         // The session ended while this was opened: nobody would ever close it.
         if self.ended.load(Ordering::Acquire) {
             drop(lock(&self.current).take());
             self.changed.notify_waiters();
+            self.retired.close().await;
             connection.close().await;
             return Err(LinkError::Cancelled);
         }
@@ -363,6 +366,7 @@ impl LegacyLink {
         let connection = lock(&self.current).take();
         // Whoever looks before now finds a connection that says nothing of its end.
         self.changed.notify_waiters();
+        self.retired.close().await;
         if let Some(connection) = connection {
             connection.close().await;
         }

@@ -176,11 +176,32 @@ impl Connection {
         }
     }
 
-    /// Ends the connection politely.
+    /// Ready when no request of ours waits for its reply any more.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) async fn until_unused(&self) {
+        loop {
+            let over: Vec<_> = {
+                let pending = lock(&self.pending);
+                pending.values().map(|call| call.over.clone()).collect()
+            };
+            if over.is_empty() {
+                return;
+            }
+            for over in over {
+                over.cancelled().await;
+            }
+        }
+    }
+
+    /// Ends the connection politely. An HTTP session that the upstream has forgotten needs no end.
     pub(super) async fn close(&self) {
         self.closed.cancel();
-        let limit = self.settings.upstream.connect_timeout;
-        self.wire.close(limit).await;
+        if self.is_pipe() || !self.is_closed() {
+            let limit = self.settings.upstream.connect_timeout;
+            self.wire.close(limit).await;
+        }
         self.fail_all();
     }
 

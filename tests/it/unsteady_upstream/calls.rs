@@ -1,5 +1,7 @@
 //! Calls whose upstream hangs or breaks off: what runs runs once.
 
+use futures_util::future::join_all;
+
 use super::*;
 
 // Spec: SPEC M-44, U-02; BRIDGING §3.7.
@@ -158,5 +160,83 @@ async fn a_stream_that_is_kept_alive_keeps_its_call(
     let user = gw.anonymous().open("/mcp/up").await;
     let said = outcome(&user, "long").await;
     assert!(said.contains("done"), "{said}");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-02; BRIDGING §3.10: the exchange of a call is its own.
+#[tokio::test]
+async fn a_call_outlives_the_session_that_its_upstream_forgets_meanwhile() {
+    let now = CancellationToken::new();
+    let later = now.clone();
+    let up = Upstream::start(move |what, before| match (what, before) {
+        ("call slow", _) => Does::Later(later.clone()),
+        ("call quick", 0) => Does::Status(404, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let (slow, ()) = tokio::join!(outcome(&user, "slow"), async {
+        eventually("the slow call runs", async || {
+            (up.count("call slow") == 1).then_some(())
+        })
+        .await;
+        for call in ["quick", "quick", "other"] {
+            assert!(outcome(&user, call).await.contains("done"));
+        }
+        now.cancel();
+    });
+    assert!(slow.contains("done"), "{slow}");
+    assert_eq!(up.count("call slow"), 1);
+    user.delete().await;
+    eventually("the session that is known is ended", async || {
+        (up.count("DELETE") > 0).then_some(())
+    })
+    .await;
+    assert_eq!(up.count("DELETE"), 1, "only that one");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-12: what an upstream that keeps forgetting leaves behind has a bound.
+#[tokio::test]
+async fn of_many_forgotten_sessions_with_calls_the_oldest_is_given_up() {
+    const KEPT: usize = 4;
+    let now = CancellationToken::new();
+    let later = now.clone();
+    let up = Upstream::start(move |what, before| match what {
+        "call slow" => Does::Later(later.clone()),
+        "call quick" if before % 2 == 0 => Does::Status(404, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let first_is_over = CancellationToken::new();
+    let slow = join_all((0..=KEPT).map(async |number| {
+        eventually("its session", async || {
+            (up.count("initialize") == number + 1).then_some(())
+        })
+        .await;
+        let said = outcome(&user, "slow").await;
+        if number == 0 {
+            first_is_over.cancel();
+        }
+        said
+    }));
+    let (slow, ()) = tokio::join!(slow, async {
+        for number in 0..=KEPT {
+            eventually("the slow call runs", async || {
+                (up.count("call slow") == number + 1).then_some(())
+            })
+            .await;
+            assert!(outcome(&user, "quick").await.contains("done"));
+        }
+        within("the end of the oldest", first_is_over.cancelled()).await;
+        now.cancel();
+    });
+    assert!(slow[0].contains("is unknown"), "{}", slow[0]);
+    for said in &slow[1..] {
+        assert!(said.contains("done"), "{said}");
+    }
     gw.stop().await;
 }

@@ -6,7 +6,6 @@ use super::*;
 #[tokio::test]
 async fn a_session_that_cannot_be_ended_does_not_hold_up_the_next_one() {
     let up = Upstream::start(|what, before| match (what, before) {
-        ("call again", 0) => Does::Status(404, ""),
         ("DELETE", 0) => Does::Hang,
         _ => Does::Usual,
     })
@@ -16,6 +15,12 @@ async fn a_session_that_cannot_be_ended_does_not_hold_up_the_next_one() {
         .await;
     let user = gw.anonymous().open("/mcp/up").await;
     outcome(&user, "warm").await;
+    user.delete().await;
+    eventually("its end hangs", async || {
+        (up.hanging.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await;
+    let user = gw.anonymous().open("/mcp/up").await;
     assert!(outcome(&user, "again").await.contains("done"));
     gw.stop().await;
 }
