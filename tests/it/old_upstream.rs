@@ -1,14 +1,18 @@
 //! Upstreams over HTTP+SSE of 2024-11-05 and over WebSocket. Spec: SPEC §5, U-05, U-11, X-01.
 
 use std::fmt::Write as _;
+use std::future::ready;
 
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::harness::http::{everything, initialize};
 use crate::harness::session::text_of;
 use crate::harness::tunnel::{ConnectProxy, TlsFront};
-use crate::harness::upstream::HttpStub;
+use crate::harness::upstream::{HttpStub, serve};
 use crate::harness::{Actor, Gateway, Setup, eventually, peers};
 
 /// Keys that say the transport, and how the stub is started.
@@ -145,6 +149,34 @@ async fn posts_never_go_to_another_origin() {
     assert!(!text.contains("127.0.0.1"), "{text}");
     let counts = stats(&thief).await["counts"].clone();
     assert_eq!(counts.get("unknown_sessions"), None, "{counts}");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-06; BRIDGING §3.10.
+#[rstest]
+#[case::unauthorized(401, "HTTP status 401")]
+#[case::forbidden(403, "HTTP status 403")]
+#[case::elsewhere(302, "HTTP status 302, a redirection")]
+#[case::broken(500, "HTTP status 500")]
+#[case::busy(429, "try again in 7 s")]
+#[case::not_there(404, "initialize was refused with HTTP status 405")]
+#[case::not_spoken(405, "initialize was refused with HTTP status 405")]
+#[tokio::test]
+async fn what_the_old_transport_is_refused_with_is_told(#[case] status: u16, #[case] said: &str) {
+    let answer = move |request: Request| {
+        let is_stream = request.method() == http::Method::GET;
+        let response = Response::builder()
+            .status(if is_stream { status } else { 405 })
+            .header("retry-after", "7");
+        ready(response.body(Body::empty()).unwrap())
+    };
+    let url = serve(answer).await + "/sse";
+    let gw = Setup::open().url("old", &url, "").start().await;
+    let hello = initialize(1, "2025-11-25", &everything());
+    let refused = gw.anonymous().post("/mcp/old", &[], &hello).await;
+    let error = refused.error().await;
+    let text = error["message"].as_str().unwrap();
+    assert!(text.contains(said), "{text}");
     gw.stop().await;
 }
 

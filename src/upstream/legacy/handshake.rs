@@ -23,10 +23,25 @@ pub(in crate::upstream) fn request(settings: &Settings) -> Bytes {
     out.into()
 }
 
+/// Whether an HTTP status says that nothing is there which can be asked like this.
+fn is_refusal(status: u16) -> bool {
+    matches!(status, 400 | 404..=428)
+}
+
+/// Whether an error is an HTTP status that says nothing of what is there, as those of walls and of busy
+/// or broken servers do. Spec: SPEC U-06.
+pub(super) fn is_no_answer(error: &LinkError) -> bool {
+    match error {
+        LinkError::Busy { .. } => true,
+        LinkError::Status(status) => !is_refusal(*status),
+        _ => false,
+    }
+}
+
 /// An HTTP status in place of a reply: it does not shake hands like this. `said` is what came with it.
 pub(super) fn refused(error: LinkError, said: Option<&str>) -> LinkError {
     match error {
-        LinkError::Status(status @ (400 | 404..=428)) => {
+        LinkError::Status(status) if is_refusal(status) => {
             let mut text = format!("initialize was refused with HTTP status {status}");
             if let Some(said) = said {
                 text.push_str(": ");

@@ -120,7 +120,9 @@ impl Connection {
                 older.note(true);
                 Ok(connection)
             }
-            Err(error @ LinkError::Invalid(_)) => Err(error),
+            Err(error @ (LinkError::Invalid(_) | LinkError::Handshake(_))) => Err(error),
+            // Who says why is believed; else what stands before the stream is the cause (SPEC U-06).
+            Err(error) if said.is_none() && handshake::is_no_answer(&error) => Err(error),
             Err(_) => Err(handshake::refused(refused, said.as_deref())),
         }
     }
