@@ -560,3 +560,24 @@ async fn a_page_that_is_to_be_visited_still_is_asked_for_under_the_same_key() {
     assert_eq!(text_of(&retry(&again).await), "visited");
     gw.stop().await;
 }
+
+// Spec: SPEC D-05.
+#[tokio::test]
+async fn a_child_that_closes_its_output_and_lives_on_is_told_of_as_one() {
+    let odd = child(r#"*'"mute"'*) exec 1>&- ;;"#);
+    let gw = behind(&odd, "era = \"legacy\"").start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    let said = user.call("mute", json!({})).await.unwrap();
+    let said = text_of(&said).to_owned();
+    assert!(said.contains("last words: it closed its output"), "{said}");
+    eventually("a line in the log", async || {
+        let records = gw.log_records();
+        let told = records.iter().find(|record| {
+            record["message"] == "an upstream process was stopped: it closed its output"
+        })?;
+        assert_eq!(told["level"], "WARN");
+        Some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -62,7 +62,7 @@ impl StdioConnection {
     /// A child that reads no more is of no use.
     fn judge(&self, sent: Result<(), SendError>) -> Result<(), SendError> {
         if sent == Err(SendError::Gone) {
-            self.0.state.stop(StopReason::Closed);
+            self.0.state.stop(StopReason::Deaf);
         }
         sent
     }

@@ -117,7 +117,10 @@ impl Lines {
     async fn finish(&mut self) {
         if self.pipe.take().is_some() {
             self.state.fell_silent();
-            drop(tokio::time::timeout(LAST_WORDS_WAIT, self.state.gone().cancelled()).await);
+            let gone = self.state.gone().cancelled();
+            if tokio::time::timeout(LAST_WORDS_WAIT, gone).await.is_err() {
+                self.state.lingers();
+            }
         }
         self.state.stop(StopReason::Closed);
     }

@@ -177,6 +177,7 @@ impl Group {
         state.closed().cancelled().await;
         outbox.close();
         wait(ladder.eof, &ladder.hurry.term).await;
+        state.lingers();
         self.signal(Signal::TERM);
         wait(ladder.term, &ladder.hurry.kill).await;
         self.signal(Signal::KILL);

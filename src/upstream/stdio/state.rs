@@ -22,6 +22,8 @@ use crate::telemetry::metrics::LABELED;
 pub(super) enum StopReason {
     /// It ended or closed its output.
     Closed,
+    /// It ended or closed its input.
+    Deaf,
     /// Its user closed it or let go of it.
     Dropped,
     /// Nobody used it for `stdio.idle`.
@@ -51,6 +53,8 @@ pub(super) struct ChildState {
     /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
     start_permit: Mutex<Option<StartPermit>>,
     stop_reason: OnceLock<StopReason>,
+    /// Whether it lived on when it was to be gone: its status says more of us than of it.
+    lingered: AtomicBool,
     status: OnceLock<ExitStatus>,
     /// Cancelled when it is of no use any more: from `closed` on, or from the end of its output.
     over: CancellationToken,
@@ -96,6 +100,7 @@ impl ChildState {
             has_spoken: AtomicBool::new(false),
             start_permit: Mutex::new(Some(birth.start_permit)),
             stop_reason: OnceLock::new(),
+            lingered: AtomicBool::new(false),
             status: OnceLock::new(),
             over: CancellationToken::new(),
             closed: CancellationToken::new(),
@@ -119,6 +124,24 @@ impl ChildState {
     /// It has closed its output: nothing that is sent to it now would be answered.
     pub(super) fn fell_silent(&self) {
         self.over.cancel();
+    }
+
+    /// It lives on though it was to be gone.
+    pub(super) fn lingers(&self) {
+        self.lingered.store(true, Ordering::Release);
+    }
+
+    /// What it did before we stopped it, if that is why it ended.
+    // Spec: SPEC D-05
+    fn fault(&self) -> Option<&'static str> {
+        let fault = match self.stop_reason()? {
+            StopReason::Closed => "it closed its output",
+            StopReason::Deaf => "it closed its input",
+            _ => return None,
+        };
+        // One that crashes closes both, and is waited for a moment.
+        let lingered = self.lingered.load(Ordering::Acquire);
+        (lingered || self.status.get().is_none()).then_some(fault)
     }
 
     /// Cancelled when it is of no use any more.
@@ -169,9 +192,19 @@ impl ChildState {
             .get()
             .map(ToString::to_string)
             .unwrap_or_default();
-        match self.stop_reason() {
-            None => tracing::warn!(upstream, pid, status, "an upstream process ended by itself"),
-            Some(reason) => {
+        match (self.stop_reason(), self.fault()) {
+            (_, Some(fault)) => {
+                tracing::warn!(
+                    upstream,
+                    pid,
+                    status,
+                    "an upstream process was stopped: {fault}"
+                );
+            }
+            (None | Some(StopReason::Closed | StopReason::Deaf), None) => {
+                tracing::warn!(upstream, pid, status, "an upstream process ended by itself");
+            }
+            (Some(reason), None) => {
                 tracing::info!(
                     upstream,
                     pid,
@@ -216,7 +249,10 @@ impl ChildState {
 
     /// Whether its end, once it has ended, was no wish of ours.
     pub(super) fn ends_by_itself(&self) -> bool {
-        matches!(self.stop_reason(), None | Some(StopReason::Closed))
+        matches!(
+            self.stop_reason(),
+            None | Some(StopReason::Closed | StopReason::Deaf)
+        )
     }
 
     /// Counts its end, unless we caused it.
@@ -292,8 +328,10 @@ impl ChildState {
             (Some(StopReason::Idle), _) => Some("stopped: not used for a while".to_owned()),
             (Some(StopReason::Evicted), _) => Some("stopped: its place was needed".to_owned()),
             (Some(StopReason::ShutDown), _) => Some("stopped: the gateway stops".to_owned()),
-            (_, Some(status)) => Some(status.to_string()),
-            (_, None) => None,
+            (_, status) => {
+                let status = || status.map(ToString::to_string);
+                self.fault().map(str::to_owned).or_else(status)
+            }
         };
         match (end, self.log.tail()) {
             (end, None) => end,

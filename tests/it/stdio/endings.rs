@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rstest::rstest;
+
 use super::world::{ECHO, World, exists, is_alive, next, python, send, sh, tuned, upstream};
 use crate::harness::process::is_asleep;
 use crate::harness::{eventually, within};
@@ -217,6 +219,29 @@ async fn a_child_that_closes_its_output_is_ended() {
         (!exists(connection.pid())).then_some(())
     })
     .await;
+    world.end().await;
+}
+
+// Spec: SPEC D-05
+#[rstest]
+#[case::output("1>&-", "it closed its output: gone fishing")]
+#[case::input("0<&-", "it closed its input: gone fishing")]
+#[tokio::test]
+async fn a_child_that_we_had_to_stop_is_not_said_to_have_died_of_our_signal(
+    #[case] closes: &str,
+    #[case] said: &str,
+) {
+    let world = World::new();
+    let script = format!(
+        "echo 'gone fishing' >&2; exec {closes}; echo '{{}}' 2>/dev/null; while :; do sleep 0.05; done"
+    );
+    let (connection, mut lines) = world.open("alice", &sh(&script)).await;
+    while next(&mut lines).await.is_some() {
+        assert!(connection.send("{}".into()).await.is_err());
+    }
+    connection.close().await;
+    assert_eq!(connection.last_words().as_deref(), Some(said));
+    assert!(connection.broke_off(), "that it was of no use is why");
     world.end().await;
 }
 
