@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 
 use super::Settings;
 use super::calls::Pending;
@@ -23,6 +26,9 @@ use crate::upstream::given_up::GivenUp;
 use crate::upstream::hearing::next_stretch;
 use crate::upstream::lock;
 use crate::upstream::stdio::HoldGuard;
+
+/// How long the end of an HTTP session waits for what is told of its calls.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A connection after its handshake.
 #[derive(Debug)]
@@ -48,6 +54,8 @@ pub(super) struct Connection {
     /// Forgotten, or dropped.
     over: DropGuard,
     pub(super) closed: CancellationToken,
+    /// Cancellations on their way over HTTP.
+    pub(super) farewells: TaskTracker,
     pub(super) ears: Ears,
     /// The stretch of hearing of a pipe, which lasts as long as the connection.
     stretch: u64,
@@ -74,6 +82,7 @@ impl Connection {
             end_noted: AtomicBool::new(false),
             over: CancellationToken::new().drop_guard(),
             closed: CancellationToken::new(),
+            farewells: TaskTracker::new(),
             ears: Ears::default(),
             stretch: next_stretch(),
             held: Mutex::default(),
@@ -198,8 +207,17 @@ impl Connection {
     /// Ends the connection politely. An HTTP session that the upstream has forgotten needs no end.
     pub(super) async fn close(&self) {
         self.closed.cancel();
-        if self.is_pipe() || !self.is_closed() {
-            let limit = self.settings.upstream.connect_timeout;
+        let limit = self.settings.upstream.connect_timeout;
+        if self.is_pipe() {
+            self.wire.close(limit).await;
+        } else if !self.is_closed() {
+            // Spec: BRIDGING §3.7: what its calls are told of comes first.
+            let told = async {
+                self.until_unused().await;
+                self.farewells.close();
+                self.farewells.wait().await;
+            };
+            drop(timeout(FAREWELL.min(limit), told).await);
             self.wire.close(limit).await;
         }
         self.fail_all();

@@ -59,8 +59,10 @@ impl InFlight {
             Wire::Duplex(duplex) => drop(duplex.try_send(bytes)),
             Wire::Http(_) => {
                 let connection = Arc::clone(&self.connection);
+                let token = connection.farewells.token();
                 self.connection.settings.tasks.spawn(async move {
                     connection.send(bytes).await;
+                    drop(token);
                 });
             }
         }

@@ -240,3 +240,32 @@ async fn of_many_forgotten_sessions_with_calls_the_oldest_is_given_up() {
     }
     gw.stop().await;
 }
+
+// Spec: BRIDGING §3.7, the end of a session.
+#[tokio::test]
+async fn a_session_is_ended_after_the_cancellation_of_its_calls_is_told() {
+    let up = Upstream::start(|what, _| match what {
+        "call never" => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    for round in 1..=10 {
+        let user = gw.anonymous().open("/mcp/up").await;
+        let params = json!({"name": "never", "arguments": {}});
+        let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
+        tokio::join!(user.post(&call), async {
+            eventually("the call runs", async || {
+                (up.count("call never") == round).then_some(())
+            })
+            .await;
+            user.delete().await;
+        });
+        eventually("the session is ended", async || {
+            (up.count("DELETE") == round).then_some(())
+        })
+        .await;
+        assert_eq!(up.count("notifications/cancelled"), round);
+    }
+    gw.stop().await;
+}
