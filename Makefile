@@ -36,6 +36,7 @@ check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format
 	$(TOOLS)/bin/cargo-machete --skip-target-dir .
 	cargo test --quiet --locked --features stubs --test layering
 	cargo test --quiet --locked --features stubs --lib config::shipped
+	CUSTOM_LIBFUZZER_PATH=/unlinked cargo check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target
 
 .PHONY: test
 test: preconditions ## Installs what is missing, then gates and all tests, with counts (35 minutes cold at most)
