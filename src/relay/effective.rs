@@ -25,6 +25,7 @@ pub(super) fn capabilities(
 }
 
 /// What a client declares (JSON text) that cannot be asked anything now: all but the questions it takes.
+#[must_use]
 pub fn without_questions(declared: &str) -> String {
     let members = json::members(declared).unwrap_or_default();
     let is_question = |name: &str| matches!(name, "elicitation" | "sampling" | "roots");
