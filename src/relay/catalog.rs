@@ -3,7 +3,8 @@
 //! for it: of the same principal, of a legacy upstream that everybody shares, or declared public.
 //! Spec: DESIGN §5 ("Lists are kept…"); SPEC M-80…M-86; BRIDGING §5.4…§5.6.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use moka::sync::Cache;
@@ -16,6 +17,7 @@ use super::project::{Hints, Scope};
 use crate::call::{Declared, UpstreamLink};
 use crate::config::{self, Isolation};
 use crate::fault::Fault;
+use crate::lock::lock;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message};
 use crate::session::Session;
@@ -28,6 +30,9 @@ const OTHERS: u64 = 16_384;
 /// How long a page of another session may answer at most: what an upstream may promise.
 const LONGEST: Duration = Duration::from_hours(24);
 
+/// When an upstream last said that its lists of a kind changed.
+type Heard = BTreeMap<(Arc<str>, &'static str), Instant>;
+
 /// Kept pages. Cloning shares them.
 #[derive(Debug, Clone)]
 pub(super) struct Catalog {
@@ -35,8 +40,8 @@ pub(super) struct Catalog {
     others: Cache<Other, Held>,
     /// When an upstream last said that its `what` changed, to whom.
     changes: Cache<(Key, &'static str), Instant>,
-    /// The same to anybody.
-    heard: Cache<(Arc<str>, &'static str), Instant>,
+    /// The same to anybody: as many as there are upstreams and kinds of lists.
+    heard: Arc<Mutex<Heard>>,
     /// Pages that are being asked for.
     pub(super) flights: Flying,
     fresh: Duration,
@@ -89,10 +94,7 @@ impl Catalog {
                 .max_capacity(OTHERS)
                 .time_to_live(LONGEST)
                 .build(),
-            heard: Cache::builder()
-                .max_capacity(OTHERS)
-                .time_to_live(LONGEST)
-                .build(),
+            heard: Arc::default(),
             flights: Flying::default(),
             fresh: settings.fresh,
         }
@@ -101,7 +103,7 @@ impl Catalog {
     /// An upstream told those behind `key` that its `what` changed.
     pub(super) fn changed(&self, key: &Key, what: &'static str) {
         let now = Instant::now();
-        self.heard.insert((Arc::clone(&key.upstream), what), now);
+        lock(&self.heard).insert((Arc::clone(&key.upstream), what), now);
         // One that all share was not known to be so before it was opened.
         let shared = Key {
             owner: None,
@@ -126,7 +128,7 @@ impl Catalog {
             return true;
         }
         let about = (Arc::clone(place.upstream), place.kind.capability());
-        let heard = self.heard.get(&about);
+        let heard = lock(&self.heard).get(&about).copied();
         heard.is_none_or(|heard| held.asked > heard)
     }
 }
