@@ -160,15 +160,14 @@ async fn a_get_stream_opens_with_the_place_before_what_was_held_back() {
         })
         .await;
     };
+    let resume = async |place: &str| {
+        let answer = user.resume(place).await.expect(StatusCode::OK).await;
+        answer.events()
+    };
     let (stream, place) = open().await;
     close(stream).await;
     // Nothing was on it yet.
-    let mut stream = user
-        .resume(&place)
-        .await
-        .expect(StatusCode::OK)
-        .await
-        .events();
+    let mut stream = resume(&place).await;
     user.text("change_tools", json!({})).await;
     stream.until(CHANGED).await;
     close(stream).await;
@@ -177,12 +176,7 @@ async fn a_get_stream_opens_with_the_place_before_what_was_held_back() {
     let (stream, before) = open().await;
     assert_ne!(place, before);
     close(stream).await;
-    let mut stream = user
-        .resume(&before)
-        .await
-        .expect(StatusCode::OK)
-        .await
-        .events();
+    let mut stream = resume(&before).await;
     stream.until(CHANGED).await;
     close(stream).await;
     let (_stream, after) = open().await;
