@@ -69,7 +69,7 @@ pub(crate) struct BenchArgs {
 }
 
 /// A target of the load: its callers and the process that it costs.
-struct Lane {
+pub(crate) struct Lane {
     name: &'static str,
     http: Vec<Caller>,
     modern: Vec<Caller>,
@@ -92,17 +92,36 @@ impl Lane {
 }
 
 /// The stub upstreams that listen.
-struct Stubs {
-    legacy: Stub,
+pub(crate) struct Stubs {
+    pub(crate) legacy: Stub,
     modern: Stub,
 }
 
 impl Stubs {
-    fn start(place: &Place, binary: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(place: &Place, binary: &Path) -> anyhow::Result<Self> {
         let start = |era| Stub::start(place, binary, &["--tools", "100", "--era", era]);
         Ok(Self {
             legacy: start("legacy")?,
             modern: start("modern")?,
+        })
+    }
+
+    /// A gateway in front of them and of the stub as a child; its telemetry goes to `sink`.
+    pub(crate) fn plan<'a>(
+        &self,
+        stub: &Path,
+        binary: &'a Path,
+        name: &'a str,
+        threads: usize,
+        sink: Option<&str>,
+    ) -> anyhow::Result<GatewayPlan<'a>> {
+        let modern = format!("\n[upstreams.{MODERN}]\nurl = \"{}\"\n", self.modern.url);
+        Ok(GatewayPlan {
+            binary,
+            name,
+            threads,
+            upstreams: upstreams(&self.legacy.url, stub)? + &modern,
+            tables: tables(sink),
         })
     }
 
@@ -127,19 +146,17 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
         Some(Nginx::start(&place, &[&direct, &modern])?)
     };
     let sink = nginx.as_ref().map(|nginx| nginx.sink.as_str());
-    let upstreams = upstreams(&stubs.legacy.url, &args.stub)?
-        + &format!("\n[upstreams.{MODERN}]\nurl = \"{}\"\n", stubs.modern.url);
-    let plan = |name, threads| GatewayPlan {
-        binary: &args.gateway,
-        name,
-        threads,
-        upstreams: upstreams.clone(),
-        tables: tables(sink),
-    };
+    let plan = |name, threads| stubs.plan(&args.stub, &args.gateway, name, threads, sink);
     let mut gateways = Vec::new();
     if !args.no_gateway {
-        gateways.push((figures::ONE, Gateway::start(&place, &plan("gateway-1", 1))?));
-        gateways.push((figures::TWO, Gateway::start(&place, &plan("gateway-2", 2))?));
+        gateways.push((
+            figures::ONE,
+            Gateway::start(&place, &plan("gateway-1", 1)?)?,
+        ));
+        gateways.push((
+            figures::TWO,
+            Gateway::start(&place, &plan("gateway-2", 2)?)?,
+        ));
     }
     let mut lanes = vec![plain(figures::DIRECT, &direct, &modern, None)];
     if let Some(nginx) = &nginx {
@@ -155,7 +172,7 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     let (memory, start_millis) = if args.no_memory || args.no_gateway {
         (None, None)
     } else {
-        rest(&place, &args, &plan("gateway-memory", 2)).await?
+        rest(&place, &args, &plan("gateway-memory", 2)?).await?
     };
     let measured = Figures {
         rows,
@@ -237,9 +254,7 @@ async fn measure_group(
     list: &Arc<str>,
 ) -> anyhow::Result<Vec<RowFigures>> {
     let mut runs = vec![Runs::new(); group.len()];
-    // For each turn sessions are opened anew: with many of them, or a child each, that would cost more than calls.
-    let is_dear = |row: &Row| row.over == Over::Stdio || row.sessions > CROWD;
-    let turns = if group.iter().any(is_dear) { 1 } else { TURNS };
+    let turns = group.iter().map(turns_of).min().unwrap_or(TURNS);
     let window = Duration::from_millis(args.window) / turns;
     let turns = (0..args.rounds).flat_map(|_| 0..turns);
     for lane in turns.flat_map(|_| lanes) {
@@ -255,7 +270,23 @@ async fn measure_group(
     Ok(group.iter().zip(runs).map(figures).collect())
 }
 
-fn plan_of(window: Duration, row: &Row, lane: &Lane, stubs: &Stubs, list: &Arc<str>) -> Plan {
+/// How many turns of a round a row can have. For each turn sessions are opened again: with many of them, or a child
+/// each, that would cost more than the calls.
+pub(crate) fn turns_of(row: &Row) -> u32 {
+    if row.over == Over::Stdio || row.sessions > CROWD {
+        1
+    } else {
+        TURNS
+    }
+}
+
+pub(crate) fn plan_of(
+    window: Duration,
+    row: &Row,
+    lane: &Lane,
+    stubs: &Stubs,
+    list: &Arc<str>,
+) -> Plan {
     let own = lane.pid.map(|pid| (figures::SELF.to_owned(), pid));
     let upstream = stubs.behind(row.over).process.pid();
     let callers = lane.callers(row.over).iter().cycle();
@@ -284,7 +315,8 @@ fn plain(name: &'static str, http: &Target, modern: &Target, pid: Option<u32>) -
     }
 }
 
-fn lane(name: &'static str, place: &Place, gateway: &Gateway) -> anyhow::Result<Lane> {
+/// A lane to the callers of a gateway.
+pub(crate) fn lane(name: &'static str, place: &Place, gateway: &Gateway) -> anyhow::Result<Lane> {
     let callers = |upstream: &str| {
         let caller = |n: usize| gateway.caller(place, upstream, &format!("principal-{n}"));
         (0..PRINCIPALS)
@@ -302,7 +334,7 @@ fn lane(name: &'static str, place: &Place, gateway: &Gateway) -> anyhow::Result<
 }
 
 /// What `tools/list` says without anybody between.
-async fn reference_list(direct: &Target) -> anyhow::Result<String> {
+pub(crate) async fn reference_list(direct: &Target) -> anyhow::Result<String> {
     let mut client = Client::connect(Caller::anonymous(direct.clone())).await?;
     client.open().await?;
     client

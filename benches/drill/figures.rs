@@ -97,12 +97,31 @@ impl Figures {
     }
 }
 
-/// The median over the turns of how many times `under` costs `over`: a slow one slows both.
-fn ratio(over: &[Measured], under: &[Measured]) -> Option<f64> {
+/// How many times `under` costs `over`, over the turns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ratios {
+    /// A quarter of the turns is below.
+    pub(crate) lower: f64,
+    pub(crate) median: f64,
+    /// A quarter of the turns is above.
+    pub(crate) upper: f64,
+}
+
+/// The ratios of each turn: a slow one slows both. `None` without a turn that has both figures.
+pub(crate) fn ratios(over: &[Measured], under: &[Measured]) -> Option<Ratios> {
     let of_turn = |(over, under): (&Measured, &Measured)| Some(over.own_cpu()? / under.own_cpu()?);
     let mut ratios: Vec<f64> = over.iter().zip(under).filter_map(of_turn).collect();
     ratios.sort_unstable_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied()
+    let at = |quarter: usize| ratios.get(ratios.len() * quarter / 4).copied();
+    Some(Ratios {
+        lower: at(1)?,
+        median: at(2)?,
+        upper: at(3)?,
+    })
+}
+
+fn ratio(over: &[Measured], under: &[Measured]) -> Option<f64> {
+    Some(ratios(over, under)?.median)
 }
 
 /// The run with the median CPU time; replies and failures of all runs are kept.

@@ -10,6 +10,7 @@
 
 mod bench;
 mod client;
+mod compare;
 mod drain;
 mod figures;
 mod gauges;
@@ -45,6 +46,8 @@ struct Cli {
 enum Command {
     /// CPU, memory and start-up figures beside nginx.
     Bench(bench::BenchArgs),
+    /// CPU of two builds of the gateway in alternating turns: what a change costs.
+    Compare(compare::CompareArgs),
     /// Forced disconnects: no event lost, none twice, no result lost.
     Resumption(resumption::ResumptionArgs),
     /// Sessions opened and abandoned over stdio: nothing is left of them.
@@ -66,6 +69,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let passed = runtime.block_on(async {
         match cli.command {
             Command::Bench(args) => bench::run(args).await,
+            Command::Compare(args) => compare::run(args).await,
             Command::Resumption(args) => resumption::run(args).await,
             Command::Lifecycle(args) => lifecycle::run(args).await,
             Command::Kills(args) => kills::run(args).await,
