@@ -94,7 +94,8 @@ async fn serve(
         Tasks::new(),
         Workers::only_this(),
     ));
-    tasks.spawn_service(listener.run(front.service(), tasks.clone(), workers));
+    // The drain waits for it: the backlog is served.
+    tasks.spawn(listener.run(front.service(), tasks.clone(), workers));
     readiness.started();
     let Drained { clean, by } = signals.drain(&tasks, config.server.drain).await;
     // Children that are closed with their sessions are on their ladder already.

@@ -143,6 +143,15 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// Dropping the future withdraws the questions.
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked>;
 
+    /// The upstream closed the stream of the call and brings the rest when it is asked again: a client
+    /// that can resume is told so the same way, after the time that the upstream named. Spec: SPEC
+    /// T-27.
+    fn hang_up(&self, retry: Option<Duration>) {
+        if let Some(behind) = self.behind() {
+            behind.hang_up(retry);
+        }
+    }
+
     /// The link that this one stands before: what is not said here is said there.
     fn behind(&self) -> Option<&dyn DownstreamLink> {
         None
@@ -163,6 +172,12 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// said so (SPEC C-21).
     fn level(&self) -> Option<Level> {
         self.behind()?.level()
+    }
+
+    /// The number of the call among all that sessions ever began; `None` where it is no call of a
+    /// legacy session.
+    fn number(&self) -> Option<u64> {
+        self.behind()?.number()
     }
 
     /// Whether the client's time is kept here: each question then ends by itself, a while after the
@@ -207,6 +222,15 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// A [`Fault`] when it cannot be opened.
     fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>>;
 
+    /// Opens the stream on which the upstream announces changes, as a call would, so that a list that is
+    /// asked for next cannot change unheard. For an open connection.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    fn prepare(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// What the upstream declared, while the connection is open.
     fn declared(&self) -> Option<Arc<Declared>>;
 
@@ -239,14 +263,17 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>);
 
     /// Changes of `lists` (`tools`, `prompts`, `resources`) are heard from now on, and were not just
-    /// before: what was listed earlier may have changed unheard.
-    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str]);
+    /// before: what was listed earlier may have changed unheard. `is_late` says that calls were sent
+    /// before the first stream for such notices opened.
+    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool);
 
-    /// A notification outside any call.
-    fn notice(&self, upstream: &Arc<str>, notice: Notice);
+    /// A notification that is not the business of one call alone; `call` is the number of the call
+    /// ([`DownstreamLink::number`]) on whose stream it came, or which it names.
+    fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>);
 
-    /// Something about a task has changed, as the upstream says in `notifications/tasks/status`.
-    fn task_changed(&self, upstream: &Arc<str>, status: &Message);
+    /// Something about a task has changed, as the upstream says in `notifications/tasks/status`; `call`
+    /// is the number of the call that waits for the task.
+    fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>);
 
     /// A question that names no call.
     fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;

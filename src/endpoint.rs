@@ -26,6 +26,8 @@ pub struct Endpoint {
     pub pure: bool,
     /// Scopes that every request needs.
     pub required_scopes: Vec<String>,
+    /// Further scopes that clients are told to ask for at login; none is needed.
+    pub login_scopes: Vec<String>,
     /// Audiences accepted besides `resource`.
     pub audiences: Vec<String>,
     /// Issuers accepted; empty means all configured.
@@ -44,6 +46,18 @@ impl Endpoint {
         } else {
             format!("{base}/{}", self.name)
         }
+    }
+
+    /// Scopes that a client asks for at login: the required ones, then the further ones.
+    #[must_use]
+    pub fn scopes_at_login(&self) -> Vec<String> {
+        let mut all = self.required_scopes.clone();
+        for scope in &self.login_scopes {
+            if !all.contains(scope) {
+                all.push(scope.clone());
+            }
+        }
+        all
     }
 
     /// The same endpoint below the path `base` of a further transport: a resource of its own, as
@@ -74,20 +88,23 @@ pub fn endpoints(config: &Config) -> Vec<Endpoint> {
         let mut endpoint = bare(config, None, &merged.upstreams);
         endpoint.pure &= merged.prefix != Prefix::Always;
         endpoint.audiences.clone_from(&merged.audiences);
-        endpoint.required_scopes = scopes(config, &merged.required_scopes);
+        endpoint.required_scopes = or_else(&merged.required_scopes, &config.auth.required_scopes);
+        endpoint.login_scopes = or_else(&merged.login_scopes, &config.auth.login_scopes);
         out.push(endpoint);
     }
     for upstream in config.upstreams.iter().filter(|upstream| upstream.direct) {
         let name = &upstream.name;
         let mut endpoint = bare(config, Some(name), std::slice::from_ref(name));
         endpoint.audiences.clone_from(&upstream.audiences);
-        endpoint.required_scopes = scopes(config, &upstream.required_scopes);
+        endpoint.required_scopes = or_else(&upstream.required_scopes, &config.auth.required_scopes);
+        endpoint.login_scopes = or_else(&upstream.login_scopes, &config.auth.login_scopes);
         out.push(endpoint);
     }
     for (name, named) in &config.endpoints {
         let mut endpoint = bare(config, Some(name), &named.upstreams);
         endpoint.audiences.clone_from(&named.audiences);
-        endpoint.required_scopes = scopes(config, &named.required_scopes);
+        endpoint.required_scopes = or_else(&named.required_scopes, &config.auth.required_scopes);
+        endpoint.login_scopes = or_else(&named.login_scopes, &config.auth.login_scopes);
         endpoint.issuers.clone_from(&named.issuers);
         let pair = |tool: &String| {
             tool.split_once(':')
@@ -113,6 +130,7 @@ fn bare(config: &Config, name: Option<&str>, upstreams: &[String]) -> Endpoint {
             .collect(),
         pure: upstreams.len() == 1,
         required_scopes: Vec::new(),
+        login_scopes: Vec::new(),
         audiences: Vec::new(),
         issuers: Vec::new(),
         tools: Vec::new(),
@@ -127,12 +145,9 @@ fn metadata_url(public_url: &Url, path: &str) -> String {
     format!("{origin}{WELL_KNOWN}{base}{path}")
 }
 
-fn scopes(config: &Config, own: &[String]) -> Vec<String> {
-    if own.is_empty() {
-        config.auth.required_scopes.clone()
-    } else {
-        own.to_vec()
-    }
+/// The scopes of an endpoint, or where it names none those of `[auth]`.
+fn or_else(own: &[String], auth: &[String]) -> Vec<String> {
+    if own.is_empty() { auth } else { own }.to_vec()
 }
 
 #[cfg(test)]

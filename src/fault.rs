@@ -121,6 +121,17 @@ impl Fault {
         fault
     }
 
+    /// The same for one more caller, without the cause, which is logged once.
+    #[must_use]
+    pub fn shared(&self) -> Self {
+        Self {
+            public: self.public.clone(),
+            data: self.data.clone(),
+            source: None,
+            ..*self
+        }
+    }
+
     /// The same fault with a hint when to try again.
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Self {

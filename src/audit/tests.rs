@@ -39,6 +39,7 @@ fn call(message: &str) -> Call {
         upstreams: vec!["files".into()],
         pure: true,
         required_scopes: Vec::new(),
+        login_scopes: Vec::new(),
         audiences: Vec::new(),
         issuers: Vec::new(),
         tools: Vec::new(),

@@ -32,7 +32,7 @@ impl Denied {
     pub(super) fn no_token(endpoint: &Endpoint) -> Self {
         Self {
             status: StatusCode::UNAUTHORIZED,
-            challenge: challenge(endpoint, &endpoint.required_scopes, None),
+            challenge: challenge(endpoint, &endpoint.scopes_at_login(), None),
             reason: "no_token",
         }
     }
@@ -41,7 +41,7 @@ impl Denied {
     pub(super) fn refused(endpoint: &Endpoint, error: &Error) -> Self {
         Self {
             status: error.status,
-            challenge: challenge(endpoint, &endpoint.required_scopes, Some(error)),
+            challenge: challenge(endpoint, &endpoint.scopes_at_login(), Some(error)),
             reason: error.reason,
         }
     }
@@ -131,6 +131,15 @@ mod tests {
         let mut endpoint = endpoint();
         endpoint.required_scopes.clear();
         assert!(!shown(&Denied::no_token(&endpoint)).contains("scope"));
+    }
+
+    // A client registers and signs in with what the first challenge names. Spec: RFC 6750 §3
+    #[test]
+    fn the_login_scopes_follow_the_required_ones() {
+        let mut endpoint = endpoint();
+        endpoint.login_scopes = vec!["mcp:admin".to_owned(), "mcp:tools".to_owned()];
+        let text = Denied::no_token(&endpoint);
+        assert!(shown(&text).ends_with("scope=\"mcp:tools mcp:admin\""));
     }
 
     // SPEC A-11

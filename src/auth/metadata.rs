@@ -10,8 +10,8 @@ use crate::endpoint::Endpoint;
 struct Document<'a> {
     resource: &'a str,
     authorization_servers: Vec<&'a str>,
-    #[serde(skip_serializing_if = "<[String]>::is_empty")]
-    scopes_supported: &'a [String],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    scopes_supported: Vec<String>,
     bearer_methods_supported: [&'static str; 1],
 }
 
@@ -19,7 +19,7 @@ struct Document<'a> {
 /// configuration, so no request can change what it says. The root document is that of `/mcp`.
 ///
 /// Issuers stand there byte for byte as configured, those of the endpoint only, in the order of
-/// the configuration. Scopes are the ones that every request needs, not a catalogue.
+/// the configuration. Scopes are the ones to ask for at login (`login_scopes`), not a catalogue.
 #[must_use]
 #[expect(
     clippy::expect_used,
@@ -35,7 +35,7 @@ pub fn metadata(endpoint: &Endpoint, config: &Auth) -> Bytes {
             .map(|issuer| issuer.issuer.as_str())
             .filter(|issuer| accepts_issuer(endpoint, issuer))
             .collect(),
-        scopes_supported: &endpoint.required_scopes,
+        scopes_supported: endpoint.scopes_at_login(),
         bearer_methods_supported: ["header"],
     };
     let json = serde_json::to_vec(&document).expect("strings are JSON");
@@ -74,6 +74,16 @@ mod tests {
         endpoint.issuers = vec!["https://two.test".to_owned()];
         let text = text(&endpoint, &auth(&["https://one.test", "https://two.test"]));
         assert!(text.contains("[\"https://two.test\"]"), "{text}");
+    }
+
+    // Spec: RFC 9728 §2.
+    #[test]
+    fn the_login_scopes_are_published() {
+        let mut endpoint = endpoint();
+        endpoint.login_scopes = vec!["mcp:admin".to_owned()];
+        let text = text(&endpoint, &auth(&["https://one.test"]));
+        let scopes = "\"scopes_supported\":[\"mcp:tools\",\"mcp:admin\"]";
+        assert!(text.contains(scopes), "{text}");
     }
 
     #[test]

@@ -106,6 +106,7 @@ impl Authenticator {
             .iter()
             .flat_map(|rule| &rule.scopes)
             .chain(&config.required_scopes)
+            .chain(&config.login_scopes)
             .cloned()
             .collect();
         let anonymous = match config.mode {

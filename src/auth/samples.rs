@@ -22,6 +22,7 @@ pub(super) fn endpoint() -> Endpoint {
         upstreams: vec!["files".into()],
         pure: true,
         required_scopes: vec!["mcp:tools".to_owned()],
+        login_scopes: Vec::new(),
         audiences: Vec::new(),
         issuers: Vec::new(),
         tools: Vec::new(),
@@ -40,6 +41,7 @@ pub(super) fn auth(issuers: &[&str]) -> Auth {
     Auth {
         mode: AuthMode::OAuth,
         required_scopes: vec!["mcp:tools".to_owned()],
+        login_scopes: Vec::new(),
         issuers: issuers.iter().map(issuer).collect(),
         tool_scopes: Vec::new(),
         scope_implies: Vec::new(),

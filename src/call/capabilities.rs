@@ -7,8 +7,8 @@ use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use crate::protocol::extensions;
 use crate::protocol::json::{self, member};
+use crate::protocol::{Revision, extensions};
 
 /// How much a client may say of itself, in bytes of JSON text: of what it can be asked, and of who it
 /// is. A session keeps both for as long as it lives, and one principal may have many.
@@ -17,9 +17,15 @@ pub const MAX_DECLARED: usize = 64 * 1024;
 /// Effective client capabilities: the JSON text that is declared upstream, and what it says. Cloning
 /// shares them.
 #[derive(Clone)]
-pub struct ClientCapabilities(Arc<Capabilities>);
+pub struct ClientCapabilities {
+    /// What the client's revision can express.
+    own: Arc<Capabilities>,
+    /// The larger declaration for upstreams that negotiated the same revision.
+    beyond: Option<(Revision, Arc<Capabilities>)>,
+}
 
 /// What [`ClientCapabilities`] say.
+#[derive(Clone)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a capability of its own on the wire"
@@ -54,7 +60,7 @@ impl ClientCapabilities {
             .and_then(serde_json::Value::as_object);
         // An elicitation object without modes means forms only. Spec: MCP 2025-11-25, SPEC C-80.
         let form = modes.is_some_and(|m| m.contains_key("form") || !m.contains_key("url"));
-        Self(Arc::new(Capabilities {
+        let own = Arc::new(Capabilities {
             digest: short_digest(raw.as_bytes()),
             elicitation_form: form,
             elicitation_url: modes.is_some_and(|m| m.contains_key("url")),
@@ -64,7 +70,43 @@ impl ClientCapabilities {
                 .is_some_and(|sampling| sampling.get("tools").is_some()),
             roots: object.contains_key("roots"),
             raw,
-        }))
+        });
+        Self { own, beyond: None }
+    }
+
+    /// The same, with what is declared to upstreams that negotiate `revision` instead.
+    #[must_use]
+    pub fn with_beyond(self, revision: Revision, declared: Bytes) -> Self {
+        let more = Self::read(declared).own;
+        if more.raw == self.own.raw {
+            return self;
+        }
+        // Links are shared by this: it has to tell both declarations apart.
+        let both = [&*self.own.raw, &*more.raw].join("\n");
+        let own = Capabilities {
+            digest: short_digest(both.as_bytes()),
+            ..(*self.own).clone()
+        };
+        Self {
+            own: Arc::new(own),
+            beyond: Some((revision, more)),
+        }
+    }
+
+    /// The declaration for an upstream that negotiated `revision`; it bounds that upstream's questions.
+    #[must_use]
+    pub fn towards(&self, revision: Revision) -> &Capabilities {
+        match &self.beyond {
+            Some((same, more)) if *same == revision => more,
+            _ => &self.own,
+        }
+    }
+
+    /// Whether some upstream may put a question.
+    #[must_use]
+    pub fn allow_any(&self) -> bool {
+        let more = self.beyond.as_ref();
+        self.own.allow_some() || more.is_some_and(|(_, more)| more.allow_some())
     }
 
     /// No capability at all.
@@ -86,7 +128,7 @@ impl Deref for ClientCapabilities {
     type Target = Capabilities;
 
     fn deref(&self) -> &Capabilities {
-        &self.0
+        &self.own
     }
 }
 
@@ -139,7 +181,7 @@ impl Capabilities {
 
 impl std::fmt::Debug for ClientCapabilities {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
+        self.own.fmt(f)
     }
 }
 
@@ -165,6 +207,23 @@ mod tests {
 
     fn read(text: &'static str) -> ClientCapabilities {
         ClientCapabilities::read(Bytes::from_static(text.as_bytes()))
+    }
+
+    #[test]
+    fn more_is_declared_to_the_same_revision() {
+        let same = Revision::V2024_11_05;
+        let own = read(r#"{"roots":{}}"#);
+        let more = Bytes::from_static(br#"{"roots":{},"elicitation":{}}"#);
+        let both = own.clone().with_beyond(same, more);
+        assert_eq!(both.text(), own.text());
+        assert!(both.towards(same).elicitation_form);
+        let other = both.towards(Revision::V2025_03_26);
+        assert!(!other.elicitation_form);
+        assert_ne!(both.fingerprint(), own.fingerprint());
+        let nothing = own
+            .clone()
+            .with_beyond(same, Bytes::from_static(br#"{"roots":{}}"#));
+        assert_eq!(nothing.fingerprint(), own.fingerprint());
     }
 
     // SPEC C-80.

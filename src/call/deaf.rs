@@ -14,11 +14,11 @@ pub struct Deaf;
 impl Intake for Deaf {
     fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
 
-    fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str]) {}
+    fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str], _is_late: bool) {}
 
-    fn notice(&self, _upstream: &Arc<str>, _notice: Notice) {}
+    fn notice(&self, _upstream: &Arc<str>, _notice: Notice, _call: Option<u64>) {}
 
-    fn task_changed(&self, _upstream: &Arc<str>, _status: &Message) {}
+    fn task_changed(&self, _upstream: &Arc<str>, _status: &Message, _call: Option<u64>) {}
 
     fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
         let refusal = "nobody is there to be asked outside a call";

@@ -1,12 +1,18 @@
 //! What an upstream says of itself.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use bytestring::ByteString;
 
 use crate::protocol::{Era, Revision, extensions, icons, json};
 
+/// The capabilities whose lists may change.
+const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
+
 /// What an upstream declared of itself in its handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Declared {
     /// The revision spoken with it.
     pub revision: Revision,
@@ -20,6 +26,7 @@ pub struct Declared {
     has_tools: bool,
     takes_tasks: bool,
     hosts_tasks: bool,
+    tells_changes: bool,
     icons_left_out: usize,
     kept_ms: Kept,
 }
@@ -56,6 +63,7 @@ impl Declared {
             takes_tasks: revision.era() == Era::Legacy && takes_tasks(text),
             hosts_tasks: revision.era() == Era::Modern
                 && extensions::declares(text, extensions::TASKS),
+            tells_changes: true,
             revision,
             capabilities,
             server_info,
@@ -89,6 +97,42 @@ impl Declared {
         }
     }
 
+    /// The same of an upstream whose clients are told of no changed lists.
+    #[must_use]
+    pub fn without_list_changed(self) -> Self {
+        Self {
+            tells_changes: false,
+            ..self
+        }
+    }
+
+    /// JSON text of its `capabilities` as clients may be told of them.
+    #[must_use]
+    pub fn shown_capabilities(&self) -> Cow<'_, str> {
+        let text = std::str::from_utf8(&self.capabilities).unwrap_or("{}");
+        let members = match json::members(text) {
+            Ok(members) if !self.tells_changes => members,
+            _ => return Cow::Borrowed(text),
+        };
+        let kept = members.into_iter().map(|(name, value)| {
+            let value = match json::members(value) {
+                Ok(flags) if LISTS.contains(&&*name) => {
+                    let other = flags.into_iter().filter(|(flag, _)| flag != "listChanged");
+                    Cow::Owned(json::object(other))
+                }
+                _ => Cow::Borrowed(value),
+            };
+            (name, value)
+        });
+        Cow::Owned(json::object(kept))
+    }
+
+    /// Whether clients are told when its `what` changes.
+    #[must_use]
+    pub fn tells(&self, what: &str) -> bool {
+        self.tells_changes && self.announces(what)
+    }
+
     /// Whether it says when its `what` changes: `tools`, `prompts` or `resources`.
     #[must_use]
     pub fn announces(&self, what: &str) -> bool {
@@ -99,7 +143,7 @@ impl Declared {
     /// All of which it says so.
     #[must_use]
     pub fn announced(&self) -> Vec<&'static str> {
-        let mut lists = vec!["tools", "prompts", "resources"];
+        let mut lists = LISTS.to_vec();
         lists.retain(|what| self.announces(what));
         lists
     }
@@ -190,5 +234,9 @@ mod tests {
         );
         assert_eq!(declared.announced(), ["tools"]);
         assert!(!declared.announces("completions"));
+        let quiet = declared.without_list_changed();
+        let kept = r#"{"tools":{},"prompts":{},"resources":{}}"#;
+        assert_eq!(quiet.shown_capabilities(), kept);
+        assert!(quiet.announces("tools") && !quiet.tells("tools"));
     }
 }

@@ -51,6 +51,15 @@ pub(super) fn read(s: &mut Section<'_>) -> Auth {
                  published in the metadata. For example [\"mcp:tools\"].",
             )
             .list(&[], units::scope),
+        login_scopes: s
+            .key(
+                "login_scopes",
+                "Scopes that the 401 challenge and the metadata tell clients to ask for at login, besides \
+                 required ones: those of tool_scopes too, where the authorization server holds a client to the \
+                 scopes it registered with (Keycloak), or for clients that cannot step up. A token still needs \
+                 only the required ones.",
+            )
+            .list(&[], units::scope),
         issuers: s.tables(
             "issuers",
             "An authorization server whose tokens are accepted.",

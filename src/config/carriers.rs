@@ -1,5 +1,7 @@
 //! How an upstream is reached: the keys of `[upstreams.<name>]` for a stdio child, and those for HTTP.
 
+use std::time::Duration;
+
 use http::{HeaderName, HeaderValue};
 use url::Url;
 
@@ -171,13 +173,25 @@ pub(super) fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
             "Forward proxy. The proxy variables of the environment are not obeyed.",
         )
         .url("http://proxy.example.net:3128");
+    let pool_idle = pool_idle(s);
     Some(HttpCarrier {
         url: url?,
         transport,
         headers,
         ca_file,
         proxy,
+        pool_idle,
     })
+}
+
+fn pool_idle(s: &mut Section<'_>) -> Duration {
+    s.key(
+        "pool_idle",
+        "How long an idle HTTP/1.1 connection to it is used again, where it names no time itself. A \
+         `Keep-Alive: timeout=` of its answers holds instead, less one second and 30s at most; \
+         \"0s\" makes a connection for each request.",
+    )
+    .wait("4s")
 }
 
 /// WebSocket URLs as the HTTP URLs that are upgraded, and the transport they mean.

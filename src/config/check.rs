@@ -27,6 +27,7 @@ pub(super) fn check(config: &mut Config, report: &Report<'_>) {
         }
     }
     check_upstreams(config, report);
+    check_children(config, report);
 }
 
 fn check_names(config: &Config, report: &Report<'_>) {
@@ -267,6 +268,9 @@ fn names_scope(config: &Config) -> bool {
 }
 
 fn check_open(config: &mut Config, report: &Report<'_>) {
+    if !report.has("stdio.max_children_per_principal") {
+        config.stdio.max_children_per_principal = config.stdio.max_children;
+    }
     let hint = "or use mode = \"oauth\"";
     for (key, listen) in [
         ("server.listen", config.server.listen),
@@ -337,6 +341,37 @@ fn check_upstreams(config: &Config, report: &Report<'_>) {
                 "plain http: what is sent can be read on the way",
                 None,
             );
+        }
+    }
+}
+
+/// A session of an endpoint needs a child of each stdio upstream that it shows.
+fn check_children(config: &Config, report: &Report<'_>) {
+    let stdio = &config.stdio;
+    let (key, most) = if stdio.max_children_per_principal <= stdio.max_children {
+        let key = "stdio.max_children_per_principal";
+        (key, stdio.max_children_per_principal)
+    } else {
+        ("stdio.max_children", stdio.max_children)
+    };
+    let is_child = |name: &&String| {
+        let named = config.upstreams.iter().find(|one| one.name == **name);
+        named.is_some_and(|upstream| matches!(upstream.carrier, Carrier::Stdio(_)))
+    };
+    let merged = ("/mcp".to_owned(), &config.mcp.upstreams);
+    let merged = config.mcp.enabled.then_some(merged);
+    let named = config.endpoints.iter();
+    let named = named.map(|(name, endpoint)| (format!("/mcp/{name}"), &endpoint.upstreams));
+    for (path, upstreams) in merged.into_iter().chain(named) {
+        let count = upstreams.iter().filter(is_child).count();
+        if count > most {
+            let what = format!(
+                "{path} shows {count} stdio upstreams, and one caller may have {most} children: {} are \
+                 left out",
+                count - most
+            );
+            let hint = "a session needs one child of each; raise the cap, or show fewer";
+            report.warning(key, what, Some(hint));
         }
     }
 }

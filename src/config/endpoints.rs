@@ -27,8 +27,9 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
     let connect_wait = s
         .key(
             "connect_wait",
-            "How long a first initialize or list waits for one upstream before it goes on \
-             without it.",
+            "How long a merged list waits for one upstream before it goes on without it; a second at \
+             most for one that failed or overran the last time. initialize and server/discover \
+             wait a second at most.",
         )
         .wait("3s");
     let title = s
@@ -45,6 +46,7 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
         )
         .optional("Ask before you delete anything.");
     let required_scopes = scopes(s);
+    let login_scopes = login_scopes(s);
     let audiences = audiences(s);
     move |all| {
         let shown = || {
@@ -62,6 +64,7 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
             title,
             instructions,
             required_scopes,
+            login_scopes,
             audiences,
         }
     }
@@ -81,6 +84,7 @@ pub(super) fn named(s: &mut Section<'_>) -> NamedEndpoint {
             )
             .list(&[], |text| Ok(text.to_owned())),
         required_scopes: scopes(s),
+        login_scopes: login_scopes(s),
         audiences: audiences(s),
         issuers: s
             .key(
@@ -96,6 +100,15 @@ pub(super) fn scopes(s: &mut Section<'_>) -> Vec<String> {
     s.key(
         "required_scopes",
         "Scopes needed here; empty means auth.required_scopes.",
+    )
+    .list(&[], units::scope)
+}
+
+/// `login_scopes` of one endpoint.
+pub(super) fn login_scopes(s: &mut Section<'_>) -> Vec<String> {
+    s.key(
+        "login_scopes",
+        "Scopes that clients ask for at login here, besides required ones; empty means auth.login_scopes.",
     )
     .list(&[], units::scope)
 }

@@ -1,7 +1,7 @@
 //! `[limits]`.
 
 use super::reader::Section;
-use super::types::{HostedTaskLimits, Limits};
+use super::types::{HostedTaskLimits, Limits, Rate};
 use crate::protocol::json;
 
 /// Reads `[limits]`.
@@ -35,14 +35,25 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
             )
             .count(64),
         calls_per_session: s
-            .key("calls_per_session", "Running calls of a session.")
-            .count(64),
+            .key(
+                "calls_per_session",
+                "Running calls of a session; as many requests more wait for `call_wait`.",
+            )
+            .count(256),
         calls_per_principal: s
             .key(
                 "calls_per_principal",
-                "Running calls of a principal, and tasks that the gateway runs for it: none begins beyond half of this, calls included.",
+                "Running calls of a principal, and tasks that the gateway runs for it: none begins beyond half of this, calls included. \
+                 As many requests more wait for `call_wait`.",
             )
-            .count(256),
+            .count(1024),
+        call_wait: s
+            .key(
+                "call_wait",
+                "How long a request above the running calls or the rate waits before it is refused, and a \
+                 notification above the rate before it is dropped.",
+            )
+            .wait("5s"),
         parked_per_principal: s
             .key(
                 "parked_per_principal",
@@ -73,14 +84,17 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
                  is closed; a single message of any size may.",
             )
             .size("32MiB"),
-        rate: s
-            .key(
-                "rate",
-                "Requests of one principal; bursts may be twice as large. A message of a WebSocket counts as \
-                 one, and so does each request and notification of an array, which is refused whole.",
-            )
-            .rate("100/s"),
+        rate: rate(s),
     }
+}
+
+fn rate(s: &mut Section<'_>) -> Rate {
+    s.key(
+        "rate",
+        "Requests of one principal; bursts may be twice as large. A message of a WebSocket counts as \
+         one, and so does each request and notification of an array.",
+    )
+    .rate("100/s")
 }
 
 fn hosted_tasks(s: &mut Section<'_>) -> HostedTaskLimits {

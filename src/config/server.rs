@@ -63,8 +63,9 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
         body_timeout: s
             .key(
                 "body_timeout",
-                "How long a request body may take. One that is refused for its size is read on for \
-                 a second, 16 MiB at most, so that its sender can read the answer.",
+                "How long a request body may take. One that is refused for its size is read on: in a legacy \
+                 session for the ids of its requests, within this time and up to four times `limits.body`; \
+                 else for a second, 16 MiB at most, so that its sender can read the answer.",
             )
             .duration("30s"),
         idle_timeout: idle_timeout(s),
@@ -78,8 +79,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
         sse_after: s
             .key(
                 "sse_after",
-                "When a call that is still silent is answered by an event stream (sessions of \
-                 2025-11-25).",
+                "When a call that is still silent is answered by an event stream. Sessions older than \
+                 2025-11-25 whose client names no text/event-stream in Accept wait 10 s.",
             )
             .wait("250ms"),
         keep_alive: s
@@ -88,12 +89,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
                 "Between two keep-alive comments on a quiet stream.",
             )
             .duration("15s"),
-        drain: s
-            .key(
-                "drain",
-                "After SIGTERM, how long running calls may take to finish.",
-            )
-            .wait("10s"),
+        drain: drain(s),
+        drain_linger: drain_linger(s),
         sse: sse(s),
         websocket: websocket(s),
     }
@@ -106,6 +103,21 @@ fn idle_timeout(s: &mut Section<'_>) -> Duration {
          not less than `header_timeout`. Longer than proxies keep theirs, so that they close first.",
     )
     .duration("75s")
+}
+
+fn drain(s: &mut Section<'_>) -> Duration {
+    let about = "After SIGTERM, how long running calls may take to finish.";
+    s.key("drain", about).wait("10s")
+}
+
+fn drain_linger(s: &mut Section<'_>) -> Duration {
+    s.key(
+        "drain_linger",
+        "After SIGTERM, how long a quiet connection stays open, so that a request that was sent before its \
+         client could know is answered (with `Connection: close`). Handshakes under way are finished for as \
+         long. Part of `drain`.",
+    )
+    .wait("500ms")
 }
 
 fn stall_timeout(s: &mut Section<'_>) -> Duration {
@@ -155,18 +167,24 @@ pub(super) fn admin(s: &mut Section<'_>) -> Admin {
 }
 
 fn tls(s: &mut Section<'_>) -> Option<Tls> {
-    let shown = Shown::Unset("{ cert = \"cert.pem\", key = \"key.pem\" }".to_owned());
-    s.key("tls", "Certificate chain and private key, PEM files.")
-        .inline(shown, |t| {
-            let (cert, chain) = pem_file(t, "cert", files::certificates);
-            let (key, secret) = pem_file(t, "key", files::private_key);
-            if let (Some(chain), Some(secret)) = (chain, secret)
-                && let Err(what) = files::fit(chain, secret)
-            {
-                t.error("", what, None);
-            }
-            Tls { cert, key }
-        })
+    let shown =
+        Shown::Unset("{ cert = \"cert.pem\", key = \"key.pem\", reload = \"10s\" }".to_owned());
+    let about = "Certificate chain and private key, PEM files. They are looked at every `reload`: a changed \
+         pair is used for the next handshake; one that cannot be used leaves the last good one, and makes a \
+         WARN line.";
+    s.key("tls", about).inline(shown, |t| {
+        let (cert, chain) = pem_file(t, "cert", files::certificates);
+        let (key, secret) = pem_file(t, "key", files::private_key);
+        if let (Some(chain), Some(secret)) = (chain, secret)
+            && let Err(what) = files::fit(chain, secret)
+        {
+            t.error("", what, None);
+        }
+        let reload = t
+            .key("reload", "How often the files are looked at for a change.")
+            .duration("10s");
+        Tls { cert, key, reload }
+    })
 }
 
 /// A PEM file that must be there, and what `read` finds in it.

@@ -72,7 +72,8 @@ pub(super) fn stdio(s: &mut Section<'_>) -> Stdio {
         max_children_per_principal: s
             .key(
                 "max_children_per_principal",
-                "Children of one principal at once.",
+                "Children of one principal at once. Default without authentication, where everybody is one \
+                 principal: max_children.",
             )
             .count(64),
         idle: s
@@ -96,8 +97,9 @@ pub(super) fn lists(s: &mut Section<'_>) -> Lists {
         fresh: s
             .key(
                 "fresh",
-                "A list whose changes its upstream does not announce answers again for this long, \
-                 and not after a tool was called. 0 asks every time.",
+                "A list of an upstream up to 2025-11-25 answers again for this long, and three times \
+                 as long while its changes are announced. After a tool was called it is asked for \
+                 again. 0 asks every time.",
             )
             .wait("5s"),
         total: s.key("total", "Lists kept in all.").size("32MiB"),

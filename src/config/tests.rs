@@ -281,3 +281,32 @@ fn introspection_needs_credentials_and_belongs_to_one_issuer() {
     }
     assert!(!said.contains("hunter2"), "{said}");
 }
+
+#[test]
+fn check_warns_of_upstreams_over_the_cap() {
+    let read = |stdio: &str, auth: &str| {
+        let mut text = format!("[auth]\n{auth}\n[stdio]\n{stdio}\n");
+        let all = (0..6).map(|number| format!("[upstreams.up{number}]\ncommand = \"x\"\n"));
+        text.extend(all);
+        parse(&text, "g.toml", &|_| None).unwrap()
+    };
+    let open = "mode = \"none\"";
+    let config = read("max_children_per_principal = 4", open);
+    let [warning] = config.warnings.as_slice() else {
+        panic!("{:?}", config.warnings);
+    };
+    let said = warning.to_string();
+    assert!(said.contains("stdio.max_children_per_principal"), "{said}");
+    assert!(
+        said.contains("6 stdio upstreams") && said.contains("2 are left out"),
+        "{said}"
+    );
+    assert!(
+        read("max_children_per_principal = 6", open)
+            .warnings
+            .is_empty()
+    );
+    // Everybody is one principal there.
+    let stdio = read("max_children = 100", open).stdio;
+    assert_eq!(stdio.max_children_per_principal, 100);
+}

@@ -82,6 +82,8 @@ pub struct Server {
     pub keep_alive: Duration,
     /// Grace period of a drain.
     pub drain: Duration,
+    /// From the start of a drain, how long quiet connections are still served.
+    pub drain_linger: Duration,
     /// The transport of 2024-11-05, when it is served.
     pub sse: Option<EventPaths>,
     /// Path of the WebSocket, when it is served.
@@ -104,6 +106,8 @@ pub struct Tls {
     pub cert: PathBuf,
     /// PEM file with the private key.
     pub key: PathBuf,
+    /// How often the files are looked at for a change.
+    pub reload: Duration,
 }
 
 /// `[admin]`.
@@ -120,6 +124,8 @@ pub struct Auth {
     pub mode: AuthMode,
     /// Scopes of every endpoint that names none.
     pub required_scopes: Vec<String>,
+    /// Scopes that clients are told to ask for at login, on every endpoint that names none.
+    pub login_scopes: Vec<String>,
     /// Trusted issuers.
     pub issuers: Vec<Issuer>,
     /// Scopes that single tools need.
@@ -205,7 +211,7 @@ pub struct Merged {
     pub upstreams: Vec<String>,
     /// When names get a prefix.
     pub prefix: Prefix,
-    /// How long a first initialize or list waits for one upstream.
+    /// How long a merged list waits for one upstream.
     pub connect_wait: Duration,
     /// What clients show as the name of merged endpoints.
     pub title: String,
@@ -213,6 +219,8 @@ pub struct Merged {
     pub instructions: Option<String>,
     /// Scopes needed; empty means `auth.required_scopes`.
     pub required_scopes: Vec<String>,
+    /// Scopes to ask for at login; empty means `auth.login_scopes`.
+    pub login_scopes: Vec<String>,
     /// Audiences accepted besides the resource identifier.
     pub audiences: Vec<String>,
 }
@@ -235,6 +243,8 @@ pub struct NamedEndpoint {
     pub tools: Vec<String>,
     /// Scopes needed; empty means `auth.required_scopes`.
     pub required_scopes: Vec<String>,
+    /// Scopes to ask for at login; empty means `auth.login_scopes`.
+    pub login_scopes: Vec<String>,
     /// Audiences accepted besides the resource identifier.
     pub audiences: Vec<String>,
     /// Issuers accepted; empty means all.
@@ -287,7 +297,8 @@ pub struct Stdio {
 /// `[lists]`.
 #[derive(Debug, Clone)]
 pub struct Lists {
-    /// How long a list is believed whose changes the upstream does not announce.
+    /// How long a list of a legacy upstream is believed; three times as long while its changes are
+    /// announced.
     pub fresh: Duration,
     /// All lists together, bytes.
     pub total: usize,
@@ -318,6 +329,8 @@ pub struct Limits {
     pub calls_per_session: usize,
     /// Running calls of a principal.
     pub calls_per_principal: usize,
+    /// How long a request above them, or above the rate, waits.
+    pub call_wait: Duration,
     /// Parked calls of a principal.
     pub parked_per_principal: usize,
     /// Parked calls.

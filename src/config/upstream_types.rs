@@ -31,6 +31,8 @@ pub struct Upstream {
     pub direct: bool,
     /// Scopes of `/mcp/<name>`; empty means `auth.required_scopes`.
     pub required_scopes: Vec<String>,
+    /// Scopes to ask for at a login to `/mcp/<name>`; empty means `auth.login_scopes`.
+    pub login_scopes: Vec<String>,
     /// Audiences accepted on `/mcp/<name>` besides the resource identifier.
     pub audiences: Vec<String>,
     /// For opening a session, handshake included.
@@ -51,6 +53,18 @@ pub struct Upstream {
     pub retry_safe: Vec<String>,
     /// Whether tasks are run for clients that know none.
     pub run_tasks: bool,
+    /// Whether clients are told that its lists may change, and when they do.
+    pub list_changed: bool,
+}
+
+#[cfg(test)]
+impl Upstream {
+    /// An HTTP upstream with these keys.
+    pub(crate) fn sample(keys: &str) -> Self {
+        let start = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
+        let config = super::parse(&format!("{start}{keys}"), "test.toml", &|_| None).unwrap();
+        config.upstreams.into_iter().next().unwrap()
+    }
 }
 
 /// How an upstream is reached.
@@ -98,6 +112,8 @@ pub struct HttpCarrier {
     pub ca_file: Option<PathBuf>,
     /// Forward proxy.
     pub proxy: Option<Url>,
+    /// How long an idle HTTP/1.1 connection is used again where the upstream names no time.
+    pub pool_idle: Duration,
 }
 
 /// `upstreams.*.transport`.

@@ -83,8 +83,9 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
     let merged = s.key("merged", "Whether it is shown on /mcp.").flag(true);
     let direct = s.key("direct", "Whether /mcp/<name> is served.").flag(true);
     let required_scopes = endpoints::scopes(s);
+    let login_scopes = endpoints::login_scopes(s);
     let audiences = endpoints::audiences(s);
-    let connect_timeout = connect_timeout(s);
+    let connect_timeout = connect_timeout(s, carrier.as_ref());
     let idle_timeout = s
         .key(
             "idle_timeout",
@@ -112,6 +113,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         )
         .list(&[], |text| Ok(text.to_owned()));
     let run_tasks = run_tasks(s);
+    let list_changed = list_changed(s);
     Some(Upstream {
         name: name.to_owned(),
         carrier: carrier?,
@@ -121,6 +123,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         merged,
         direct,
         required_scopes,
+        login_scopes,
         audiences,
         connect_timeout,
         idle_timeout,
@@ -131,16 +134,21 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         restartable,
         retry_safe,
         run_tasks,
+        list_changed,
     })
 }
 
-fn connect_timeout(s: &mut Section<'_>) -> Duration {
+fn connect_timeout(s: &mut Section<'_>, carrier: Option<&Carrier>) -> Duration {
+    let default = match carrier {
+        Some(Carrier::Http(_)) => "10s",
+        Some(Carrier::Stdio(_)) | None => "30s",
+    };
     s.key(
         "connect_timeout",
-        "For opening a session with it, handshake included; a child's wait for its place is bounded by \
-         stdio.spawn_wait.",
+        "For opening a session with it, handshake included. A child's counts from its start; its wait \
+         for a place is bounded by stdio.spawn_wait. Default with url: 10s.",
     )
-    .duration("10s")
+    .duration(default)
 }
 
 fn run_tasks(s: &mut Section<'_>) -> bool {
@@ -149,6 +157,15 @@ fn run_tasks(s: &mut Section<'_>) -> bool {
         "Whether a tool that it runs only as a task is run for clients that know no tasks: the \
          call waits for the end of the task, within total_timeout. And whether clients of 2025-11-25 may \
          call its tools as tasks, where it has those of the extension.",
+    )
+    .flag(true)
+}
+
+fn list_changed(s: &mut Section<'_>) -> bool {
+    s.key(
+        "list_changed",
+        "Whether clients are told that its lists of tools, prompts and resources may change, and when \
+         they do. false: for clients that fail at `list_changed`.",
     )
     .flag(true)
 }

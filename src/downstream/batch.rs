@@ -10,16 +10,18 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
+use super::admission::Due;
 use super::running::{Links, Outcome, Running};
-use super::streamable::{check_version, note_message, session_id};
+use super::streamable::{Begun, check_version, note_message, session_id};
 use super::{Front, modern, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::fault::{Fault, FaultKind};
 use crate::protocol::{DecodeError, Kind, Message, meta};
 use crate::session::{CallLink, Outlet, Session};
 
-type Elements = Vec<Result<Message, DecodeError>>;
+/// What stands in an array, and what each of it still has to take out of the allowance.
+type Elements = Vec<(Result<Message, DecodeError>, Due)>;
 
 impl Front {
     /// POST of an array.
@@ -28,7 +30,7 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        bytes: Bytes,
+        (bytes, due): (Bytes, Due),
         record: &AccessRecord,
     ) -> Response<Body> {
         // Spec: SPEC T-60…T-63: as for a single message.
@@ -41,12 +43,12 @@ impl Front {
         if !session.revision.supports_batches() {
             return reply::fault_response(&no_arrays(), None);
         }
-        match self.elements(&principal, bytes, record) {
+        match self.elements(&principal, bytes, &due) {
             Ok(elements) => {
                 record.session(session.tag());
                 elements
                     .iter()
-                    .flatten()
+                    .flat_map(|(element, _)| element)
                     .for_each(|message| note_message(record, message));
                 self.run_batch(&session, principal, parts, elements, record)
                     .await
@@ -55,28 +57,40 @@ impl Front {
         }
     }
 
-    /// Reads the elements of an array, all of which may run now. Whoever brought it has paid for one;
-    /// each request and notification costs what it would alone. Spec: SPEC O-01, T-33.
+    /// Reads the elements of an array. Each request and notification costs what it would alone; the post
+    /// has paid for one unless something is `due`. Where the allowance does not hold the rest, each waits
+    /// for itself. Spec: SPEC O-01, T-33.
     pub(super) fn elements(
         &self,
         principal: &Principal,
         bytes: Bytes,
-        record: &AccessRecord,
+        due: &Due,
     ) -> Result<Elements, Fault> {
         let limits = &self.settings.limits;
         let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
             .map_err(|error| reply::decode_fault(&error))?;
         check_elements(&elements)?;
-        let paid = elements.iter().flatten();
-        let paid = paid.filter(|message| message.kind() != Kind::Response);
-        let further = u32::try_from(paid.count().saturating_sub(1)).unwrap_or(u32::MAX);
-        let checked = self.rate.check_further(principal.owner(), further);
-        checked.map_err(|wait| {
-            record.outcome("rate_limited");
-            let text = "too many requests, send fewer in one array or later";
-            Fault::new(FaultKind::CallerBusy, Side::Gateway, text).retry(Retry::After(wait))
-        })?;
-        Ok(elements)
+        let costs = |element: &Result<Message, DecodeError>| {
+            let message = element.as_ref().ok();
+            message.is_some_and(|message| message.kind() != Kind::Response)
+        };
+        let owner = principal.owner();
+        let cost = elements.iter().filter(|element| costs(element)).count();
+        let further = u32::try_from(cost.saturating_sub(1)).unwrap_or(u32::MAX);
+        let mut paid = match due {
+            Some(_) => 0,
+            None if self.rate.check_further(owner, further) => cost,
+            None => 1,
+        };
+        let each = elements.into_iter().map(|element| {
+            let mut due = None;
+            if costs(&element) {
+                due = (paid == 0).then(|| self.rate.claim(owner));
+                paid = paid.saturating_sub(1);
+            }
+            (element, due)
+        });
+        Ok(each.collect())
     }
 
     async fn run_batch(
@@ -90,7 +104,7 @@ impl Front {
         let outlet: Arc<Outlet> = Arc::default();
         let mut ready = Vec::new();
         let mut calls = Vec::new();
-        for element in elements {
+        for (element, due) in elements {
             let message = match element {
                 Ok(message) => message,
                 Err(error) => {
@@ -101,13 +115,13 @@ impl Front {
             };
             match message.kind() {
                 // Not waited for: a client that goes meanwhile would leave calls behind that nobody runs.
-                Kind::Notification => self.pass_on(Arc::clone(session), message),
+                Kind::Notification => self.pass_on_later(Arc::clone(session), message, due),
                 Kind::Response => drop(session.questions().answer(&message)),
                 Kind::Request => {
                     let id = message.id().map(str::to_owned);
                     let principal = Arc::clone(&principal);
                     let outlet = Arc::clone(&outlet);
-                    match self.begin(session, principal, &parts.headers, message, outlet) {
+                    match self.begin(session, principal, &parts.headers, message, outlet, due) {
                         Ok(call) => calls.push(call),
                         Err(fault) => ready.push(reply::error_response(&fault, id.as_deref())),
                     }
@@ -115,7 +129,7 @@ impl Front {
             }
         }
         let mut links: Vec<Arc<CallLink>> =
-            calls.iter().map(|(_, link)| Arc::clone(link)).collect();
+            calls.iter().map(|begun| Arc::clone(&begun.link)).collect();
         let Some(first) = links.pop() else {
             return if ready.is_empty() {
                 reply::empty(StatusCode::ACCEPTED)
@@ -123,8 +137,9 @@ impl Front {
                 reply::json_response(StatusCode::OK, reply::array(&ready))
             };
         };
-        let each = calls.into_iter().map(|(call, link)| {
-            let future = self.run(call, Arc::clone(session), record);
+        let each = calls.into_iter().map(|begun| {
+            let Begun { call, link, entry } = begun;
+            let future = self.run(call, entry, Arc::clone(session), record);
             async move {
                 let outcome = future.await;
                 link.end();
@@ -141,7 +156,7 @@ impl Front {
             links: Links(first, links),
             background: self.background.clone(),
         };
-        self.answer(session, running).await
+        self.answer(session, &parts.headers, running).await
     }
 }
 

@@ -12,10 +12,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Front;
+use super::access_log::{AccessLine, AccessRecord};
+use super::unwritten::Unwritten;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
-use crate::session::{Next, Reader, Session, StreamPermit};
+use crate::session::{Next, Reader, Session};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::{GAUGES, Open};
 
@@ -34,6 +36,8 @@ pub(super) struct Channel {
     /// Whoever opened it; later messages may come with newer tokens of the same binding.
     pub(super) principal: Arc<Principal>,
     state: Mutex<State>,
+    /// Answers of a socket that are not written yet.
+    pub(super) unwritten: Unwritten,
     /// Cancelled when its client leaves too much unread, or everything is over.
     pub(super) ended: CancellationToken,
     /// Requests without their reply on the way.
@@ -105,6 +109,7 @@ impl Channel {
                 waker: None,
                 expires,
             }),
+            unwritten: Unwritten::default(),
             ended: CancellationToken::new(),
             owed: AtomicUsize::new(0),
             sessionless: AtomicBool::new(false),
@@ -132,6 +137,17 @@ impl Channel {
         }
         state.early.push(message);
         wake(state);
+    }
+
+    /// Sends the answer to a request, whose access line says so once it is written.
+    pub(super) fn answer(
+        &self,
+        answer: Bytes,
+        record: &AccessRecord,
+        line: Option<&Arc<AccessLine>>,
+    ) {
+        self.unwritten.expect(&answer, record, line);
+        self.send(answer);
     }
 
     /// Notes that `initialize` runs; `false` when it has before.
@@ -241,6 +257,8 @@ impl Channel {
         };
         let drained = async {
             front.tasks.draining().cancelled().await;
+            // A message that was sent before its client could know is read and answered.
+            tokio::time::sleep(front.settings.server.drain_linger).await;
             loop {
                 let changed = self.changed.notified();
                 if self.owed.load(Ordering::Acquire) == 0 {
@@ -272,7 +290,7 @@ type Ends = std::pin::Pin<Box<dyn Future<Output = End> + Send>>;
 pub(super) struct Outgoing {
     front: Arc<Front>,
     pub(super) channel: Arc<Channel>,
-    reader: Option<(Reader, StreamPermit)>,
+    reader: Option<Reader>,
     ends: Ends,
 }
 
@@ -320,10 +338,10 @@ impl Outgoing {
             let Ok(permit) = session.open_stream(usize::MAX) else {
                 return Poll::Ready(Err(End::Session));
             };
-            self.reader = Some((session.standalone().attach(), permit));
+            self.reader = Some(session.standalone().attach_with(Some(permit)));
             self.front.relay.listen(&session);
         }
-        if let Some((reader, _)) = &mut self.reader {
+        if let Some(reader) = &mut self.reader {
             while messages.len() < AT_ONCE {
                 match reader.poll_next(cx) {
                     Poll::Ready(Next::Events(events)) => {

@@ -8,10 +8,11 @@ use futures_util::FutureExt;
 use http::HeaderMap;
 
 use super::access_log::{AccessLine, AccessRecord};
+use super::admission::Due;
 use super::channel::Channel;
 use super::observe::error_word;
 use super::running::Outcome;
-use super::streamable::note_message;
+use super::streamable::{Begun, note_message};
 use super::{Front, batch, modern, reply};
 use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
@@ -38,15 +39,16 @@ pub(super) type Unreadable = (Fault, Option<String>);
 
 impl Front {
     /// Takes what a client sent on a channel: a message, or an array of them where the session
-    /// knows arrays. Answers go out on the channel.
+    /// knows arrays. Answers go out on the channel, refusals of what could be read included.
     ///
     /// # Errors
-    /// What it was could not be read, or is of an era that is not spoken here.
+    /// What it was could not be read.
     pub(super) fn hear(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
         arrival: &Arrival<'_>,
         bytes: Bytes,
+        due: Due,
     ) -> Result<(), Unreadable> {
         arrival.record.received(bytes.len());
         if Message::is_batch(&bytes) {
@@ -55,16 +57,15 @@ impl Front {
                 return Err((batch::no_arrays(), None));
             }
             let elements = self
-                .elements(&arrival.principal, bytes, arrival.record)
+                .elements(&arrival.principal, bytes, &due)
                 .map_err(|fault| (fault, None))?;
-            for element in elements {
+            for (element, due) in elements {
                 match element {
-                    Ok(message) => self.take(channel, arrival, message),
+                    Ok(message) => self.take(channel, arrival, message, due),
                     Err(error) => {
                         let fault = reply::decode_fault(&error);
                         let refusal = reply::error_response(&fault, error.id());
-                        arrival.record.sent(refusal.len());
-                        channel.send(refusal);
+                        channel.answer(refusal, arrival.record, arrival.line.as_ref());
                     }
                 }
             }
@@ -84,34 +85,35 @@ impl Front {
         }
         if modern::is_modern(arrival.headers, &message) {
             if let Some(calls) = arrival.modern {
-                self.hear_modern(channel, calls, message, arrival.line.clone());
+                self.hear_modern(channel, calls, message, arrival.line.clone(), due);
                 return Ok(());
             }
             let requested = message.meta(meta::PROTOCOL_VERSION).and_then(json::string);
             let fault = reply::unsupported_among(&Revision::LEGACY, &requested.unwrap_or_default());
-            return Err((fault, message.id().map(str::to_owned)));
+            // The Go SDK asks `server/discover` first and ends on any status but 2xx.
+            refuse(channel, arrival, &fault, &message);
+            return Ok(());
         }
-        self.take(channel, arrival, message);
+        self.take(channel, arrival, message, due);
         Ok(())
     }
 
-    fn take(self: &Arc<Self>, channel: &Arc<Channel>, arrival: &Arrival<'_>, message: Message) {
+    fn take(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        arrival: &Arrival<'_>,
+        message: Message,
+        due: Due,
+    ) {
         channel.renew(&arrival.principal);
         let is_request = message.kind() == Kind::Request;
-        let refuse = |fault: &Fault, message: &Message| {
-            if is_request {
-                let refusal = reply::error_response(fault, message.id());
-                arrival.record.outcome(error_word(fault.kind));
-                arrival.record.sent(refusal.len());
-                channel.send(refusal);
-            }
-        };
+        let refuse = |fault: &Fault, message: &Message| refuse(channel, arrival, fault, message);
         if is_request && self.tasks.draining().is_cancelled() {
             return refuse(&draining(), &message);
         }
         if is_request && message.method() == Some("initialize") {
             if channel.begin_opening() {
-                self.initialize_channel(channel, arrival, message);
+                self.initialize_channel(channel, arrival, message, due);
             } else {
                 // Spec: SPEC T-49.
                 refuse(&invalid("the session is initialized already"), &message);
@@ -123,20 +125,19 @@ impl Front {
             if let (Some("ping"), Some(id)) = (message.method(), id) {
                 // Also while initialize runs. Spec: SPEC L-07.
                 let pong = Reply::Result(Bytes::from_static(b"{}")).into_response(id);
-                arrival.record.sent(pong.len());
-                arrival.record.answered();
-                return channel.send(pong);
+                return channel.answer(pong, arrival.record, arrival.line.as_ref());
             }
             return refuse(&invalid("initialize first"), &message);
         };
         arrival.record.session(session.tag());
         match message.kind() {
             Kind::Request => {
-                if let Err(fault) = self.start(channel, &session, arrival, message.clone()) {
+                let started = self.start(channel, &session, arrival, message.clone(), due);
+                if let Err(fault) = started {
                     refuse(&fault, &message);
                 }
             }
-            Kind::Notification => self.pass_on(session, message),
+            Kind::Notification => self.pass_on_later(session, message, due),
             Kind::Response => drop(session.questions().answer(&message)),
         }
     }
@@ -146,6 +147,7 @@ impl Front {
         channel: &Arc<Channel>,
         arrival: &Arrival<'_>,
         message: Message,
+        due: Due,
     ) {
         let delivery = Delivery::Connection {
             unread: self.settings.limits.unread,
@@ -158,14 +160,16 @@ impl Front {
         let headers = arrival.headers.clone();
         self.tasks.spawn(async move {
             let endpoint = &channel.endpoint;
-            let opened = front
-                .open_session(endpoint, principal, &headers, &message, &record, delivery)
-                .await;
-            match opened {
+            let opened = async {
+                front.pay(principal.owner(), due).await?;
+                front
+                    .open_session(endpoint, principal, &headers, &message, &record, delivery)
+                    .await
+            };
+            match opened.await {
                 Ok((session, hello)) => {
                     record.session(session.tag());
-                    record.sent(hello.len());
-                    record.answered();
+                    channel.unwritten.expect(&hello, &record, line.as_ref());
                     if !channel.opened(&session, hello) {
                         front.sessions.close(&session);
                     }
@@ -173,7 +177,7 @@ impl Front {
                 Err(fault) => {
                     let refusal = reply::error_response(&fault, message.id());
                     record.outcome(error_word(fault.kind));
-                    record.sent(refusal.len());
+                    channel.unwritten.expect(&refusal, &record, line.as_ref());
                     channel.not_opened(refusal);
                 }
             }
@@ -188,24 +192,44 @@ impl Front {
         session: &Arc<Session>,
         arrival: &Arrival<'_>,
         message: Message,
+        due: Due,
     ) -> Result<(), Fault> {
         let outlet = Outlet::onto(Arc::clone(session.standalone()));
         let principal = Arc::clone(&arrival.principal);
-        let (call, link) = self.begin(session, principal, arrival.headers, message, outlet)?;
-        let call = self.run(call, Arc::clone(session), arrival.record);
-        let (owed, access) = (channel.owe(), arrival.line.clone());
+        let begun = self.begin(session, principal, arrival.headers, message, outlet, due)?;
+        let Begun { call, link, entry } = begun;
+        let call = self.run(call, entry, Arc::clone(session), arrival.record);
+        let (channel, owed) = (Arc::clone(channel), channel.owe());
+        let access = arrival.line.clone();
         let record = arrival.record.clone();
         self.tasks.spawn(async move {
             let outcome = call.await;
             link.end();
-            if let Outcome::Response(_, body) | Outcome::Denied(_, body) = &outcome {
-                record.sent(body.len());
+            match outcome {
+                Outcome::Response(_, body) | Outcome::Denied(_, body) => {
+                    channel.answer(body, &record, access.as_ref());
+                }
+                Outcome::Many(_) | Outcome::Cancelled => record.answered(),
             }
-            record.answered();
-            drop(batch::settle(&link, outcome));
             drop((owed, access));
         });
         Ok(())
+    }
+
+    /// Passes a notification on, at once or in the background once the rate allows it.
+    pub(super) fn pass_on_later(
+        self: &Arc<Self>,
+        session: Arc<Session>,
+        message: Message,
+        due: Due,
+    ) {
+        if due.is_none() {
+            return self.pass_on(session, message);
+        }
+        let front = Arc::clone(self);
+        self.tasks.spawn_service(async move {
+            front.pass_on_when_due(session, message, due).await;
+        });
     }
 
     /// Notifications take effect in their order; an upstream that is slow to take one does not
@@ -218,6 +242,15 @@ impl Front {
         if passing.as_mut().now_or_never().is_none() {
             self.tasks.spawn_service(passing);
         }
+    }
+}
+
+/// Answers a request with a fault on the channel; what is no request has no answer.
+fn refuse(channel: &Channel, arrival: &Arrival<'_>, fault: &Fault, message: &Message) {
+    if message.kind() == Kind::Request {
+        arrival.record.outcome(error_word(fault.kind));
+        let refusal = reply::error_response(fault, message.id());
+        channel.answer(refusal, arrival.record, arrival.line.as_ref());
     }
 }
 

@@ -15,12 +15,12 @@ use http_body::{Body, Frame};
 use super::keep_alive::KeepAlive;
 use super::running::Running;
 use crate::protocol::sse::{self, NumberedEvents};
-use crate::session::{EventId, Next, Reader, StreamPermit};
+use crate::session::{EventId, Next, Reader};
 use crate::store::events::Event;
 use crate::wake::Bell;
 
-/// What a client is told to wait before it comes back, milliseconds.
-const RETRY_MS: u64 = 500;
+/// What a client is told to wait before it comes back, where no upstream said so.
+const RETRY: Duration = Duration::from_millis(500);
 
 type Ends = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -36,10 +36,19 @@ pub(super) struct EventBody {
     ends: Option<Ends>,
     /// Whether this client understands priming events and `retry` (SPEC T-26, T-27).
     polls: bool,
-    /// Whether the client is still to be told where the stream begins (SPEC T-26).
-    opens: bool,
+    beginning: Beginning,
     done: bool,
-    _permit: StreamPermit,
+}
+
+/// What goes first on a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Beginning {
+    /// Whatever comes.
+    Any,
+    /// The place where the stream begins (SPEC T-26).
+    Place,
+    /// A comment, where no event is there yet (SPEC T-13).
+    Comment,
 }
 
 /// What a body is made with.
@@ -51,13 +60,19 @@ pub(super) struct Parts {
     pub(super) ends: Option<Ends>,
     pub(super) polls: bool,
     pub(super) opens: bool,
-    pub(super) permit: StreamPermit,
 }
 
 impl EventBody {
     pub(super) fn new(parts: Parts) -> Self {
         let stem = EventId::stem(parts.tag, parts.reader.stream().number());
+        let beginning = match (parts.opens, &parts.running) {
+            (true, _) => Beginning::Place,
+            // Others are sent a priming event.
+            (false, Some(_)) if !parts.polls => Beginning::Comment,
+            (false, _) => Beginning::Any,
+        };
         Self {
+            beginning,
             reader: parts.reader,
             events: NumberedEvents::new(&stem),
             running: parts.running,
@@ -65,9 +80,7 @@ impl EventBody {
             keep_alive: KeepAlive::new(parts.keep_alive),
             ends: parts.ends,
             polls: parts.polls,
-            opens: parts.opens,
             done: false,
-            _permit: parts.permit,
         }
     }
 
@@ -82,12 +95,32 @@ impl EventBody {
                         self.encode(event, out);
                     }
                 }
-                Poll::Ready(Next::Finished | Next::Superseded) => {
-                    self.done = true;
-                    return Poll::Ready(());
+                Poll::Ready(Next::Finished) => break,
+                // Its client comes back, unless a newer connection of the same client is the reason.
+                Poll::Ready(Next::Superseded) => {
+                    self.say_retry(out, None);
+                    break;
+                }
+                Poll::Ready(Next::HungUp(retry)) => {
+                    if self.running.as_mut().is_none_or(Running::detach) {
+                        self.say_retry(out, retry);
+                        break;
+                    }
+                    // In the background is no place for the call: the stream has to stay.
+                    self.reader.stay();
                 }
                 Poll::Pending => return Poll::Pending,
             }
+        }
+        self.done = true;
+        Poll::Ready(())
+    }
+
+    /// Says when to come back, before a stream is closed on purpose. Spec: SPEC T-27.
+    fn say_retry(&self, out: &mut BytesMut, wait: Option<Duration>) {
+        if self.polls {
+            let wait = wait.unwrap_or(RETRY).as_millis();
+            sse::encode_retry(out, u64::try_from(wait).unwrap_or(u64::MAX));
         }
     }
 
@@ -95,7 +128,7 @@ impl EventBody {
         if !event.payload.is_empty() {
             self.events.encode(out, event.seq, &event.payload);
         } else if self.polls && !event.last {
-            self.events.encode_priming(out, event.seq, RETRY_MS);
+            self.events.encode_priming(out, event.seq);
         }
     }
 }
@@ -124,9 +157,10 @@ impl Body for EventBody {
             }
         }
         let mut out = BytesMut::new();
-        if std::mem::take(&mut this.opens) {
+        let beginning = std::mem::replace(&mut this.beginning, Beginning::Any);
+        if beginning == Beginning::Place {
             let place = this.reader.place();
-            this.events.encode_place(&mut out, place, RETRY_MS);
+            this.events.encode_place(&mut out, place);
         }
         let ended = this.poll_events(cx, &mut out).is_ready();
         if out.is_empty()
@@ -134,15 +168,15 @@ impl Body for EventBody {
             && ends.as_mut().poll(cx).is_ready()
         {
             this.done = true;
-            if this.polls {
-                sse::encode_retry(&mut out, RETRY_MS);
-            }
+            this.say_retry(&mut out, None);
         }
         if out.is_empty() {
             if ended || this.done {
                 return Poll::Ready(None);
             }
-            ready!(this.keep_alive.poll_quiet(cx));
+            if beginning != Beginning::Comment {
+                ready!(this.keep_alive.poll_quiet(cx));
+            }
             sse::encode_comment(&mut out, "");
         }
         this.keep_alive.written();

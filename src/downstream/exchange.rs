@@ -10,24 +10,26 @@ use std::time::Duration;
 use axum::body::Body;
 use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::Front;
 use super::access_log::AccessRecord;
 use super::event_body::{EventBody, Parts};
+use super::media::Accept;
 use super::observe::{ended, log_fault, server_span};
 use super::reply;
 use super::running::{Links, Outcome, Running, finish};
+use super::streamable::Begun;
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::relay::Failure;
-use crate::session::{CallLink, EventStream, Session, StreamPermit};
+use crate::session::{Entry, EventStream, Session};
 use crate::telemetry::metrics::GAUGES;
 
-/// Sessions older than 2025-11-25 cannot resume a stream that was closed early, so that their
-/// clients get a plain reply for longer.
-const SSE_AFTER_OLD: Duration = Duration::from_secs(10);
+/// When a silent call becomes a stream where the client takes one without naming it (`*/*`, or no
+/// `Accept`) and its revision is older than 2025-11-25: programs that read JSON alone are written so.
+const SSE_AFTER_UNNAMED: Duration = Duration::from_secs(10);
 
 enum First {
     Done(Outcome),
@@ -41,31 +43,39 @@ impl Front {
     /// Dropping the future hands the call to the background.
     pub(super) async fn exchange(
         self: &Arc<Self>,
-        call: Call,
+        begun: Begun,
         session: Arc<Session>,
-        link: Arc<CallLink>,
+        headers: &HeaderMap,
         record: &AccessRecord,
     ) -> Response<Body> {
+        let Begun { call, link, entry } = begun;
         let running = Running {
-            future: Some(self.run(call, Arc::clone(&session), record)),
+            future: Some(self.run(call, entry, Arc::clone(&session), record)),
             links: Links(link, Vec::new()),
             background: self.background.clone(),
         };
-        self.answer(&session, running).await
+        self.answer(&session, headers, running).await
+    }
+
+    /// How long a call may stay silent before it is answered by a stream.
+    fn stream_after(&self, session: &Session, headers: &HeaderMap) -> Duration {
+        let is_old = session.revision < Revision::V2025_11_25;
+        if is_old && !Accept::read(headers).names_events {
+            SSE_AFTER_UNNAMED
+        } else {
+            self.settings.server.sse_after
+        }
     }
 
     /// Answers an exchange as its calls go on.
     pub(super) async fn answer(
         self: &Arc<Self>,
         session: &Arc<Session>,
+        headers: &HeaderMap,
         mut running: Running,
     ) -> Response<Body> {
         let polls = session.revision >= Revision::V2025_11_25;
-        let wait = if polls {
-            self.settings.server.sse_after
-        } else {
-            SSE_AFTER_OLD
-        };
+        let wait = self.stream_after(session, headers);
         let link = Arc::clone(&running.links.0);
         let mut timer = pin!(tokio::time::sleep(wait));
         let first = poll_fn(|cx| {
@@ -102,16 +112,21 @@ impl Front {
         running: Option<Running>,
         polls: bool,
     ) -> Response<Body> {
-        let limit = self.settings.limits.streams_per_session;
-        let Ok(permit) = session.open_stream(limit + self.settings.limits.calls_per_session) else {
+        let Ok(permit) = session.open_stream(self.call_streams()) else {
             stream.settle();
-            let fault = Fault::downstream(FaultKind::CallerBusy, "too many streams are open");
-            return reply::fault_response(&fault, None);
+            return refuse_stream(running.as_ref());
         };
         reply::event_stream(Body::new(EventBody::new(Parts {
             running,
-            ..self.stream_parts(session, stream.attach(), polls, permit)
+            ..self.stream_parts(session, stream.attach_with(Some(permit)), polls)
         })))
+    }
+
+    /// Streams of calls that a session may have open: one for each call that runs or waits, and some for
+    /// resumption.
+    pub(super) fn call_streams(&self) -> usize {
+        let limits = &self.settings.limits;
+        limits.streams_per_session + 2 * limits.calls_per_session
     }
 
     /// What the body is made with that carries a stream of a session.
@@ -120,7 +135,6 @@ impl Front {
         session: &Session,
         reader: crate::session::Reader,
         polls: bool,
-        permit: StreamPermit,
     ) -> Parts {
         Parts {
             reader,
@@ -130,7 +144,6 @@ impl Front {
             ends: None,
             polls,
             opens: false,
-            permit,
         }
     }
 
@@ -138,6 +151,7 @@ impl Front {
     pub(super) fn run(
         self: &Arc<Self>,
         mut call: Call,
+        entry: Entry,
         session: Arc<Session>,
         record: &AccessRecord,
     ) -> BoxFuture<'static, Outcome> {
@@ -146,15 +160,22 @@ impl Front {
         let span = server_span(&call, Some(&session));
         let record = record.clone();
         record.trace(span.context().trace_id());
-        let counted = GAUGES.calls_running.enter();
         call.trace = span.context().clone();
         Box::pin(async move {
-            let answer = front.relay.handle(&call, &session).await;
+            let answer = match front.seat(entry, &call.cancel).await {
+                Ok(place) => {
+                    let counted = GAUGES.calls_running.enter();
+                    let answer = front.relay.handle(&call, &session).await;
+                    drop((counted, place));
+                    answer
+                }
+                Err(fault) => Err(Failure::Fault(fault)),
+            };
             let outcome = ended(&answer, is_tool_call, reply::legacy_code);
             if let Some(word) = outcome.error_type() {
                 record.outcome(word);
             }
-            drop((record, counted));
+            drop(record);
             span.finish(outcome);
             front.outcome(&call, answer)
         })
@@ -180,15 +201,32 @@ impl Front {
             Err(Failure::Fault(fault)) if fault.kind == FaultKind::Cancelled => Outcome::Cancelled,
             Err(Failure::Fault(fault)) => {
                 log_fault(&fault);
+                let fault = reply::overload(fault);
                 let is_tool = call.message.method() == Some("tools/call");
                 let reply = if is_tool && reply::is_tool_error(fault.kind) {
                     Reply::Result(reply::tool_error(&fault))
                 } else {
                     Reply::Error(reply::error_object(&fault))
                 };
-                Outcome::Response(reply::legacy_status(fault.kind), reply.into_response(id))
+                Outcome::Response(reply::session_status(fault.kind), reply.into_response(id))
             }
         }
+    }
+}
+
+/// The answer of calls that find no room for their stream; the calls run on.
+fn refuse_stream(running: Option<&Running>) -> Response<Body> {
+    let fault = Fault::downstream(FaultKind::CallerBusy, "too many streams are open");
+    let fault = reply::overload(fault);
+    let ids = running.map(|running| running.links.ids());
+    match ids.as_deref() {
+        Some([id]) => reply::refusal(&fault, Some(id)),
+        Some(ids) => {
+            let each = ids.iter().map(|id| reply::error_response(&fault, Some(id)));
+            let each: Vec<_> = each.collect();
+            reply::json_response(StatusCode::OK, reply::array(&each))
+        }
+        None => reply::fault_response(&fault, None),
     }
 }
 

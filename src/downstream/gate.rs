@@ -1,13 +1,14 @@
 //! What is refused before a message is read, in the order of DESIGN §4: 421 Host / 403 Origin →
-//! 404 path → preflight 204 → 401 token → 403 endpoint scope → 405 method → 429 rate; then the
-//! handler of the method goes on with 406 / 415 / 413 → 400.
+//! 404 path → preflight 204 → 401 token → 403 endpoint scope → 405 method → 429 rate (a message that
+//! is posted may wait instead, see `admission`); then the handler of the method goes on with
+//! 406 / 415 / 413 → 400.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
-use http::header::{CACHE_CONTROL, ORIGIN, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, ORIGIN};
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::access_log::{AccessLine, AccessRecord};
@@ -142,16 +143,21 @@ impl Front {
         if !way.methods().contains(&method) {
             return reply::method_not_allowed(way.methods());
         }
-        if let Err(wait) = self.rate.check(principal.owner()) {
-            record.outcome("rate_limited");
-            let mut response = reply::plain(
-                StatusCode::TOO_MANY_REQUESTS,
-                "too many requests, slow down",
-            );
-            let seconds = HeaderValue::from(wait.as_secs() + 1);
-            response.headers_mut().insert(RETRY_AFTER, seconds);
-            return response;
-        }
+        // What is posted may wait: what it is decides.
+        let due = if method == Method::POST {
+            self.due(principal.owner())
+        } else {
+            let taken = self.rate.take(principal.owner());
+            // DELETE counts and is never refused: it frees what a session holds, and the TypeScript SDK
+            // fails to close where it is.
+            if let Err(wait) = taken
+                && method != Method::DELETE
+            {
+                record.outcome("rate_limited");
+                return reply::over_the_rate(wait);
+            }
+            None
+        };
         let (mut parts, body) = request.into_parts();
         match way {
             Way::Streamable if method == Method::GET && self.is_for_events(&parts.headers) => {
@@ -161,12 +167,15 @@ impl Front {
             Way::Events => return self.open_events(&endpoint, &principal, &parts.headers, record),
             Way::Socket => return self.open_socket(&endpoint, &principal, &mut parts, record),
             Way::Messages => {
-                let posted = self.post_to_events(&endpoint, principal, &parts, body, record);
+                let posted = self.post_to_events(&endpoint, principal, &parts, (body, due), record);
                 return Box::pin(posted).await;
             }
         }
         match method {
-            Method::POST => self.post(&endpoint, principal, &parts, body, record).await,
+            Method::POST => {
+                self.post(&endpoint, principal, &parts, (body, due), record)
+                    .await
+            }
             Method::GET => self.get(&endpoint, &principal, &parts.headers, record),
             _ => self.delete(&endpoint, &principal, &parts.headers, record),
         }

@@ -1,5 +1,4 @@
-//! GET of the legacy era: the stream of messages outside calls, or the rest of a stream that broke
-//! off. Spec: SPEC §1b.
+//! GET of the legacy era: opening and resuming event streams. Spec: SPEC §1b.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +16,7 @@ use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Revision, headers};
-use crate::session::{EventId, EventStream, Session};
+use crate::session::{EventId, EventStream, NoRoom, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
 impl Front {
@@ -62,20 +61,23 @@ impl Front {
         let stream = resumed.as_ref().map(|(stream, _)| stream);
         let stream = stream.unwrap_or_else(|| session.standalone());
         let standalone = stream.number() == session.standalone().number();
-        let limits = &self.settings.limits;
-        let permit = if standalone {
-            session.open_standalone(limits.streams_per_session)
-        } else {
-            // As many as calls could begin, which have a stream each.
-            session.open_stream(limits.streams_per_session + limits.calls_per_session)
-        };
-        let permit = permit.map_err(no_room)?;
-        // Who resumes has an id to come back with.
+        // A client that resumes has an id to come back with.
         let opens = polls && resumed.is_none();
         let reader = match resumed {
-            None => session.standalone().attach(),
+            None => {
+                let permit = self.permit_get(&session, !polls).map_err(no_room)?;
+                session.standalone().attach_with(Some(permit))
+            }
             Some((stream, seq)) => {
+                // First, so that the dead streams of the same client leave their permits.
                 let reader = stream.resume(seq).map_err(|_| nothing_to_resume())?;
+                let permit = if standalone {
+                    self.permit_get(&session, false)
+                } else {
+                    // As many as calls could begin, which have a stream each.
+                    session.open_stream(self.call_streams())
+                };
+                reader.hold(permit.map_err(no_room)?);
                 COUNTERS.streams_resumed.add(1);
                 reader
             }
@@ -87,8 +89,21 @@ impl Front {
         Ok(reply::event_stream(Body::new(EventBody::new(Parts {
             ends,
             opens,
-            ..self.stream_parts(&session, reader, polls, permit)
+            ..self.stream_parts(&session, reader, polls)
         }))))
+    }
+
+    /// A permit for a stream of messages outside calls. With `replaces` the oldest of those that are
+    /// open makes room: a client without priming events cannot resume the dead ones, which count until
+    /// TCP notices.
+    fn permit_get(&self, session: &Arc<Session>, replaces: bool) -> Result<StreamPermit, NoRoom> {
+        loop {
+            let permit = session.open_standalone(self.settings.limits.streams_per_session);
+            if permit.is_ok() || !replaces || !session.standalone().turn_out_oldest() {
+                return permit;
+            }
+            COUNTERS.streams_replaced.add(1);
+        }
     }
 
     /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway.

@@ -21,7 +21,7 @@ pub(super) enum NoUpgrade {
     Version,
     /// It asks wrongly.
     Malformed,
-    /// It does not offer our subprotocol.
+    /// The offered subprotocols do not include `mcp`.
     Subprotocol,
 }
 
@@ -44,7 +44,7 @@ impl NoUpgrade {
             Self::Malformed => (StatusCode::BAD_REQUEST, "Sec-WebSocket-Key is not a key"),
             Self::Subprotocol => (
                 StatusCode::BAD_REQUEST,
-                "Sec-WebSocket-Protocol must offer mcp",
+                "Sec-WebSocket-Protocol must offer mcp, or be left out",
             ),
         };
         let mut response = reply::plain(status, text);
@@ -79,18 +79,22 @@ pub(super) fn accept(version: Version, headers: &HeaderMap) -> Result<Response<B
     let accept = key
         .and_then(|key| accept_key(key.as_bytes()))
         .ok_or(NoUpgrade::Malformed)?;
-    // Exactly so: what is answered must be one of those that were offered. Spec: RFC 6455 §4.2.2.
-    if !items(headers, &SEC_WEBSOCKET_PROTOCOL).any(|item| item == SUBPROTOCOL) {
+    // The answer may name only a subprotocol that was offered, letter by letter; LangChain4j offers
+    // none. Spec: RFC 6455 §4.2.2.
+    let is_offered = headers.contains_key(SEC_WEBSOCKET_PROTOCOL);
+    if is_offered && !items(headers, &SEC_WEBSOCKET_PROTOCOL).any(|item| item == SUBPROTOCOL) {
         return Err(NoUpgrade::Subprotocol);
     }
     let mut response = reply::empty(StatusCode::SWITCHING_PROTOCOLS);
     let answer = response.headers_mut();
     answer.insert(UPGRADE, HeaderValue::from_static("websocket"));
     answer.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    answer.insert(
-        SEC_WEBSOCKET_PROTOCOL,
-        HeaderValue::from_static(SUBPROTOCOL),
-    );
+    if is_offered {
+        answer.insert(
+            SEC_WEBSOCKET_PROTOCOL,
+            HeaderValue::from_static(SUBPROTOCOL),
+        );
+    }
     if let Ok(accept) = HeaderValue::from_str(&accept) {
         answer.insert(SEC_WEBSOCKET_ACCEPT, accept);
     }
@@ -140,6 +144,16 @@ mod tests {
             "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
         );
         assert_eq!(response.headers()[SEC_WEBSOCKET_PROTOCOL], "mcp");
+    }
+
+    // Spec: RFC 6455 §4.2.2.
+    #[test]
+    fn upgrade_without_subprotocol_is_accepted() {
+        let mut headers = asking(&[]);
+        headers.remove(SEC_WEBSOCKET_PROTOCOL);
+        let response = accept(Version::HTTP_11, &headers).unwrap();
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        assert!(!response.headers().contains_key(SEC_WEBSOCKET_PROTOCOL));
     }
 
     #[test]

@@ -11,11 +11,14 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::channel::Outgoing;
+use super::admission::Due;
+use super::body::Unread;
+use super::channel::{Channel, Outgoing};
 use super::conversation::Arrival;
 use super::media::Accept;
 use super::observe::error_word;
 use super::plain_events::PlainEvents;
+use super::refused_body::{NoRequests, RefusedBody, refuse_with, too_large};
 use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -90,12 +93,13 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        body: Body,
+        (body, due): (Body, Due),
         record: &AccessRecord,
     ) -> Response<Body> {
-        let bytes = match self.read_json(&parts.headers, body).await {
-            Ok(bytes) => bytes,
-            Err(response) => return response,
+        let read = match self.read_json(&parts.headers, body).await {
+            Ok(bytes) => Ok(bytes),
+            Err(Unread::Answered(response)) => return response,
+            Err(Unread::TooLarge(body)) => Err(body),
         };
         let handle = parts.uri.query().and_then(handle);
         let key =
@@ -110,6 +114,10 @@ impl Front {
             record.outcome(error_word(fault.kind));
             return reply::fault_response(&fault, None);
         };
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            Err(body) => return Box::pin(self.refuse_large_post(&channel, *body)).await,
+        };
         let arrival = Arrival {
             principal,
             headers: &parts.headers,
@@ -118,12 +126,29 @@ impl Front {
             line: None,
             modern: None,
         };
-        match self.hear(&channel, &arrival, bytes) {
+        match self.hear(&channel, &arrival, bytes, due) {
             Ok(()) => reply::empty(StatusCode::ACCEPTED),
             Err((fault, id)) => {
                 record.outcome(error_word(fault.kind));
                 reply::fault_response(&fault, id.as_deref())
             }
+        }
+    }
+}
+
+impl Front {
+    /// A post that is larger than it may be: where it is a request of a live session, the refusal goes on
+    /// the stream.
+    async fn refuse_large_post(&self, channel: &Channel, body: RefusedBody) -> Response<Body> {
+        let fault = too_large(self.settings.limits.body);
+        let session = channel.session();
+        match self.requests_of(session.as_deref(), body).await {
+            Ok(requests) => {
+                let refusals = requests.each_refusal(&fault).into_iter();
+                refusals.for_each(|refusal| channel.send(refusal));
+                reply::empty(StatusCode::ACCEPTED)
+            }
+            Err(NoRequests) => refuse_with(StatusCode::PAYLOAD_TOO_LARGE, &fault),
         }
     }
 }

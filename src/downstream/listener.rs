@@ -3,7 +3,9 @@
 //! Own code because `axum::serve` installs no timer, so that silent connections live for ever.
 //! Plaintext speaks HTTP/1.1 only: with the protocol sniffed, no head deadline would hold.
 
+mod backlog;
 mod connection;
+mod failures;
 mod head_clock;
 mod overload;
 mod place;
@@ -16,16 +18,19 @@ mod window;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
-use tokio_rustls::TlsAcceptor;
 
 pub use self::connection::Answer;
 use self::connection::Protocols;
+use self::failures::{Cause, Failures};
 use self::overload::Overload;
 pub(super) use self::place::Place;
+use self::tls::Certificate;
 use super::peer::{BlockError, TrustedProxies};
 use crate::config;
 use crate::lifecycle::Tasks;
@@ -70,9 +75,13 @@ pub struct Listener {
 /// What every connection is given.
 struct Settings {
     protocols: Protocols,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Certificate>,
     handshake_timeout: Duration,
+    drain_linger: Duration,
     proxies: TrustedProxies,
+    /// Set when the drain begins. Every response asks, which in the token would take a lock.
+    draining: AtomicBool,
+    failures: Failures,
 }
 
 impl std::fmt::Debug for Settings {
@@ -93,7 +102,7 @@ impl Listener {
         let fail = |source| ListenError::Bind { address, source };
         let socket = open(address).map_err(fail)?;
         let address = socket.local_addr().map_err(fail)?;
-        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
+        let tls = settings.tls.as_ref().map(Certificate::load).transpose()?;
         Ok(Self {
             socket,
             address,
@@ -101,7 +110,10 @@ impl Listener {
                 protocols: Protocols::new(settings, header_bytes),
                 tls,
                 handshake_timeout: settings.handshake_timeout,
+                drain_linger: settings.drain_linger,
                 proxies: TrustedProxies::parse(&settings.trusted_proxies)?,
+                draining: AtomicBool::new(false),
+                failures: Failures::default(),
             }),
             max_connections: settings.max_connections,
             is_public: true,
@@ -123,49 +135,90 @@ impl Listener {
         self.address
     }
 
-    /// Serves `service` until the drain begins, each connection on one of `workers`; connections end
-    /// by themselves then (the running exchange is finished), at the latest when everything stops.
+    /// Serves `service`, each connection on one of `workers`, until the drain begins. Then accepts
+    /// what clients had opened by then, and ends after `server.drain_linger`. Connections end by themselves: each
+    /// finishes its exchange, waits that long for another, and is cut off when everything stops.
+    ///
+    /// Has to be spawned as a task that the drain waits for.
     ///
     /// # Cancel safety
     /// Dropping the future closes the socket; connections go on.
     pub async fn run<S: Answer>(self, service: S, tasks: Tasks, workers: Workers) {
-        let places = Arc::new(Semaphore::new(self.max_connections));
-        let overload = Overload::default();
+        let entrance = Entrance {
+            settings: self.settings,
+            places: Arc::new(Semaphore::new(self.max_connections)),
+            overload: Overload::default(),
+            is_public: self.is_public,
+            service,
+            tasks,
+            workers,
+        };
+        let settings = Arc::clone(&entrance.settings);
+        entrance.tasks.spawn_service(async move {
+            if let Some(tls) = &settings.tls {
+                tls.watch().await;
+            }
+        });
+        let draining = entrance.tasks.draining().clone();
         loop {
             let accepted = tokio::select! {
                 biased;
-                () = tasks.draining().cancelled() => return,
+                () = draining.cancelled() => break,
                 accepted = self.socket.accept() => accepted,
             };
-            let (stream, peer) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    pause_after(&error).await;
-                    continue;
-                }
-            };
-            // Replies are written whole; waiting for more would only delay them.
-            drop(stream.set_nodelay(true));
-            let (Some(place), Some(seat)) = (Place::take(&places, self.is_public), workers.place())
-            else {
-                COUNTERS.connections_refused.add(u64::from(self.is_public));
-                overload.refuse(stream, self.settings.tls.is_some(), &tasks);
-                continue;
-            };
-            // Its events are to come to its worker: they are asked for there anew.
-            let Ok(stream) = stream.into_std() else {
-                continue;
-            };
-            let (settings, service) = (Arc::clone(&self.settings), service.clone());
-            let (runtime, own) = (seat.runtime().clone(), tasks.clone());
-            tasks.spawn_on(&runtime, async move {
-                match TcpStream::from_std(stream) {
-                    Ok(stream) => serve(stream, peer, settings, service, place, own).await,
-                    Err(error) => tracing::error!(%error, "a connection cannot be watched"),
-                }
-                drop(seat);
-            });
+            // Deregister from this runtime: the worker registers the socket with its own reactor.
+            match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
+                Ok((stream, peer)) => entrance.admit(stream, peer),
+                Err(error) => pause_after(&error).await,
+            }
         }
+        entrance.settings.draining.store(true, Ordering::Release);
+        let (linger, stopping) = (
+            entrance.settings.drain_linger,
+            entrance.tasks.stopping().clone(),
+        );
+        let admit = |stream, peer| entrance.admit(stream, peer);
+        backlog::empty(self.socket, linger, &stopping, admit).await;
+    }
+}
+
+/// What an accepted connection goes through.
+struct Entrance<S> {
+    settings: Arc<Settings>,
+    places: Arc<Semaphore>,
+    overload: Overload,
+    is_public: bool,
+    service: S,
+    tasks: Tasks,
+    workers: Workers,
+}
+
+impl<S: Answer> Entrance<S> {
+    /// Serves a connection on the worker that has the fewest, or refuses it.
+    fn admit(&self, stream: std::net::TcpStream, peer: SocketAddr) {
+        // Replies are written whole; waiting for more would only delay them.
+        drop(SockRef::from(&stream).set_tcp_nodelay(true));
+        let (Some(place), Some(seat)) = (
+            Place::take(&self.places, self.is_public),
+            self.workers.place(),
+        ) else {
+            COUNTERS.connections_refused.add(u64::from(self.is_public));
+            let error = io::Error::other("as many connections as server.max_connections are open");
+            self.settings
+                .failures
+                .note(self.is_public, Cause::Full, peer, &error);
+            let tls = self.settings.tls.is_some();
+            return self.overload.refuse(stream, tls, &self.tasks);
+        };
+        let (settings, service) = (Arc::clone(&self.settings), self.service.clone());
+        let (runtime, tasks) = (seat.runtime().clone(), self.tasks.clone());
+        self.tasks.spawn_on(&runtime, async move {
+            match TcpStream::from_std(stream) {
+                Ok(stream) => serve(stream, peer, settings, service, place, tasks).await,
+                Err(error) => tracing::error!(%error, "cannot register connection with reactor"),
+            }
+            drop(seat);
+        });
     }
 }
 
@@ -177,30 +230,34 @@ async fn serve<S: Answer>(
     place: Place,
     tasks: Tasks,
 ) {
-    let exchange = connection::Exchange::new(service, peer.ip(), Arc::clone(&settings), place);
+    let exchange = connection::Exchange::new(service, peer, Arc::clone(&settings), place);
     match &settings.tls {
         None => settings.protocols.http1(stream, exchange, &tasks).await,
         // Larger, and what is plain need not have room for it.
-        Some(tls) => Box::pin(serve_tls(stream, tls, peer, &settings, exchange, &tasks)).await,
+        Some(tls) => Box::pin(serve_tls(stream, tls, &settings, exchange, &tasks)).await,
     }
 }
 
 async fn serve_tls<S: Answer>(
     stream: TcpStream,
-    tls: &TlsAcceptor,
-    peer: SocketAddr,
+    tls: &Certificate,
     settings: &Settings,
     exchange: connection::Exchange<S>,
     tasks: &Tasks,
 ) {
-    let handshake = tokio::time::timeout(settings.handshake_timeout, tls.accept(stream));
+    let handshake = tokio::time::timeout(settings.handshake_timeout, tls.acceptor().accept(stream));
+    let lingered = async {
+        tasks.draining().cancelled().await;
+        tokio::time::sleep(settings.drain_linger).await;
+    };
     let stream = tokio::select! {
         biased;
-        () = tasks.draining().cancelled() => return,
+        () = tasks.stopping().cancelled() => return,
+        () = lingered => return,
         outcome = handshake => match outcome {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%error, %peer, "TLS handshake failed"),
-            Err(_elapsed) => return tracing::debug!(%peer, "TLS handshake took too long"),
+            Ok(Err(error)) => return exchange.failed(Cause::of_handshake(&error), &error),
+            Err(elapsed) => return exchange.failed(Cause::TlsTimeout, &elapsed),
         },
     };
     if tls::chose_http2(&stream) {

@@ -46,6 +46,8 @@ pub(super) struct Accept {
     pub(super) json: bool,
     /// `text/event-stream`.
     pub(super) events: bool,
+    /// `text/event-stream` by its name, not by a wildcard.
+    pub(super) names_events: bool,
 }
 
 impl Accept {
@@ -54,6 +56,7 @@ impl Accept {
         let mut accept = Self {
             json: false,
             events: false,
+            names_events: false,
         };
         let mut present = false;
         for value in headers.get_all(ACCEPT) {
@@ -67,6 +70,7 @@ impl Accept {
                 let is = |known: &str| media.eq_ignore_ascii_case(known);
                 let any = is("*/*");
                 accept.json |= any || is("application/json") || is("application/*");
+                accept.names_events |= is("text/event-stream");
                 accept.events |= any || is("text/event-stream") || is("text/*");
             }
         }
@@ -76,6 +80,7 @@ impl Accept {
             Self {
                 json: true,
                 events: true,
+                names_events: false,
             }
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod access_log;
 pub mod admin;
+mod admission;
 mod batch;
 mod body;
 mod channel;
@@ -18,17 +19,20 @@ mod http_sse;
 mod initialize;
 mod keep_alive;
 pub mod listener;
+mod liveness;
 mod media;
 mod modern;
 mod observe;
 pub mod peer;
 mod plain_events;
+mod refused_body;
 mod reply;
 mod request_body;
 mod running;
 #[cfg(test)]
 pub(crate) mod samples;
 mod streamable;
+mod unwritten;
 mod websocket;
 
 use std::collections::HashMap;
@@ -44,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 use self::channels::Channels;
 use self::guard::Guard;
 use self::modern::Parking;
+use self::refused_body::Scans;
 use self::request_body::RequestBody;
 use self::running::Background;
 use crate::auth::Authenticator;
@@ -83,7 +88,8 @@ pub struct Front {
     paths: HashMap<String, Target>,
     guard: Guard,
     auth: Arc<Authenticator>,
-    rate: RateLimiter,
+    rate: Arc<RateLimiter>,
+    scans: Arc<Scans>,
     sessions: Arc<Sessions>,
     channels: Channels,
     relay: Arc<Relay>,
@@ -134,7 +140,8 @@ impl Front {
             guard: Guard::new(&parts.settings.server),
             paths: gate::paths(&parts.settings, &parts.endpoints),
             auth: parts.auth,
-            rate: parts.rate,
+            rate: Arc::new(parts.rate),
+            scans: Arc::default(),
             sessions: parts.sessions,
             channels: Channels::new(&parts.settings.sessions),
             relay: parts.relay,

@@ -1,6 +1,8 @@
 //! The only place that makes an HTTP response to an MCP message: one table from faults to status
 //! and JSON-RPC code. Spec: SPEC M-13, M-15, M-23, T-17, T-42…T-44, E-01…E-05; BRIDGING §3.10.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{
@@ -8,13 +10,15 @@ use http::header::{
 };
 use http::{HeaderValue, Method, Response, StatusCode};
 
+use super::admission;
 use crate::auth::Denied;
 pub(super) use crate::fault::told::{
     data_of, error_object, is_tool_error, legacy_code, tool_error,
 };
-use crate::fault::{Fault, FaultKind, Retry};
+use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::headers::X_ACCEL_BUFFERING;
 use crate::protocol::{DecodeError, Revision, json};
+use crate::telemetry::metrics::COUNTERS;
 
 /// HTTP status of a fault that is answered before a stream has begun. A 404 means "session gone"
 /// to a legacy client and nothing else (SPEC T-44).
@@ -80,6 +84,47 @@ pub(super) fn empty(status: StatusCode) -> Response<Body> {
 pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> {
     let mut response = json_response(legacy_status(fault.kind), error_response(fault, id));
     retry_after(&mut response, fault.retry);
+    response
+}
+
+/// A refused request of a live session: not by a status, since clients end their session with all its
+/// calls where one is 4xx or 5xx. Spec: SPEC T-17, T-44.
+#[must_use]
+pub(super) fn refusal(fault: &Fault, id: Option<&str>) -> Response<Body> {
+    json_response(StatusCode::OK, error_response(fault, id))
+}
+
+/// A fault of overload in a live session, which says when to come back.
+#[must_use]
+pub(super) fn overload(mut fault: Fault) -> Fault {
+    if matches!(fault.kind, FaultKind::CallerBusy | FaultKind::GatewayBusy) {
+        fault.side = Side::Gateway;
+        if fault.retry == Retry::Never {
+            fault.retry = Retry::After(admission::RETRY_AFTER);
+        }
+    }
+    fault
+}
+
+/// HTTP status of a fault that ended a request of a live session.
+#[must_use]
+pub(super) fn session_status(kind: FaultKind) -> StatusCode {
+    match kind {
+        FaultKind::CallerBusy | FaultKind::GatewayBusy => StatusCode::OK,
+        kind => legacy_status(kind),
+    }
+}
+
+/// 429 for what carries no id.
+#[must_use]
+pub(super) fn over_the_rate(wait: Duration) -> Response<Body> {
+    COUNTERS.rate_limited.add(1);
+    let mut response = plain(
+        StatusCode::TOO_MANY_REQUESTS,
+        "too many requests, slow down",
+    );
+    let seconds = HeaderValue::from(wait.as_secs() + 1);
+    response.headers_mut().insert(RETRY_AFTER, seconds);
     response
 }
 

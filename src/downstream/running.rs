@@ -38,6 +38,13 @@ pub(super) struct Running {
 pub(super) struct Links(pub(super) Arc<CallLink>, pub(super) Vec<Arc<CallLink>>);
 
 impl Links {
+    /// JSON texts of the ids of their requests.
+    pub(super) fn ids(&self) -> Vec<String> {
+        let mut ids = Vec::with_capacity(self.1.len() + 1);
+        self.each(|link| ids.push(link.id().to_string()));
+        ids
+    }
+
     fn each(&self, mut act: impl FnMut(&CallLink)) {
         act(&self.0);
         self.1.iter().for_each(|link| act(link));
@@ -68,23 +75,20 @@ impl Running {
         finish(&self.links.0, outcome);
         Poll::Ready(())
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
+    /// Hands the call to the background, if it still runs; `false` when the background is full.
+    pub(super) fn detach(&mut self) -> bool {
+        if self.future.is_none() {
+            return true;
+        }
+        let Ok(place) = Arc::clone(&self.background.places).try_acquire_owned() else {
+            return false;
+        };
         let Some(future) = self.future.take() else {
-            return;
+            return true;
         };
         self.links.each(CallLink::abandon);
-        let links = Links(Arc::clone(&self.links.0), std::mem::take(&mut self.links.1));
-        let Ok(place) = Arc::clone(&self.background.places).try_acquire_owned() else {
-            // Dropping the future cancels the call upstream.
-            COUNTERS.calls_detach_refused.add(1);
-            drop(future);
-            links.each(CallLink::end);
-            finish(&links.0, Outcome::Cancelled);
-            return;
-        };
+        let links = self.take_links();
         COUNTERS.calls_detached.add(1);
         let counted = GAUGES.calls_detached_now.enter();
         self.background.tasks.spawn(async move {
@@ -93,6 +97,26 @@ impl Drop for Running {
             finish(&links.0, outcome);
             drop((place, counted));
         });
+        true
+    }
+
+    fn take_links(&mut self) -> Links {
+        Links(Arc::clone(&self.links.0), std::mem::take(&mut self.links.1))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.detach() {
+            return;
+        }
+        self.links.each(CallLink::abandon);
+        let links = self.take_links();
+        COUNTERS.calls_detach_refused.add(1);
+        // Dropping the future cancels the call upstream.
+        drop(self.future.take());
+        links.each(CallLink::end);
+        finish(&links.0, Outcome::Cancelled);
     }
 }
 

@@ -25,6 +25,7 @@ pub(crate) fn server(listen: &str, public_url: &str) -> config::Server {
         sse_after: Duration::from_millis(250),
         keep_alive: Duration::from_secs(15),
         drain: Duration::from_secs(10),
+        drain_linger: Duration::from_millis(20),
         sse: None,
         websocket: None,
     }

@@ -7,15 +7,18 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
+use super::admission::{Due, RETRY_AFTER};
+use super::body::Unread;
 use super::media::Accept;
 use super::observe::error_word;
+use super::refused_body::{RefusedBody, too_large};
 use super::{Front, modern, reply};
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind};
+use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::headers::{self, HeaderError, MCP_SESSION_ID};
 use crate::protocol::{Kind, Message, RequestId};
-use crate::session::{CallLink, Delivery, NoRoom, Outlet, Session};
+use crate::session::{CallLink, Delivery, Entry, NoRoom, Outlet, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
@@ -27,7 +30,7 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        body: Body,
+        (body, due): (Body, Due),
         record: &AccessRecord,
     ) -> Response<Body> {
         let accept = Accept::read(&parts.headers);
@@ -39,11 +42,15 @@ impl Front {
         }
         let bytes = match self.read_json(&parts.headers, body).await {
             Ok(bytes) => bytes,
-            Err(response) => return response,
+            Err(Unread::Answered(response)) => return response,
+            Err(Unread::TooLarge(body)) => {
+                let refused = self.refuse_large(endpoint, &principal, parts, *body, record);
+                return Box::pin(refused).await;
+            }
         };
         record.received(bytes.len());
         if Message::is_batch(&bytes) {
-            let posted = self.post_batch(endpoint, principal, parts, bytes, record);
+            let posted = self.post_batch(endpoint, principal, parts, (bytes, due), record);
             return Box::pin(posted).await;
         }
         let message = match Message::parse(bytes, self.settings.limits.json_depth) {
@@ -56,17 +63,21 @@ impl Front {
         note_message(record, &message);
         if modern::is_modern(&parts.headers, &message) {
             // Larger, and a call of a session need not have room for it.
-            let posted = self.post_modern(endpoint, principal, parts, message, record);
+            let posted = self.post_modern(endpoint, principal, parts, (message, due), record);
             return Box::pin(posted).await;
         }
         match self
-            .post_message(endpoint, principal, parts, message.clone(), record)
+            .post_message(endpoint, principal, parts, (message.clone(), due), record)
             .await
         {
             Ok(response) => response,
-            Err(fault) => {
+            Err(Stopped::Failed(fault)) => {
                 record.outcome(error_word(fault.kind));
                 reply::fault_response(&fault, message.id())
+            }
+            Err(Stopped::Refused(fault)) => {
+                record.outcome(error_word(fault.kind));
+                reply::refusal(&fault, message.id())
             }
         }
     }
@@ -76,32 +87,37 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        message: Message,
+        (message, due): (Message, Due),
         record: &AccessRecord,
-    ) -> Result<Response<Body>, Fault> {
+    ) -> Result<Response<Body>, Stopped> {
         check_version(&parts.headers)?;
         let given = session_id(&parts.headers);
         if message.method() == Some("initialize") && message.kind() == Kind::Request {
             if given.is_some_and(|id| self.sessions.bind(id, &principal, endpoint).is_some()) {
                 // Spec: SPEC T-49.
-                return Err(Fault::downstream(
-                    FaultKind::InvalidRequest,
-                    "the session is initialized already",
-                ));
+                let text = "the session is initialized already";
+                return Err(Fault::downstream(FaultKind::InvalidRequest, text).into());
             }
+            Box::pin(self.pay(principal.owner(), due)).await?;
             let opened = self.initialize(endpoint, principal, &parts.headers, &message, record);
-            return Box::pin(opened).await;
+            return Ok(Box::pin(opened).await?);
         }
         let session = self.bind(given, &principal, endpoint)?;
         record.session(session.tag());
         match message.kind() {
             Kind::Request => {
-                let (call, link) =
-                    self.begin(&session, principal, &parts.headers, message, Arc::default())?;
-                Ok(self.exchange(call, session, link, record).await)
+                let outlet = Arc::default();
+                let begun = self
+                    .begin(&session, principal, &parts.headers, message, outlet, due)
+                    .map_err(Stopped::of_request)?;
+                Ok(self.exchange(begun, session, &parts.headers, record).await)
             }
             Kind::Notification => {
-                self.pass_on(session, message);
+                if due.is_none() {
+                    self.pass_on(session, message);
+                } else {
+                    Box::pin(self.pass_on_when_due(session, message, due)).await;
+                }
                 Ok(reply::empty(StatusCode::ACCEPTED))
             }
             Kind::Response => {
@@ -109,6 +125,27 @@ impl Front {
                 Ok(reply::empty(StatusCode::ACCEPTED))
             }
         }
+    }
+
+    /// A body that is larger than it may be: a request of a live session is refused without a status.
+    async fn refuse_large(
+        &self,
+        endpoint: &Endpoint,
+        principal: &Principal,
+        parts: &Parts,
+        body: RefusedBody,
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        record.outcome(error_type::BAD_REQUEST);
+        let headers = &parts.headers;
+        let is_legacy = check_version(headers).is_ok() && !modern::names_modern(headers);
+        let session = session_id(headers)
+            .filter(|_| is_legacy)
+            .and_then(|id| self.sessions.bind(id, principal, endpoint));
+        let fault = too_large(self.settings.limits.body);
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        self.refuse_body(session.as_deref(), body, &fault, status)
+            .await
     }
 
     async fn initialize(
@@ -137,7 +174,7 @@ impl Front {
         Ok(response)
     }
 
-    /// Begins a call on its session; its messages go to `outlet`.
+    /// Begins a call on its session, which may have to wait for its place; its messages go to `outlet`.
     pub(super) fn begin(
         &self,
         session: &Arc<Session>,
@@ -145,19 +182,14 @@ impl Front {
         headers: &HeaderMap,
         message: Message,
         outlet: Arc<Outlet>,
-    ) -> Result<(Call, Arc<CallLink>), Fault> {
-        let limits = &self.settings.limits;
+        due: Due,
+    ) -> Result<Begun, Fault> {
         let id = message.id().and_then(RequestId::parse).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidRequest, "the request has no usable id")
         })?;
-        let link = session
-            .begin_call(
-                id,
-                outlet,
-                limits.calls_per_session,
-                limits.calls_per_principal,
-            )
-            .map_err(no_room)?;
+        let link = session.begin_call(id, outlet).map_err(no_room)?;
+        let entry = self.enter(session, message.method(), due);
+        let entry = entry.inspect_err(|_| link.end())?;
         let call = Call {
             principal,
             endpoint: Arc::clone(&session.endpoint),
@@ -173,7 +205,7 @@ impl Front {
             param_headers: None,
             message,
         };
-        Ok((call, link))
+        Ok(Begun { call, link, entry })
     }
 
     /// The session of this request. Spec: SPEC T-42, T-43.
@@ -220,6 +252,36 @@ impl Front {
     }
 }
 
+/// A call that was begun, and how it comes to its place.
+pub(super) struct Begun {
+    pub(super) call: Call,
+    pub(super) link: Arc<CallLink>,
+    pub(super) entry: Entry,
+}
+
+/// Why a posted message has no answer of its own.
+enum Stopped {
+    /// Told by a status.
+    Failed(Fault),
+    /// Told by a JSON-RPC error alone: a request of a live session that may come again.
+    Refused(Fault),
+}
+
+impl Stopped {
+    fn of_request(fault: Fault) -> Self {
+        match fault.retry {
+            Retry::Never => Self::Failed(fault),
+            Retry::Same | Retry::After(_) => Self::Refused(fault),
+        }
+    }
+}
+
+impl From<Fault> for Stopped {
+    fn from(fault: Fault) -> Self {
+        Self::Failed(fault)
+    }
+}
+
 /// What an access line says of a message.
 pub(super) fn note_message(record: &AccessRecord, message: &Message) {
     if record.is_wanted() {
@@ -237,7 +299,7 @@ pub(super) fn no_room(refused: NoRoom) -> Fault {
         NoRoom::IdInUse => FaultKind::InvalidRequest,
         NoRoom::TooManyCalls | NoRoom::TooManyStreams => FaultKind::CallerBusy,
     };
-    Fault::downstream(kind, refused.to_string())
+    Fault::new(kind, Side::Gateway, refused.to_string()).retry(Retry::After(RETRY_AFTER))
 }
 
 /// The session id that was sent; one that cannot be any is as unknown as a wrong one.

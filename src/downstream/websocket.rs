@@ -4,6 +4,7 @@
 //! its token. Not of the specification: a custom transport as its "Custom Transports" allows.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -28,18 +29,16 @@ use super::channel::{Channel, End, Outgoing};
 use super::conversation::Arrival;
 use super::handshake::{self, NoUpgrade};
 use super::listener::Place;
+use super::liveness::{Liveness, Moving};
 use super::modern::{self, Calls, Frames};
 use super::observe::error_word;
 use super::{Front, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind, Retry, Side};
-use crate::protocol::{self, Kind, Revision, meta};
+use crate::protocol::Revision;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 
-/// How long one write may take: a client that does not read is cut off.
-const WRITE_WITHIN: Duration = Duration::from_secs(30);
 /// How long the closing handshake may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// What is read of a message that is too large while it is refused, bytes.
@@ -47,7 +46,7 @@ const DISCARDED_BYTES: u64 = 16 << 20;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type Socket = WebSocketStream<Moving<TokioIo<Upgraded>>>;
 
 /// How a socket ends: the code and the reason that the client is told, if it can be told.
 type Close = Option<(CloseCode, &'static str)>;
@@ -105,16 +104,23 @@ impl Front {
             .write_buffer_size(BUFFER_BYTES)
             .max_message_size(Some(limit))
             .max_frame_size(Some(limit));
-        let io = TokioIo::new(upgraded);
+        let server = &self.settings.server;
+        // Two pings may stay without answer.
+        let liveness = Liveness::new(server.keep_alive * 3, server.stall_timeout);
+        let io = Moving::new(TokioIo::new(upgraded), Arc::clone(&liveness));
         let socket = Socket::from_raw_socket(io, Role::Server, Some(config)).await;
         let (mut sink, mut stream) = socket.split();
         let channel = Arc::clone(&outgoing.channel);
         let (calls, mut frames) = modern::on_socket(&self.settings.limits);
-        let heard = tokio::sync::Notify::new();
         let close = tokio::select! {
-            close = self.read_socket((&channel, record), &calls, &mut stream, &heard) => close,
-            close = self.write_socket(&mut outgoing, &mut frames, &mut sink) => close,
-            close = self.watch_socket(&heard) => close,
+            close = self.read_socket((&channel, record), &calls, &mut stream, &liveness) => close,
+            close = self.write_socket(&mut outgoing, &mut frames, &mut sink, &liveness) => close,
+            () = liveness.lost() => {
+                if liveness.is_behind() {
+                    COUNTERS.channels_slow.add(1);
+                }
+                None
+            }
             // Also while a write waits.
             () = channel.ended.cancelled() => Some(close_of(End::Slow)),
             () = self.tasks.stopping().cancelled() => None,
@@ -133,22 +139,20 @@ impl Front {
         (channel, opening): (&Arc<Channel>, &AccessRecord),
         calls: &Calls,
         stream: &mut SplitStream<Socket>,
-        heard: &tokio::sync::Notify,
+        liveness: &Liveness,
     ) -> Close {
         let headers = HeaderMap::new();
         loop {
             calls.room().await;
             let frame = stream.next().await;
-            heard.notify_one();
+            liveness.heard();
             match frame {
                 Some(Ok(Message::Text(text))) => {
                     let bytes = Bytes::from(text);
                     let line = Arc::new(AccessLine::of_message(opening));
                     let record = line.record();
                     record.received(bytes.len());
-                    if !self.may_send(channel, calls, &bytes, record) {
-                        continue;
-                    }
+                    let due = self.due(channel.principal.owner());
                     let arrival = Arrival {
                         principal: Arc::clone(&channel.principal),
                         headers: &headers,
@@ -157,17 +161,15 @@ impl Front {
                         line: Some(Arc::clone(&line)),
                         modern: Some(calls),
                     };
-                    if let Err((fault, id)) = self.hear(channel, &arrival, bytes) {
+                    if let Err((fault, id)) = self.hear(channel, &arrival, bytes, due) {
                         record.outcome(error_word(fault.kind));
-                        refuse(
-                            channel,
-                            record,
-                            reply::error_response(&fault, id.as_deref()),
-                        );
+                        let refusal = reply::error_response(&fault, id.as_deref());
+                        channel.answer(refusal, record, Some(&line));
                     }
                 }
+                Some(Ok(Message::Pong(payload))) => liveness.pong(&payload),
                 // Pings are answered below us, while we read on.
-                Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+                Some(Ok(Message::Ping(_) | Message::Frame(_))) => {}
                 Some(Ok(Message::Close(_))) => return Some((CloseCode::Normal, "")),
                 Some(Ok(Message::Binary(bytes))) => {
                     note_refused(opening, error_type::BAD_REQUEST, bytes.len());
@@ -179,44 +181,17 @@ impl Front {
         }
     }
 
-    /// The rate limit of requests holds for messages too; what is over it is not looked at.
-    fn may_send(
-        &self,
-        channel: &Arc<Channel>,
-        calls: &Calls,
-        bytes: &Bytes,
-        record: &AccessRecord,
-    ) -> bool {
-        let Err(wait) = self.rate.check(channel.principal.owner()) else {
-            return true;
-        };
-        record.outcome("rate_limited");
-        let fault = Fault::new(
-            FaultKind::CallerBusy,
-            Side::Gateway,
-            "too many requests, slow down",
-        )
-        .retry(Retry::After(wait));
-        let message = protocol::Message::parse(bytes.clone(), self.settings.limits.json_depth).ok();
-        let request = message.filter(|message| message.kind() == Kind::Request);
-        if let Some(request) = request {
-            if meta::is_modern(&request) {
-                calls.refuse(channel, &request, &fault, record);
-                return false;
-            }
-            refuse(channel, record, reply::error_response(&fault, request.id()));
-        }
-        false
-    }
-
-    /// Writes what there is, and a ping when there is nothing, until the channel ends.
+    /// Writes what there is, and a ping when there is nothing, or was none for a while, until the
+    /// channel ends. How long a client may take nothing is for its connection to say.
     async fn write_socket(
         &self,
         outgoing: &mut Outgoing,
         calls: &mut Frames,
         sink: &mut SplitSink<Socket, Message>,
+        liveness: &Liveness,
     ) -> Close {
         let every = self.settings.server.keep_alive;
+        let mut pinged = Instant::now();
         loop {
             let messages = poll_fn(|cx| {
                 let Poll::Ready(of_session) = outgoing.poll_next(cx) else {
@@ -229,38 +204,52 @@ impl Front {
                     messages
                 }))
             });
-            let sent = match timeout(every, messages).await {
-                Err(_quiet) => timeout(WRITE_WITHIN, sink.send(Message::Ping(Bytes::new()))).await,
-                Ok(Err(end)) => return Some(close_of(end)),
-                Ok(Ok(messages)) => {
-                    let frames = messages.into_iter().filter_map(text_frame);
-                    let mut frames = futures_util::stream::iter(frames.map(Ok));
-                    timeout(WRITE_WITHIN, sink.send_all(&mut frames)).await
+            let mut sent = Ok(());
+            if let Ok(messages) = timeout(every, messages).await {
+                let messages = match messages {
+                    Ok(messages) => messages,
+                    Err(end) => return Some(close_of(end)),
+                };
+                liveness.writing(messages.iter().map(Bytes::len).sum());
+                let answers = outgoing.channel.unwritten.among(&messages);
+                let frames = messages.into_iter().filter_map(text_frame);
+                let mut frames = futures_util::stream::iter(frames.map(Ok));
+                sent = beside(calls, sink.send_all(&mut frames)).await;
+                if sent.is_ok() {
+                    outgoing.channel.unwritten.written(&answers);
                 }
-            };
-            match sent {
-                Ok(Ok(())) => {}
-                Ok(Err(_gone)) => return None,
-                Err(_slow) => {
+            }
+            if sent.is_ok() && pinged.elapsed() >= every {
+                pinged = Instant::now();
+                let ping = Message::Ping(liveness.ping());
+                sent = beside(calls, sink.send(ping)).await;
+            }
+            if let Err(error) = sent {
+                if is_stall(&error) {
                     COUNTERS.channels_slow.add(1);
-                    return None;
                 }
+                return None;
             }
         }
     }
-
-    /// Resolves when nothing was heard for so long that two pings have stayed without answer.
-    async fn watch_socket(&self, heard: &tokio::sync::Notify) -> Close {
-        let patience = self.settings.server.keep_alive * 3;
-        while timeout(patience, heard.notified()).await.is_ok() {}
-        None
-    }
 }
 
-/// Sends an error of our own.
-fn refuse(channel: &Channel, record: &AccessRecord, error: Bytes) {
-    record.sent(error.len());
-    channel.send(error);
+/// Awaits a write while the calls of the socket run on.
+async fn beside<T>(calls: &mut Frames, writing: impl Future<Output = T>) -> T {
+    let mut writing = pin!(writing);
+    poll_fn(|cx| {
+        let written = writing.as_mut().poll(cx);
+        if written.is_pending() {
+            calls.poll_ahead(cx);
+        }
+        written
+    })
+    .await
+}
+
+/// Whether the connection was given up because its peer took nothing for `server.stall_timeout`.
+fn is_stall(error: &Error) -> bool {
+    matches!(error, Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }
 
 /// What is said of a frame that cannot be read; nothing when the client is gone.

@@ -172,6 +172,7 @@ mod tests {
         Policy::new(&config::Auth {
             mode: config::AuthMode::OAuth,
             required_scopes: Vec::new(),
+            login_scopes: Vec::new(),
             issuers: Vec::new(),
             tool_scopes: rules.iter().map(rule).collect(),
             scope_implies: Vec::new(),
@@ -193,6 +194,7 @@ mod tests {
             upstreams: vec!["files".into(), "git".into()],
             pure: false,
             required_scopes: Vec::new(),
+            login_scopes: Vec::new(),
             audiences: Vec::new(),
             issuers: Vec::new(),
             tools: tools.iter().map(owned).collect(),

@@ -1,7 +1,8 @@
 //! How many requests one principal may send (SPEC O-01).
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use governor::clock::{Clock, MonotonicClock};
@@ -11,7 +12,8 @@ use governor::{Quota, RateLimiter as Governor};
 
 use crate::call::OwnerKey;
 use crate::config::Rate;
-use crate::telemetry::metrics::COUNTERS;
+use crate::lock::lock;
+use crate::tally::Tally;
 
 /// Checks between two removals of principals that have their full allowance back.
 const CHECKS_PER_SWEEP: u32 = 4096;
@@ -20,11 +22,38 @@ const CHECKS_PER_SWEEP: u32 = 4096;
 #[derive(Debug)]
 pub struct RateLimiter<C: Clock = MonotonicClock> {
     governor: Governor<OwnerKey, DashMapStateStore<OwnerKey>, C, NoOpMiddleware<C::Instant>>,
-    /// After how long a request more may be sent, and how many may be sent at once.
+    /// After how long a request more may be sent.
     each: Duration,
-    burst: NonZeroU32,
     clock: C,
     checks: AtomicU32,
+    /// Who has requests that wait for the allowance, and how many requests those are in all.
+    claims: Mutex<Tally<OwnerKey>>,
+    claimed: AtomicUsize,
+}
+
+/// A request that has not been taken out of the allowance yet. While there is one, no later request of its
+/// principal is, unless it waits too.
+#[derive(Debug)]
+pub struct Claim {
+    limiter: Arc<RateLimiter>,
+    owner: OwnerKey,
+}
+
+impl Claim {
+    /// Takes the request out of the allowance.
+    ///
+    /// # Errors
+    /// The allowance is used up; says how long until the next request may come.
+    pub fn pay(&self) -> Result<(), Duration> {
+        self.limiter.take(self.owner)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        lock(&self.limiter.claims).remove(&self.owner);
+        self.limiter.claimed.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl RateLimiter {
@@ -32,6 +61,17 @@ impl RateLimiter {
     #[must_use]
     pub fn new(rate: Rate) -> Self {
         Self::with_clock(rate, MonotonicClock)
+    }
+
+    /// Has a request of `owner` wait for the allowance.
+    #[must_use]
+    pub fn claim(self: &Arc<Self>, owner: OwnerKey) -> Claim {
+        self.claimed.fetch_add(1, Ordering::SeqCst);
+        lock(&self.claims).add(owner);
+        Claim {
+            limiter: Arc::clone(self),
+            owner,
+        }
     }
 }
 
@@ -49,48 +89,44 @@ impl<C: Clock + Clone> RateLimiter<C> {
                 clock.clone(),
             ),
             each,
-            burst,
             clock,
             checks: AtomicU32::new(0),
+            claims: Mutex::default(),
+            claimed: AtomicUsize::new(0),
         }
     }
 
-    /// Takes one request from the allowance of `owner`.
+    /// Takes one request from the allowance of `owner`, unless others wait for it.
     ///
     /// # Errors
     /// The allowance is used up; says how long until the next request may come.
     pub fn check(&self, owner: OwnerKey) -> Result<(), Duration> {
+        if self.claimed.load(Ordering::SeqCst) > 0 && lock(&self.claims).of(&owner) > 0 {
+            return Err(self.each);
+        }
+        self.take(owner)
+    }
+
+    /// Takes one request from the allowance of `owner`, also while others wait.
+    ///
+    /// # Errors
+    /// The allowance is used up; says how long until the next request may come.
+    pub fn take(&self, owner: OwnerKey) -> Result<(), Duration> {
         let checks = self.checks.fetch_add(1, Ordering::Relaxed);
         if checks % CHECKS_PER_SWEEP == CHECKS_PER_SWEEP - 1 {
             self.sweep();
         }
-        self.governor.check_key(&owner).map_err(|refused| {
-            COUNTERS.rate_limited.add(1);
-            refused.wait_time_from(self.clock.now())
-        })
+        let taken = self.governor.check_key(&owner);
+        taken.map_err(|refused| refused.wait_time_from(self.clock.now()))
     }
 
     /// Takes `more` requests from the allowance of `owner`, all or none, for an array whose first one
-    /// is paid for.
-    ///
-    /// # Errors
-    /// The allowance does not hold them; says when the whole array may come, or when the
-    /// allowance is full where that is less than the array.
-    pub fn check_further(&self, owner: OwnerKey, more: u32) -> Result<(), Duration> {
+    /// is paid for; `false` where the allowance does not hold them all.
+    pub fn check_further(&self, owner: OwnerKey, more: u32) -> bool {
         let Some(cells) = NonZeroU32::new(more) else {
-            return Ok(());
+            return true;
         };
-        let wait = if cells >= self.burst {
-            self.each.saturating_mul(self.burst.get())
-        } else {
-            match self.governor.check_key_n(&owner, cells) {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(refused)) => refused.wait_time_from(self.clock.now()) + self.each,
-                Err(_) => self.each.saturating_mul(self.burst.get()),
-            }
-        };
-        COUNTERS.rate_limited.add(u64::from(more) + 1);
-        Err(wait)
+        matches!(self.governor.check_key_n(&owner, cells), Ok(Ok(())))
     }
 
     /// Forgets the principals whose allowance is full again, so that the map holds no more than
@@ -150,22 +186,32 @@ mod tests {
         let clock = FakeRelativeClock::default();
         let limiter = RateLimiter::with_clock(RATE, clock.clone());
         let post = |holds: u32| {
-            limiter.check(owner("a"))?;
-            limiter.check_further(owner("a"), holds - 1)
+            limiter.check(owner("a")).is_ok() && limiter.check_further(owner("a"), holds - 1)
         };
-        assert_eq!(post(15), Ok(()));
-        let wait = post(10).expect_err("four are left for the further nine");
+        assert!(post(15));
+        assert!(!post(10), "four are left for the further nine");
         assert_eq!(spend_all(&limiter, owner("a")), 4);
-        clock.advance(wait + Duration::from_millis(400));
-        assert_eq!(post(10), Ok(()));
+        clock.advance(Duration::from_secs(1));
+        assert!(post(10));
+        assert!(!limiter.check_further(owner("b"), 21), "more than a burst");
+        assert!(limiter.check_further(owner("b"), 20));
     }
 
     #[test]
-    fn an_array_that_never_fits_may_come_smaller_when_the_allowance_is_full() {
-        let limiter = RateLimiter::with_clock(RATE, FakeRelativeClock::default());
-        let wait = limiter.check_further(owner("a"), 20);
-        assert_eq!(wait, Err(Duration::from_secs(2)));
-        assert_eq!(limiter.check_further(owner("a"), 19), Ok(()));
+    fn a_newcomer_does_not_overtake_what_waits() {
+        let rate = Rate {
+            count: 1,
+            per: Duration::from_hours(1),
+        };
+        let limiter = Arc::new(RateLimiter::new(rate));
+        assert_eq!(limiter.check(owner("a")), Ok(()));
+        let claim = limiter.claim(owner("a"));
+        assert!(limiter.check(owner("a")).is_err(), "one waits");
+        assert_eq!(limiter.check(owner("b")), Ok(()));
+        assert_eq!(claim.pay(), Ok(()));
+        drop(claim);
+        assert!(limiter.check(owner("a")).is_err(), "used up");
+        assert_eq!(limiter.claimed.load(Ordering::SeqCst), 0);
     }
 
     #[test]

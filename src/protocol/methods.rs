@@ -231,6 +231,28 @@ pub fn name_param(method: &str) -> Option<&'static str> {
     }
 }
 
+/// Whether a request of `method` may run twice without harm: it reads, or says what shall hold
+/// afterwards. A tool call is none of these. Spec: SPEC M-44.
+#[must_use]
+pub fn is_repeatable(method: &str) -> bool {
+    matches!(
+        method,
+        "completion/complete"
+            | "initialize"
+            | "logging/setLevel"
+            | "ping"
+            | "prompts/get"
+            | "resources/directory/read"
+            | "resources/read"
+            | "resources/subscribe"
+            | "resources/unsubscribe"
+            | "server/discover"
+            | "skills/get"
+            | "tasks/get"
+            | "tasks/result"
+    ) || method.ends_with("/list")
+}
+
 /// What is known of `name`; `None` for extensions and inventions.
 #[must_use]
 pub fn lookup(name: &str) -> Option<&'static Method> {

@@ -8,6 +8,7 @@ pub mod header_value;
 pub mod headers;
 pub mod icons;
 mod id;
+mod id_scan;
 pub mod json;
 mod message;
 pub mod meta;
@@ -21,5 +22,6 @@ pub mod websocket;
 
 pub use decode_error::DecodeError;
 pub use id::RequestId;
+pub use id_scan::IdScan;
 pub use message::{Editor, Kind, Message, Progress};
 pub use revision::{Era, Revision};

@@ -93,6 +93,13 @@ impl Revision {
         self == Self::V2025_11_25
     }
 
+    /// Whether two peers may use capabilities beyond the revision that both negotiated: SDKs negotiate
+    /// 2024-11-05 over HTTP+SSE even where newer ones are known. An exception to SPEC L-02 and L-04.
+    #[must_use]
+    pub fn allows_beyond(self, peer: Self) -> bool {
+        self == Self::V2024_11_05 && peer == self
+    }
+
     /// Whether clients name the revision in a header after `initialize`. Spec: SPEC T-60.
     #[must_use]
     pub fn has_version_header(self) -> bool {

@@ -1,85 +1,328 @@
-//! Upstreams that a merged answer goes out without: whether one is waited for, and what happens
-//! until it is there. Spec: BRIDGING §5.6, §5.7; SPEC G-03; DESIGN §6.
+//! Lists of a merged endpoint whose upstream takes too long or fails: how long each is waited for, what
+//! stands in for it, and how it is asked for in the background until the client can be shown it.
+//! Spec: BRIDGING §5.6, §5.7; SPEC G-03; DESIGN §6.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::Relay;
-use crate::call::Notice;
-use crate::fault::{Fault, FaultKind};
-use crate::session::Session;
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
+use super::Relay;
+use super::pages::Part;
+use super::project::Hints;
+use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Round};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::methods::ListKind;
+use crate::session::{Errand, Session};
+use crate::telemetry::metrics::COUNTERS;
+
+/// How long `initialize` and `server/discover` of a merged endpoint wait at most: what opens upstreams
+/// is to be over within a second, and the first list waits for what is not there by then.
+const HELLO_WAIT: Duration = Duration::from_millis(900);
+/// How long they wait for an upstream that failed when it was last tried.
+const DOUBTFUL_HELLO_WAIT: Duration = Duration::from_millis(250);
+/// How long a list waits for an upstream that failed or overran when it was last asked.
+const DOUBTFUL_WAIT: Duration = Duration::from_secs(1);
+/// The same wait where the last known list can stand in.
+const STAND_IN_WAIT: Duration = Duration::from_millis(250);
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.
 const RETURN_FIRST: Duration = Duration::from_secs(1);
 const RETURN_LONGEST: Duration = Duration::from_mins(1);
+/// The same for one that is open and does not list.
+const SILENT_FIRST: Duration = Duration::from_mins(1);
+const SILENT_LONGEST: Duration = Duration::from_mins(10);
 /// Sessions that wait for the same upstream do not all come at the moment of its return.
 const RETURN_SPREAD_MS: u64 = 1000;
+
+/// A request for one upstream's list that goes on when the client no longer waits for it.
+struct Fetching {
+    work: BoxFuture<'static, Result<Part, Fault>>,
+    asker: Arc<Asker>,
+    cancel: CancellationToken,
+}
+
+/// What is to be had of one upstream in time.
+pub(super) enum Listed {
+    /// Its list.
+    Part(Part),
+    /// Its list as it was last given: it is still asked.
+    StandIn(Part),
+    /// Nothing: it overran or failed.
+    Nothing,
+}
 
 impl Relay {
     /// Whether waiting for an upstream would only cost time: it hung lately, and this session has
     /// nothing open with it.
     pub(super) fn is_in_vain(&self, session: &Session, upstream: &str) -> bool {
-        self.parts.upstreams.is_stuck(upstream)
-            && session
-                .link(upstream)
-                .is_none_or(|link| link.declared().is_none())
+        self.parts.upstreams.is_stuck(upstream) && !is_open(session, upstream)
     }
 
-    /// Notes that an answer went out without an upstream that was waited for.
-    pub(super) fn note_late(&self, session: &Session, upstream: &str) {
-        // One that is open and answers slowly is no matter of its health.
-        if session
-            .link(upstream)
-            .is_none_or(|link| link.declared().is_none())
-        {
-            self.parts.upstreams.was_late(upstream);
+    /// How long `initialize` and `server/discover` of a merged endpoint wait for one upstream.
+    pub(super) fn hello_wait(&self, session: &Session, upstream: &str) -> Duration {
+        let wait = if self.is_doubtful(session, upstream) {
+            DOUBTFUL_HELLO_WAIT
+        } else {
+            HELLO_WAIT
+        };
+        wait.min(self.parts.settings.mcp.connect_wait)
+    }
+
+    /// How long a list waits for one upstream: less where waiting was in vain the last time.
+    fn list_wait(&self, session: &Session, upstream: &Arc<str>, kind: ListKind) -> Duration {
+        let overran = session.absences().is_absent(upstream, kind);
+        let wait = self.parts.settings.mcp.connect_wait;
+        if overran && self.stand_in(session, upstream, kind).is_some() {
+            wait.min(STAND_IN_WAIT)
+        } else if overran || self.is_doubtful(session, upstream) {
+            wait.min(DOUBTFUL_WAIT)
+        } else {
+            wait
         }
     }
 
-    /// Keeps trying an upstream that was left out, and tells the session when it is there.
-    pub(super) fn await_return(&self, session: &Arc<Session>, upstream: &Arc<str>) {
-        let Ok(link) = self.link(session, upstream) else {
+    /// Whether an upstream failed or was late when it was last tried, and this session has nothing open
+    /// with it.
+    fn is_doubtful(&self, session: &Session, upstream: &str) -> bool {
+        self.parts.upstreams.is_failing(upstream) && !is_open(session, upstream)
+    }
+
+    /// One upstream's list, waited for no longer than it deserves. What is late goes on in the
+    /// background; `lacking` says whether a client is shown a list without it.
+    pub(super) async fn list_in_time(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        kind: ListKind,
+        lacking: bool,
+    ) -> Listed {
+        if let Some(part) = self.kept_part(session, upstream, kind) {
+            return Listed::Part(part);
+        }
+        let absences = session.absences();
+        let until = Instant::now() + self.list_wait(session, upstream, kind);
+        // One request at a time for a list that overran: a second one would be asked beside it in vain.
+        let settled = tokio::time::timeout_at(until, absences.settled(upstream, kind)).await;
+        if settled.is_err() {
+            let (listed, shown) = self.without(session, upstream, kind);
+            absences.show(upstream, kind, lacking.then_some(shown));
+            return listed;
+        }
+        if let Some(part) = self.kept_part(session, upstream, kind) {
+            return Listed::Part(part);
+        }
+        let Some(mut fetching) = self.fetching(call, session, upstream, kind) else {
+            return Listed::Nothing;
+        };
+        let came = tokio::select! {
+            came = &mut fetching.work => Some(came),
+            () = tokio::time::sleep_until(until) => None,
+            () = call.cancel.cancelled() => {
+                fetching.cancel.cancel();
+                Some(fetching.work.as_mut().await)
+            }
+        };
+        match came {
+            Some(Ok(part)) => {
+                absences.forget(upstream, kind);
+                Listed::Part(part)
+            }
+            Some(Err(fault)) => {
+                tracing::warn!(%upstream, error = %fault, "left out of a list");
+                if lacking && comes_back(&fault) {
+                    let begun = absences.begin(upstream, kind, false, Some(Vec::new()));
+                    self.bring_later(call, session, begun, None);
+                }
+                Listed::Nothing
+            }
+            None => {
+                self.note_late(session, upstream);
+                let (listed, shown) = self.without(session, upstream, kind);
+                let shown = lacking.then_some(shown);
+                let begun = absences.begin(upstream, kind, true, shown);
+                self.bring_later(call, session, begun, Some(fetching));
+                listed
+            }
+        }
+    }
+
+    /// What is shown where an upstream overran, and the digests of that.
+    fn without(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+        kind: ListKind,
+    ) -> (Listed, Vec<[u8; 32]>) {
+        match self.stand_in(session, upstream, kind) {
+            Some(part) => {
+                COUNTERS.lists_stale.add(1);
+                let shown = part.digests();
+                (Listed::StandIn(part), shown)
+            }
+            None => (Listed::Nothing, Vec::new()),
+        }
+    }
+
+    /// What the session was last given of a list, unless its upstream is not there.
+    fn stand_in(&self, session: &Session, upstream: &Arc<str>, kind: ListKind) -> Option<Part> {
+        if !is_open(session, upstream) {
+            return None;
+        }
+        let last = |cursor: Option<&str>| {
+            let held = session.shelf().last_given(upstream, kind, cursor)?;
+            let page = self.page(&held)?;
+            Some((held, page.message.clone()))
+        };
+        let mut part = self.part_of(upstream, last)?;
+        part.hints = Hints::NONE;
+        Some(part)
+    }
+
+    /// Begins to ask for a list, as one that may go on without its client. Nothing happens before it is
+    /// polled.
+    fn fetching(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        kind: ListKind,
+    ) -> Option<Fetching> {
+        let relay = self.own.upgrade()?;
+        let asker = Arc::new(Asker {
+            link: Arc::clone(&call.link),
+            gone: AtomicBool::new(false),
+        });
+        let cancel = CancellationToken::new();
+        let call = Call {
+            link: Arc::clone(&asker) as _,
+            cancel: cancel.clone(),
+            ..call.clone()
+        };
+        let (session, upstream) = (Arc::clone(session), Arc::clone(upstream));
+        let work = Box::pin(async move { relay.list_one(&call, &session, &upstream, kind).await });
+        Some(Fetching {
+            work,
+            asker,
+            cancel,
+        })
+    }
+
+    /// Goes on with a list in the background, as long as its session lasts.
+    fn bring_later(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        errand: Option<Errand>,
+        fetching: Option<Fetching>,
+    ) {
+        let (Some(relay), Some(errand)) = (self.own.upgrade(), errand) else {
             return;
         };
-        if !session.begin_waiting_for(upstream) {
-            return;
+        if let Some(fetching) = &fetching {
+            fetching.asker.gone.store(true, Ordering::Relaxed);
         }
-        let upstreams = Arc::clone(&self.parts.upstreams);
-        let (session, upstream) = (Arc::downgrade(session), Arc::clone(upstream));
+        let (call, session) = (call.clone(), Arc::clone(session));
         self.parts.tasks.spawn_service(async move {
-            // One that is open and only slow is not worth a notice at once.
-            let mut pause = if link.declared().is_some() {
-                tokio::time::sleep(RETURN_LONGEST).await;
-                RETURN_LONGEST
-            } else {
-                RETURN_FIRST
-            };
-            loop {
-                // A link whose session is over opens nothing.
-                let opened = link.open().await.is_ok();
-                let Some(session) = session.upgrade() else {
-                    return;
-                };
-                if session.closed().is_cancelled() {
-                    return;
-                }
-                if opened {
-                    session.end_waiting_for(&upstream);
-                    announce(&session);
-                    return;
-                }
-                drop(session);
-                if tokio::time::timeout(pause, upstreams.recovered(&upstream))
-                    .await
-                    .is_ok()
-                {
-                    let spread = rand::random_range(0..RETURN_SPREAD_MS);
-                    tokio::time::sleep(Duration::from_millis(spread)).await;
-                }
-                pause = (pause * 2).min(RETURN_LONGEST);
+            tokio::select! {
+                () = session.closed().cancelled() => {}
+                () = errand.superseded.cancelled() => {}
+                () = relay.bring(&call, &session, &errand, fetching) => {}
             }
         });
     }
+
+    /// Asks until the list is there, and tells the client if it was shown something else. Each request
+    /// is bounded as every call to the upstream is (`connect_timeout`, `idle_timeout`).
+    async fn bring(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        errand: &Errand,
+        mut fetching: Option<Fetching>,
+    ) {
+        let (upstream, kind) = errand.place();
+        let absences = session.absences();
+        let (mut pause, mut silence) = (RETURN_FIRST, SILENT_FIRST);
+        loop {
+            if let Some(fetching) = fetching.take() {
+                match fetching.work.await {
+                    Ok(part) => {
+                        self.session_indexes.invalidate(&(session.key(), kind));
+                        let arrival = absences.came(errand, part.digests());
+                        // Skills have no such notice.
+                        if arrival.differs && kind != ListKind::Skills {
+                            self.tell_changed(session, upstream, kind.capability());
+                        }
+                        let outdated = || self.kept_part(session, upstream, kind).is_none();
+                        if !(arrival.again && outdated()) {
+                            return;
+                        }
+                    }
+                    Err(fault) => {
+                        tracing::debug!(%upstream, error = %fault, "a list is still not there");
+                        if !absences.pause(errand) || !comes_back(&fault) {
+                            return;
+                        }
+                        self.rest(session, upstream, &mut pause, &mut silence).await;
+                    }
+                }
+            } else {
+                self.rest(session, upstream, &mut pause, &mut silence).await;
+            }
+            absences.resume(errand);
+            fetching = self.fetching(call, session, upstream, kind);
+            if let Some(fetching) = &fetching {
+                fetching.asker.gone.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Waits before an upstream is asked again: longer each time, and not beyond its return.
+    async fn rest(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+        pause: &mut Duration,
+        silence: &mut Duration,
+    ) {
+        if is_open(session, upstream) {
+            tokio::time::sleep(*silence).await;
+            *silence = (*silence * 2).min(SILENT_LONGEST);
+            return;
+        }
+        let recovered = self.parts.upstreams.recovered(upstream);
+        if tokio::time::timeout(*pause, recovered).await.is_ok() {
+            let spread = rand::random_range(0..RETURN_SPREAD_MS);
+            tokio::time::sleep(Duration::from_millis(spread)).await;
+        }
+        *pause = (*pause * 2).min(RETURN_LONGEST);
+    }
+
+    /// Notes that an answer went out without an upstream that was waited for.
+    fn note_late(&self, session: &Session, upstream: &Arc<str>) {
+        // One that is open and answers slowly is no matter of its health.
+        if !is_open(session, upstream) {
+            self.parts.upstreams.was_late(upstream);
+        }
+    }
+}
+
+fn is_open(session: &Session, upstream: &str) -> bool {
+    let link = session.link(upstream);
+    link.is_some_and(|link| link.declared().is_some())
+}
+
+/// Whether a list that failed may be there later. An upstream that answers with an error, or with
+/// something else, was there: its own notice tells when that changes.
+fn comes_back(fault: &Fault) -> bool {
+    !matches!(
+        fault.kind,
+        FaultKind::Cancelled | FaultKind::UpstreamInvalid | FaultKind::UnknownMethod
+    )
 }
 
 /// What a request hears that is not to wait for an upstream any longer.
@@ -90,8 +333,33 @@ pub(super) fn not_ready(upstream: &str) -> Fault {
     )
 }
 
-fn announce(session: &Session) {
-    for what in ["tools", "prompts", "resources"] {
-        session.tell(Notice::list_changed(what));
+/// The way back to the client of a request that may go on without it: nothing reaches the client from
+/// the moment when it was answered.
+#[derive(Debug)]
+struct Asker {
+    link: Arc<dyn DownstreamLink>,
+    gone: AtomicBool,
+}
+
+impl DownstreamLink for Asker {
+    fn capabilities(&self) -> &ClientCapabilities {
+        self.link.capabilities()
+    }
+
+    fn notify(&self, notice: Notice) {
+        if !self.gone.load(Ordering::Relaxed) {
+            self.link.notify(notice);
+        }
+    }
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        if self.gone.load(Ordering::Relaxed) {
+            return Box::pin(std::future::ready(Asked::Unanswered));
+        }
+        self.link.ask(round)
+    }
+
+    fn behind(&self) -> Option<&dyn DownstreamLink> {
+        Some(&*self.link)
     }
 }

@@ -27,6 +27,8 @@ use crate::upstream::knowledge::Key;
 
 /// Pages of other sessions that are known at most.
 const OTHERS: u64 = 16_384;
+/// How many times longer a list may answer while its changes are announced.
+const LENGTHENED: u32 = 3;
 /// How long a page of another session may answer at most: what an upstream may promise.
 const LONGEST: Duration = Duration::from_hours(24);
 
@@ -68,7 +70,7 @@ impl Other {
 /// A page that is being asked for.
 #[derive(Debug)]
 pub(super) struct Fetch {
-    asked: Instant,
+    pub(super) asked: Instant,
     stretch: Option<u64>,
     declared: Arc<Declared>,
 }
@@ -102,15 +104,27 @@ impl Catalog {
 
     /// An upstream told those behind `key` that its `what` changed.
     pub(super) fn changed(&self, key: &Key, what: &'static str) {
-        let now = Instant::now();
-        lock(&self.heard).insert((Arc::clone(&key.upstream), what), now);
+        self.changed_at(key, what, Instant::now());
+    }
+
+    /// The same, found out by a list that was asked for after `at`: that list stays.
+    pub(super) fn changed_at(&self, key: &Key, what: &'static str, at: Instant) {
+        let heard = (Arc::clone(&key.upstream), what);
+        lock(&self.heard)
+            .entry(heard)
+            .and_modify(|known| *known = at.max(*known))
+            .or_insert(at);
         // One that all share was not known to be so before it was opened.
         let shared = Key {
             owner: None,
             ..key.clone()
         };
-        self.changes.insert((shared, what), now);
-        self.changes.insert((key.clone(), what), now);
+        for key in [shared, key.clone()] {
+            let about = (key, what);
+            let known = self.changes.get(&about);
+            self.changes
+                .insert(about, known.max(Some(at)).unwrap_or(at));
+        }
     }
 
     /// A page of another session that is still fresh.
@@ -119,6 +133,15 @@ impl Catalog {
         let other = self.others.get(&Other::new(key, place))?;
         let calm = changed.is_none_or(|changed| other.asked > changed);
         (calm && other.asked.elapsed() < other.fresh).then_some(other)
+    }
+
+    /// How long a list of a legacy upstream that was asked for at `asked` and came now may answer. What
+    /// came slowly would be over when it comes, if the way counted.
+    fn freshness(&self, asked: Instant) -> Duration {
+        if self.fresh.is_zero() {
+            return self.fresh;
+        }
+        self.fresh.saturating_add(asked.elapsed())
     }
 
     /// Whether nothing that anybody heard has outdated a page. The lists of a modern upstream belong to
@@ -141,8 +164,13 @@ impl Relay {
             .current(place.upstream, place.kind, place.cursor, || {
                 session.link(place.upstream)?.hearing()
             });
-        let own = own.filter(|held| self.catalog.is_calm(place, held));
-        own.or_else(|| self.adopted(session, place))
+        let Some(current) = own.filter(|own| self.catalog.is_calm(place, &own.held)) else {
+            return self.adopted(session, place);
+        };
+        if current.is_due {
+            self.recheck_aged(session, place, &current.held);
+        }
+        Some(current.held)
     }
 
     /// A page that another session was given, where it may answer this one too: always on an
@@ -226,6 +254,9 @@ impl Relay {
             Some(declared) => declared,
             None => link.open().await?,
         };
+        if link.hearing().is_none() && declared.announces(kind.capability()) {
+            link.prepare().await;
+        }
         let stretch = link
             .hearing()
             .filter(|_| declared.announces(kind.capability()));
@@ -255,7 +286,7 @@ impl Relay {
         let fresh = if modern {
             Duration::from_millis(hints.ttl_ms)
         } else {
-            self.catalog.fresh
+            self.catalog.freshness(fetch.asked)
         };
         let heard = fetch
             .stretch
@@ -264,6 +295,7 @@ impl Relay {
             digest: self.catalog.lists.keep(message),
             asked: fetch.asked,
             fresh,
+            lasts: fresh.max(self.catalog.fresh.saturating_mul(LENGTHENED)),
             outlives_calls: modern,
             stretch: heard,
             is_own: true,

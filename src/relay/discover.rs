@@ -2,6 +2,7 @@
 //! there. Spec: SPEC M-50…M-53; BRIDGING §5.1 to §5.3, §5.7.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -20,7 +21,7 @@ impl Relay {
     /// One that is shown alone is waited for as `initialize` waits, for as long as its link takes to
     /// open or to fail (`connect_timeout` for its probe and for its handshake each; for a child's place
     /// `stdio.spawn_wait` before): it would have no tools, and clients do not ask again. Of several
-    /// each has `mcp.connect_wait`.
+    /// each has a second at most: the first list waits for it.
     ///
     /// # Cancel safety
     /// Handshakes go on in the background.
@@ -33,9 +34,16 @@ impl Relay {
                 return merge::discover_pure(session.revision, &declared);
             }
             let last = self.knowledge.last(&self.knowledge_key(session, upstream));
-            return merge::discover_absent(session.revision, last.as_deref(), &self.ourselves);
+            let tells = self.tells_changes(upstream);
+            return merge::discover_absent(
+                session.revision,
+                last.as_deref(),
+                &self.ourselves,
+                tells,
+            );
         }
-        let known = self.known(session).await;
+        let wait = |upstream: &Arc<str>| self.hello_wait(session, upstream);
+        let known = self.known(session, wait).await;
         merge::discover_merged(session.revision, &known, &self.ourselves)
     }
 
@@ -55,17 +63,38 @@ impl Relay {
     pub(super) async fn known(
         &self,
         session: &Arc<Session>,
+        wait: impl Fn(&Arc<str>) -> Duration,
     ) -> Vec<(Arc<str>, Option<Arc<Declared>>)> {
-        let wait = self.parts.settings.mcp.connect_wait;
+        let wait = &wait;
         let all = session
             .endpoint
             .upstreams
             .iter()
             .map(|upstream| async move {
-                let declared = self.learn(session, upstream, Some(wait)).await;
+                let declared = self.learn(session, upstream, Some(wait(upstream))).await;
                 (Arc::clone(upstream), left_out(upstream, declared))
             });
         join_all(all).await
+    }
+
+    /// Whether an upstream of the session declares what `has` looks for. None is waited for longer than
+    /// `mcp.connect_wait`, and not at all where one that is known already does.
+    pub(super) async fn any_declares(
+        &self,
+        session: &Arc<Session>,
+        has: impl Fn(&Declared) -> bool,
+    ) -> bool {
+        let is_known = |upstream: &Arc<str>| {
+            let known = self.knowledge.get(&self.knowledge_key(session, upstream));
+            known.is_some_and(|declared| has(&declared))
+        };
+        if session.endpoint.upstreams.iter().any(is_known) {
+            return true;
+        }
+        let wait = self.parts.settings.mcp.connect_wait;
+        let known = self.known(session, |_| wait).await;
+        let mut declared = known.iter().filter_map(|(_, declared)| declared.as_deref());
+        declared.any(has)
     }
 
     /// What an upstream declares that nobody is served without. That a merged answer went out before

@@ -18,10 +18,17 @@ pub(super) fn capabilities(
     let Ok(members) = json::members(declared) else {
         return ClientCapabilities::none();
     };
-    let kept = members
-        .iter()
-        .filter_map(|(name, value)| Some((name, carried(name, value, revision, is_pure)?)));
-    ClientCapabilities::read(Bytes::from(json::object(kept)))
+    let kept = |revision| {
+        let kept = members
+            .iter()
+            .filter_map(|(name, value)| Some((name, carried(name, value, revision, is_pure)?)));
+        Bytes::from(json::object(kept))
+    };
+    let own = ClientCapabilities::read(kept(revision));
+    if revision.allows_beyond(revision) {
+        return own.with_beyond(revision, kept(Revision::LATEST_LEGACY));
+    }
+    own
 }
 
 /// What a client declares (JSON text) that cannot be asked anything now: all but the questions it takes.
@@ -103,6 +110,23 @@ mod tests {
         let declared =
             r#"{"roots":{},"sampling":{"tools":{}},"elicitation":{"form":{},"url":{}},"tasks":{}}"#;
         assert_eq!(capabilities(declared, revision, true).text(), told);
+    }
+
+    // SDKs declare newer capabilities in the oldest revision. An exception to SPEC L-04.
+    #[test]
+    fn peers_of_2024_11_05_are_told_all_but_tasks() {
+        let declared = r#"{"sampling":{"tools":{}},"elicitation":{"url":{}},"tasks":{}}"#;
+        let same = Revision::V2024_11_05;
+        let told = capabilities(declared, same, true);
+        assert_eq!(
+            told.towards(same).text(),
+            r#"{"sampling":{"tools":{}},"elicitation":{"url":{}}}"#
+        );
+        for other in [Revision::V2025_03_26, Revision::V2026_07_28] {
+            assert_eq!(told.towards(other).text(), r#"{"sampling":{}}"#);
+        }
+        let later = capabilities(declared, Revision::V2025_03_26, true);
+        assert_eq!(later.towards(same).text(), r#"{"sampling":{}}"#);
     }
 
     // SPEC N-01, K-15.

@@ -1,12 +1,16 @@
-//! Pages that are being asked for: who wants the same one waits for it instead of asking again, as
-//! far as it may answer both. Who fails fails alone, and who gives up leaves the asking to the next.
+//! Pages that are being asked for (single-flight): a session that wants the same page waits for the
+//! running request, as far as one reply may answer both sessions. A failure that took long answers the
+//! waiting sessions as well. A request that its client gives up is sent again by the next session.
 //! Spec: DESIGN §5.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::Relay;
 use super::catalog::{Other, Place};
-use crate::call::Call;
+use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Message;
 use crate::session::Session;
@@ -14,8 +18,22 @@ use crate::store::flights::{self, Flights, Lead};
 use crate::store::lists::Held;
 use crate::telemetry::metrics::COUNTERS;
 
-/// What came of asking: a page, or nothing that is of use to others.
-type Landed = Option<(Held, Message)>;
+/// What part of `idle_timeout` a session may have waited for another one's request and still ask for
+/// itself when that fails: so none waits longer than 1.4 times.
+const ASKS_AGAIN: f64 = 0.4;
+
+/// What came of asking.
+#[derive(Debug, Clone)]
+pub(super) enum Landed {
+    /// A page.
+    Page(Held, Message),
+    /// A JSON-RPC error.
+    Refused(Message),
+    /// No reply.
+    Failed(Arc<Fault>),
+    /// A reply that no other session can use.
+    Nothing,
+}
 
 /// The pages that are being asked for.
 pub(super) type Flying = Flights<Other, Landed>;
@@ -25,17 +43,45 @@ pub(super) type Leading = Lead<Other, Landed>;
 
 /// How a session comes to a page that is not kept.
 pub(super) enum Boarded {
-    /// Somebody else asked.
+    /// Another session asked.
     Page(Held, Message),
-    /// It asks for itself, and tells those who wait, if it may be waited for.
+    /// Another session asked and was refused, after so long that it is not asked again.
+    Refused(Message),
+    /// The session asks for itself, and hands the reply to the waiting sessions, if there may be any.
     Ask(Option<Leading>),
+}
+
+impl Landed {
+    /// The outcome of a request that brought no page.
+    pub(super) fn failed(fault: &Fault) -> Self {
+        Self::Failed(Arc::new(fault.shared()))
+    }
+
+    /// The outcome of a request, with its page if it brought one.
+    pub(super) fn of(reply: &Result<Reply, Fault>, page: Option<(Held, Message)>) -> Self {
+        match (page, reply) {
+            (Some((held, message)), _) => Self::Page(held, message),
+            (None, Err(fault)) => Self::failed(fault),
+            (None, Ok(Reply::Relayed(message))) => Self::Refused(message.clone()),
+            (None, Ok(_)) => Self::Nothing,
+        }
+    }
+}
+
+/// Hands the outcome of a request to the waiting sessions. A request that its client cancelled is left to
+/// the next session.
+pub(super) fn land(lead: Option<Leading>, landed: Landed) {
+    let given_up = matches!(&landed, Landed::Failed(fault) if fault.kind == FaultKind::Cancelled);
+    if let Some(lead) = lead.filter(|_| !given_up) {
+        lead.land(landed);
+    }
 }
 
 impl Relay {
     /// Waits for a page that is being asked for, if it may answer this session.
     ///
     /// # Errors
-    /// The call was cancelled meanwhile.
+    /// The call was cancelled meanwhile, or what it waited for failed.
     ///
     /// # Cancel safety
     /// Nobody else is concerned.
@@ -45,6 +91,7 @@ impl Relay {
         session: &Arc<Session>,
         place: Place<'_>,
     ) -> Result<Boarded, Fault> {
+        let began = Instant::now();
         loop {
             let Some(key) = self.flight_key(session, place) else {
                 return Ok(Boarded::Ask(None));
@@ -67,12 +114,19 @@ impl Relay {
                 }
             };
             let Some(landed) = landed else { continue };
+            let has_waited = began.elapsed() > self.asks_again(place.upstream);
+            let landed = match landed {
+                Landed::Failed(fault) if has_waited => return Err(fault.shared()),
+                Landed::Refused(message) if has_waited => return Ok(Boarded::Refused(message)),
+                Landed::Page(held, message) => Some((held, message)),
+                Landed::Failed(_) | Landed::Refused(_) | Landed::Nothing => None,
+            };
             let adopted = || {
                 let (held, message) = landed?;
                 let may = self.may_adopt(session, place, &held);
                 may.then(|| (self.adopt(session, place, held), message))
             };
-            // Of this very session, or of another one.
+            // A page of this session goes before one of another.
             let page = self.kept_page(session, place).or_else(adopted);
             return Ok(match page {
                 Some((held, message)) => {
@@ -82,6 +136,14 @@ impl Relay {
                 None => Boarded::Ask(None),
             });
         }
+    }
+
+    /// How long a session may have waited for another one's request and still ask for itself.
+    fn asks_again(&self, upstream: &str) -> Duration {
+        let settings = self.parts.upstreams.settings(upstream);
+        settings.map_or(Duration::MAX, |settings| {
+            settings.idle_timeout.mul_f64(ASKS_AGAIN)
+        })
     }
 
     /// The page that may answer this session now, if it is kept.

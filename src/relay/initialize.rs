@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 
 use super::absent::not_ready;
 use super::route::invalid;
-use super::{Failure, Relay, effective, merge};
+use super::{EMPTY, Failure, Relay, effective, merge};
 use crate::call::{Declared, MAX_DECLARED, Principal, Reply, UpstreamLink};
 use crate::config::Isolation;
 use crate::endpoint::Endpoint;
@@ -19,6 +19,9 @@ use crate::protocol::{Era, Message, Revision, json};
 use crate::session::{Delivery, NewSession, Refused, Session};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::knowledge::Key;
+
+/// What may be declared for an upstream before it has said anything.
+const PRESUMED: &str = r#"{"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
 
 const TOO_MUCH: &str = "params.capabilities and params.clientInfo may have 64 KiB each";
 
@@ -62,11 +65,12 @@ impl Relay {
             client_info: Bytes::copy_from_slice(client_info.as_bytes()),
             delivery,
         };
-        let session = self.parts.sessions.open(new).map_err(refused)?;
-        match self.declare(&session).await {
-            Ok(result) => Ok((session, Reply::Result(result))),
+        let opening = self.parts.sessions.open(new).map_err(refused)?;
+        let session = opening.session();
+        match self.declare(session).await {
+            Ok(result) => Ok((Arc::clone(session), Reply::Result(result))),
             Err(fault) => {
-                self.parts.sessions.close(&session);
+                self.parts.sessions.close(session);
                 Err(fault.into())
             }
         }
@@ -80,17 +84,31 @@ impl Relay {
             let declared = self.learn(session, upstream, None).await?;
             return Ok(merge::pure(session.revision, &declared));
         }
-        let wait = self.parts.settings.mcp.connect_wait;
         let all = endpoint.upstreams.iter().map(|upstream| async move {
+            let wait = self.hello_wait(session, upstream);
             let declared = self.learn(session, upstream, Some(wait)).await;
-            if let Err(fault) = &declared {
+            let declared = declared.or_else(|fault| {
                 LABELED.upstream_skipped.add(upstream, 1);
-                tracing::warn!(upstream = %upstream, error = %fault, "left out of a new session");
-            }
+                tracing::info!(upstream = %upstream, error = %fault, "left out of a new session");
+                self.presumed(session, upstream).ok_or(fault)
+            });
             (Arc::clone(upstream), declared.ok())
         });
         let declared = join_all(all).await;
         Ok(merge::merged(session.revision, &declared, &self.ourselves))
+    }
+
+    /// What stands for the declaration of an upstream that is not there yet, since a legacy client is told
+    /// of capabilities once: what it declared last; of one that is seen for the first time, what is
+    /// harmless where it turns out to be wrong; of one that failed, nothing.
+    fn presumed(&self, session: &Session, upstream: &Arc<str>) -> Option<Arc<Declared>> {
+        let last = self.knowledge.last(&self.knowledge_key(session, upstream));
+        let is_new = !self.parts.upstreams.is_failing(upstream);
+        last.or_else(|| {
+            let capabilities = Bytes::from_static(PRESUMED.as_bytes());
+            let declared = Declared::new(session.revision, capabilities, EMPTY, None);
+            is_new.then(|| Arc::new(declared))
+        })
     }
 
     /// What an upstream declares to this session: known lately, or asked now on the session's own
@@ -108,16 +126,10 @@ impl Relay {
         let link = self.link(session, upstream)?;
         let declared = match wait {
             None => link.open().await?,
-            Some(_) if self.is_in_vain(session, upstream) => {
-                self.await_return(session, upstream);
-                return Err(not_ready(upstream));
-            }
+            Some(_) if self.is_in_vain(session, upstream) => return Err(not_ready(upstream)),
             Some(wait) => {
-                let Ok(opened) = tokio::time::timeout(wait, self.open_aside(link)).await else {
-                    self.note_late(session, upstream);
-                    return Err(not_ready(upstream));
-                };
-                opened?
+                let opened = tokio::time::timeout(wait, self.open_aside(link)).await;
+                opened.map_err(|_| not_ready(upstream))??
             }
         };
         self.knowledge.learn(key, &declared);

@@ -13,7 +13,7 @@ use super::view::{View, is_loud_enough};
 use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
 use crate::config::Isolation;
 use crate::protocol::{Era, Message};
-use crate::session::Session;
+use crate::session::{NoticeSource, Session};
 use crate::upstream::Seat;
 use crate::upstream::knowledge::{Key, Knowledge};
 
@@ -30,6 +30,8 @@ struct SessionIntake {
     listed: Key,
     /// Set where other sessions subscribe over the same link: only what this one asked for.
     shared: bool,
+    /// Whether the client is told of changed lists.
+    tells_changes: bool,
 }
 
 impl Relay {
@@ -42,6 +44,7 @@ impl Relay {
             .is_some_and(|settings| settings.isolation != Isolation::Session);
         Seat {
             owner: session.owner(),
+            session: session.key(),
             capabilities: self
                 .parts
                 .upstreams
@@ -57,6 +60,7 @@ impl Relay {
                 catalog: self.catalog.clone(),
                 listed: self.catalog_key(session, upstream),
                 shared,
+                tells_changes: self.tells_changes(upstream),
             }),
         }
     }
@@ -73,21 +77,22 @@ impl Intake for SessionIntake {
             tracing::debug!(%upstream, icons, "a server's own icons are left out: no client may load them");
         }
         if self.knowledge.learn(self.key.clone(), declared)
+            && self.tells_changes
             && let Some(session) = self.session.upgrade()
         {
             for what in ["tools", "prompts", "resources"] {
-                session.tell(Notice::list_changed(what));
+                session.tell(Notice::list_changed(what), NoticeSource::of(upstream));
             }
         }
     }
 
-    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str]) {
+    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool) {
         if let (Some(relay), Some(session)) = (self.relay.upgrade(), self.session.upgrade()) {
-            relay.heard(&session, upstream, lists);
+            relay.heard(&session, upstream, lists, is_late);
         }
     }
 
-    fn notice(&self, upstream: &Arc<str>, notice: Notice) {
+    fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>) {
         let Some(session) = self.session.upgrade() else {
             return;
         };
@@ -101,6 +106,10 @@ impl Intake for SessionIntake {
         {
             session.completions().add(upstream, &id);
         }
+        let mut source = NoticeSource {
+            call,
+            ..NoticeSource::of(upstream)
+        };
         let wanted = match &notice.kind {
             // No call's message: a modern client has no stream for it (SPEC C-20). Before a legacy
             // one has set a level the upstream's own choice stands (SPEC C-21).
@@ -110,8 +119,10 @@ impl Intake for SessionIntake {
                 .wanted()
                 .is_none_or(|wanted| is_loud_enough(&notice, wanted)),
             NoticeKind::ResourceUpdated { uri } => {
-                !self.shared || session.subscriptions().covers(upstream, uri)
+                source.is_subscribed = session.subscriptions().covers(upstream, uri);
+                !self.shared || source.is_subscribed
             }
+            NoticeKind::ListChanged { .. } => self.tells_changes,
             _ => true,
         };
         if !wanted {
@@ -126,11 +137,11 @@ impl Intake for SessionIntake {
         let projection = projection(&session, declared.as_deref());
         let (client, declared) = (&session.capabilities, declared.as_deref());
         if let Some(notice) = self.view.notice(projection, notice, client, declared) {
-            session.tell(notice);
+            session.tell(notice, source);
         }
     }
 
-    fn task_changed(&self, upstream: &Arc<str>, status: &Message) {
+    fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>) {
         let Some(session) = self.session.upgrade() else {
             return;
         };
@@ -138,7 +149,11 @@ impl Intake for SessionIntake {
             visit.task_changed();
         } else if let Some(bytes) = tasks::status(&session, upstream, status) {
             let kind = NoticeKind::Other;
-            session.tell(Notice { kind, bytes });
+            let source = NoticeSource {
+                call,
+                ..NoticeSource::of(upstream)
+            };
+            session.tell(Notice { kind, bytes }, source);
         }
     }
 
@@ -157,7 +172,7 @@ impl Intake for SessionIntake {
             let entries = [(String::new(), question)];
             let methods = project::methods(&entries);
             let [(_, question)] = entries;
-            let asked = session.ask_unattributed(question).await;
+            let asked = session.ask_unattributed(&upstream, &question).await;
             projection.asked(&methods, asked)
         })
     }

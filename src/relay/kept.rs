@@ -33,7 +33,7 @@ impl Relay {
     /// on its way. Requests of other kinds go on.
     ///
     /// # Errors
-    /// The call was cancelled meanwhile.
+    /// The call was cancelled meanwhile, or the request that it waited for failed.
     pub(super) async fn listing(
         &self,
         call: &Call,
@@ -54,6 +54,15 @@ impl Relay {
                 Some(reply) => Listing::Known(reply),
                 None => Listing::Ask(None),
             },
+            Boarded::Refused(error) => {
+                let link = self.link(session, &target.upstream)?;
+                let source = self.source(call, link.declared(), &target.view);
+                let reply = Reply::Relayed(error);
+                match self.bring_back(call, target, &source, reply) {
+                    Ok(reply) => Listing::Known(reply),
+                    Err(_) => Listing::Ask(None),
+                }
+            }
             Boarded::Ask(lead) => Listing::Ask(lead),
         })
     }

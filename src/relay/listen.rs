@@ -77,7 +77,7 @@ struct Heeded {
 
 impl Heeded {
     fn announces(&self, what: &str) -> bool {
-        self.tells != Some(false) && self.declared.announces(what)
+        self.tells != Some(false) && self.declared.tells(what)
     }
 
     /// Whether it tells of resources where it tells of lists. A modern upstream acknowledges each by
@@ -187,7 +187,7 @@ impl Relay {
         ];
         let needed = lists
             .into_iter()
-            .any(|(asked, what)| asked && declared.announces(what));
+            .any(|(asked, what)| asked && declared.tells(what));
         if !needed && asked.uris.is_empty() {
             return None;
         }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
+use super::absent::Listed;
 use super::bring_back::merged_origin;
 use super::merge::ListMerger;
-use super::naming::{Index, Prefix};
+use super::naming::{Found, Index, Prefix};
 use super::pages::Part;
 use super::project::{Hints, Projection, Scope};
 use super::route::{given_cursor, invalid};
@@ -29,6 +30,15 @@ enum Asks {
     Client,
     /// To find out whose a name is.
     Gateway,
+}
+
+/// What the lists of one session say about names.
+#[derive(Debug, Clone)]
+pub(super) struct Indexed {
+    made: Instant,
+    /// Whether no upstream was missing.
+    is_whole: bool,
+    index: Arc<Index>,
 }
 
 /// Lists of several upstreams, in configured order, without what policy hides.
@@ -128,23 +138,32 @@ impl Relay {
         }
     }
 
-    /// What the session's own lists say about names that do not name their upstream.
+    /// What the session's own lists say about `given`, which does not name its upstream.
     pub(super) async fn index(
         &self,
         call: &Call,
         session: &Arc<Session>,
         kind: ListKind,
+        given: &str,
     ) -> Arc<Index> {
-        let partial = (session.key(), kind);
+        let about = (session.key(), kind);
         let changed = session.shelf().last_change(kind);
-        if let Some((made, index)) = self.partial_indexes.get(&partial)
-            && changed.is_none_or(|changed| changed < made)
+        if let Some(known) = self.session_indexes.get(&about)
+            && changed.is_none_or(|changed| changed < known.made)
+            && self.is_enough(&known, given)
         {
-            return index;
+            return known.index;
         }
         let made = Instant::now();
         let parts = self.collect(call, session, kind, Asks::Gateway).await;
+        let is_whole = parts.is_whole();
         if let Some(index) = self.indexes.get(&parts.digest) {
+            let known = Indexed {
+                made,
+                is_whole,
+                index: Arc::clone(&index),
+            };
+            self.session_indexes.insert(about, known);
             return index;
         }
         let mut index = Index::default();
@@ -158,14 +177,23 @@ impl Relay {
             }
         }
         let index = Arc::new(index);
-        if parts.is_whole() {
+        if is_whole {
             self.indexes.insert(parts.digest, Arc::clone(&index));
-        } else {
-            // Not every unknown name is to wait for the one that is missing.
-            self.partial_indexes
-                .insert(partial, (made, Arc::clone(&index)));
         }
+        let known = Indexed {
+            made,
+            is_whole,
+            index: Arc::clone(&index),
+        };
+        self.session_indexes.insert(about, known);
         index
+    }
+
+    /// Whether an index says enough of a name: not every unknown name is to wait for an upstream that is
+    /// missing, and not every call of a known one is to list what the call before it put in doubt.
+    fn is_enough(&self, known: &Indexed, given: &str) -> bool {
+        let fresh = self.parts.settings.lists.fresh;
+        !known.is_whole || known.made.elapsed() < fresh && known.index.find(given) != Found::Nobody
     }
 
     /// Every upstream's list, in configured order, without what policy hides.
@@ -176,31 +204,23 @@ impl Relay {
         kind: ListKind,
         asks: Asks,
     ) -> Collected {
-        let wait = self.parts.settings.mcp.connect_wait;
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
             if self.decide_part(call, upstream, kind.method()).is_err() {
                 // What is filtered for some is for nobody else (SPEC M-83).
                 return Part::empty(upstream, Hints::DECLARED);
             }
             let audited = (asks == Asks::Client).then(|| self.audit_part(call, upstream));
-            let listed = tokio::time::timeout(wait, self.list_one(call, session, upstream, kind));
+            let lacking = asks == Asks::Client;
+            let listed = self.list_in_time(call, session, upstream, kind, lacking);
             match listed.await {
-                Ok(Ok(part)) => {
+                Listed::Part(part) | Listed::StandIn(part) => {
                     if let Some(audited) = audited {
                         audited.end(audit::Outcome::Ok);
                     }
                     part
                 }
-                late_or_failed => {
+                Listed::Nothing => {
                     LABELED.upstream_skipped.add(upstream, 1);
-                    match late_or_failed {
-                        Err(_) => self.note_late(session, upstream),
-                        Ok(failed) => {
-                            let error = failed.err().map(tracing::field::display);
-                            tracing::warn!(upstream = %upstream, error, "left out of a list");
-                        }
-                    }
-                    self.await_return(session, upstream);
                     // Partial: nobody shall keep it.
                     Part {
                         is_missing: true,

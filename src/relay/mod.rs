@@ -7,6 +7,7 @@
 mod absent;
 mod bring_back;
 mod catalog;
+mod completions;
 mod discover;
 mod effective;
 mod flight;
@@ -44,7 +45,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use moka::sync::Cache;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use crate::audit;
 use crate::call::{Call, Declared, Reply, UpstreamLink};
@@ -66,8 +66,10 @@ use crate::upstream::knowledge::Knowledge;
 use self::bring_back::{Source, told};
 use self::catalog::Catalog;
 pub use self::effective::without_questions;
+use self::flight::{Landed, land};
 use self::kept::Listing;
 pub use self::listen::{FOLLOWED, Filter, Heard};
+use self::lists::Indexed;
 use self::merge::Ourselves;
 use self::naming::{Index, Prefixes};
 use self::route::{Route, Target, subscribing};
@@ -89,8 +91,8 @@ pub struct Relay {
     catalog: Catalog,
     /// Lists by what they hold, for names that do not name their upstream.
     indexes: Cache<Digest, Arc<Index>>,
-    /// The same of sessions that lack an upstream.
-    partial_indexes: Cache<(SessionKey, ListKind), (Instant, Arc<Index>)>,
+    /// The last of each session.
+    session_indexes: Cache<(SessionKey, ListKind), Indexed>,
     /// Tasks that ask while their clients poll.
     desks: Arc<Desks>,
     /// Places for lists that are looked at again.
@@ -153,7 +155,7 @@ impl Relay {
             knowledge: Knowledge::default(),
             prefixes,
             indexes: Cache::builder().max_capacity(INDEXES).build(),
-            partial_indexes: Cache::builder()
+            session_indexes: Cache::builder()
                 .max_capacity(INDEXES)
                 .time_to_live(INDEX_LIFE)
                 .build(),
@@ -225,10 +227,8 @@ impl Relay {
             }
             Some(place) => {
                 let page = self.ask_for_page(&permit, &*link, call, session, target, place);
-                let (reply, held) = Box::pin(page).await;
-                if let Some(lead) = lead {
-                    lead.land(held);
-                }
+                let (reply, page) = Box::pin(page).await;
+                land(lead, Landed::of(&reply, page));
                 reply
             }
         };

@@ -118,10 +118,10 @@ impl Relay {
         kind: ListKind,
         given: &str,
     ) -> Result<Owner, Fault> {
-        let mut index = self.index(call, session, kind).await;
+        let mut index = self.index(call, session, kind, given).await;
         // Skills need not be listed as resources, and texts name them as their own server does.
         if kind == ListKind::Resources && index.find(given) == Found::Nobody {
-            let skills = self.index(call, session, ListKind::Skills).await;
+            let skills = self.index(call, session, ListKind::Skills, given).await;
             if skills.find(given) != Found::Nobody {
                 index = skills;
             }
@@ -135,7 +135,7 @@ impl Relay {
             Found::Nobody => match index.find_by_start(given) {
                 Some(upstream) => Ok((Arc::clone(upstream), given.to_owned())),
                 None if kind == ListKind::Resources && is_fetchable(given) => {
-                    let templates = self.index(call, session, ListKind::Templates).await;
+                    let templates = self.index(call, session, ListKind::Templates, given).await;
                     let owner = templates.find_by_template(given);
                     let owner = owner.ok_or_else(|| nobody(kind, given))?;
                     Ok((Arc::clone(owner), given.to_owned()))

@@ -10,6 +10,7 @@ use super::{EMPTY, Failure, Relay, audited_outcome};
 use crate::call::{Call, Reply};
 use crate::protocol::{Message, RequestId, json};
 use crate::session::Session;
+use crate::telemetry::metrics::LABELED;
 
 /// Upstream streams stay open this long after the client's.
 const LISTEN_AFTER: Duration = Duration::from_mins(1);
@@ -36,6 +37,7 @@ impl Relay {
     /// The client opened a stream for messages outside calls: its upstreams may send some.
     pub fn listen(&self, session: &Arc<Session>) {
         let is_first = session.begin_watching();
+        session.send_held_on_get();
         session.tell_links();
         // One watcher for a session, however often its client reconnects.
         if !is_first {
@@ -64,14 +66,16 @@ impl Relay {
         });
     }
 
-    /// Tells every upstream of the session that is open what to log; the answer is ours. Who is opened
-    /// later is told before the next call.
+    /// Tells every upstream of the session that is open what to log; the answer is ours. One that is opened
+    /// later, or does not answer within the time of merged lists, is told before its next call.
+    /// Spec: SPEC G-03, C-21.
     pub(super) async fn tell_all(
         &self,
         call: &Call,
         session: &Arc<Session>,
     ) -> Result<Reply, Failure> {
         let (links, level) = (session.links(), session.levels().wanted());
+        let wait = self.parts.settings.mcp.connect_wait;
         let told = links.iter().map(|link| async {
             let logs = link
                 .declared()
@@ -82,7 +86,12 @@ impl Relay {
                 return;
             }
             let audited = self.audit_part(call, upstream);
-            let reply = link.call(&call.message, call).await;
+            let asked = link.call(&call.message, call);
+            let Ok(reply) = tokio::time::timeout(wait, asked).await else {
+                LABELED.upstream_skipped.add(upstream, 1);
+                session.levels().unknown(upstream);
+                return;
+            };
             audited.end(audited_outcome(&reply));
             match reply {
                 Ok(reply) => {

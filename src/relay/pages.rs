@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Relay;
 use super::absent::not_ready;
 use super::catalog::Place;
-use super::flight::Boarded;
+use super::flight::{Boarded, Landed, land};
 use super::icons;
 use super::kept::lifetime;
 use super::project::{Hints, Projection};
@@ -47,6 +47,22 @@ impl Part {
             hints,
             is_missing: false,
         }
+    }
+
+    /// Takes one more page; the cursor of the next one, if there is another.
+    fn take(&mut self, held: &Held, message: Message, promise: Hints) -> Option<String> {
+        self.from = Some(held.declared.revision);
+        self.hosts_tasks = held.declared.hosts_tasks();
+        self.hints = self.hints.and(promise);
+        let next = message.result_member("nextCursor");
+        let next = next.filter(|next| *next != "null").map(str::to_owned);
+        self.pages.push((held.digest, message));
+        next
+    }
+
+    /// What its pages hold.
+    pub(super) fn digests(&self) -> Vec<Digest> {
+        self.pages.iter().map(|(digest, _)| *digest).collect()
     }
 
     /// JSON texts of the pages' arrays, in the client's revision. What cannot be read is passed
@@ -118,12 +134,8 @@ impl Relay {
             let Some((held, message)) = page? else {
                 break;
             };
-            part.from = Some(held.declared.revision);
-            part.hosts_tasks = held.declared.hosts_tasks();
-            part.hints = part.hints.and(self.promise(&held, &message));
-            let next = message.result_member("nextCursor");
-            let next = next.filter(|next| *next != "null").map(str::to_owned);
-            part.pages.push((held.digest, message));
+            let promise = self.promise(&held, &message);
+            let next = part.take(&held, message, promise);
             // A cursor that stands still would go round for ever.
             if next.is_none() || next == cursor {
                 break;
@@ -134,6 +146,51 @@ impl Relay {
             part.hints = self.promise_of_none(session, upstream);
         }
         Ok(part)
+    }
+
+    /// One upstream's list where nothing has to be asked: all its pages are kept, or it has none.
+    pub(super) fn kept_part(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        kind: ListKind,
+    ) -> Option<Part> {
+        let kept = |cursor: Option<&str>| {
+            let place = Place {
+                upstream,
+                kind,
+                cursor,
+            };
+            let page = self.kept_page(session, place)?;
+            COUNTERS.lists_hits.add(1);
+            Some(page)
+        };
+        let listed = self.part_of(upstream, kept);
+        listed.or_else(|| {
+            let known = self.knowledge.get(&self.knowledge_key(session, upstream))?;
+            let lists = declares(&known.capabilities, kind);
+            (!lists).then(|| Part::empty(upstream, self.promise_of_none(session, upstream)))
+        })
+    }
+
+    /// One upstream's list out of pages that are at hand, if all are.
+    pub(super) fn part_of(
+        &self,
+        upstream: &Arc<str>,
+        page: impl Fn(Option<&str>) -> Option<(Held, Message)>,
+    ) -> Option<Part> {
+        let mut part = Part::empty(upstream, Hints::ANY);
+        let mut cursor: Option<String> = None;
+        while part.pages.len() < MAX_PAGES {
+            let (held, message) = page(cursor.as_deref())?;
+            let promise = self.promise(&held, &message);
+            let next = part.take(&held, message, promise);
+            if next.is_none() || next == cursor {
+                break;
+            }
+            cursor = next;
+        }
+        Some(part)
     }
 
     /// One page, kept or asked for; nothing where the upstream has no such lists.
@@ -156,12 +213,16 @@ impl Relay {
         }
         let lead = match self.board(call, session, place).await? {
             Boarded::Page(held, message) => return Ok(Some((held, message))),
+            Boarded::Refused(_) => return Err(no_list(place)),
             Boarded::Ask(lead) => lead,
         };
         let asked = self.ask_at(call, session, place).await;
-        if let Some(lead) = lead {
-            lead.land(asked.as_ref().ok().cloned().flatten());
-        }
+        let landed = match &asked {
+            Ok(Some((held, message))) => Landed::Page(held.clone(), message.clone()),
+            Ok(None) => Landed::Nothing,
+            Err(fault) => Landed::failed(fault),
+        };
+        land(lead, landed);
         asked
     }
 
@@ -181,14 +242,7 @@ impl Relay {
         };
         match self.keep(session, &*link, place, fetch, &message) {
             Some(held) => Ok(Some((held, message))),
-            None => Err(Fault::upstream(
-                FaultKind::UpstreamInvalid,
-                format!(
-                    "upstream \"{}\" did not list its {}",
-                    place.upstream,
-                    place.kind.member()
-                ),
-            )),
+            None => Err(no_list(place)),
         }
     }
 
@@ -225,6 +279,13 @@ impl Relay {
         let method = kind.method();
         self.reparse(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}"{params}}}"#).into())
     }
+}
+
+/// An upstream answered a request for a list with something else.
+pub(super) fn no_list(place: Place<'_>) -> Fault {
+    let (upstream, what) = (place.upstream, place.kind.member());
+    let text = format!("upstream \"{upstream}\" did not list its {what}");
+    Fault::upstream(FaultKind::UpstreamInvalid, text)
 }
 
 fn declares(capabilities: &[u8], kind: ListKind) -> bool {

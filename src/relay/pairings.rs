@@ -47,7 +47,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
         .into_iter()
         .find(|endpoint| &*endpoint.name == "up")
         .unwrap();
-    let session = sessions
+    let opening = sessions
         .open(NewSession {
             delivery: crate::session::Delivery::Streams,
             principal: Arc::new(Principal::anonymous()),
@@ -57,6 +57,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
             client_info: Bytes::from_static(b"{}"),
         })
         .unwrap();
+    let session = Arc::clone(opening.session());
     session.set_initialized();
     session.link_or(&"up".into(), || upstream).unwrap();
     let host = crate::upstream::stdio::Host::current();
@@ -90,7 +91,7 @@ impl Fixture {
 
     fn legacy_link(&self) -> Arc<CallLink> {
         let id = RequestId::parse("1").unwrap();
-        self.session.begin_call(id, Arc::default(), 9, 9).unwrap()
+        self.session.begin_call(id, Arc::default()).unwrap()
     }
 
     async fn handle(&self, call: &Call) -> String {

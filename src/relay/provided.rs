@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Relay;
 use super::route::{invalid, unknown_method};
 use super::visit::provides;
+use crate::call::Declared;
 use crate::fault::Fault;
 use crate::protocol::methods::{self, Needs};
 use crate::session::Session;
@@ -27,9 +28,8 @@ impl Relay {
         let Some(needs) = extension_of(method) else {
             return Ok(());
         };
-        let known = self.known(session).await;
-        let mut declared = known.iter().filter_map(|(_, declared)| declared.as_deref());
-        if declared.any(|declared| provides(declared, needs)) {
+        let provided = |declared: &Declared| provides(declared, needs);
+        if self.any_declares(session, provided).await {
             Ok(())
         } else {
             Err(unknown_method(method))

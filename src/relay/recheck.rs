@@ -1,34 +1,59 @@
 //! Lists that a client was given before their changes could be heard: they are looked at again, and
 //! the client is told where they differ. It would be told at the beginning of every session
 //! otherwise, and ask for everything twice. At the beginning a modern client needs none of this: its
-//! subscription is acknowledged after that of its upstream. Spec: BRIDGING §3.4; SPEC M-75.
+//! subscription is acknowledged after that of its upstream. Lists that answer longer because their
+//! changes are declared to be announced are looked at again as well: many servers declare
+//! `listChanged` and announce no change. Spec: BRIDGING §3.4; SPEC M-75.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::Relay;
-use super::catalog::Place;
+use super::catalog::{Fetch, Place};
 use super::icons;
 use super::nobody::own_call;
-use crate::call::{ClientCapabilities, Notice, Reply};
+use super::pages::no_list;
+use crate::call::{ClientCapabilities, Notice, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message};
-use crate::session::Session;
+use crate::session::{NoticeSource, Session};
 use crate::store::lists::Held;
 
 /// Pages that are looked at again at the same time: all sessions at a link hear at once.
 pub(super) const AT_ONCE: usize = 16;
 
+/// Why a page is looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// It is older than the hearing of changes. What cannot be looked at may have changed.
+    Unheard,
+    /// It is older than an unannounced list may become. What cannot be looked at ends by its age.
+    Aged,
+}
+
+/// The outcome of another look at a page.
+enum Looked {
+    Same,
+    /// It differs, or cannot be compared; the page that the upstream lists now, if it was asked.
+    Differs(Option<(Arc<dyn UpstreamLink>, Fetch, Message)>),
+}
+
 /// A page, as it was given.
 type Given = (ListKind, Option<Box<str>>, Held);
 
 impl Relay {
-    /// Changes of `lists` are heard from now on: looks again at what the session has of them.
+    /// Changes of `lists` are heard from now on: looks again at what the session has of them. Where calls
+    /// were sent before the first stream for notices opened (`is_late`), the client is told once of each
+    /// list that it has.
     pub(super) fn heard(
         &self,
         session: &Arc<Session>,
         upstream: &Arc<str>,
         lists: &[&'static str],
+        is_late: bool,
     ) {
         let known = session.shelf();
         let again = known.heard(upstream);
@@ -36,18 +61,39 @@ impl Relay {
             return;
         }
         let given = known.given(upstream, |kind| lists.contains(&kind.capability()));
-        self.recheck_later(session, upstream, given);
+        if is_late && !again {
+            // In place of the notices that may be lost: a second look cannot tell of a change that was
+            // taken back, and servers that send no head would be listed twice by every session.
+            let listed = |what: &&&str| given.iter().any(|(kind, ..)| kind.capability() == **what);
+            for what in lists.iter().filter(listed) {
+                self.announce(session, upstream, what);
+            }
+            return;
+        }
+        self.recheck_later(session, upstream, given, Why::Unheard);
     }
 
     /// Looks again at a page that was just given, if it was asked for before changes were heard.
     pub(super) fn recheck_where_due(&self, session: &Arc<Session>, place: Place<'_>, held: &Held) {
         if session.shelf().may_be_missed(place.upstream, held.asked) {
             let given = (place.kind, place.cursor.map(Into::into), held.clone());
-            self.recheck_later(session, place.upstream, vec![given]);
+            self.recheck_later(session, place.upstream, vec![given], Why::Unheard);
         }
     }
 
-    fn recheck_later(&self, session: &Arc<Session>, upstream: &Arc<str>, given: Vec<Given>) {
+    /// Looks again at a page that answers beyond the age of an unannounced list.
+    pub(super) fn recheck_aged(&self, session: &Arc<Session>, place: Place<'_>, held: &Held) {
+        let given = (place.kind, place.cursor.map(Into::into), held.clone());
+        self.recheck_later(session, place.upstream, vec![given], Why::Aged);
+    }
+
+    fn recheck_later(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        given: Vec<Given>,
+        why: Why,
+    ) {
         let Some(relay) = self.own.upgrade().filter(|_| !given.is_empty()) else {
             return;
         };
@@ -60,7 +106,7 @@ impl Relay {
                         kind: *kind,
                         cursor: cursor.as_deref(),
                     };
-                    relay.recheck(&session, place, held).await;
+                    relay.recheck(&session, place, held, why).await;
                 }
             };
             tokio::select! {
@@ -72,7 +118,7 @@ impl Relay {
 
     /// Tells the session that a list changed, unless the page that it has is still the same or it
     /// knows already.
-    async fn recheck(&self, session: &Arc<Session>, place: Place<'_>, given: &Held) {
+    async fn recheck(&self, session: &Arc<Session>, place: Place<'_>, given: &Held, why: Why) {
         let Ok(_turn) = self.rechecks.acquire().await else {
             return;
         };
@@ -84,35 +130,83 @@ impl Relay {
         if !is_current() {
             return;
         }
-        let same = self.is_same(session, place, given).await;
-        let same = same.unwrap_or_else(|fault| {
-            tracing::debug!(upstream = %place.upstream, error = %fault, "a list cannot be looked at again");
-            false
-        });
-        if same || !is_current() {
+        let now = match self.look(session, place, given).await {
+            Ok(Looked::Same) => return,
+            Ok(Looked::Differs(now)) => now,
+            Err(fault) => {
+                tracing::debug!(upstream = %place.upstream, error = %fault, "a list cannot be looked at again");
+                if why == Why::Aged {
+                    return;
+                }
+                None
+            }
+        };
+        if !is_current() {
             return;
         }
         let what = place.kind.capability();
-        session.shelf().changed(place.upstream, what);
         let key = self.catalog_key(session, place.upstream);
-        self.catalog.changed(&key, what);
-        session.tell(Notice::list_changed(what));
+        let before = |fetch: &Fetch| fetch.asked.checked_sub(Duration::from_nanos(1));
+        let at = now.as_ref().and_then(|(_, fetch, _)| before(fetch));
+        let at = at.unwrap_or_else(Instant::now);
+        session.shelf().changed_at(place.upstream, what, at);
+        self.catalog.changed_at(&key, what, at);
+        // The client asks for it at once when it is told.
+        if let Some((link, fetch, message)) = now {
+            self.keep(session, &*link, place, fetch, &message);
+        }
+        self.tell_changed(session, place.upstream, what);
     }
 
-    /// Whether the upstream lists now what it did; a page that is no longer kept is not known.
-    async fn is_same(
+    fn announce(&self, session: &Arc<Session>, upstream: &Arc<str>, what: &'static str) {
+        session.shelf().changed(upstream, what);
+        let key = self.catalog_key(session, upstream);
+        self.catalog.changed(&key, what);
+        self.tell_changed(session, upstream, what);
+    }
+
+    /// Whether clients are told of changed lists of an upstream.
+    pub(super) fn tells_changes(&self, upstream: &str) -> bool {
+        let settings = self.parts.upstreams.settings(upstream);
+        settings.is_none_or(|settings| settings.list_changed)
+    }
+
+    /// Sends the client `list_changed` of one list of an upstream, unless it is switched off.
+    pub(super) fn tell_changed(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        what: &'static str,
+    ) {
+        if self.tells_changes(upstream) {
+            session.tell(Notice::list_changed(what), NoticeSource::of(upstream));
+        }
+    }
+
+    /// Asks whether the upstream lists now what it did; a page that is no longer kept is not known.
+    async fn look(
         &self,
         session: &Arc<Session>,
         place: Place<'_>,
         given: &Held,
-    ) -> Result<bool, Fault> {
-        let Some(before) = self.page(given) else {
-            return Ok(false);
-        };
-        let key = self.catalog_key(session, place.upstream);
-        let missed = |held: &Held| session.shelf().may_be_missed(place.upstream, held.asked);
-        if let Some(held) = self.catalog.other(key, place).filter(|held| !missed(held)) {
-            return Ok(held.digest == given.digest);
+    ) -> Result<Looked, Fault> {
+        let before = self.page(given);
+        if before.is_none() {
+            return Ok(Looked::Differs(None));
+        }
+        if let Some(other) = self.younger(session, place, given) {
+            if other.digest != given.digest {
+                return Ok(Looked::Differs(None));
+            }
+            let again = Held {
+                asked: other.asked,
+                ..given.clone()
+            };
+            let cursor = place.cursor;
+            session
+                .shelf()
+                .hold(place.upstream, place.kind, cursor, again);
+            return Ok(Looked::Same);
         }
         let link = self.link(session, place.upstream)?;
         let request = self.list_request(place.kind, place.cursor)?;
@@ -121,13 +215,26 @@ impl Relay {
         let call = own_call(&session.principal, session, request.clone(), nothing);
         let reply = icons::in_page(link.call(&request, &call).await?, place);
         let Reply::Relayed(now) = reply else {
-            return Ok(false);
+            return Ok(Looked::Differs(None));
         };
-        let same = shown(&before.message, place.kind) == shown(&now, place.kind);
-        if same {
-            self.keep(session, &*link, place, fetch, &now);
+        if now.result_member(place.kind.member()).is_none() {
+            return Err(no_list(place));
         }
-        Ok(same)
+        let same = before
+            .is_some_and(|before| shown(&before.message, place.kind) == shown(&now, place.kind));
+        if !same {
+            return Ok(Looked::Differs(Some((link, fetch, now))));
+        }
+        self.keep(session, &*link, place, fetch, &now);
+        Ok(Looked::Same)
+    }
+
+    /// A page of another session that was asked for after `given`, and since changes are heard.
+    fn younger(&self, session: &Session, place: Place<'_>, given: &Held) -> Option<Held> {
+        let key = self.catalog_key(session, place.upstream);
+        let other = self.catalog.other(key, place)?;
+        let missed = session.shelf().may_be_missed(place.upstream, other.asked);
+        (!missed && other.asked > given.asked).then_some(other)
     }
 }
 

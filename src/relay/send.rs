@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Relay;
 use super::catalog::Place;
+use super::completions;
 use super::icons;
 use super::project::{self, Projection};
 use super::route::Target;
@@ -86,7 +87,7 @@ impl Relay {
         let declared = link.declared();
         let revision = declared.as_ref().map(|declared| declared.revision);
         let projection = Projection::of(revision, call.revision);
-        match target.view.link(call, projection, declared) {
+        let reply = match target.view.link(call, projection, declared) {
             None => link.call(request, call).await,
             Some(shown) => {
                 link.call(
@@ -98,7 +99,11 @@ impl Relay {
                 )
                 .await
             }
+        };
+        if request.method() == Some("completion/complete") {
+            return reply.map(completions::bounded);
         }
+        reply
     }
 }
 

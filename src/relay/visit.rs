@@ -4,21 +4,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::initialize::refused;
 use super::route::{Route, unknown_method};
 use super::{Failure, Relay, effective, foreign};
-use crate::call::{Call, ClientCapabilities, Declared, Level, Principal, UpstreamLink};
+use crate::call::{
+    Call, ClientCapabilities, Declared, Level, MAX_DECLARED, Principal, UpstreamLink,
+};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::methods::{Method, Needs};
-use crate::protocol::{Era, Revision, extensions, json};
+use crate::protocol::{Era, Message, Revision, extensions, json, meta};
 use crate::session::{Delivery, NewSession, Session};
 use crate::upstream::OWN_INFO;
 
 impl Relay {
     /// The visit that a request of a modern client belongs to; `capabilities` is the JSON text of
-    /// what the request declares. Several programs of one user may share it, so that legacy
-    /// upstreams hear of the gateway as their client.
+    /// what the request declares. Several programs of one user may share a visit. Legacy upstreams of
+    /// the visit are told the `clientInfo` of the request that began it.
     ///
     /// # Errors
     /// When there is no room for another session.
@@ -27,6 +31,7 @@ impl Relay {
         principal: &Arc<Principal>,
         endpoint: &Arc<Endpoint>,
         capabilities: &str,
+        request: &Message,
     ) -> Result<Arc<Session>, Fault> {
         let new = || NewSession {
             delivery: Delivery::Streams,
@@ -34,7 +39,7 @@ impl Relay {
             endpoint: Arc::clone(endpoint),
             revision: Revision::V2026_07_28,
             capabilities: self.effective(capabilities, endpoint),
-            client_info: OWN_INFO,
+            client_info: client_info(request),
         };
         let sessions = &self.parts.sessions;
         let visit = sessions.visit(principal, endpoint, capabilities, new);
@@ -132,17 +137,20 @@ impl Relay {
         let Ok(request) = self.reparse(request.into()) else {
             return false;
         };
-        match link.call(&request, call).await {
-            Ok(reply) => {
+        let wait = self.parts.settings.mcp.connect_wait;
+        match tokio::time::timeout(wait, link.call(&request, call)).await {
+            Ok(Ok(reply)) => {
                 if reply.error().is_some() {
                     tracing::debug!(upstream = %link.upstream(), "it refuses the level");
                 }
                 true
             }
-            Err(fault) => {
+            Ok(Err(fault)) => {
                 tracing::debug!(upstream = %link.upstream(), error = %fault, "level not set");
                 false
             }
+            // It was sent. Not every call is to wait for one that never answers.
+            Err(_) => true,
         }
     }
 
@@ -178,6 +186,16 @@ impl Relay {
             Err(unknown_method(method))
         }
     }
+}
+
+/// The `clientInfo` of a request as legacy upstreams may be told it, else the gateway's own: there name
+/// and version must be set (SPEC L-01), in the modern revision all of it is optional (SPEC M-06).
+fn client_info(request: &Message) -> Bytes {
+    let is_text = |info, name| json::member(info, name).and_then(json::string).is_some();
+    let said = meta::client_info(request)
+        .filter(|info| info.len() <= MAX_DECLARED)
+        .filter(|info| is_text(info, "name") && is_text(info, "version"));
+    said.map_or(OWN_INFO, |info| Bytes::copy_from_slice(info.as_bytes()))
 }
 
 /// Whether an upstream declared what a method needs, for a client of the modern era.

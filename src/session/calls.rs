@@ -19,7 +19,7 @@ pub enum NoRoom {
     /// The id is that of a running call.
     #[error("a request with this id is still running")]
     IdInUse,
-    /// The session's or the principal's cap on running calls is reached.
+    /// The principal's cap on running calls is reached.
     #[error("too many calls are running")]
     TooManyCalls,
     /// The session's cap on open streams is reached.
@@ -116,26 +116,21 @@ impl Session {
         Ok(permit)
     }
 
-    /// Begins a call under the client's request id, whose messages go to `outlet`.
+    /// Notes a call under the client's request id, whose messages go to `outlet`. Its place is another
+    /// matter ([`Session::enter`]).
     ///
     /// # Errors
-    /// [`NoRoom`] when the id is in use or a cap is reached.
+    /// [`NoRoom::IdInUse`] when another call runs or waits under this id.
     pub fn begin_call(
         self: &Arc<Self>,
         id: RequestId,
         outlet: Arc<Outlet>,
-        per_session: usize,
-        per_principal: usize,
     ) -> Result<Arc<CallLink>, NoRoom> {
         let link = CallLink::new(Arc::clone(self), id.clone(), outlet);
         let mut calls = lock(&self.calls);
         if calls.contains_key(&id) {
             return Err(NoRoom::IdInUse);
         }
-        if calls.len() >= per_session || self.owner_calls.load(Ordering::Relaxed) >= per_principal {
-            return Err(NoRoom::TooManyCalls);
-        }
-        self.owner_calls.fetch_add(1, Ordering::Relaxed);
         calls.insert(id, Arc::clone(&link));
         Ok(link)
     }
@@ -146,20 +141,20 @@ impl Session {
         lock(&self.calls).get(id).map(Arc::clone)
     }
 
-    /// The call that most recently got a stream or began, among those somebody still waits for.
-    #[must_use]
-    pub fn newest_call(&self) -> Option<Arc<CallLink>> {
-        lock(&self.calls)
-            .values()
-            .filter(|link| link.is_awaited())
-            .max_by_key(|link| link.order())
-            .map(Arc::clone)
+    /// Whether a call has no reply yet.
+    pub(super) fn is_running(&self, call: &CallLink) -> bool {
+        let calls = lock(&self.calls);
+        calls.values().any(|known| known.order() == call.order())
     }
 
     /// The call has its reply, or will have none.
-    pub(super) fn end_call(&self, id: &RequestId) {
-        if lock(&self.calls).remove(id).is_some() {
-            self.owner_calls.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn end_call(&self, id: &RequestId, order: u64) {
+        {
+            let mut calls = lock(&self.calls);
+            // The client may have used the id again since.
+            if calls.get(id).is_some_and(|link| link.order() == order) {
+                calls.remove(id);
+            }
         }
         self.touch();
     }

@@ -296,9 +296,7 @@ impl Session {
     /// # Errors
     /// [`NoRoom::TooManyCalls`] when so many calls and tasks of its principal run.
     pub fn begin_task(self: &Arc<Self>, max_per_principal: usize) -> Result<RunningTask, NoRoom> {
-        let before = self.owner_calls.fetch_add(1, Ordering::Relaxed);
-        if before > max_per_principal {
-            self.owner_calls.fetch_sub(1, Ordering::Relaxed);
+        if !self.places.enter(max_per_principal.saturating_add(1)) {
             return Err(NoRoom::TooManyCalls);
         }
         self.tasks.running.fetch_add(1, Ordering::Relaxed);
@@ -311,7 +309,7 @@ impl Session {
 
 impl Drop for RunningTask {
     fn drop(&mut self) {
-        self.session.owner_calls.fetch_sub(1, Ordering::Relaxed);
+        self.session.places.leave();
         self.session.tasks.running.fetch_sub(1, Ordering::Relaxed);
         self.session.touch();
     }

@@ -45,6 +45,11 @@ impl Levels {
         true
     }
 
+    /// It is not known what the upstream logs: it is told before its next call.
+    pub fn unknown(&self, upstream: &str) {
+        lock(&self.told).remove(upstream);
+    }
+
     /// The upstream could not be told of `level`.
     pub fn forget(&self, upstream: &Arc<str>, level: Level) {
         let mut told = lock(&self.told);

@@ -3,13 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::{EventStream, Session, lock};
+use super::{EventStream, NoticeSource, Session, lock};
 use crate::call::{Asked, Burst, ClientCapabilities, DownstreamLink, Level, Notice, Round};
-use crate::protocol::RequestId;
+use crate::protocol::{RequestId, Revision};
 
 /// Orders calls and streams by age, over all sessions.
 static ORDER: AtomicU64 = AtomicU64::new(0);
@@ -24,6 +25,8 @@ pub struct CallLink {
     /// Whether the exchange that asked is still there.
     awaited: AtomicBool,
     order: u64,
+    /// Where the call went.
+    upstream: OnceLock<Arc<str>>,
     cancel: CancellationToken,
     reason: OnceLock<String>,
 }
@@ -33,6 +36,8 @@ pub struct CallLink {
 pub struct Outlet {
     stream: OnceLock<Arc<EventStream>>,
     opened: Mutex<Option<Waker>>,
+    /// Whether the stream carries more than these calls.
+    is_shared: bool,
 }
 
 impl Outlet {
@@ -42,6 +47,7 @@ impl Outlet {
         Arc::new(Self {
             stream: OnceLock::from(stream),
             opened: Mutex::default(),
+            is_shared: true,
         })
     }
 }
@@ -54,6 +60,7 @@ impl CallLink {
             outlet,
             awaited: AtomicBool::new(true),
             order: ORDER.fetch_add(1, Ordering::Relaxed),
+            upstream: OnceLock::new(),
             cancel: CancellationToken::new(),
             reason: OnceLock::new(),
         })
@@ -132,8 +139,19 @@ impl CallLink {
         }
     }
 
+    /// The id of its request.
+    #[must_use]
+    pub fn id(&self) -> &RequestId {
+        &self.id
+    }
+
     pub(super) fn order(&self) -> u64 {
         self.order
+    }
+
+    /// Whether the call went to `upstream`.
+    pub(super) fn is_at(&self, upstream: &str) -> bool {
+        self.upstream.get().is_some_and(|at| **at == *upstream)
     }
 
     /// The client, or the end of the session, cancels the call.
@@ -155,7 +173,7 @@ impl CallLink {
         if let Some(stream) = self.outlet.stream.get() {
             self.session.questions.end_call(self.order, stream);
         }
-        self.session.end_call(&self.id);
+        self.session.end_call(&self.id, self.order);
     }
 }
 
@@ -179,12 +197,28 @@ impl DownstreamLink for CallLink {
         })
     }
 
+    fn hang_up(&self, retry: Option<Duration>) {
+        // Older clients cannot resume a stream that was closed early. Spec: SPEC T-28.
+        if self.session.revision >= Revision::V2025_11_25 && !self.outlet.is_shared {
+            self.open().hang_up(retry);
+        }
+    }
+
     fn cancel_reason(&self) -> Option<&str> {
         self.reason.get().map(String::as_str)
     }
 
     fn level(&self) -> Option<Level> {
         self.session.levels().wanted()
+    }
+
+    fn number(&self) -> Option<u64> {
+        Some(self.order)
+    }
+
+    fn routed(&self, upstream: &Arc<str>) {
+        drop(self.upstream.set(Arc::clone(upstream)));
+        self.session.routed(self);
     }
 
     fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
@@ -209,7 +243,7 @@ impl DownstreamLink for Afterwards {
 
     fn notify(&self, notice: Notice) {
         if let Some(session) = self.session.upgrade() {
-            session.tell(notice);
+            session.tell(notice, NoticeSource::default());
         }
     }
 

@@ -5,22 +5,28 @@
 //! end. Knows nothing of HTTP and nothing of upstreams beyond their link trait.
 //! Spec: SPEC §1a, §1b; DESIGN §5.
 
+mod absences;
+mod bursts;
 mod calls;
 mod completions;
+mod delivery;
 mod hosted;
 mod id;
 mod levels;
 mod link;
+mod opening;
+mod places;
 mod questions;
 mod registry;
 mod shelf;
 mod stream;
 mod subscriptions;
 mod tasks;
+mod unattributed;
 mod upstreams;
 mod visit;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -31,12 +37,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+pub use absences::{Absences, Errand};
 pub use calls::{NoRoom, StreamPermit};
 pub use completions::Completions;
+pub use delivery::NoticeSource;
 pub use hosted::{HostedTask, Kept, Outcome, ResultRoom, RunningTask};
 pub use id::{EventId, SessionId, SessionIds};
 pub use levels::Levels;
 pub use link::{CallLink, Outlet};
+pub use opening::Opening;
+pub use places::{CallPlace, Caps, Entry, Lane, Places, Request, Toll, Unserved, Waiting};
 pub use questions::{Questions, reply_of};
 pub use registry::{NewSession, Refused, Sessions, Settings};
 pub use shelf::Shelf;
@@ -45,7 +55,7 @@ pub use subscriptions::{Subscribing, Subscriptions, is_below};
 pub use tasks::{Known, Run, Stage, Task, TaskHandle, Tasks};
 pub use visit::{FollowedResource, Listener, Listening, ToolHeaders, Visit, VisitCall};
 
-use crate::call::{ClientCapabilities, Notice, OwnerKey, Principal, UpstreamLink};
+use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
@@ -74,13 +84,19 @@ pub struct Session {
     next_stream: AtomicU32,
     calls: Mutex<HashMap<RequestId, Arc<CallLink>>>,
     questions: Questions,
+    /// Notices and questions without a stream.
+    undelivered: delivery::Waiting,
     /// Ordered: most sessions have few, and a name is hashed no quicker than it is found.
     links: Mutex<BTreeMap<Arc<str>, Arc<dyn UpstreamLink>>>,
-    waiting: Mutex<HashSet<Arc<str>>>,
-    owner_calls: Arc<AtomicUsize>,
+    absences: Absences,
+    /// The places for calls of its principal, and how many of them its own calls have.
+    places: Arc<Places>,
+    calls_running: AtomicUsize,
     /// How long a question that names no call waits for a stream.
     hold_question: Duration,
     initialized: AtomicBool,
+    /// Whether its own `initialize` still runs.
+    opening: AtomicBool,
     watched: AtomicBool,
     /// What its upstreams know of that.
     listening: Wish<bool>,
@@ -193,10 +209,11 @@ impl Session {
         Duration::from_micros(self.used_us.load(Ordering::Relaxed))
     }
 
-    /// Whether a call or a task runs here or a stream is open.
+    /// Whether its `initialize`, a call or a task runs here or a stream is open.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.open_streams.load(Ordering::Relaxed) > 0
+        self.opening.load(Ordering::Relaxed)
+            || self.open_streams.load(Ordering::Relaxed) > 0
             || self.open_standalones.load(Ordering::Relaxed) > 0
             || self.visit.as_ref().is_some_and(Visit::is_busy)
             || self.tasks.is_running()
@@ -239,15 +256,6 @@ impl Session {
         self.visit.as_ref()
     }
 
-    /// Hands a notice that belongs to no call to whoever listens: the session's own stream, or the
-    /// subscriptions of a visit.
-    pub fn tell(&self, notice: Notice) {
-        match &self.visit {
-            Some(visit) => visit.tell(&notice),
-            None => drop(self.standalone.notify(notice)),
-        }
-    }
-
     /// Whether somebody listens for messages that belong to no call, or did a moment ago.
     fn is_listened_to(&self) -> bool {
         match &self.visit {
@@ -277,6 +285,12 @@ impl Session {
     #[must_use]
     pub fn shelf(&self) -> &Shelf {
         &self.shelf
+    }
+
+    /// The lists that its client was answered without.
+    #[must_use]
+    pub fn absences(&self) -> &Absences {
+        &self.absences
     }
 
     /// The stream of messages that belong to no call.

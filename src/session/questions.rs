@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{EventStream, Session, lock};
+use super::{EventStream, NoticeSource, Session, lock};
 use crate::call::{Answer, Asked, Notice, NoticeKind, Question, Round};
 use crate::protocol::Message;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
@@ -19,6 +19,8 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 pub struct Questions {
     next: AtomicU64,
     open: Mutex<BTreeMap<u64, Unanswered>>,
+    /// The newest reader of the GET stream under which a question was put there that has its answer.
+    answered_reader: AtomicU64,
 }
 
 /// A question without an answer.
@@ -27,14 +29,26 @@ struct Unanswered {
     asker: oneshot::Sender<Answer>,
     /// The call that it belongs to, by its number in order, where the upstream said so.
     call: Option<u64>,
+    /// The reader of the GET stream, where it was put there.
+    reader: Option<u64>,
 }
 
 impl Questions {
-    fn open(&self, call: Option<u64>) -> (u64, oneshot::Receiver<Answer>) {
+    fn open(&self, call: Option<u64>, reader: Option<u64>) -> (u64, oneshot::Receiver<Answer>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (asker, receiver) = oneshot::channel();
-        lock(&self.open).insert(id, Unanswered { asker, call });
+        let unanswered = Unanswered {
+            asker,
+            call,
+            reader,
+        };
+        lock(&self.open).insert(id, unanswered);
         (id, receiver)
+    }
+
+    /// Whether a question that was put on the GET stream under `reader` has its answer.
+    pub(super) fn has_answered(&self, reader: u64) -> bool {
+        self.answered_reader.load(Ordering::Relaxed) == reader
     }
 
     /// Withdraws on `stream` what a call has asked, before that has its last message.
@@ -54,6 +68,9 @@ impl Questions {
         let Some(question) = id.and_then(|id| lock(&self.open).remove(&id)) else {
             return false;
         };
+        if let Some(reader) = question.reader {
+            self.answered_reader.fetch_max(reader, Ordering::Relaxed);
+        }
         question.asker.send(reply_of(response)).is_ok()
     }
 
@@ -86,29 +103,39 @@ pub fn reply_of(response: &Message) -> Answer {
     }
 }
 
-/// Withdraws a question when nobody waits for it any more.
-struct Withdraw<'a> {
+/// A question that is put to the client; withdrawn when dropped without an answer.
+pub(super) struct Put<'a> {
     session: &'a Session,
-    stream: &'a EventStream,
+    stream: Arc<EventStream>,
     id: u64,
-    _open: Open,
+    pub(super) answer: oneshot::Receiver<Answer>,
+    is_withdrawn: bool,
+    _open: Option<Open>,
 }
 
-impl Drop for Withdraw<'_> {
-    fn drop(&mut self) {
-        if lock(&self.session.questions.open)
-            .remove(&self.id)
-            .is_none()
-        {
+impl Put<'_> {
+    /// Tells the client that the question needs no answer any more; an answer that comes all the same
+    /// is taken until this is dropped.
+    pub(super) fn withdraw(&mut self) {
+        if std::mem::replace(&mut self.is_withdrawn, true) {
             return;
         }
         COUNTERS.questions_withdrawn.add(1);
         let notice = withdrawal(self.id);
         // One that named no call may outlive the call on whose stream it went.
         if self.stream.is_finished() {
-            self.session.tell(notice);
+            self.session.deliver(notice, &NoticeSource::default());
         } else {
             self.stream.notify(notice);
+        }
+    }
+}
+
+impl Drop for Put<'_> {
+    fn drop(&mut self) {
+        let unanswered = lock(&self.session.questions.open).remove(&self.id);
+        if unanswered.is_some() {
+            self.withdraw();
         }
     }
 }
@@ -132,7 +159,7 @@ impl Session {
     /// Dropping the future withdraws what is unanswered.
     pub(super) async fn ask_on(
         &self,
-        stream: &EventStream,
+        stream: &Arc<EventStream>,
         call: Option<u64>,
         round: Round,
     ) -> Asked {
@@ -141,32 +168,17 @@ impl Session {
         }
         let mut waiting = Vec::with_capacity(round.entries.len());
         for (key, question) in round.entries {
-            let (id, receiver) = self.questions.open(call);
-            COUNTERS.questions_asked.add(1);
-            stream.put(request(id, &question));
-            waiting.push((
-                key,
-                receiver,
-                Withdraw {
-                    session: self,
-                    stream,
-                    id,
-                    _open: GAUGES.questions_open.enter(),
-                },
-            ));
+            waiting.push((key, self.put_question(stream, &question, call, None)));
         }
         let end = round.limit.map(|limit| Instant::now() + limit);
         let mut answers = Vec::with_capacity(waiting.len());
-        for (key, receiver, withdraw) in waiting {
+        for (key, mut put) in waiting {
             let answer = match end {
-                Some(end) => tokio::time::timeout_at(end, receiver).await,
-                None => Ok(receiver.await),
+                Some(end) => tokio::time::timeout_at(end, &mut put.answer).await,
+                None => Ok((&mut put.answer).await),
             };
             match answer {
-                Ok(Ok(answer)) => {
-                    drop(withdraw);
-                    answers.push((key, answer));
-                }
+                Ok(Ok(answer)) => answers.push((key, answer)),
                 Ok(Err(_)) => return Asked::Unanswered,
                 // Too late: it is withdrawn, and what others have answered counts.
                 Err(_) => {}
@@ -175,39 +187,48 @@ impl Session {
         Asked::Answered(answers)
     }
 
-    /// Asks something that names no call: on the newest call somebody waits for, else on the GET
-    /// stream, else as soon as there is either, for ten seconds (DESIGN §6).
-    ///
-    /// # Cancel safety
-    /// Dropping the future withdraws the question.
-    pub async fn ask_unattributed(self: &Arc<Self>, question: Question) -> Asked {
-        let stream = tokio::time::timeout(self.hold_question, async {
-            loop {
-                let changed = self.changed.notified();
-                if let Some(call) = self.newest_call() {
-                    return call.stream();
-                }
-                if self.standalone.is_attached() {
-                    return Arc::clone(&self.standalone);
-                }
-                changed.await;
-            }
-        });
-        let closed = self.closed.clone();
-        tokio::select! {
-            stream = stream => if let Ok(stream) = stream {
-                let entries = vec![(String::new(), question)];
-                let round = Round { entries, limit: None, carry: None };
-                self.ask_on(&stream, None, round).await
-            } else {
-                COUNTERS.questions_refused.add(1);
-                Asked::CannotAsk("no stream of the client is open".to_owned())
-            },
-            () = closed.cancelled() => Asked::Unanswered,
+    /// Puts a question on `stream` under an id of its own: for the call of number `call`, or on the GET
+    /// stream under its `reader`.
+    pub(super) fn put_question(
+        &self,
+        stream: &Arc<EventStream>,
+        question: &Question,
+        call: Option<u64>,
+        reader: Option<u64>,
+    ) -> Put<'_> {
+        let (id, answer) = self.questions.open(call, reader);
+        COUNTERS.questions_asked.add(1);
+        stream.put(request(id, question));
+        Put {
+            session: self,
+            stream: Arc::clone(stream),
+            id,
+            answer,
+            is_withdrawn: false,
+            _open: Some(GAUGES.questions_open.enter()),
         }
     }
 
-    async fn wait_initialized(&self) -> bool {
+    /// Pings the client on the GET stream under its `reader`; dropping the ping withdraws nothing.
+    /// Spec: SPEC L-07.
+    pub(super) fn ping_on_get(&self, reader: u64) -> Put<'_> {
+        let (id, answer) = self.questions.open(None, Some(reader));
+        let ping = Question {
+            method: "ping".to_owned(),
+            params: None,
+        };
+        self.standalone.put(request(id, &ping));
+        Put {
+            session: self,
+            stream: Arc::clone(&self.standalone),
+            id,
+            answer,
+            is_withdrawn: true,
+            _open: None,
+        }
+    }
+
+    pub(super) async fn wait_initialized(&self) -> bool {
         let wait = async {
             loop {
                 let changed = self.changed.notified();

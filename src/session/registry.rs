@@ -3,6 +3,7 @@
 //! The concurrent map stays private here and only clones leave it, so that no guard is ever held
 //! across an await (DEPENDENCIES, "Things that bite" 6).
 
+mod connections;
 mod ending;
 mod known;
 
@@ -20,13 +21,15 @@ use tokio_util::task::TaskTracker;
 
 use self::known::KnownIds;
 use super::visit::{Visit, VisitKey};
-use super::{Delivery, HostedTask, Levels, ResultRoom, Session, SessionId, SessionIds, lock};
+use super::{
+    Delivery, EventStream, HostedTask, Opening, Places, ResultRoom, Session, SessionId, SessionIds,
+    lock,
+};
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
 use crate::lifecycle::Tasks;
 use crate::protocol::Revision;
-use crate::session::EventStream;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::wish::Wish;
@@ -94,7 +97,7 @@ pub struct Sessions {
 #[derive(Debug, Default)]
 struct Owner {
     sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
-    calls: Arc<AtomicUsize>,
+    places: Arc<Places>,
     /// Bytes that results of tasks take.
     results: Arc<AtomicUsize>,
 }
@@ -136,13 +139,14 @@ impl Sessions {
         self.len() == 0
     }
 
-    /// Opens a session. At the principal's cap its own least recently used session without an open
+    /// Opens a session, busy until its `initialize` is over. At the principal's cap its own least recently used session without an open
     /// stream or running call makes room; never another principal's (DESIGN §5).
     ///
     /// # Errors
     /// [`Refused`] when there is no room.
-    pub fn open(&self, new: NewSession) -> Result<Arc<Session>, Refused> {
-        self.open_as(new, None)
+    pub fn open(&self, new: NewSession) -> Result<Opening, Refused> {
+        let session = self.open_as(new, None)?;
+        Ok(Opening::of(session))
     }
 
     /// The visit of a modern client: the one that its binding has on this endpoint while it
@@ -235,6 +239,7 @@ impl Sessions {
 
     fn make(&self, new: NewSession, owner: &Owner, visit: Option<Visit>) -> Arc<Session> {
         let binding = new.principal.binding();
+        let is_opening = visit.is_none();
         let (key, id) = match visit {
             // Nothing that a client could send names a visit.
             Some(_) => (rand::random(), String::new()),
@@ -246,6 +251,7 @@ impl Sessions {
             session: key,
             stream: 0,
         };
+        let undelivered = super::delivery::Waiting::new(&new.delivery, &self.tasks);
         let kept: Arc<dyn EventStore> = match new.delivery {
             Delivery::Streams => Arc::clone(&self.events),
             Delivery::Connection {
@@ -267,14 +273,17 @@ impl Sessions {
             next_stream: std::sync::atomic::AtomicU32::new(1),
             calls: Mutex::default(),
             questions: super::Questions::default(),
+            undelivered,
             links: Mutex::default(),
-            waiting: Mutex::default(),
-            owner_calls: Arc::clone(&owner.calls),
+            absences: super::Absences::default(),
+            places: Arc::clone(&owner.places),
+            calls_running: AtomicUsize::new(0),
             initialized: std::sync::atomic::AtomicBool::new(false),
+            opening: std::sync::atomic::AtomicBool::new(is_opening),
             watched: std::sync::atomic::AtomicBool::new(false),
             listening: Wish::default(),
             changed: tokio::sync::Notify::new(),
-            levels: Levels::default(),
+            levels: super::Levels::default(),
             visit,
             subscriptions: super::Subscriptions::default(),
             shelf: super::Shelf::default(),
@@ -300,31 +309,11 @@ impl Sessions {
         HostedTask::begin(Arc::clone(&self.clock), ttl)
     }
 
-    /// A handle for a connection that may become a session of this binding on this endpoint: its key
-    /// and its text. It opens as nothing else.
+    /// The places for calls of a principal, which may have no session yet.
     #[must_use]
-    pub fn mint_connection(
-        &self,
-        principal: &Principal,
-        endpoint: &Endpoint,
-    ) -> (SessionKey, String) {
-        let place = connections_of(endpoint);
-        self.ids
-            .mint(&principal.binding(), &place, self.clock.now())
-    }
-
-    /// The key of a connection, from a handle that this binding was given on this endpoint.
-    #[must_use]
-    pub fn read_connection(
-        &self,
-        handle: &str,
-        principal: &Principal,
-        endpoint: &Endpoint,
-    ) -> Option<SessionKey> {
-        let place = connections_of(endpoint);
-        let handle = self.ids.read(handle, &principal.binding(), &place)?;
-        let age = self.clock.now().saturating_sub(handle.issued);
-        (age <= self.settings.absolute).then_some(handle.key)
+    pub fn places(&self, owner: OwnerKey) -> Arc<Places> {
+        let owner = self.owners.entry(owner).or_default();
+        Arc::clone(&owner.places)
     }
 
     /// The session behind an id, for its own binding on its own endpoint only. Forged, foreign,
@@ -389,10 +378,5 @@ impl Sessions {
     }
 }
 
-/// Keeps handles of connections apart from session ids: no endpoint has such a name.
-fn connections_of(endpoint: &Endpoint) -> String {
-    format!("{}/connection", endpoint.name)
-}
-
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

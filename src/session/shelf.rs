@@ -25,7 +25,35 @@ struct Board {
     /// Since when changes are heard.
     heard: Option<Instant>,
     changed: [Option<Instant>; ListKind::ALL.len()],
-    pages: Vec<(ListKind, Option<Box<str>>, Held)>,
+    pages: Vec<Kept>,
+}
+
+/// A page that was given.
+#[derive(Debug)]
+struct Kept {
+    kind: ListKind,
+    cursor: Option<Box<str>>,
+    held: Held,
+    /// Whether it is known to have changed: it only stands in while its upstream is asked.
+    outdated: bool,
+    /// Whether a request that looks whether it is still true was begun.
+    rechecked: bool,
+}
+
+impl Kept {
+    fn is_at(&self, kind: ListKind, cursor: Option<&str>) -> bool {
+        self.kind == kind && self.cursor.as_deref() == cursor
+    }
+}
+
+/// A page that may answer now.
+#[derive(Debug)]
+pub struct Current {
+    /// The page.
+    pub held: Held,
+    /// Whether the caller has to look, beside answering, whether it is still true: it is older than
+    /// an unannounced list may become. Said once per page.
+    pub is_due: bool,
 }
 
 impl Board {
@@ -44,50 +72,90 @@ impl Board {
     }
 
     fn page(&self, kind: ListKind, cursor: Option<&str>) -> Option<&Held> {
-        let mut pages = self.pages.iter();
-        let found = pages.find(|(k, c, _)| *k == kind && c.as_deref() == cursor);
-        found.map(|(_, _, held)| held)
+        let found = self.any_page(kind, cursor).filter(|page| !page.outdated);
+        found.map(|page| &page.held)
     }
 
-    fn change(&mut self, concerned: impl Fn(ListKind) -> bool) {
-        let now = Some(Instant::now());
+    fn any_page(&self, kind: ListKind, cursor: Option<&str>) -> Option<&Kept> {
+        self.pages.iter().find(|page| page.is_at(kind, cursor))
+    }
+
+    /// Lists that `concerned` names changed at `at`: pages that were asked for until then are over.
+    fn change(&mut self, at: Instant, concerned: impl Fn(ListKind) -> bool) {
         for kind in ListKind::ALL {
             if concerned(kind)
                 && let Some(changed) = self.changed.get_mut(kind as usize)
             {
-                *changed = now;
+                *changed = Some(at).max(*changed);
             }
         }
-        self.pages.retain(|(kind, _, _)| !concerned(*kind));
+        for page in &mut self.pages {
+            page.outdated |= concerned(page.kind) && page.held.asked <= at;
+        }
     }
 }
 
 impl Shelf {
-    /// A page that may answer again: nothing has happened since, and either changes would have
-    /// been heard of (`stretch` is what is heard now, asked only if it matters) or it is fresh.
+    /// A page that may answer again: no change was announced and no tool called since it was asked
+    /// for, and it is fresh. While changes are heard (`stretch` is what is heard now, asked only if it
+    /// matters) it lasts longer, but not for ever: many servers declare `listChanged` and announce
+    /// nothing.
     pub fn current(
         &self,
         upstream: &str,
         kind: ListKind,
         cursor: Option<&str>,
         stretch: impl FnOnce() -> Option<u64>,
-    ) -> Option<Held> {
+    ) -> Option<Current> {
         let (held, called) = {
             let boards = lock(&self.0);
             let board = find(&boards, upstream)?;
             (board.page(kind, cursor)?.clone(), board.called)
         };
-        if held.stretch.is_some() && held.stretch == stretch() {
-            return Some(held);
-        }
         let calm = held.outlives_calls || called.is_none_or(|called| held.asked > called);
-        (calm && held.asked.elapsed() < held.fresh).then_some(held)
+        let age = held.asked.elapsed();
+        if !calm {
+            return None;
+        }
+        if age < held.fresh {
+            let is_due = false;
+            return Some(Current { held, is_due });
+        }
+        let heard = held.stretch.is_some() && age < held.lasts && held.stretch == stretch();
+        heard.then(|| Current {
+            is_due: self.begin_recheck(upstream, kind, cursor, held.asked),
+            held,
+        })
+    }
+
+    /// Whether a recheck of a page is to begin now: the first caller is told so, later ones are not.
+    fn begin_recheck(
+        &self,
+        upstream: &str,
+        kind: ListKind,
+        cursor: Option<&str>,
+        asked: Instant,
+    ) -> bool {
+        let mut boards = lock(&self.0);
+        let board = boards.iter_mut().find(|board| *board.upstream == *upstream);
+        let page = board.and_then(|board| {
+            let mut pages = board.pages.iter_mut();
+            pages.find(|page| page.is_at(kind, cursor) && page.held.asked == asked)
+        });
+        page.is_some_and(|page| !std::mem::replace(&mut page.rechecked, true))
     }
 
     /// The last page that was given, however old; nothing once the upstream said that it changed.
     pub fn last(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<Held> {
         let boards = lock(&self.0);
         find(&boards, upstream)?.page(kind, cursor).cloned()
+    }
+
+    /// The same, also where it is known to have changed: for a list whose upstream takes too long.
+    pub fn last_given(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<Held> {
+        let boards = lock(&self.0);
+        let page = find(&boards, upstream)?.any_page(kind, cursor)?;
+        Some(page.held.clone())
     }
 
     /// The pages of lists that `concerned` says, as they were last given.
@@ -100,8 +168,8 @@ impl Shelf {
         let pages = find(&boards, upstream).map(|board| board.pages.iter());
         let pages = pages.into_iter().flatten();
         pages
-            .filter(|(kind, _, _)| concerned(*kind))
-            .cloned()
+            .filter(|page| concerned(page.kind) && !page.outdated)
+            .map(|page| (page.kind, page.cursor.clone(), page.held.clone()))
             .collect()
     }
 
@@ -111,7 +179,7 @@ impl Shelf {
         find(&boards, upstream).is_none_or(|board| {
             board.called.is_none()
                 && board.changed(kind).is_none()
-                && !board.pages.iter().any(|(known, _, _)| *known == kind)
+                && !board.pages.iter().any(|page| page.kind == kind)
         })
     }
 
@@ -155,13 +223,24 @@ impl Shelf {
             if changed.is_some_and(|changed| held.asked <= changed) {
                 return;
             }
+            let kept = Kept {
+                kind,
+                cursor: cursor.map(Into::into),
+                held,
+                outdated: false,
+                rechecked: false,
+            };
+            if cursor.is_none() {
+                // No cursor leads to the later pages of the replaced list any more.
+                board
+                    .pages
+                    .retain(|page| page.kind != kind || !page.outdated);
+            }
             let mut pages = board.pages.iter_mut();
-            if let Some((_, _, known)) =
-                pages.find(|(k, c, _)| *k == kind && c.as_deref() == cursor)
-            {
-                *known = held;
+            if let Some(known) = pages.find(|page| page.is_at(kind, cursor)) {
+                *known = kept;
             } else if board.pages.len() < MAX_PAGES {
-                board.pages.push((kind, cursor.map(Into::into), held));
+                board.pages.push(kept);
             }
         });
     }
@@ -174,8 +253,13 @@ impl Shelf {
 
     /// The upstream said that its `what` (`tools`, `prompts`, `resources`) changed.
     pub fn changed(&self, upstream: &Arc<str>, what: &str) {
+        self.changed_at(upstream, what, Instant::now());
+    }
+
+    /// The same, found out by a list that was asked for after `at`: that list stays.
+    pub fn changed_at(&self, upstream: &Arc<str>, what: &str, at: Instant) {
         self.at(upstream, |board| {
-            board.change(|kind| kind.capability() == what);
+            board.change(at, |kind| kind.capability() == what);
         });
     }
 
@@ -183,9 +267,10 @@ impl Shelf {
     /// What a modern upstream lists belongs to no connection.
     pub fn reconnected(&self, upstream: &Arc<str>) {
         self.at(upstream, |board| {
-            let of_connection = |held: &Held| held.is_own && !held.outlives_calls;
-            if board.pages.iter().any(|(_, _, held)| of_connection(held)) {
-                board.change(|_| true);
+            let of_connection =
+                |page: &Kept| !page.outdated && page.held.is_own && !page.held.outlives_calls;
+            if board.pages.iter().any(of_connection) {
+                board.change(Instant::now(), |_| true);
             }
         });
     }
@@ -224,6 +309,7 @@ mod tests {
             digest: [7; 32],
             asked: Instant::now(),
             fresh: Duration::from_secs(5),
+            lasts: Duration::from_secs(15),
             outlives_calls: false,
             stretch,
             is_own: true,
@@ -269,16 +355,57 @@ mod tests {
         assert!(shelf.last("up", ListKind::Tools, None).is_some());
     }
 
+    // Spec: SPEC M-85. What is declared is no promise that every change is announced.
     #[tokio::test(start_paused = true)]
-    async fn a_list_whose_changes_are_heard_answers_as_long_as_they_are() {
+    async fn heard_changes_lengthen_a_list_and_not_for_ever() {
+        let shelf = Shelf::default();
+        shelf.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        tokio::time::advance(Duration::from_secs(14)).await;
+        assert!(is_current(&shelf, ListKind::Tools, Some(3)));
+        assert!(!is_current(&shelf, ListKind::Tools, Some(4)));
+        assert!(!is_current(&shelf, ListKind::Tools, None));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!is_current(&shelf, ListKind::Tools, Some(3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_puts_a_list_in_doubt_that_is_heard_of() {
         let shelf = Shelf::default();
         shelf.hold(&up(), ListKind::Tools, None, held(Some(3)));
         later().await;
         shelf.called(&up());
-        tokio::time::advance(Duration::from_hours(1)).await;
+        assert!(!is_current(&shelf, ListKind::Tools, Some(3)));
+        assert!(shelf.last("up", ListKind::Tools, None).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_past_its_freshness_is_rechecked_once() {
+        let shelf = Shelf::default();
+        let is_due = || {
+            let current = shelf.current("up", ListKind::Tools, None, || Some(3));
+            current.map(|current| current.is_due)
+        };
+        shelf.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        assert_eq!(is_due(), Some(false));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!([is_due(), is_due()], [Some(true), Some(false)]);
+        shelf.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        assert_eq!(is_due(), Some(false));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(is_due(), Some(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_list_that_showed_a_change_outlives_it() {
+        let shelf = Shelf::default();
+        shelf.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        let began = Instant::now();
+        later().await;
+        let found = held(Some(3));
+        shelf.changed_at(&up(), "tools", began);
+        assert!(!is_current(&shelf, ListKind::Tools, Some(3)));
+        shelf.hold(&up(), ListKind::Tools, None, found);
         assert!(is_current(&shelf, ListKind::Tools, Some(3)));
-        assert!(!is_current(&shelf, ListKind::Tools, Some(4)));
-        assert!(!is_current(&shelf, ListKind::Tools, None));
     }
 
     // SPEC M-85.
@@ -293,6 +420,8 @@ mod tests {
         assert!(!is_current(&shelf, ListKind::Resources, Some(3)));
         assert!(!is_current(&shelf, ListKind::Templates, Some(3)));
         assert!(shelf.last("up", ListKind::Resources, None).is_none());
+        let known = shelf.last_given("up", ListKind::Resources, None);
+        assert!(known.is_some(), "it may stand in");
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,13 +10,15 @@ mod turned_out;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 pub use reader::{Next, NotKept, Reader};
 
-use self::reader::{Beside, supersede, take_over};
+use self::reader::Beside;
 use self::turned_out::TurnedOut;
+use super::StreamPermit;
 use crate::call::{Notice, NoticeKind};
 use crate::lock::lock;
 use crate::store::events::{Event, EventStore, Replay, StreamKey};
@@ -59,6 +61,8 @@ struct State {
     readers: u64,
     /// The one that is served: the newest that is open.
     current: u64,
+    /// The permit of that one.
+    permit: Option<StreamPermit>,
     /// Where it goes on, when a newer one is gone: after what that one has taken.
     goes_on: u64,
     /// Open readers that are older, the oldest first. There are as many as the session may have
@@ -68,12 +72,23 @@ struct State {
     superseded: u64,
     /// Those that were told so.
     turned_out: TurnedOut,
+    /// Readers that are to come back later, while the call goes on.
+    hung_up: Option<HungUp>,
     audience: Audience,
     /// Whether its replies wait for who reads them now, however large, rather than in the log, which
     /// gives up older events for newer ones.
     holds_replies: bool,
     /// Of the reader that is served.
     waker: Option<Waker>,
+}
+
+/// A planned close of a stream that is not finished.
+#[derive(Debug, Clone, Copy)]
+struct HungUp {
+    /// Readers up to this one end; a later one has come back.
+    readers: u64,
+    /// The wait that the upstream asks for.
+    retry: Option<Duration>,
 }
 
 /// Who reads a stream.
@@ -145,6 +160,12 @@ impl EventStream {
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.lock().audience == Audience::Attached
+    }
+
+    /// How many readers it had so far.
+    #[must_use]
+    pub(super) fn readers(&self) -> u64 {
+        self.lock().readers
     }
 
     /// Whether anything of it can still be replayed.
@@ -237,48 +258,6 @@ impl EventStream {
         state.finished = true;
         state.fresh = Vec::new();
         wake(state);
-    }
-
-    /// A new reader of what is unread; older ones are served again when it is gone (SPEC T-29).
-    #[must_use]
-    pub fn attach(self: &Arc<Self>) -> Reader {
-        let mut state = self.lock();
-        let position = state.read;
-        let number = take_over(&mut state);
-        drop(state);
-        Reader::new(Arc::clone(self), number, position, None)
-    }
-
-    /// A new reader that starts right after the event `seq`. Spec: SPEC T-25. It ends the older ones,
-    /// whose client most likely is this one; a client that comes back because it was ended so lets
-    /// them be, or two would end each other for ever.
-    ///
-    /// # Errors
-    /// [`NotKept`] when events after `seq` are gone, unless the stream has ended and its reply is
-    /// still there: then that alone is replayed (DESIGN §5).
-    pub fn resume(self: &Arc<Self>, seq: u64) -> Result<Reader, NotKept> {
-        let mut state = self.lock();
-        self.log_fresh(&mut state);
-        let mut pending = None;
-        let mut position = seq;
-        match self.store.after(self.key, seq, usize::MAX) {
-            Replay::Events(_) => {}
-            Replay::Evicted(events) => {
-                COUNTERS.streams_unresumable.add(1);
-                let reply = events.into_iter().find(|event| event.last).ok_or(NotKept)?;
-                position = reply.seq;
-                pending = Some(reply);
-            }
-            // Nothing was ever on it: its reader was told where it began.
-            Replay::Unknown if seq == 0 && state.logged == 0 => {}
-            Replay::Unknown => return Err(NotKept),
-        }
-        let number = take_over(&mut state);
-        if !state.turned_out.comes_back(seq) {
-            supersede(&mut state);
-        }
-        drop(state);
-        Ok(Reader::new(Arc::clone(self), number, position, pending))
     }
 
     fn add(&self, state: &mut State, payload: Bytes, kind: Option<NoticeKind>) {

@@ -1,4 +1,4 @@
-//! The upstreams of a session: its links to them, and which it waits for.
+//! The upstreams of a session: its links to them.
 
 use std::sync::Arc;
 
@@ -6,16 +6,6 @@ use super::{Session, lock};
 use crate::call::UpstreamLink;
 
 impl Session {
-    /// Notes that somebody waits for an upstream to come back; `false` when somebody does already.
-    pub fn begin_waiting_for(&self, upstream: &Arc<str>) -> bool {
-        lock(&self.waiting).insert(Arc::clone(upstream))
-    }
-
-    /// The upstream is back.
-    pub fn end_waiting_for(&self, upstream: &str) {
-        lock(&self.waiting).remove(upstream);
-    }
-
     /// The upstream link of this session, if it has one.
     #[must_use]
     pub fn link(&self, upstream: &str) -> Option<Arc<dyn UpstreamLink>> {

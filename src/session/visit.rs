@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::subscriptions::LONGEST_URI;
-use super::{NoRoom, Session, lock};
+use super::{Session, lock};
 use crate::call::{BindingKey, Notice};
 use crate::protocol::param_headers::ParamHeaders;
 
@@ -78,8 +78,9 @@ pub struct FollowedResource<'a> {
     count: Arc<tokio::sync::Mutex<usize>>,
 }
 
-/// A running call, counted; it ends when this is dropped.
+/// A call that runs or waits, counted; it ends when this is dropped.
 #[derive(Debug)]
+#[must_use = "the call is over once this is dropped"]
 pub struct VisitCall(Arc<Session>);
 
 /// A registered listener; it hears nothing more when this is dropped.
@@ -194,23 +195,12 @@ impl Drop for FollowedResource<'_> {
 }
 
 impl Session {
-    /// Counts a call of a visit in.
-    ///
-    /// # Errors
-    /// [`NoRoom::TooManyCalls`] at the principal's cap.
-    pub fn begin_visit_call(
-        self: &Arc<Self>,
-        max_per_principal: usize,
-    ) -> Result<VisitCall, NoRoom> {
-        let before = self.owner_calls.fetch_add(1, Ordering::Relaxed);
-        if before >= max_per_principal {
-            self.owner_calls.fetch_sub(1, Ordering::Relaxed);
-            return Err(NoRoom::TooManyCalls);
-        }
+    /// Counts a call of a visit in, which keeps it alive from its arrival on.
+    pub fn begin_visit_call(self: &Arc<Self>) -> VisitCall {
         if let Some(visit) = &self.visit {
             visit.running.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(VisitCall(Arc::clone(self)))
+        VisitCall(Arc::clone(self))
     }
 
     /// Registers a listener of a visit, until the returned value is dropped.
@@ -229,7 +219,6 @@ impl Session {
 
 impl Drop for VisitCall {
     fn drop(&mut self) {
-        self.0.owner_calls.fetch_sub(1, Ordering::Relaxed);
         if let Some(visit) = &self.0.visit {
             visit.running.fetch_sub(1, Ordering::Relaxed);
         }

@@ -66,9 +66,11 @@ pub struct Held {
     pub asked: Instant,
     /// How long it may answer again.
     pub fresh: Duration,
+    /// The same while changes are heard, counted from the same moment.
+    pub lasts: Duration,
     /// Whether it may also answer after a `tools/call`, which may have changed it.
     pub outlives_calls: bool,
-    /// The stretch of unbroken hearing in which it was asked for: while that lasts, it is current.
+    /// The stretch of unbroken hearing in which it was asked for.
     pub stretch: Option<u64>,
     /// Whether it was asked for by who holds it.
     pub is_own: bool,

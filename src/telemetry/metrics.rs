@@ -46,6 +46,8 @@ table! {
             "Connections refused because the configured number was open.";
         connections_stalled = CONNECTIONS_STALLED "{connection}"
             "Connections given up because their peer took nothing of what was written.";
+        certificates_refused = CERTIFICATES_REFUSED "{certificate}"
+            "Changed certificates of server.tls that could not be used.";
         streams_stalled = STREAMS_STALLED "{stream}"
             "HTTP/2 streams given up because their peer took nothing of what was written.";
         sessions_refused = SESSIONS_REFUSED "{session}"
@@ -60,12 +62,16 @@ table! {
             "Streams continued with Last-Event-ID.";
         streams_unresumable = STREAMS_UNRESUMABLE "{stream}"
             "Streams that could not be continued because events were gone.";
+        streams_replaced = STREAMS_REPLACED "{stream}"
+            "Streams outside calls ended for a newer one of their session.";
         events_evicted = EVENTS_EVICTED "{event}"
             "Events removed from the log for age or size.";
         notices_coalesced = NOTICES_COALESCED "{notice}"
             "Notifications replaced by a newer one of the same kind.";
         notices_dropped = NOTICES_DROPPED "{notice}"
             "Notifications dropped because the client did not keep up.";
+        notices_unread = NOTICES_UNREAD "{notice}"
+            "Notifications dropped because no stream of the client was open for them.";
         calls_detached = CALLS_DETACHED "{call}"
             "Calls that outlived the exchange they were asked on.";
         calls_detach_refused = CALLS_DETACH_REFUSED "{call}"
@@ -90,8 +96,20 @@ table! {
             "Questions of upstreams that were put to clients.";
         questions_withdrawn = QUESTIONS_WITHDRAWN "{question}"
             "Questions withdrawn before the client answered.";
+        questions_moved = QUESTIONS_MOVED "{question}"
+            "Questions put again on another stream because the first one brought no answer.";
         questions_refused = QUESTIONS_REFUSED "{question}"
             "Questions refused because no client could be asked.";
+        calls_waited = CALLS_WAITED "{call}"
+            "Requests that had to wait because of the running calls or the rate.";
+        calls_refused = CALLS_REFUSED "{call}"
+            "Requests refused because of the running calls or the rate, after waiting or with too many waiting.";
+        messages_dropped = MESSAGES_DROPPED "{message}"
+            "Notifications of clients dropped because the rate allowed none in time.";
+        bodies_scanned = BODIES_SCANNED "{request}"
+            "Refused bodies that were read on for the ids of their requests.";
+        bodies_unscanned = BODIES_UNSCANNED "{request}"
+            "Refused bodies answered by a status alone because too many others were read on.";
         bodies_too_large = BODIES_TOO_LARGE "{request}"
             "Requests refused for the size of their body.";
         rate_limited = RATE_LIMITED "{request}"
@@ -114,6 +132,8 @@ table! {
             "Lists that had to be asked for.";
         lists_joined = LISTS_JOINED "{list}"
             "Lists answered by a request for the same list that was under way.";
+        lists_stale = LISTS_STALE "{list}"
+            "Lists of one upstream answered with what it listed before, because it took too long.";
         lists_evicted = LISTS_EVICTED "{entry}"
             "Kept lists dropped for size.";
         children_spawned = CHILDREN_SPAWNED "{process}"
@@ -142,6 +162,8 @@ table! {
             "HTTP+SSE streams and sockets that are open towards clients.";
         calls_running = CALLS_RUNNING "{call}"
             "Calls that have no reply yet.";
+        calls_waiting = CALLS_WAITING "{call}"
+            "Requests that wait because of the running calls or the rate.";
         calls_detached_now = CALLS_DETACHED_NOW "{call}"
             "Running calls whose exchange is gone.";
         calls_parked = CALLS_PARKED "{call}"
@@ -170,6 +192,8 @@ table! {
 table! {
     /// What only ever grows, told apart by one label; rare things only.
     LabeledCounters LABELED of Labeled {
+        connections_failed = CONNECTIONS_FAILED "{connection}" by attribute::REASON,
+            "Connections that failed before they carried a request.";
         requests_refused = REQUESTS_REFUSED "{request}" by attribute::REASON,
             "Requests refused before their token was looked at.";
         auth_refused = AUTH_REFUSED "{request}" by attribute::REASON,
@@ -185,7 +209,7 @@ table! {
         upstream_lost = UPSTREAM_LOST "{session}" by attribute::UPSTREAM,
             "Sessions with an upstream that broke off.";
         calls_repeated = CALLS_REPEATED "{call}" by attribute::UPSTREAM,
-            "Calls that were made again because their reply was lost.";
+            "Calls that were made again because their reply was lost or the upstream had not read them.";
         calls_ask_refused = CALLS_ASK_REFUSED "{call}" by attribute::UPSTREAM,
             "Calls refused because another call might be asked on their connection.";
         upstream_questions_refused = UPSTREAM_QUESTIONS_REFUSED "{question}" by attribute::UPSTREAM,
@@ -194,6 +218,8 @@ table! {
             "Merged answers that went out without an upstream.";
         upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,
             "Messages of an upstream that no MCP server may send.";
+        upstream_salvaged = UPSTREAM_SALVAGED "{message}" by attribute::UPSTREAM,
+            "Replies of an upstream that stood behind other text on their line.";
         upstream_probed = UPSTREAM_PROBED "{probe}" by attribute::UPSTREAM,
             "Probes of what an upstream speaks.";
         upstream_downgraded = UPSTREAM_DOWNGRADED "{verdict}" by attribute::UPSTREAM,

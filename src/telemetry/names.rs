@@ -23,6 +23,10 @@ pub mod metric {
 
     /// Connections refused because the configured number was open.
     pub const CONNECTIONS_REFUSED: &str = "drawbridge.connections.refused";
+    /// Connections that failed before they carried a request.
+    pub const CONNECTIONS_FAILED: &str = "drawbridge.connections.failed";
+    /// Changed certificates of `server.tls` that could not be used.
+    pub const CERTIFICATES_REFUSED: &str = "drawbridge.certificates.refused";
     /// Connections given up because their peer took nothing of what was written.
     pub const CONNECTIONS_STALLED: &str = "drawbridge.connections.stalled";
     /// HTTP/2 streams given up because their peer took nothing of what was written.
@@ -39,12 +43,16 @@ pub mod metric {
     pub const STREAMS_RESUMED: &str = "drawbridge.streams.resumed";
     /// Streams that could not be continued because events were gone.
     pub const STREAMS_UNRESUMABLE: &str = "drawbridge.streams.unresumable";
+    /// Streams outside calls ended for a newer one of their session.
+    pub const STREAMS_REPLACED: &str = "drawbridge.streams.replaced";
     /// Events removed from the log for age or size.
     pub const EVENTS_EVICTED: &str = "drawbridge.events.evicted";
     /// Notifications replaced by a newer one of the same kind.
     pub const NOTICES_COALESCED: &str = "drawbridge.notices.coalesced";
     /// Notifications dropped because the client did not keep up.
     pub const NOTICES_DROPPED: &str = "drawbridge.notices.dropped";
+    /// Notifications dropped because no stream of the client was open for them.
+    pub const NOTICES_UNREAD: &str = "drawbridge.notices.unread";
     /// Notifications that no revision knows, dropped because no extension that both sides declare
     /// covers them.
     pub const NOTICES_UNKNOWN: &str = "drawbridge.notices.unknown";
@@ -58,8 +66,22 @@ pub mod metric {
     pub const QUESTIONS_ASKED: &str = "drawbridge.questions.asked";
     /// Questions withdrawn before the client answered.
     pub const QUESTIONS_WITHDRAWN: &str = "drawbridge.questions.withdrawn";
+    /// Questions put again on another stream because the first one brought no answer.
+    pub const QUESTIONS_MOVED: &str = "drawbridge.questions.moved";
     /// Questions refused because no client could be asked.
     pub const QUESTIONS_REFUSED: &str = "drawbridge.questions.refused";
+    /// Requests that had to wait because of the running calls or the rate.
+    pub const CALLS_WAITED: &str = "drawbridge.calls.waited";
+    /// Requests that wait now because of the running calls or the rate.
+    pub const CALLS_WAITING: &str = "drawbridge.calls.waiting";
+    /// Requests refused because of the running calls or the rate.
+    pub const CALLS_REFUSED: &str = "drawbridge.calls.refused";
+    /// Notifications of clients dropped because the rate allowed none in time.
+    pub const MESSAGES_DROPPED: &str = "drawbridge.messages.dropped";
+    /// Refused bodies that were read on for the ids of their requests.
+    pub const BODIES_SCANNED: &str = "drawbridge.bodies.scanned";
+    /// Refused bodies answered by a status alone because too many others were read on.
+    pub const BODIES_UNSCANNED: &str = "drawbridge.bodies.unscanned";
     /// Requests refused for the size of their body.
     pub const BODIES_TOO_LARGE: &str = "drawbridge.bodies.too_large";
     /// Requests refused by the rate limit of their principal.
@@ -82,6 +104,8 @@ pub mod metric {
     pub const LISTS_MISSES: &str = "drawbridge.list_cache.misses";
     /// Lists answered by a request for the same list that was under way.
     pub const LISTS_JOINED: &str = "drawbridge.list_cache.joined";
+    /// Lists of one upstream answered with what it listed before, because it took too long.
+    pub const LISTS_STALE: &str = "drawbridge.list_cache.stale";
     /// Kept lists dropped for size.
     pub const LISTS_EVICTED: &str = "drawbridge.list_cache.evicted";
     /// Size of the kept lists.
@@ -152,7 +176,7 @@ pub mod metric {
     pub const UPSTREAM_FAILED: &str = "drawbridge.upstream.failed";
     /// Sessions with an upstream that broke off.
     pub const UPSTREAM_LOST: &str = "drawbridge.upstream.lost";
-    /// Calls that were made again because their reply was lost.
+    /// Calls that were made again because their reply was lost or the upstream had not read them.
     pub const CALLS_REPEATED: &str = "drawbridge.calls.repeated";
     /// Calls refused because another call might be asked on their connection.
     pub const CALLS_ASK_REFUSED: &str = "drawbridge.calls.ask_refused";
@@ -163,6 +187,8 @@ pub mod metric {
     /// Messages of an upstream that no MCP server may send, and tools left out of its lists because they
     /// repeat a member.
     pub const UPSTREAM_GARBAGE: &str = "drawbridge.upstream.garbage";
+    /// Replies of an upstream that stood behind other text on their line.
+    pub const UPSTREAM_SALVAGED: &str = "drawbridge.upstream.salvaged";
     /// Probes of what an upstream speaks.
     pub const UPSTREAM_PROBED: &str = "drawbridge.upstream.probed";
     /// Upstreams that spoke the modern era and no longer do.

@@ -65,6 +65,11 @@ impl Activity {
         Paused(std::sync::Arc::clone(self))
     }
 
+    /// Whether a question of the call is open.
+    pub(super) fn is_paused(&self) -> bool {
+        self.questions.load(Ordering::Relaxed) > 0
+    }
+
     /// Resolves when the call has been silent for `idle`, or has lasted `total`.
     pub(super) async fn expired(&self, idle: Duration, total: Duration) {
         let end = self.started + total;

@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::duplex::{Duplex, Messages, Source};
 use super::error::LinkError;
 use super::health::Health;
+use super::holders::Holders;
 use super::http::client::HttpClient;
 use super::http::wire::Bounds;
 use super::stdio::{OpenError, Patience};
+use super::unread;
 use crate::call::{ClientCapabilities, Intake, OwnerKey};
 use crate::config;
 use crate::lifecycle::Tasks;
-use crate::protocol::{Era, Revision};
+use crate::protocol::{Era, Message, Revision};
 
 /// How connections of an upstream are made.
 #[derive(Debug, Clone)]
@@ -39,9 +43,12 @@ pub(super) struct Settings {
     /// The legacy revision offered in a handshake.
     pub(super) offer: Revision,
     pub(super) intake: Arc<dyn Intake>,
+    /// The sessions at the link.
+    pub(super) holders: Holders,
     /// Whether all calls are one client's.
     pub(super) exclusive: bool,
     pub(super) unattributed: Unattributed,
+    pub(super) asks: AskingHabit,
     pub(super) tasks: Tasks,
     pub(super) message_depth: usize,
     /// How the upstream does, over all its links.
@@ -76,18 +83,36 @@ impl Older {
     }
 }
 
+/// Whether an upstream has ever asked something without naming its call; shared by all its links.
+#[derive(Debug, Clone, Default)]
+pub(super) struct AskingHabit(Arc<AtomicBool>);
+
+impl AskingHabit {
+    /// Whether it has.
+    pub(super) fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Notes a question.
+    pub(super) fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// A connection on which nothing was said yet, or which was opened to find out what it speaks: a child,
 /// say.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) child: Duplex,
     pub(super) lines: Messages,
+    /// When it was opened: since then a process runs.
+    since: Instant,
     /// Whether it was asked what it speaks.
     pub(super) asked: bool,
     /// Whether it was sent `initialize` already, under id 1.
     pub(super) greeted: bool,
     /// Its answer to that, if it came already.
-    pub(super) answer: Option<crate::protocol::Message>,
+    pub(super) answer: Option<Message>,
     /// Whether it came already, and was an error.
     pub(super) refused: bool,
 }
@@ -95,7 +120,7 @@ pub(super) struct Started {
 impl From<OpenError> for LinkError {
     fn from(error: OpenError) -> Self {
         match error {
-            OpenError::AtCapacity { retry_after } => Self::AtCapacity { retry_after },
+            OpenError::AtCapacity { full, retry_after } => Self::AtCapacity { full, retry_after },
             OpenError::Backoff {
                 last_words: Some(words),
                 ..
@@ -145,14 +170,44 @@ impl Started {
         Ok(Self::silent(source.open(settings, patience).await?))
     }
 
+    /// Until when its first answer is waited for: `limit` from its opening. A child that was held back
+    /// by the probe of another one has half of that from now on in any case.
+    pub(super) fn until(&self, limit: Duration) -> Instant {
+        (self.since + limit).max(Instant::now() + limit / 2)
+    }
+
+    /// The error of a connection whose first answer did not come in time.
+    pub(super) fn timed_out(&self, settings: &Settings) -> LinkError {
+        self.child.timed_out(self.since, settings)
+    }
+
+    /// The message in `line`, or the reply to one of the first requests behind other text.
+    pub(super) fn read(&self, line: &Bytes, settings: &Settings) -> Option<Message> {
+        read_first(&self.child, line, settings)
+    }
+
     fn silent((child, lines): (Duplex, Messages)) -> Self {
         Self {
             child,
             lines,
+            since: Instant::now(),
             asked: false,
             greeted: false,
             answer: None,
             refused: false,
         }
     }
+}
+
+/// The message in a line that came before the end of the handshake, or the reply behind other text in it.
+pub(super) fn read_first(child: &Duplex, line: &Bytes, settings: &Settings) -> Option<Message> {
+    let depth = settings.message_depth;
+    if let Ok(message) = Message::parse(line.clone(), depth) {
+        return Some(message);
+    }
+    let reply = unread::salvage(&settings.name, line, depth, |id| id <= 1);
+    if reply.is_none() {
+        child.keep_stray(line);
+    }
+    reply
 }

@@ -32,6 +32,12 @@ pub(super) struct EraCell {
     sessions: Mutex<Option<Sessions>>,
     /// Owners whose children have died of the handshake for one.
     bereft: Cache<OwnerKey, ()>,
+    /// Owners whose children have answered neither question nor handshake; their next one is asked for
+    /// a session alone.
+    mute: Cache<OwnerKey, ()>,
+    /// When a client that offered a revision before `server/discover` last got a session of an
+    /// upstream of which nothing else was known.
+    elderly: Mutex<Option<Instant>>,
     /// Probes, one at a time.
     probing: Attempts<Fruitless>,
     /// When evidence last made us ask again.
@@ -75,6 +81,8 @@ enum Fruitless {
     Failed(LinkError),
     /// It is most likely legacy; so is what that owner alone has, where one is named.
     Presumed(Option<OwnerKey>),
+    /// The legacy era, for the sessions that waited; later ones ask again.
+    ForNow,
 }
 
 /// What legacy clients get of an upstream of the modern era.
@@ -83,7 +91,17 @@ enum Sessions {
     Kept,
     /// None, as it turned out at this time.
     Refused(Instant),
+    /// `initialize` was answered without a session id at this time: the modern era is used, and the
+    /// legacy one stands by.
+    Stateless(Instant),
+    /// The same, but legacy clients lose something in the modern era: it declares less, or refused the
+    /// form of a call.
+    Preferred(Instant),
 }
+
+/// The first revision whose servers may know `server/discover`: an older `InitializeResult` decides alone.
+// Spec: SPEC U-05
+pub(super) const FIRST_TO_DISCOVER: Revision = Revision::V2025_06_18;
 
 impl EraCell {
     pub(super) fn new(upstream: &config::Upstream) -> Self {
@@ -102,7 +120,12 @@ impl EraCell {
             recheck: upstream.era_recheck,
             known: Mutex::default(),
             sessions: Mutex::default(),
+            elderly: Mutex::default(),
             bereft: Cache::builder()
+                .max_capacity(BEREFT)
+                .time_to_live(upstream.era_recheck.min(LONGEST))
+                .build(),
+            mute: Cache::builder()
                 .max_capacity(BEREFT)
                 .time_to_live(upstream.era_recheck.min(LONGEST))
                 .build(),
@@ -141,8 +164,66 @@ impl EraCell {
         }
         match (*lock(&self.sessions))? {
             Sessions::Kept => Some(true),
-            Sessions::Refused(at) => (at.elapsed() < self.recheck).then_some(false),
+            Sessions::Preferred(at) => (at.elapsed() < self.recheck).then_some(true),
+            Sessions::Refused(at) | Sessions::Stateless(at) => {
+                (at.elapsed() < self.recheck).then_some(false)
+            }
         }
+    }
+
+    /// Whether a legacy client that gets the modern era could be served without a session in its own.
+    fn stands_by(&self) -> bool {
+        matches!(*lock(&self.sessions), Some(Sessions::Stateless(_)))
+    }
+
+    /// Remembers that `initialize` is answered without a session id.
+    fn learn_stateless(&self) {
+        self.note_sessions(Sessions::Stateless(Instant::now()));
+    }
+
+    /// Remembers for `era_recheck` that legacy clients get the legacy era though it keeps no session.
+    fn prefer_legacy(&self, why: &'static str) {
+        *lock(&self.sessions) = Some(Sessions::Preferred(Instant::now()));
+        tracing::info!(
+            upstream = %self.name, why,
+            "legacy era without sessions is used for legacy clients"
+        );
+    }
+
+    /// Remembers for `era_recheck` that a client which offers a revision before `server/discover` gets a
+    /// legacy session. It is no evidence for other clients: the upstream may speak newer revisions.
+    fn learn_elderly(&self) {
+        *lock(&self.elderly) = Some(Instant::now());
+    }
+
+    /// Whether a client with this offer gets a legacy session though nothing else is known.
+    fn serves_elderly(&self, offer: Revision) -> bool {
+        offer < FIRST_TO_DISCOVER
+            && lock(&self.elderly).is_some_and(|at| at.elapsed() < self.recheck)
+    }
+
+    /// Drops the verdict "modern", which was contradicted without evidence that lasts.
+    fn withdraw_modern(&self) {
+        let mut known = lock(&self.known);
+        if known
+            .as_ref()
+            .is_some_and(|known| matches!(known.verdict, Verdict::Modern(_)))
+        {
+            *known = None;
+            LABELED.upstream_downgraded.add(&self.name, 1);
+            tracing::warn!(upstream = %self.name, "upstream no longer speaks the modern era, for now");
+        }
+    }
+
+    /// Whether the last child of this owner answered nothing at all.
+    fn is_mute(&self, owner: OwnerKey) -> bool {
+        self.mute.contains_key(&owner)
+    }
+
+    /// Remembers that a child of this owner answered nothing at all: some servers read nothing any more
+    /// after a request that they do not know (SPEC D-08).
+    fn learn_mute(&self, owner: OwnerKey) {
+        self.mute.insert(owner, ());
     }
 
     /// Remembers that what this owner got of an upstream of the modern era has died of the handshake
@@ -166,17 +247,21 @@ impl EraCell {
 
     /// Remembers whether a legacy client got a session of an upstream of the modern era.
     fn learn_sessions(&self, kept: bool) {
-        let found = if kept {
+        self.note_sessions(if kept {
             Sessions::Kept
         } else {
             Sessions::Refused(Instant::now())
-        };
+        });
+    }
+
+    fn note_sessions(&self, found: Sessions) {
+        let is_kept = |sessions: &Sessions| matches!(sessions, Sessions::Kept);
         let before = lock(&self.sessions).replace(found);
-        match (before, kept) {
-            (None | Some(Sessions::Refused(_)), true) => {
+        match (before.as_ref().map(is_kept), is_kept(&found)) {
+            (None | Some(false), true) => {
                 tracing::info!(upstream = %self.name, "upstream keeps legacy sessions as well");
             }
-            (None | Some(Sessions::Kept), false) => {
+            (None | Some(true), false) => {
                 tracing::info!(
                     upstream = %self.name,
                     "upstream keeps no legacy sessions: clients of both eras get the modern one"
@@ -190,12 +275,12 @@ impl EraCell {
     /// spoken to in another era than `was`.
     fn has_moved_on(&self, was: Era, client: Era, owner: OwnerKey) -> bool {
         match self.believed() {
-            Some(Verdict::Legacy) => was == Era::Modern,
+            // "Modern" was withdrawn without a verdict in its place, or "legacy" has expired since.
+            Some(Verdict::Legacy) | None => was == Era::Modern,
             Some(Verdict::Modern(_)) => {
                 let keeps_sessions = || self.keeps_sessions(owner) == Some(true);
                 was == Era::Legacy && (client == Era::Modern || !keeps_sessions())
             }
-            None => false,
         }
     }
 
@@ -219,6 +304,7 @@ impl EraCell {
     /// Remembers what was found out.
     fn learn(&self, verdict: &Verdict) {
         let since = Instant::now();
+        self.mute.invalidate_all();
         let before = lock(&self.known).replace(Known {
             verdict: verdict.clone(),
             since,
@@ -330,7 +416,11 @@ mod tests {
             let owner = Principal::anonymous().owner();
             eras.map(|was| eras.map(|client| cell.has_moved_on(was, client, owner)))
         };
-        assert_eq!(moved(&cell), [[false; 2]; 2], "nothing is believed");
+        assert_eq!(
+            moved(&cell),
+            [[false; 2], [true; 2]],
+            "\"modern\" was withdrawn"
+        );
         cell.learn(&Verdict::Legacy);
         assert_eq!(moved(&cell), [[false; 2], [true; 2]]);
         let declared = Declared::new(Revision::V2026_07_28, "{}".into(), "{}".into(), None);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::http::exchange_error::ExchangeError;
+use super::stdio::Full;
 use crate::fault::{Fault, FaultKind, Retry};
 use crate::telemetry::names::error_type;
 
@@ -17,6 +19,13 @@ pub enum LinkError {
         /// The end of a child's stderr.
         last_words: Option<String>,
     },
+    /// The connection ended before the request was read, or the upstream leads elsewhere; nothing has
+    /// run, and the request may be sent again.
+    #[error("the connection ended before the request was read")]
+    Unread {
+        /// The status of the redirect that is to be followed.
+        redirect: Option<u16>,
+    },
     /// The connection broke off while it was being opened; nothing has run.
     #[error("the connection was lost while it was being opened")]
     Unopened {
@@ -27,8 +36,10 @@ pub enum LinkError {
     #[error("it has forgotten the session")]
     SessionGone,
     /// It asks us to come back later.
-    #[error("it is busy: HTTP status 429 or 503")]
+    #[error("it is busy: HTTP status {status}")]
     Busy {
+        /// 429 or 503.
+        status: u16,
         /// When, if it said so.
         retry_after: Option<Duration>,
     },
@@ -36,8 +47,10 @@ pub enum LinkError {
     #[error("it is busy, waiting for an answer")]
     AwaitsAnswer,
     /// A cap of ours leaves no place for another child.
-    #[error("no place under the caps on child processes")]
+    #[error("no place for a child process: {full}")]
     AtCapacity {
+        /// Which cap leaves none.
+        full: Full,
         /// When to try again.
         retry_after: Duration,
     },
@@ -65,6 +78,12 @@ pub enum LinkError {
     /// No frame in time.
     #[error("no answer in time")]
     Timeout,
+    /// No frame in time, but lines that are no messages.
+    #[error("no answer in time; its output meanwhile: {strays}")]
+    Garbled {
+        /// The last of those lines, masked and cut.
+        strays: String,
+    },
     /// The caller no longer wants the answer.
     #[error("cancelled")]
     Cancelled,
@@ -100,10 +119,14 @@ fn quoted(last_words: Option<&str>) -> String {
     }
 }
 
-impl From<super::http::client::ExchangeError> for LinkError {
-    fn from(error: super::http::client::ExchangeError) -> Self {
+impl From<ExchangeError> for LinkError {
+    fn from(error: ExchangeError) -> Self {
         if error.is_connect() {
             Self::Unreachable(error.reason().to_owned())
+        } else if error.is_unread() {
+            Self::Unread {
+                redirect: error.redirect(),
+            }
         } else {
             Self::Lost { last_words: None }
         }
@@ -124,14 +147,24 @@ impl LinkError {
             Self::Unreachable(_) | Self::Unopened { .. } | Self::Status(_) | Self::Handshake(_) => {
                 error_type::UNAVAILABLE
             }
-            Self::Lost { .. } | Self::SessionGone => error_type::LOST,
+            Self::Lost { .. } | Self::Unread { .. } | Self::SessionGone => error_type::LOST,
             Self::Busy { .. } | Self::AtCapacity { .. } | Self::AwaitsAnswer => error_type::BUSY,
             Self::TooLarge { .. }
             | Self::Invalid(_)
             | Self::Unanswered(_)
             | Self::Unsendable(_) => error_type::INVALID,
-            Self::Timeout => error_type::TIMEOUT,
+            Self::Timeout | Self::Garbled { .. } => error_type::TIMEOUT,
             Self::Cancelled => error_type::CANCELLED,
+        }
+    }
+
+    /// The same of a request that is not sent again: a redirect is its answer.
+    pub(super) fn of_last_try(self) -> Self {
+        match self {
+            Self::Unread {
+                redirect: Some(status),
+            } => Self::Status(status),
+            other => other,
         }
     }
 
@@ -143,22 +176,41 @@ impl LinkError {
         }
     }
 
+    /// Whether an HTTP status is about the caller and says nothing of what the upstream speaks.
+    // Spec: SPEC U-06
+    pub(super) fn is_wall(&self) -> bool {
+        matches!(
+            self,
+            Self::Status(401 | 403) | Self::Busy { status: 429, .. }
+        )
+    }
+
     /// Whether the upstream has refused what was asked, of itself.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Status(400 | 404 | 405) | Self::Handshake(_))
     }
 
+    /// What a child wrote instead of an answer, as part of a text.
+    fn quoted_strays(&self) -> String {
+        match self {
+            Self::Garbled { strays } => {
+                format!("; it wrote lines that are no messages: {strays}")
+            }
+            _ => String::new(),
+        }
+    }
+
     /// As the caller may learn it. Names the upstream as configured, never an address.
     #[must_use]
     pub fn into_fault(self, upstream: &str) -> Fault {
         let (kind, text, retry) = match &self {
-            Self::Unreachable(_) | Self::Handshake(_) | Self::Status(_) => (
+            Self::Unreachable(_) | Self::Unread { .. } | Self::Handshake(_) | Self::Status(_) => (
                 FaultKind::UpstreamUnavailable,
                 format!("upstream \"{upstream}\" is not available: {self}"),
                 Retry::After(Duration::from_secs(2)),
             ),
-            Self::Busy { retry_after } => (
+            Self::Busy { retry_after, .. } => (
                 FaultKind::UpstreamUnavailable,
                 format!(
                     "upstream \"{upstream}\" is busy, try again {}",
@@ -174,9 +226,9 @@ impl LinkError {
                 ),
                 Retry::After(Duration::from_secs(2)),
             ),
-            Self::AtCapacity { retry_after } => (
+            Self::AtCapacity { full, retry_after } => (
                 FaultKind::GatewayBusy,
-                format!("no free child process for upstream \"{upstream}\", try again later"),
+                format!("no free child process for upstream \"{upstream}\": {full}"),
                 Retry::After(*retry_after),
             ),
             Self::Lost { last_words } => (
@@ -214,9 +266,12 @@ impl LinkError {
                 format!("upstream \"{upstream}\" needs an answer: {why}"),
                 Retry::Never,
             ),
-            Self::Timeout => (
+            Self::Timeout | Self::Garbled { .. } => (
                 FaultKind::UpstreamTimeout,
-                format!("upstream \"{upstream}\" did not answer in time"),
+                format!(
+                    "upstream \"{upstream}\" did not answer in time{}",
+                    self.quoted_strays()
+                ),
                 Retry::Never,
             ),
             Self::Cancelled => (
@@ -245,7 +300,12 @@ mod tests {
         #[case] retry_after: Option<Duration>,
         #[case] said: &str,
     ) {
-        let fault = LinkError::Busy { retry_after }.into_fault("up");
+        let status = 503;
+        let fault = LinkError::Busy {
+            status,
+            retry_after,
+        }
+        .into_fault("up");
         assert!(fault.public.ends_with(said), "{fault}");
     }
 }

@@ -181,6 +181,12 @@ impl Health {
                 .is_some_and(|until| Instant::now() < until)
     }
 
+    /// Whether the last attempt to reach it failed, or was given up.
+    pub(super) fn is_failing(&self) -> bool {
+        let state = self.state.load(Ordering::Relaxed);
+        state == State::Degraded as u8 || state == State::Down as u8
+    }
+
     /// Resolves when it answers after it did not. Cancel safe.
     pub(super) async fn recovered(&self) {
         self.recovered.notified().await;

@@ -8,10 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::carrier::{Carrier, Older, Settings, Unattributed};
+use super::carrier::{AskingHabit, Carrier, Older, Settings, Unattributed};
 use super::duplex::Source;
 use super::era::{EraCell, EraLink};
 use super::health::Health;
+use super::holders::{HolderKey, Holders};
 use super::http::client::{ClientError, HttpClient};
 use super::http::wire::Bounds;
 use super::modern::Schemas;
@@ -30,6 +31,8 @@ const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
 pub struct Seat {
     /// Whose credentials, children and quotas.
     pub owner: OwnerKey,
+    /// Which session.
+    pub session: HolderKey,
     /// What the client can be asked.
     pub capabilities: ClientCapabilities,
     /// JSON text of the client's `clientInfo`.
@@ -71,6 +74,7 @@ pub struct Upstreams {
 struct Entry {
     settings: Arc<config::Upstream>,
     carrier: Carrier,
+    asks: AskingHabit,
     era: Arc<EraCell>,
     schemas: Arc<Schemas>,
     health: Arc<Health>,
@@ -127,6 +131,7 @@ impl Upstreams {
                     health: Arc::new(Health::new(name)),
                     era: Arc::new(EraCell::new(upstream)),
                     schemas: Arc::default(),
+                    asks: AskingHabit::default(),
                     settings,
                     carrier,
                 },
@@ -154,6 +159,14 @@ impl Upstreams {
         self.entries
             .get(upstream)
             .is_some_and(|entry| entry.health.is_stuck())
+    }
+
+    /// Whether the last attempt to reach an upstream failed, or was given up.
+    #[must_use]
+    pub fn is_failing(&self, upstream: &str) -> bool {
+        self.entries
+            .get(upstream)
+            .is_some_and(|entry| entry.health.is_failing())
     }
 
     /// Whether an upstream turned out to speak the modern era, whatever else it speaks.
@@ -200,7 +213,10 @@ impl Upstreams {
     pub fn link(&self, upstream: &str, seat: Seat) -> Option<Arc<dyn UpstreamLink>> {
         let (name, entry) = self.entries.get_key_value(upstream)?;
         let owner = match entry.settings.isolation {
-            Isolation::Session => return Some(self.make(name, entry, seat, true)),
+            Isolation::Session => {
+                let holders = Holders::of(seat.session);
+                return Some(self.make(name, entry, seat, (holders, true)));
+            }
             Isolation::Principal => Some(seat.owner),
             Isolation::Shared => None,
         };
@@ -215,19 +231,28 @@ impl Upstreams {
             Carrier::Duplex(_) | Carrier::Http(..) => SHARED_HTTP_IDLE,
         };
         let intake = Arc::clone(&seat.intake);
-        let make = |intake| {
+        let session = seat.session;
+        let make = |intake, holders: Holders| {
             let client_info = crate::upstream::OWN_INFO;
             let seat = Seat {
                 client_info,
                 intake,
                 ..seat
             };
-            self.make(name, entry, seat, false)
+            self.make(name, entry, seat, (holders, false))
         };
-        Some(self.shared.place(key, intake, (idle, &self.tasks), make))
+        let member = (session, intake);
+        Some(self.shared.place(key, member, (idle, &self.tasks), make))
     }
 
-    fn make(&self, name: &Arc<str>, entry: &Entry, seat: Seat, exclusive: bool) -> Arc<EraLink> {
+    /// A link that these sessions hold, or the one that has it `exclusive`ly.
+    fn make(
+        &self,
+        name: &Arc<str>,
+        entry: &Entry,
+        seat: Seat,
+        (holders, exclusive): (Holders, bool),
+    ) -> Arc<EraLink> {
         let unattributed = match entry.settings.isolation {
             Isolation::Session if seat.offer.era() == Era::Legacy => Unattributed::Session,
             Isolation::Session | Isolation::Principal => Unattributed::Call,
@@ -235,6 +260,7 @@ impl Upstreams {
         };
         let settings = Settings {
             unattributed,
+            asks: entry.asks.clone(),
             upstream: Arc::clone(&entry.settings),
             name: Arc::clone(name),
             carrier: entry.carrier.clone(),
@@ -244,6 +270,7 @@ impl Upstreams {
             client: seat.offer.era(),
             offer: entry.era.offer(seat.offer),
             intake: seat.intake,
+            holders,
             exclusive,
             tasks: self.tasks.clone(),
             message_depth: self.limits.json_depth,
@@ -291,6 +318,7 @@ mod tests {
     fn seat(intake: Arc<dyn Intake>) -> Seat {
         Seat {
             owner: Principal::anonymous().owner(),
+            session: [0; 16],
             capabilities: ClientCapabilities::none(),
             client_info: Bytes::from_static(b"{}"),
             offer: Revision::LATEST_LEGACY,
@@ -306,6 +334,15 @@ mod tests {
         link.close().await;
         let after = link.open().await.unwrap_err();
         assert_eq!(after.kind, FaultKind::Cancelled);
+    }
+
+    // Else the link could be ended between being found and being joined.
+    #[tokio::test]
+    async fn a_shared_link_is_joined_under_its_entry() {
+        let upstreams = upstreams("isolation = \"shared\"\n");
+        let _first = upstreams.link("up", seat(Arc::new(Deaf))).unwrap();
+        let join = || drop(upstreams.link("up", seat(Arc::new(Deaf))));
+        assert!(upstreams.shared.is_entry_held_by(join));
     }
 
     #[rstest]

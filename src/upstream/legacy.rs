@@ -12,6 +12,7 @@ mod in_flight;
 mod inbound;
 mod keeper;
 mod lasting;
+pub(super) mod offer;
 mod opening;
 mod own_stream;
 mod place;
@@ -27,15 +28,17 @@ use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::call::{Call, Declared, Level, Reply};
-use crate::protocol::Message;
 use crate::protocol::json::quote;
+use crate::protocol::{Era, Message, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::wish::Wish;
 
 use super::attempts::Attempts;
 use super::carrier::{Settings, Started};
+use super::duplex::Duplex;
 use super::error::LinkError;
 use super::lock;
 use super::stdio::Patience;
@@ -208,10 +211,13 @@ impl LegacyLink {
             Some(started) => Some(started),
             None => Started::child(&self.settings, patience).await?,
         };
+        let child = started.as_ref().map(|started| started.child.clone());
+        let since = Instant::now();
         let open = Connection::open(&self.settings, started);
-        tokio::time::timeout(limit, open)
-            .await
-            .unwrap_or(Err(LinkError::Timeout))
+        tokio::time::timeout(limit, open).await.unwrap_or_else(|_| {
+            let quoting = |child: Duplex| child.timed_out(since, &self.settings);
+            Err(child.map_or(LinkError::Timeout, quoting))
+        })
     }
 
     /// Ends a subscription that nobody has any more.
@@ -274,8 +280,16 @@ impl LegacyLink {
                 drop(place);
                 Box::pin(self.call_again(request, call)).await
             }
-            // It may have run; the operator says that twice is as good as once.
-            Err(LinkError::Lost { .. }) if self.may_repeat(request) => {
+            // Nothing has run: the connection broke on the way, or the upstream led to its other URL.
+            Err(LinkError::Unread { redirect }) => {
+                if redirect.is_none() {
+                    LABELED.calls_repeated.add(&self.settings.name, 1);
+                }
+                drop(place);
+                Box::pin(self.call_again(request, call)).await
+            }
+            // It may have run, and twice is as good as once.
+            Err(LinkError::Lost { .. }) if self.may_repeat(request, &place.connection) => {
                 LABELED.calls_repeated.add(&self.settings.name, 1);
                 tracing::warn!(upstream = %self.settings.name, "a reply was lost: calling again");
                 drop(place);
@@ -294,15 +308,21 @@ impl LegacyLink {
 
     async fn call_again(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
         let place = self.place(request, call).await?;
-        place.connection.call(request, call).await
+        let reply = place.connection.call(request, call).await;
+        reply.map_err(LinkError::of_last_try)
     }
 
-    fn may_repeat(&self, request: &Message) -> bool {
+    /// Whether a call whose reply was lost is made again: what reads, over HTTP, where a connection may
+    /// break for no reason of the upstream's; and the tools that the operator names.
+    fn may_repeat(&self, request: &Message, connection: &Connection) -> bool {
         let safe = &self.settings.upstream.retry_safe;
-        request.method() == Some("tools/call")
-            && request
+        match request.method() {
+            Some("tools/call") => request
                 .param_str("name")
-                .is_some_and(|name| safe.iter().any(|tool| *tool == name))
+                .is_some_and(|name| safe.iter().any(|tool| *tool == name)),
+            Some(method) => !connection.is_pipe() && methods::is_repeatable(method),
+            None => false,
+        }
     }
 }
 
@@ -312,6 +332,15 @@ impl LegacyLink {
         let further = self.further.all();
         for connection in self.open_connection().into_iter().chain(further) {
             connection.send(message.clone()).await;
+        }
+    }
+
+    /// See [`crate::call::UpstreamLink::prepare`].
+    pub(super) async fn prepare(&self) {
+        if let Some(connection) = self.open_connection()
+            && self.settings.client == Era::Legacy
+        {
+            connection.hear_changes().await;
         }
     }
 

@@ -10,6 +10,7 @@ mod failures;
 mod given_up;
 mod health;
 mod hearing;
+pub mod holders;
 pub mod http;
 pub mod isolation;
 pub mod knowledge;

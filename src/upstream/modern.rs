@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::discover::Verdict;
@@ -183,8 +184,9 @@ impl ModernLink {
         let limit = self.settings.upstream.connect_timeout;
         let discovered = async {
             self.start().await?;
+            let since = Instant::now();
             let declared = tokio::time::timeout(limit, self.discover()).await;
-            declared.unwrap_or(Err(LinkError::Timeout))
+            declared.unwrap_or_else(|_| Err(self.timed_out(since)))
         };
         match discovered.await {
             Ok(declared) => {
@@ -205,13 +207,22 @@ impl ModernLink {
 
     async fn discover(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
         let piped = matches!(self.wire, Wire::Pipe(_));
-        for _ in 0..2 {
+        let mut lost = false;
+        for _ in 0..3 {
             let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
             let bytes = discover::request(flight.id, &self.settings);
             let reply = self
-                .exchange(bytes, || Ok(discover::headers()), &flight)
-                .await?;
-            match discover::judge(&reply, piped, self.settings.upstream.run_tasks) {
+                .exchange_again(bytes, || Ok(discover::headers()), &flight)
+                .await;
+            let reply = match reply {
+                // Spec: SPEC M-44.
+                Err(LinkError::Lost { .. }) if !(lost || piped) => {
+                    lost = true;
+                    continue;
+                }
+                reply => reply?,
+            };
+            match discover::judge(&reply, piped, &self.settings.upstream) {
                 Verdict::Modern(declared) => return Ok(declared),
                 Verdict::Again => {}
                 Verdict::Legacy => {
@@ -261,13 +272,20 @@ impl ModernLink {
             reply = &mut work => reply,
             () = trip.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
                 trip.abort("timeout");
-                Err(LinkError::Timeout)
+                Err(self.timed_out(trip.activity.started()))
             }
             () = call.cancel.cancelled() => {
                 trip.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
                 Err(LinkError::Cancelled)
             }
         }
+    }
+
+    fn timed_out(&self, since: Instant) -> LinkError {
+        let pipe = self.pipe();
+        pipe.map_or(LinkError::Timeout, |pipe| {
+            pipe.timed_out(since, &self.settings)
+        })
     }
 
     /// Whether list changes are wanted.

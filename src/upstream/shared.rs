@@ -19,13 +19,16 @@ use tokio::time::Instant;
 use self::levels::Levels;
 use self::visits::Visits;
 use super::era::EraLink;
+use super::holders::{HolderKey, Holders};
 use super::lock;
 use crate::call::{
-    Asked, Call, Declared, Intake, Level, Notice, OwnerKey, Question, Reply, UpstreamLink,
+    Asked, Call, Declared, Intake, Level, Notice, NoticeKind, OwnerKey, Question, Reply,
+    UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::lifecycle::Tasks;
 use crate::protocol::{Message, Revision, json};
+use crate::telemetry::metrics::COUNTERS;
 use crate::wish::Wish;
 
 /// Whose link, with what declared: who agrees in all of it shares it.
@@ -48,21 +51,29 @@ impl SharedLinks {
     pub(super) fn place(
         &self,
         key: PoolKey,
-        intake: Arc<dyn Intake>,
+        (session, intake): (HolderKey, Arc<dyn Intake>),
         (idle, tasks): (Duration, &Tasks),
-        make: impl FnOnce(Arc<dyn Intake>) -> Arc<EraLink>,
+        make: impl FnOnce(Arc<dyn Intake>, Holders) -> Arc<EraLink>,
     ) -> Arc<dyn UpstreamLink> {
-        let pooled = Arc::clone(&self.0.entry(key.clone()).or_insert_with(|| {
-            let members = Arc::new(Members::default());
-            Arc::new(Pooled {
-                link: make(Arc::clone(&members) as _),
-                members,
-            })
-        }));
-        let number = pooled.members.join(intake);
+        let (pooled, number) = {
+            let entry = self.0.entry(key.clone()).or_insert_with(|| {
+                let members = Arc::new(Members {
+                    of_all: key.owner.is_none(),
+                    ..Members::default()
+                });
+                Arc::new(Pooled {
+                    link: make(Arc::clone(&members) as _, members.holders.clone()),
+                    members,
+                })
+            });
+            // Joined while the entry is locked: `close_unused` never ends a link between the two.
+            (Arc::clone(&entry), entry.members.join(intake))
+        };
+        pooled.members.holders.add(session);
         Arc::new(Place {
             pooled,
             number,
+            session,
             key,
             links: self.clone(),
             idle,
@@ -105,6 +116,8 @@ struct Pooled {
 /// Passes what belongs to no call to every session at the link.
 #[derive(Debug, Default)]
 struct Members {
+    /// Whether sessions of different users share the link.
+    of_all: bool,
     next: AtomicU64,
     intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
     /// Who wants to hear what belongs to no call.
@@ -113,6 +126,8 @@ struct Members {
     followers: Mutex<HashMap<String, HashSet<u64>>>,
     levels: Arc<Levels>,
     visits: Visits,
+    /// The sessions of the members.
+    holders: Holders,
 }
 
 impl Members {
@@ -175,13 +190,17 @@ impl Intake for Members {
         }
     }
 
-    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str]) {
+    fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool) {
         for member in self.all() {
-            member.heard(upstream, lists);
+            member.heard(upstream, lists, is_late);
         }
     }
 
-    fn notice(&self, upstream: &Arc<str>, notice: Notice) {
+    fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>) {
+        // Whose it is, is not known, and it may quote what another user sent.
+        if self.of_all && matches!(notice.kind, NoticeKind::Log | NoticeKind::Other) {
+            return COUNTERS.notices_unread.add(1);
+        }
         let concerned = self.visits.over(&notice);
         let members: Vec<_> = {
             let intakes = lock(&self.intakes);
@@ -192,13 +211,13 @@ impl Intake for Members {
             wanting.map(|(_, intake)| Arc::clone(intake)).collect()
         };
         for member in members {
-            member.notice(upstream, notice.clone());
+            member.notice(upstream, notice.clone(), call);
         }
     }
 
-    fn task_changed(&self, upstream: &Arc<str>, status: &Message) {
+    fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>) {
         for member in self.all() {
-            member.task_changed(upstream, status);
+            member.task_changed(upstream, status, call);
         }
     }
 
@@ -213,6 +232,7 @@ impl Intake for Members {
 struct Place {
     pooled: Arc<Pooled>,
     number: u64,
+    session: HolderKey,
     key: PoolKey,
     links: SharedLinks,
     idle: Duration,
@@ -341,6 +361,10 @@ impl UpstreamLink for Place {
         self.pooled.link.open()
     }
 
+    fn prepare(&self) -> BoxFuture<'_, ()> {
+        self.pooled.link.prepare()
+    }
+
     fn declared(&self) -> Option<Arc<Declared>> {
         self.pooled.link.declared()
     }
@@ -370,5 +394,42 @@ impl UpstreamLink for Place {
     /// Leaves the link; it ends when nobody has come back for a while.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.leave())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dashmap::try_result::TryResult;
+
+    use super::*;
+
+    impl SharedLinks {
+        /// Whether `join`, which takes a place at the only link, holds the link's entry meanwhile.
+        pub(in crate::upstream) fn is_entry_held_by(&self, join: impl FnOnce() + Send) -> bool {
+            let (key, pooled) = {
+                let entry = self.0.iter().next().unwrap();
+                (entry.key().clone(), Arc::clone(entry.value()))
+            };
+            std::thread::scope(|scope| {
+                let members = lock(&pooled.members.intakes);
+                scope.spawn(join);
+                let until = std::time::Instant::now() + Duration::from_secs(10);
+                let is_held = loop {
+                    if matches!(self.0.try_get(&key), TryResult::Locked)
+                        && matches!(self.0.try_get(&key), TryResult::Locked)
+                    {
+                        std::thread::yield_now();
+                        if matches!(self.0.try_get(&key), TryResult::Locked) {
+                            break true;
+                        }
+                    }
+                    if std::time::Instant::now() > until {
+                        break false;
+                    }
+                };
+                drop(members);
+                is_held
+            })
+        }
     }
 }

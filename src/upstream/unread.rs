@@ -3,9 +3,13 @@
 //! The message goes by in pieces; only the members of its outermost object are noticed. If it was
 //! a reply, whoever waits for it gets an error in its place, instead of a deadline.
 
-use bytes::Bytes;
+use std::sync::Arc;
 
-use crate::protocol::json;
+use bytes::Bytes;
+use memchr::{memchr_iter, memmem};
+
+use crate::protocol::{self, Message, json};
+use crate::telemetry::metrics::LABELED;
 
 /// Longest id that is remembered, bytes of JSON text.
 const MAX_ID: usize = 64;
@@ -54,6 +58,43 @@ pub(super) fn answered(text: &[u8]) -> Option<u64> {
     watch.see(text);
     let id = watch.is_rpc.then(|| watch.replies_to());
     json::number(&id??)
+}
+
+/// Bytes of a line in which its reply has to begin.
+const MAX_PREFIX: usize = 4096;
+
+/// Braces of a line that are tried as the beginning of its reply.
+const MAX_TRIES: usize = 8;
+
+/// Whether a line that does not begin as a message may end as one.
+pub(super) fn may_hold_reply(line: &[u8]) -> bool {
+    memchr::memchr(b'{', line).is_some() && memmem::find(line, b"\"jsonrpc\"").is_some()
+}
+
+/// The reply that the rest of a line is, from some `{` on: what was printed before it without a line break
+/// is skipped. `is_awaited` tells whether a request of ours with this number runs. Spec: SPEC D-02, U-14.
+pub(super) fn salvage(
+    upstream: &Arc<str>,
+    line: &Bytes,
+    depth: usize,
+    is_awaited: impl Fn(u64) -> bool,
+) -> Option<Message> {
+    if !may_hold_reply(line) {
+        return None;
+    }
+    let prefix = line.get(..line.len().min(MAX_PREFIX))?;
+    let begins = |at: &usize| {
+        let behind = line.get(at + 1..).unwrap_or_default();
+        *at > 0 && behind.trim_ascii_start().starts_with(b"\"")
+    };
+    let tries = memchr_iter(b'{', prefix).filter(begins).take(MAX_TRIES);
+    let mut replies = tries.filter_map(|at| Message::parse(line.slice(at..), depth).ok());
+    let reply = replies.find(|message| {
+        message.kind() == protocol::Kind::Response && message.number().is_some_and(&is_awaited)
+    })?;
+    LABELED.upstream_salvaged.add(upstream, 1);
+    tracing::warn!(%upstream, "upstream wrote other text before a reply, on the same line");
+    Some(reply)
 }
 
 impl Watch {
@@ -184,6 +225,31 @@ mod tests {
             "{7}",
         ] {
             assert_eq!(answered(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    // Spec: SPEC D-02, U-14.
+    #[test]
+    fn reply_behind_other_text_is_found() {
+        let found = |text: &str| {
+            let line = Bytes::copy_from_slice(text.as_bytes());
+            let reply = salvage(&"up".into(), &line, 64, |id| id == 7)?;
+            Some(String::from_utf8(reply.bytes().to_vec()).unwrap())
+        };
+        let reply = r#"{"jsonrpc":"2.0","id":7,"result":{"a":{"b":1}}}"#;
+        for before in ["Loading... ", "[INFO] ", "{debug} ", "{\"a\":1} ", "}{"] {
+            assert_eq!(found(&format!("{before}{reply}")).as_deref(), Some(reply));
+        }
+        for text in [
+            // Another request, no reply, no whole one, too far in the line.
+            r#"x {"jsonrpc":"2.0","id":8,"result":{}}"#.to_owned(),
+            r#"x {"jsonrpc":"2.0","id":7,"method":"ping"}"#.to_owned(),
+            format!("x {reply} y"),
+            format!("x {}", reply.replace("}}}", "}}")),
+            format!("{}{reply}", "x".repeat(MAX_PREFIX)),
+            format!("{}{reply}", "{\"x\" ".repeat(MAX_TRIES + 1)),
+        ] {
+            assert_eq!(found(&text), None, "{text}");
         }
     }
 

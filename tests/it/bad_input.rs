@@ -199,7 +199,7 @@ async fn deep_nesting_is_refused_anywhere_in_the_message() {
 
 // Spec: SPEC T-17.
 #[tokio::test]
-async fn a_body_over_the_limit_is_413() {
+async fn a_body_over_the_limit_is_refused() {
     let setup = Setup::open()
         .toml("[limits]\nbody = \"64KiB\"")
         .stub("stub", &[]);
@@ -211,8 +211,28 @@ async fn a_body_over_the_limit_is_413() {
                "params": {"name": "echo", "arguments": {"a": padding}}})
     };
     assert_eq!(user.post(&body(60 << 10)).await.status(), 200);
-    assert_eq!(user.post(&body(65 << 10)).await.status(), 413);
-    assert_eq!(user.post(&body(8 << 20)).await.status(), 413);
+    // In a session a status would end it for several clients.
+    for size in [65 << 10, 8 << 20] {
+        let answer = user
+            .post(&body(size))
+            .await
+            .expect(http::StatusCode::OK)
+            .await;
+        let refused = answer.json().await;
+        assert_eq!(refused["id"], 1, "{refused}");
+        assert_eq!(refused["error"]["data"]["maxBytes"], 64 << 10, "{refused}");
+    }
+    // What has no id, no session, or a client of the modern revision.
+    let mut notice = body(65 << 10);
+    notice.as_object_mut().unwrap().remove("id");
+    assert_eq!(user.post(&notice).await.status(), 413);
+    let (actor, large) = (&user.actor, body(65 << 10));
+    let sessionless = actor.post("/mcp/stub", &[], &large).await;
+    assert_eq!(sessionless.status(), 413);
+    let modern = [("mcp-protocol-version", "2026-07-28")];
+    let modern = actor.post("/mcp/stub", &modern, &large).await;
+    assert_eq!(modern.status(), 413);
+    assert_eq!(user.request("ping", json!({})).await, Ok(json!({})));
     gw.stop().await;
 }
 

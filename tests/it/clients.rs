@@ -2,6 +2,9 @@
 //!
 //! The tours are in `tests/clients`; each step is named there and here.
 
+mod old_releases;
+mod written_servers;
+
 use rstest::rstest;
 use serde_json::{Value, json};
 

@@ -76,6 +76,15 @@ async fn run_suite(url: &str, revision: &str, token: Option<&str>) -> Scores {
     scores
 }
 
+/// Takes out the one check that needs an upstream that closes a call's stream on purpose. Pipes and
+/// modern upstreams close none, and the gateway sends `retry` before a planned close alone, as the
+/// Java SDK up to 2.0 fails on it. The suite gives a warning.
+fn excuse_retry(scores: &mut Scores) {
+    let checks = scores.get_mut("server-sse-polling").unwrap();
+    let retry = checks.remove("server-sse-retry-field").unwrap();
+    assert!(retry.starts_with("WARNING"), "{retry}");
+}
+
 /// Fails on any scenario that has a check other than success, or none at all.
 fn assert_all_pass(scores: &Scores) {
     let failed: Vec<String> = scores
@@ -98,11 +107,18 @@ fn with_stdio_fixture(setup: Setup) -> Setup {
     setup.stdio("fixture", &peers::node(), &[&script, "stdio"], "")
 }
 
-async fn through(gateway: Gateway) {
+async fn through(gateway: Gateway) -> Scores {
     let actor = gateway.principal("suite");
     let url = format!("{}/mcp/fixture", gateway.url);
-    assert_all_pass(&run_suite(&url, LEGACY, actor.token()).await);
+    let scores = run_suite(&url, LEGACY, actor.token()).await;
     gateway.stop().await;
+    scores
+}
+
+async fn through_to_a_pipe(setup: Setup) {
+    let mut scores = through(with_stdio_fixture(setup).start().await).await;
+    excuse_retry(&mut scores);
+    assert_all_pass(&scores);
 }
 
 #[tokio::test]
@@ -120,13 +136,8 @@ async fn every_scenario_passes_through_to_an_http_upstream() {
         return;
     }
     let upstream = fixture().await;
-    through(
-        Setup::open()
-            .url("fixture", &upstream.first_line, "")
-            .start()
-            .await,
-    )
-    .await;
+    let setup = Setup::open().url("fixture", &upstream.first_line, "");
+    assert_all_pass(&through(setup.start().await).await);
 }
 
 #[tokio::test]
@@ -134,7 +145,7 @@ async fn every_scenario_passes_through_to_a_stdio_upstream() {
     if !peers::are_installed() {
         return;
     }
-    through(with_stdio_fixture(Setup::open()).start().await).await;
+    through_to_a_pipe(Setup::open()).await;
 }
 
 #[tokio::test]
@@ -142,5 +153,5 @@ async fn every_scenario_passes_through_with_authentication() {
     if !peers::are_installed() {
         return;
     }
-    through(with_stdio_fixture(Setup::secured()).start().await).await;
+    through_to_a_pipe(Setup::secured()).await;
 }

@@ -3,12 +3,15 @@
 use futures_util::future::join_all;
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::harness::gateway::nothing_left;
+use crate::harness::http::BOTH;
 use crate::harness::session::text_of;
 use crate::harness::socket::Socket;
-use crate::harness::{Setup, eventually};
-use crate::modern::Modern;
+use crate::harness::{Setup, eventually, within};
+use crate::modern::{Modern, VERSION};
 
 // Issue: "every accepted call gets its reply; exit within the grace period".
 #[tokio::test]
@@ -65,6 +68,59 @@ async fn a_draining_gateway_is_not_ready_and_takes_no_new_sessions() {
         "slept"
     );
     assert_eq!(gw.exit().await, Some(0));
+}
+
+/// A modern `tools/call` of `echo` as it goes over a connection.
+fn echo_call(user: &Modern, id: usize) -> String {
+    let params = json!({"name": "echo", "arguments": {"id": id}});
+    let body = user.request(&json!(id), "tools/call", params).to_string();
+    format!(
+        "POST /mcp/stub HTTP/1.1\r\nhost: 127.0.0.1\r\naccept: {BOTH}\r\n\
+         content-type: application/json\r\nmcp-protocol-version: {VERSION}\r\n\
+         mcp-method: tools/call\r\nmcp-name: echo\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+// Half go over new connections, half over ones that were used before. Each has left before the signal.
+#[tokio::test]
+async fn requests_sent_before_the_signal_are_answered() {
+    for _ in 0..8 {
+        let mut gw = Setup::open().stub("stub", &[]).start().await;
+        let user = Modern::new(gw.anonymous(), "/mcp/stub");
+        let connect = async || {
+            let address = gw.url.trim_start_matches("http://");
+            TcpStream::connect(address).await.unwrap()
+        };
+        let mut served = Vec::new();
+        for _ in 0..20 {
+            let mut stream = connect().await;
+            let call = echo_call(&user, 1);
+            stream.write_all(call.as_bytes()).await.unwrap();
+            within("an answer", stream.read(&mut [0; 8192]))
+                .await
+                .unwrap();
+            served.push(stream);
+        }
+        let mut sent = Vec::new();
+        for mut stream in served {
+            sent.push(connect().await);
+            let newest = sent.last_mut().unwrap();
+            let call = echo_call(&user, 2);
+            newest.write_all(call.as_bytes()).await.unwrap();
+            stream.write_all(call.as_bytes()).await.unwrap();
+            sent.push(stream);
+        }
+        gw.signal(Signal::TERM);
+        for mut stream in sent {
+            let mut answer = Vec::new();
+            let read = within("the end", stream.read_to_end(&mut answer)).await;
+            let answer = String::from_utf8_lossy(&answer);
+            let whole = answer.contains("200 OK") && answer.contains("\"id\":2");
+            assert!(whole, "{read:?}: {answer:?}");
+        }
+        assert_eq!(gw.exit().await, Some(0));
+    }
 }
 
 #[tokio::test]

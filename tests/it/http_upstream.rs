@@ -4,15 +4,19 @@
 use std::future::ready;
 use std::sync::{Arc, Mutex};
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::response::Response;
 use http::{HeaderMap, Method, StatusCode};
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::harness::http::initialize;
 use crate::harness::upstream::{HttpStub, serve};
-use crate::harness::{Actor, Setup, eventually};
+use crate::harness::{Actor, Setup, eventually, within};
+use crate::unsteady_upstream::usual;
+
+const LEGACY: &str = "era = \"legacy\"\n";
 
 /// What a scripted upstream received.
 type Seen = Arc<Mutex<Vec<(Method, HeaderMap)>>>;
@@ -90,6 +94,82 @@ async fn redirects_are_not_followed() {
     }
 }
 
+/// An upstream that is served under one path and leads there from the same path with or without its
+/// last slash. Each request is noted as `METHOD PATH`.
+async fn slashed(serves: Arc<Mutex<&'static str>>) -> (String, Arc<Mutex<Vec<String>>>) {
+    let seen = Arc::<Mutex<Vec<String>>>::default();
+    let noted = Arc::clone(&seen);
+    let answer = move |request: Request| {
+        let path = request.uri().path().to_owned();
+        let line = format!("{} {path}", request.method());
+        noted.lock().unwrap().push(line);
+        let serves = *serves.lock().unwrap();
+        async move {
+            if path == serves {
+                let method = request.method().clone();
+                let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                return usual(&method, &body);
+            }
+            let response = Response::builder().header("location", serves);
+            let is_slashed = path.trim_end_matches('/') == serves.trim_end_matches('/');
+            let status = if is_slashed { 307 } else { 404 };
+            response.status(status).body(Body::empty()).unwrap()
+        }
+    };
+    (serve(answer).await + "/mcp", seen)
+}
+
+// Spec: SPEC U-11. Python servers up to 1.10 lead from /mcp to /mcp/.
+#[rstest]
+#[case::auto("auto")]
+#[case::legacy("legacy")]
+#[case::modern("modern")]
+#[tokio::test]
+async fn redirect_of_a_last_slash_is_followed(#[case] era: &str) {
+    let serves = Arc::new(Mutex::new("/mcp/"));
+    let (url, seen) = slashed(Arc::clone(&serves)).await;
+    let keys = format!("era = {era:?}");
+    let gw = Setup::open().url("up", &url, &keys).start().await;
+    let led = || {
+        let seen = seen.lock().unwrap();
+        seen.iter().filter(|line| line.ends_with("/mcp")).count()
+    };
+    let user = gw.anonymous().open("/mcp/up").await;
+    for tool in ["first", "second"] {
+        let reply = within(tool, user.call(tool, json!({}))).await;
+        assert!(reply.unwrap().to_string().contains("done"));
+    }
+    assert!(led() <= 2, "it is remembered: {:?}", seen.lock().unwrap());
+    // The server is upgraded in place, and leads the other way.
+    *serves.lock().unwrap() = "/mcp";
+    let reply = within("a reply", user.call("third", json!({}))).await;
+    assert!(reply.unwrap().to_string().contains("done"));
+    user.delete().await;
+    gw.stop().await;
+}
+
+// Spec: SPEC U-11, U-04.
+#[tokio::test]
+async fn streams_and_ends_follow_a_slash_too() {
+    let serves = Arc::new(Mutex::new("/mcp/"));
+    let (url, seen) = slashed(serves).await;
+    let gw = Setup::open().url("up", &url, LEGACY).start().await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let _stream = user.listen().await;
+    let has_seen = async |line: &str| {
+        eventually(line, async || {
+            let seen = seen.lock().unwrap();
+            seen.iter().any(|seen| seen == line).then_some(())
+        })
+        .await;
+    };
+    has_seen("GET /mcp/").await;
+    user.delete().await;
+    has_seen("DELETE /mcp/").await;
+    gw.stop().await;
+}
+
 // Spec: SPEC U-01, U-03; DESIGN §6: the caller's `Authorization` never leaves.
 #[tokio::test]
 async fn requests_carry_what_the_protocol_asks_for_and_no_token() {
@@ -138,24 +218,26 @@ async fn ending_a_session_ends_the_upstream_session() {
     gw.stop().await;
 }
 
-// Spec: SPEC L-07: each hop answers its own pings. DESIGN §6: the GET stream opens with the client's.
+// Spec: SPEC L-07: each hop answers its own pings. DESIGN §6: the GET stream opens with the first call.
 #[tokio::test]
 async fn pings_and_quiet_sessions_cost_the_upstream_nothing() {
     let stub = HttpStub::start(&[]).await;
     let gw = Setup::open().http("stub", &stub, "").start().await;
     let user = gw.anonymous().open("/mcp/stub").await;
-    user.tools().await;
     for _ in 0..5 {
         user.request("ping", json!({})).await.expect("a pong");
     }
     let counted = counts(&stub).await;
     assert_eq!(counted.get("ping"), None, "{counted}");
     assert_eq!(counted.get("GET"), None, "{counted}");
+    user.tools().await;
     let stream = user.listen().await;
-    eventually("the upstream stream", async || {
-        (counts(&stub).await["GET"].as_u64() >= Some(1)).then_some(())
-    })
-    .await;
+    user.text("echo", json!({})).await;
+    assert_eq!(
+        counts(&stub).await["GET"],
+        1,
+        "one for list, client and call"
+    );
     drop(stream);
     gw.stop().await;
 }

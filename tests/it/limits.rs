@@ -2,6 +2,7 @@
 //! Spec: SPEC T-17.
 
 use futures_util::future::join_all;
+use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -13,93 +14,96 @@ use crate::harness::{Setup, eventually, within};
 use crate::modern::Modern;
 
 #[tokio::test]
-async fn over_the_rate_is_429_for_this_principal_alone() {
+async fn over_the_rate_refuses_this_principal_alone() {
     let setup = Setup::secured()
-        .toml("[limits]\nrate = \"5/s\"")
+        .toml("[limits]\nrate = \"5/h\"")
         .stub("stub", &[]);
     let gw = setup.start().await;
     let alice = gw.principal("alice").open("/mcp/stub").await;
     let bob = gw.principal("bob").open("/mcp/stub").await;
-    let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
-    let answers = join_all((0..40).map(|_| alice.post(&ping))).await;
-    let refused: Vec<_> = answers
-        .iter()
-        .filter(|answer| answer.status() == 429)
-        .collect();
-    assert!(!refused.is_empty(), "40 requests at once pass 5/s");
-    assert!(
-        refused
-            .iter()
-            .all(|answer| answer.header("retry-after").is_some())
+    let answers = join_all((0..40).map(|_| alice.request("tools/list", json!({})))).await;
+    let refused: Vec<_> = answers.iter().filter_map(|a| a.as_ref().err()).collect();
+    assert_eq!(
+        refused.len(),
+        32,
+        "ten at once, two of them for the handshake"
     );
-    assert!(
-        answers.iter().any(|answer| answer.status() == 200),
-        "the burst is served"
-    );
-    assert_eq!(bob.request("ping", json!({})).await, Ok(json!({})));
+    for error in &refused {
+        let after = error["data"]["retryAfterMs"].as_u64();
+        assert!(after > Some(0), "{error}");
+    }
+    assert!(bob.request("tools/list", json!({})).await.is_ok());
+    // What carries no id is answered by a status.
+    let stream = alice.actor.get("/mcp/stub", &alice.headers()).await;
+    assert_eq!(stream.status(), 429);
+    assert!(stream.header("retry-after").is_some());
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let second = gw.principal("alice").post("/mcp/stub", &[], &hello).await;
+    assert_eq!(second.status(), 429);
+    assert!(second.header("retry-after").is_some());
     let counted = gw
         .metric("drawbridge_requests_rate_limited_total", "")
         .await;
-    assert_eq!(counted.to_string(), refused.len().to_string());
+    assert_eq!(counted.to_string(), "34");
     gw.stop().await;
 }
 
-/// An array of `n` pings whose ids begin with `first`, a notification and two answers.
+/// An array of `n` lists whose ids begin with `first`, a notification and two answers.
 fn array(first: usize, n: usize) -> Value {
     let mut array: Vec<Value> = (first..first + n)
-        .map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "ping"}))
+        .map(|id| json!({"jsonrpc": "2.0", "id": id, "method": "tools/list"}))
         .collect();
     array.push(json!({"jsonrpc": "2.0", "method": "notifications/whatever"}));
     array.extend([98, 99].map(|id| json!({"jsonrpc": "2.0", "id": id, "result": {}})));
     Value::Array(array)
 }
 
+/// How many of these replies are results; the others say when to come again.
+fn results<'a>(replies: impl Iterator<Item = &'a Value>) -> usize {
+    let served = |reply: &&Value| {
+        let after = reply["error"]["data"]["retryAfterMs"].as_u64();
+        assert_ne!(reply.get("result").is_some(), after > Some(0), "{reply}");
+        reply.get("result").is_some()
+    };
+    replies.filter(served).count()
+}
+
 // Spec: SPEC O-01, T-33.
 #[tokio::test]
-async fn an_array_costs_what_its_messages_cost_alone_and_is_refused_whole() {
+async fn an_array_costs_what_its_messages_cost_alone() {
     let setup = Setup::secured()
         .server("[server.sse]\nenabled = true\n[server.websocket]\nenabled = true")
         .toml("[limits]\nrate = \"8/h\"")
         .stub("stub", &[]);
     let gw = setup.start().await;
-    // Of sixteen two are for the handshake, one is for the post that is refused.
+    // Of sixteen two are for the handshake; each element beyond the rest is refused by itself.
     let alice = gw.principal("alice");
     let alice = alice.open_as("/mcp/stub", "2025-03-26", json!({})).await;
-    let refused = alice.post(&array(100, 14)).await;
-    assert_eq!(refused.status(), 429);
-    let wait: u32 = refused.header("retry-after").unwrap().parse().unwrap();
-    assert!((450..=901).contains(&wait), "two more are needed: {wait}");
-    let replies = alice.post(&array(200, 12)).await.json().await;
-    assert_eq!(replies.as_array().map(Vec::len), Some(12), "{replies}");
-    assert_eq!(alice.post(&array(300, 1)).await.status(), 429);
-    let counted = gw
-        .metric("drawbridge_requests_rate_limited_total", "")
-        .await;
-    assert_eq!(counted.to_string(), "16", "fifteen messages, and a post");
+    let replies = alice.post(&array(100, 20)).await.expect(StatusCode::OK);
+    let replies = replies.await.json().await;
+    let replies = replies.as_array().expect("an array");
+    assert_eq!((replies.len(), results(replies.iter())), (20, 14));
 
     let bob = gw.principal("bob");
     let nothing = json!({});
     let (mut bob, _) = EventSession::open_as(&bob, "/sse/stub", "2025-03-26", &nothing).await;
-    let refused = bob.post(&array(100, 13)).await;
-    assert_eq!(refused.status(), 429);
-    assert!(refused.header("retry-after").is_some());
-    bob.tell(&array(200, 11)).await;
-    let first = bob.stream.message().await.expect("a reply");
-    assert!(first["id"].as_i64() >= Some(200), "{first}");
+    bob.tell(&array(100, 20)).await;
+    let mut replies = Vec::new();
+    for _ in 0..20 {
+        replies.push(bob.stream.message().await.expect("a reply"));
+    }
+    assert_eq!(results(replies.iter()), 13, "one for the stream");
 
     let carol = gw.principal("carol");
     let mut carol = Socket::connect(&gw.url, "/ws/stub", carol.token()).await;
     carol.tell(&initialize(1, "2025-03-26", &json!({}))).await;
     carol.reply(1).await.1.expect("initialize succeeds");
-    carol.tell(&array(100, 14)).await;
-    let refused = carol.message().await.expect("a refusal");
-    assert!(
-        refused["id"].is_null() && refused["error"].is_object(),
-        "{refused}"
-    );
-    carol.tell(&array(200, 11)).await;
-    let first = carol.message().await.expect("a reply");
-    assert!(first["id"].as_i64() >= Some(200), "{first}");
+    carol.tell(&array(100, 20)).await;
+    let mut replies = Vec::new();
+    for _ in 0..20 {
+        replies.push(carol.message().await.expect("a reply"));
+    }
+    assert_eq!(results(replies.iter()), 14);
     gw.stop().await;
 }
 
@@ -107,7 +111,7 @@ async fn an_array_costs_what_its_messages_cost_alone_and_is_refused_whole() {
 async fn running_calls_are_capped_per_session_and_per_principal() {
     let setup = Setup::secured()
         .server("sse_after = \"20ms\"")
-        .toml("[limits]\ncalls_per_session = 2\ncalls_per_principal = 3")
+        .toml("[limits]\ncalls_per_session = 2\ncalls_per_principal = 3\ncall_wait = \"50ms\"")
         .stub("stub", &[]);
     let gw = setup.start().await;
     let alice = gw.principal("alice");
@@ -119,11 +123,20 @@ async fn running_calls_are_capped_per_session_and_per_principal() {
     for _ in 0..2 {
         held.push(first.start_call("never", json!({})).await);
     }
-    let refused = first.post(&call).await;
-    assert_eq!(refused.status(), 429, "per session");
-    assert!(refused.header("retry-after").is_some());
+    let refused = first.post(&call).await.expect(StatusCode::OK).await;
+    let refused = refused.message().await;
+    assert_eq!(
+        refused["error"]["data"]["retryAfterMs"], 1000,
+        "per session"
+    );
     held.push(second.start_call("never", json!({})).await);
-    assert_eq!(second.post(&call).await.status(), 429, "per principal");
+    let refused = second.post(&call).await.expect(StatusCode::OK).await;
+    let refused = refused.message().await;
+    assert_eq!(refused["id"], 77);
+    assert_eq!(
+        refused["error"]["data"]["retryAfterMs"], 1000,
+        "per principal"
+    );
     assert_eq!(bob.text("echo", json!({})).await, "{}");
     gw.stop().await;
 }
@@ -162,7 +175,7 @@ async fn streams_of_calls_take_no_place_of_the_get_stream() {
     let _listening = user.listen().await;
     let resumed = join_all(places.iter().map(|place| user.resume(place))).await;
     for answer in resumed {
-        let answer = answer.expect(http::StatusCode::OK).await;
+        let answer = answer.expect(StatusCode::OK).await;
         let reply = answer.events().message().await.expect("the reply");
         assert_eq!(reply["result"]["content"][0]["text"], "slept");
     }

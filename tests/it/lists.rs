@@ -81,9 +81,9 @@ async fn after_a_call_an_upstream_that_announces_nothing_is_asked_again() {
     world.stop().await;
 }
 
-// SPEC M-85.
+// SPEC M-85. What an upstream declares is no promise that it announces every change.
 #[tokio::test]
-async fn an_announced_change_ends_a_list_and_a_call_does_not() {
+async fn announced_changes_and_calls_end_a_kept_list() {
     let world = World::start(LONG, "", &[]).await;
     let user = world.open("alice").await;
     let mut notices = user.listen().await;
@@ -91,13 +91,15 @@ async fn an_announced_change_ends_a_list_and_a_call_does_not() {
         .await;
     world.heard().await;
     let before = user.tools().await;
-    user.text("echo", json!({"text": "changes nothing"})).await;
     assert_eq!(user.tools().await, before);
     assert_eq!(world.asked().await, 1);
+    user.text("echo", json!({"text": "changes nothing"})).await;
+    assert_eq!(user.tools().await, before);
+    assert_eq!(world.asked().await, 2);
     user.text("change_tools", json!({})).await;
     notices.until("notifications/tools/list_changed").await;
     assert_ne!(user.tools().await, before);
-    assert_eq!(world.asked().await, 2);
+    assert_eq!(world.asked().await, 3);
     world.stop().await;
 }
 
@@ -290,6 +292,21 @@ async fn a_change_before_the_get_stream_was_open_is_announced() {
     world.stop().await;
 }
 
+// Spec: BRIDGING §3.4: what the session was told before cannot be found out by listing again.
+#[tokio::test]
+async fn late_get_stream_is_made_good_by_one_notice() {
+    let world = World::start(LONG, "", &["--hold-listens"]).await;
+    let (user, mut stream) = unheard(&world).await;
+    user.text("admit_listens", json!({})).await;
+    let first = stream.message().await.unwrap();
+    assert_eq!(first["method"], TOOLS_CHANGED, "the list that it has");
+    user.text("change_prompts", json!({})).await;
+    let second = stream.message().await.unwrap();
+    assert_eq!(second["method"], "notifications/prompts/list_changed");
+    assert_eq!(world.asked().await, 1);
+    world.stop().await;
+}
+
 // Spec: BRIDGING §3.4; SPEC C-96: icons that no client may load are no difference.
 #[rstest]
 #[case::plain(&["--hold-listens"])]
@@ -297,9 +314,13 @@ async fn a_change_before_the_get_stream_was_open_is_announced() {
 #[tokio::test]
 async fn an_unchanged_list_is_looked_at_again_and_not_announced(#[case] args: &[&str]) {
     let world = World::start(LONG, "", args).await;
-    let (user, mut stream) = unheard(&world).await;
-    assert_eq!(world.asked().await, 1);
+    let user = world.open("alice").await;
+    let mut stream = user.listen().await;
+    // Nothing was listed before the stream opened: nothing has to be made good.
     user.text("admit_listens", json!({})).await;
+    world.heard().await;
+    user.tools().await;
+    user.text("end_stream", json!({})).await;
     eventually("the list is looked at again", async || {
         (world.asked().await == 2).then_some(())
     })

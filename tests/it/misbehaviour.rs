@@ -396,6 +396,53 @@ async fn an_http_upstream_that_polls_is_followed() {
     let gw = Setup::open().http("stub", &stub, "").start().await;
     let user = gw.anonymous().open("/mcp/stub").await;
     assert_eq!(user.text("sleep", json!({"ms": 300})).await, "slept");
+    let older = gw.anonymous();
+    let older = older.open_as("/mcp/stub", "2025-06-18", json!({})).await;
+    let (_, exchange) = older.start_call("sleep", json!({"ms": 300})).await;
+    assert_eq!(text_of(&exchange.finish().await.1.unwrap()), "slept");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-27: the client is polled as the upstream polls us.
+#[tokio::test]
+async fn stream_is_closed_as_the_upstream_closes_its_own() {
+    let stub = HttpStub::start(&["--poll", "70"]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (id, exchange) = user.start_call("sleep", json!({"ms": 300})).await;
+    let mut stream = exchange.stream();
+    let first = stream.next().await.expect("the priming event");
+    assert_eq!((first.retry, first.data.as_deref()), (None, Some("")));
+    let last = stream.next().await.expect("a reconnection time");
+    assert_eq!((last.retry, &last.data), (Some(70), &None));
+    assert_eq!(stream.next().await, None, "the stream ends");
+    let resumed = user.resume(&first.id.unwrap()).await;
+    let mut resumed = resumed.expect(http::StatusCode::OK).await.events();
+    let reply = resumed.message().await.expect("the reply");
+    assert_eq!(
+        (&reply["id"], text_of(&reply["result"])),
+        (&json!(id), "slept")
+    );
+    assert_eq!(resumed.retry, None);
+    gw.stop().await;
+}
+
+// A break is no planned close: the gateway alone resumes.
+#[tokio::test]
+async fn stream_outlives_a_break_of_the_upstreams_own() {
+    let stub = HttpStub::start(&["--resumable"]).await;
+    let gw = Setup::open().http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (_, exchange) = user.start_call("break_stream", json!({"ms": 100})).await;
+    let mut stream = exchange.stream();
+    let reply = loop {
+        let message = stream.message().await.expect("the reply");
+        if message.get("method").is_none() {
+            break message;
+        }
+    };
+    assert_eq!(text_of(&reply["result"]), "after the break");
+    assert_eq!(stream.retry, None);
     gw.stop().await;
 }
 

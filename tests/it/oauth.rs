@@ -31,7 +31,15 @@ impl World {
     }
 
     async fn before(server: Service, keys: &str) -> Self {
+        Self::with_auth(server, keys, "").await
+    }
+
+    /// The same with further keys of `[auth]`.
+    async fn with_auth(server: Service, keys: &str, auth: &str) -> Self {
         let gw = Setup::behind_issuer(&server.first_line)
+            .auth(&format!(
+                "mode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]\n{auth}"
+            ))
             .toml(keys)
             .toml("[[auth.tool_scopes]]\ntools = [\"state_*\"]\nscopes = [\"mcp:admin\"]")
             .stub("stub", &[])
@@ -83,6 +91,22 @@ async fn python(generation: u8) {
 #[tokio::test]
 async fn typescript_1_signs_in_and_steps_up() {
     typescript("1").await;
+}
+
+// For clients that cannot step up, and authorization servers that hold a client to its first scopes.
+#[tokio::test]
+async fn login_scopes_make_a_step_up_needless() {
+    if !peers::are_installed() {
+        return;
+    }
+    let script = peers::script("as/server.mjs");
+    let server = peers::serve(&peers::node(), &[&script], &[]).await;
+    let world = World::with_auth(server, "", "login_scopes = [\"mcp:admin\"]").await;
+    let mut options = world.options();
+    options["atLogin"] = true.into();
+    let (script, options) = (peers::script("clients/oauth.mjs"), options.to_string());
+    peers::tour(&peers::node(), &[&script, "1", &options], STEPS).await;
+    world.gw.stop().await;
 }
 
 // SPEC A-20; RFC 7662

@@ -89,6 +89,33 @@ async fn a_reply_that_cannot_be_read_fails_its_call_at_once_and_a_log_line_fails
     gw.stop().await;
 }
 
+// Spec: SPEC L-07, D-09. Servers that watch over their client end when a ping stays unanswered.
+#[rstest]
+#[tokio::test]
+async fn requests_without_a_place_are_answered_at_once(#[values("legacy", "modern")] era: &str) {
+    let odd = child(
+        r#"
+        *'"keeps_alive"'*)
+            call=$id
+            say '{"jsonrpc":"2.0","id":"ping","method":"ping"}'
+            say '{"jsonrpc":"2.0","id":"odd","method":"vendor/unknown"}' ;;
+        *'"id":"ping","result":{}'*) seen="$seen ping" ;;
+        *'"id":"odd","error":{"code":-32601'*) seen="$seen odd" ;;
+        "#,
+    );
+    let both = r#"case "$seen" in " ping odd"|" odd ping")
+            seen=""
+            say '{"jsonrpc":"2.0","id":'$call',"result":{"content":[{"type":"text","text":"alive"}]}}' ;;
+        esac
+        done"#;
+    let odd = odd.trim_end().strip_suffix("done").unwrap().to_owned() + both;
+    let gw = behind(&odd, &format!("era = {era:?}")).start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    let text = within("both answers", user.text("keeps_alive", json!({}))).await;
+    assert_eq!(text, "alive");
+    gw.stop().await;
+}
+
 // Spec: SPEC M-40, U-14; BRIDGING §3.10.
 #[rstest]
 #[tokio::test]
@@ -579,5 +606,60 @@ async fn a_child_that_closes_its_output_and_lives_on_is_told_of_as_one() {
         Some(())
     })
     .await;
+    gw.stop().await;
+}
+
+// Spec: SPEC D-02, U-14. What a library prints without a line break stands before the next message.
+#[rstest]
+#[tokio::test]
+async fn reply_behind_other_text_is_the_reply(
+    #[values("auto", "legacy", "modern")] era: &str,
+    #[values("Loading... ", "[INFO] ready ", "{debug} ")] text: &str,
+) {
+    let odd = child(
+        r#"
+        *'"mixed"'*) text; say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"mixed"}]}}' ;;
+        "#,
+    );
+    let odd = format!("text() {{ printf '%s' '{text}'; }}\ntext\n{odd}");
+    let gw = behind(&odd, &format!("era = {era:?}\nidle_timeout = \"5m\""))
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    let mixed = within("its reply", user.call("mixed", json!({}))).await;
+    assert_eq!(text_of(&mixed.expect("a result")), "mixed");
+    let salvaged = gw.metric("drawbridge_upstream_salvaged_total", "odd").await;
+    assert!((1.5..2.5).contains(&salvaged), "{salvaged}");
+    gw.stop().await;
+}
+
+// Spec: SPEC D-02, U-14.
+#[rstest]
+#[case::own_child("session", true)]
+#[case::child_of_several_callers("shared", false)]
+#[tokio::test]
+async fn timed_out_call_quotes_stray_lines(
+    #[values("legacy", "modern")] era: &str,
+    #[case] isolation: &str,
+    #[case] is_quoted: bool,
+) {
+    let odd = child(
+        r#"
+        *'"stuck"'*) say 'cannot open the database: password=hunter2hunter2'; say '{"half": "a' ;;
+        "#,
+    );
+    let keys = format!("era = {era:?}\nisolation = {isolation:?}\nidle_timeout = \"2s\"");
+    let gw = behind(&odd, &keys).start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    let stuck = within("the end", user.call("stuck", json!({}))).await;
+    let said = format!("{stuck:?}");
+    assert!(said.contains("did not answer in time"), "{said}");
+    assert_eq!(
+        said.contains("cannot open the database"),
+        is_quoted,
+        "{said}"
+    );
+    assert_eq!(said.contains("half"), is_quoted, "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
     gw.stop().await;
 }

@@ -172,6 +172,24 @@ async fn an_idle_session_expires_and_its_child_ends() {
     gw.stop().await;
 }
 
+// Spec: SPEC T-50: idle is what comes after `initialize`, however long that took.
+#[tokio::test]
+async fn a_slow_initialize_costs_no_idle_time() {
+    let setup = Setup::open().toml("[sessions]\nidle = \"500ms\"");
+    let gw = setup
+        .stub_with("stub", &["--slow-start", "1500"], "")
+        .start()
+        .await;
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let answer = gw.anonymous().post("/mcp/stub", &[], &hello).await;
+    let id = answer.header("mcp-session-id").map(str::to_owned);
+    let id = id.expect("a session");
+    let headers = [("mcp-session-id", id.as_str())];
+    let answer = gw.anonymous().post("/mcp/stub", &headers, &ping()).await;
+    assert_eq!(answer.status(), 200, "the session lives");
+    gw.stop().await;
+}
+
 // Spec: SPEC T-50.
 #[tokio::test]
 async fn an_open_stream_keeps_a_session_but_not_past_its_absolute_life() {

@@ -39,6 +39,24 @@ async fn asking(user: &Session) -> (Exchange, Value) {
     (exchange, question.expect("a question"))
 }
 
+/// The parameters that answer what a modern call of `tool` was asked.
+fn answering(tool: &str, asked: &Value, name: &str) -> Value {
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let entries = asked["inputRequests"].as_object().unwrap();
+    let key = entries.keys().next().unwrap();
+    json!({
+        "name": tool, "arguments": {},
+        "requestState": asked["requestState"], "inputResponses": {key: accept(name)},
+    })
+}
+
+/// Answers what a modern call of `ask_form` was asked, and looks at its result.
+async fn answered(user: &Modern, asked: &Value, name: &str) {
+    let params = answering("ask_form", asked, name);
+    let done = user.send("tools/call", params).await.unwrap();
+    assert!(text_of(&done).contains(name), "{done}");
+}
+
 fn assert_busy(result: &Value) {
     assert_eq!(result["isError"], true, "{result}");
     assert!(
@@ -91,20 +109,15 @@ async fn of_two_modern_calls_that_are_asked_at_once_each_gets_its_own_question(
         (gw, Some(stub))
     };
     let alice = Modern::new(gw.principal("alice"), "/mcp/stub");
+    // Calls take turns from the first question of an upstream on.
+    let asked = alice.call("ask_form", json!({})).await.unwrap();
+    answered(&alice, &asked, "first").await;
     let (one, two) = tokio::join!(
         alice.call("ask_form", json!({})),
         alice.call("ask_form", json!({})),
     );
     for (asked, name) in [(two.unwrap(), "two"), (one.unwrap(), "one")] {
-        assert_eq!(asked["resultType"], "input_required", "{asked}");
-        let entries = asked["inputRequests"].as_object().unwrap();
-        let key = entries.keys().next().unwrap();
-        let params = json!({
-            "name": "ask_form", "arguments": {},
-            "requestState": asked["requestState"], "inputResponses": {key: accept(name)},
-        });
-        let done = alice.send("tools/call", params).await.unwrap();
-        assert!(text_of(&done).contains(name), "{done}");
+        answered(&alice, &asked, name).await;
     }
     assert!(is(refused(&gw).await, 0));
     gw.stop().await;
@@ -186,5 +199,56 @@ async fn a_cancelled_call_gives_its_turn_back() {
         first.notify("notifications/cancelled", cancel),
     );
     assert_ne!(echoed.expect("a result")["isError"], true);
+    gw.stop().await;
+}
+
+// Spec: `docs/adr/0009`: that a client could be asked forks no state of a server that asks nothing.
+#[tokio::test]
+async fn quiet_server_serves_parallel_calls_in_one_process() {
+    let gw = stdio("").await;
+    let alice = Modern::new(gw.principal("alice"), "/mcp/stub");
+    let calls = (0..5).map(|_| alice.call("sleep", json!({"ms": 1000})));
+    for done in futures_util::future::join_all(calls).await {
+        assert_ne!(done.expect("a result")["isError"], true);
+    }
+    assert!(is(children(&gw).await, 1), "{}", children(&gw).await);
+    gw.stop().await;
+}
+
+// Spec: `docs/adr/0009`: nothing says whose the first question is; the next calls take turns.
+#[tokio::test]
+async fn first_question_goes_to_the_oldest_running_call() {
+    let gw = stdio("").await;
+    let alice = Modern::new(gw.principal("alice"), "/mcp/stub");
+    let mut oldest = Box::pin(alice.call("never", json!({})));
+    let asks = async {
+        let mut looks = 0;
+        eventually("the upstream has the oldest call", async || {
+            looks += 1;
+            let stats = alice.call("stats", json!({})).await.expect("a result");
+            let stats: Value = serde_json::from_str(text_of(&stats)).unwrap();
+            (stats["counts"]["tools/call"] == looks + 1).then_some(())
+        })
+        .await;
+        alice.call("ask_form", json!({})).await
+    };
+    let mut asks = Box::pin(asks);
+    let asked = tokio::select! {
+        asked = &mut oldest => asked.expect("a question"),
+        done = &mut asks => panic!("it was asked itself: {done:?}"),
+    };
+    let params = answering("never", &asked, "oldest");
+    let mut again = Box::pin(alice.send("tools/call", params));
+    let done = tokio::select! {
+        _ = &mut again => panic!("it never answers"),
+        done = &mut asks => done.expect("a result"),
+    };
+    assert!(text_of(&done).contains("oldest"), "{done}");
+    assert!(is(children(&gw).await, 1));
+    // The oldest call of all still runs there: who may be asked now has a process of its own.
+    let asked = alice.call("ask_form", json!({})).await.unwrap();
+    answered(&alice, &asked, "own").await;
+    assert!(is(children(&gw).await, 2), "{}", children(&gw).await);
+    drop(asks);
     gw.stop().await;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs what the tests need beside Rust: Node, npm modules, two Python environments and a fixture.
+"""Installs what the tests need beside Rust: Node, npm modules, four Python environments and a fixture.
 
 Everything lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
 lock files beside this script and `tests/package-lock.json`. A part whose lock file has not changed
@@ -157,7 +157,8 @@ def main():
         except Failed as failure:
             failures.append(str(failure))
 
-    steps = [(node_and_modules,), (environment, "python1"), (environment, "python2"), (tasks_fixture,)]
+    environments = [(environment, name) for name in ("python1", "python1-8", "python1-22", "python2")]
+    steps = [(node_and_modules,), *environments, (tasks_fixture,)]
     threads = [threading.Thread(target=guarded, args=step) for step in steps]
     for thread in threads:
         thread.start()

@@ -93,6 +93,11 @@ const TOOLS: &[Tool] = &[
         &[],
     ),
     (
+        "announce",
+        "Announces n changes of a list, or of the resource, within so many ms",
+        &["list$", "uri$", "n", "ms", "via$"],
+    ),
+    (
         "touch_resource",
         "Announces an update if the resource is subscribed to",
         &["uri$"],
@@ -268,6 +273,7 @@ async fn dispatch(call: &Call) -> Outcome {
         "env" | "cwd" | "pid" | "spawn_grandchild" | "crash" | "exit_after_reply"
         | "flood_stderr" | "hang_up" => process::run(call),
         "needs_visit" | "end_visit" => visit::run(call),
+        "announce" => change::announce(call).await,
         "linger" => linger::run(call).await,
         "chore" => Outcome::text("chore done"),
         "call_off" => errands::call_off(call),

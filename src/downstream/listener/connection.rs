@@ -2,22 +2,26 @@
 
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::IpAddr;
-use std::pin::pin;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use futures_util::future::BoxFuture;
-use http::header::UPGRADE;
-use http::{Request, Response};
+use http::header::{CONNECTION, HeaderValue, UPGRADE};
+use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower::Service;
 
 use super::Settings;
+use super::failures::Cause;
 use super::head_clock::{HeadClock, Watched};
 use super::place::Place;
 use super::preface::Prompt;
@@ -44,6 +48,7 @@ pub(super) struct Protocols {
     header_timeout: Duration,
     idle_timeout: Duration,
     stall_timeout: Duration,
+    drain_linger: Duration,
 }
 
 impl Protocols {
@@ -61,6 +66,7 @@ impl Protocols {
             header_timeout: settings.header_timeout,
             idle_timeout: settings.idle_timeout,
             stall_timeout: settings.stall_timeout,
+            drain_linger: settings.drain_linger,
         }
     }
 
@@ -75,7 +81,10 @@ impl Protocols {
         builder
             .timer(clock.clone())
             .header_read_timeout(self.header_timeout);
-        let io = TokioIo::new(Watched::new(stream, clock, self.stall_timeout));
+        let reporter = exchange.reporter();
+        let note_end =
+            |ended| reporter.ended(ended, |error| Cause::of_http1(error, clock.is_idle()));
+        let io = TokioIo::new(Watched::new(stream, clock.clone(), self.stall_timeout));
         let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
         // A child token has its own lock: connections do not meet in the one of all.
         let draining = tasks.draining().child_token();
@@ -83,7 +92,8 @@ impl Protocols {
         tokio::select! {
             biased;
             ended = poll_fn(|cx| bell.poll(connection.as_mut(), cx)) => return note_end(ended),
-            () = draining.cancelled() => connection.as_mut().graceful_shutdown(),
+            // No `graceful_shutdown`: it closes a connection whose next request lies in the socket.
+            () = draining.cancelled() => clock.linger(self.drain_linger),
         }
         tokio::select! {
             biased;
@@ -107,6 +117,8 @@ impl Protocols {
             .keep_alive_timeout(H2_PING_TIMEOUT)
             .max_concurrent_streams(H2_MAX_STREAMS)
             .max_header_list_size(self.header_bytes);
+        let reporter = exchange.reporter();
+        let note_end = |ended| reporter.ended(ended, Cause::of_http2);
         let io = TokioIo::new(Prompt::new(stream, self.header_timeout));
         let answers = Answers {
             exchange,
@@ -133,12 +145,6 @@ impl Protocols {
     }
 }
 
-fn note_end(ended: hyper::Result<()>) {
-    if let Err(error) = ended {
-        tracing::debug!(%error, "connection ended early");
-    }
-}
-
 /// What answers requests.
 pub trait Answer:
     Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
@@ -161,13 +167,31 @@ impl<S> Answer for S where
 #[derive(Debug, Clone)]
 pub(super) struct Exchange<A> {
     service: A,
-    peer: IpAddr,
+    peer: SocketAddr,
     settings: Arc<Settings>,
     place: Place,
 }
 
+/// Who notes that a connection failed.
+struct Reporter {
+    peer: SocketAddr,
+    settings: Arc<Settings>,
+    is_client: bool,
+}
+
+impl Reporter {
+    fn ended(&self, ended: hyper::Result<()>, cause: impl FnOnce(&hyper::Error) -> Option<Cause>) {
+        if let Err(error) = ended
+            && let Some(cause) = cause(&error)
+        {
+            let failures = &self.settings.failures;
+            failures.note(self.is_client, cause, self.peer, &error);
+        }
+    }
+}
+
 impl<A> Exchange<A> {
-    pub(super) fn new(service: A, peer: IpAddr, settings: Arc<Settings>, place: Place) -> Self {
+    pub(super) fn new(service: A, peer: SocketAddr, settings: Arc<Settings>, place: Place) -> Self {
         Self {
             service,
             peer,
@@ -175,21 +199,74 @@ impl<A> Exchange<A> {
             place,
         }
     }
+
+    /// The connection ends before it has carried a request.
+    pub(super) fn failed(&self, cause: Cause, error: &dyn std::error::Error) {
+        let failures = &self.settings.failures;
+        failures.note(self.place.is_client(), cause, self.peer, error);
+    }
+
+    fn reporter(&self) -> Reporter {
+        Reporter {
+            peer: self.peer,
+            settings: Arc::clone(&self.settings),
+            is_client: self.place.is_client(),
+        }
+    }
 }
 
 impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = A::Future;
+    type Future = Answering<A::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let peer = self.settings.proxies.client(self.peer, request.headers());
+        let peer = self
+            .settings
+            .proxies
+            .client(self.peer.ip(), request.headers());
         request.extensions_mut().insert(peer);
         if request.headers().contains_key(UPGRADE) {
             request.extensions_mut().insert(self.place.clone());
         }
-        // Both services there are, are always ready.
-        self.service.clone().call(request)
+        let settings = (request.version() != Version::HTTP_2).then(|| Arc::clone(&self.settings));
+        Answering {
+            // Both services there are, are always ready.
+            answer: self.service.clone().call(request),
+            settings,
+        }
+    }
+}
+
+pin_project! {
+    /// An answer, which says during a drain that its connection closes afterwards.
+    pub(super) struct Answering<F> {
+        #[pin]
+        answer: F,
+        // Absent for HTTP/2, where GOAWAY says it.
+        settings: Option<Arc<Settings>>,
+    }
+}
+
+impl<F> Future for Answering<F>
+where
+    F: Future<Output = Result<Response<Body>, Infallible>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut answer = ready!(this.answer.poll(cx));
+        let draining = |settings: &Arc<Settings>| settings.draining.load(Ordering::Acquire);
+        if let Ok(response) = &mut answer
+            && this.settings.as_ref().is_some_and(draining)
+            && response.status() != StatusCode::SWITCHING_PROTOCOLS
+        {
+            // hyper closes after what says so. Spec: RFC 9112 §9.6
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(CONNECTION, close);
+        }
+        Poll::Ready(answer)
     }
 }
 

@@ -36,6 +36,10 @@ struct Shared {
     deadline: tokio::time::Instant,
     /// Whether bytes have come since the wait began.
     begun: bool,
+    /// Whether the head that is waited for is the first: its deadline stands from the start.
+    first: bool,
+    /// Once a drain has begun: how long a connection may wait for bytes of the next head.
+    linger: Option<Duration>,
     /// Registered once with the runtime, moved only when it fires.
     sleep: Option<Pin<Box<tokio::time::Sleep>>>,
 }
@@ -52,6 +56,8 @@ impl HeadClock {
                 served: false,
                 deadline,
                 begun: false,
+                first: true,
+                linger: None,
                 sleep: None,
             })),
         }
@@ -64,14 +70,33 @@ impl HeadClock {
     /// hyper waits for a head from now on.
     fn arm(&self) {
         let mut shared = self.lock();
-        let wait = if shared.served {
-            shared.idle_timeout.max(shared.header_timeout)
-        } else {
-            shared.header_timeout
+        let wait = match (shared.linger, shared.served) {
+            (Some(linger), _) => linger,
+            (None, true) => shared.idle_timeout.max(shared.header_timeout),
+            (None, false) => shared.header_timeout,
         };
         shared.deadline = tokio::time::Instant::now() + wait;
-        shared.begun = !shared.served;
+        shared.begun = false;
+        shared.first = !shared.served;
         shared.served = true;
+    }
+
+    /// A drain begins: a connection without a request closes after `linger` without bytes.
+    ///
+    /// The connection has to be polled afterwards. Not closed at once, as hyper's `graceful_shutdown`
+    /// would: a request may lie unread in the socket.
+    pub(super) fn linger(&self, linger: Duration) {
+        let mut shared = self.lock();
+        shared.linger = Some(linger);
+        if !shared.begun {
+            let end = tokio::time::Instant::now() + linger;
+            shared.deadline = shared.deadline.min(end);
+        }
+    }
+
+    /// Whether the head that is waited for has not begun.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.lock().begun
     }
 
     /// Bytes came: a head that has begun has to be finished.
@@ -79,7 +104,9 @@ impl HeadClock {
         let mut shared = self.lock();
         if !shared.begun {
             shared.begun = true;
-            shared.deadline = tokio::time::Instant::now() + shared.header_timeout;
+            if !shared.first || shared.linger.is_some() {
+                shared.deadline = tokio::time::Instant::now() + shared.header_timeout;
+            }
         }
     }
 

@@ -36,13 +36,16 @@ impl Default for Overload {
 
 impl Overload {
     /// Answers 503 on a plaintext connection; a TLS handshake would cost more than it tells.
-    pub(super) fn refuse(&self, stream: TcpStream, tls: bool, tasks: &Tasks) {
+    pub(super) fn refuse(&self, stream: std::net::TcpStream, tls: bool, tasks: &Tasks) {
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
             return;
         };
         if tls {
             return;
         }
+        let Ok(stream) = TcpStream::from_std(stream) else {
+            return;
+        };
         tasks.spawn_service(async move {
             drop(tokio::time::timeout(PATIENCE, tell(stream)).await);
             drop(turn);

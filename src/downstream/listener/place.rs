@@ -10,26 +10,31 @@ use crate::telemetry::metrics::{GAUGES, Open};
 /// keeps it for as long as its socket lives.
 #[derive(Debug, Clone)]
 pub(in crate::downstream) struct Place {
-    _taken: Arc<Taken>,
+    taken: Arc<Taken>,
 }
 
 #[derive(Debug)]
 struct Taken {
     _permit: OwnedSemaphorePermit,
     /// Absent for a connection that is not a client's.
-    _open: Option<Open>,
+    open: Option<Open>,
 }
 
 impl Place {
+    /// Whether a client's connection has it.
+    pub(super) fn is_client(&self) -> bool {
+        self.taken.open.is_some()
+    }
+
     /// A place, if one is free; a client's is counted as open.
     pub(super) fn take(places: &Arc<Semaphore>, is_client: bool) -> Option<Self> {
         let permit = Arc::clone(places).try_acquire_owned().ok()?;
         let taken = Taken {
             _permit: permit,
-            _open: is_client.then(|| GAUGES.connections_open.enter()),
+            open: is_client.then(|| GAUGES.connections_open.enter()),
         };
         Some(Self {
-            _taken: Arc::new(taken),
+            taken: Arc::new(taken),
         })
     }
 }

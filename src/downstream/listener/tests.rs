@@ -13,7 +13,7 @@ use crate::downstream::samples;
 
 /// A running listener with a slow route that ends when told to.
 pub(super) struct Running {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     pub(super) tasks: Tasks,
     pub(super) release: Arc<Notify>,
     pub(super) entered: Arc<Notify>,
@@ -238,17 +238,73 @@ async fn a_drain_lets_a_running_exchange_finish() {
         tasks.shut_down(Duration::from_secs(10)),
         rest(&mut busy),
         async {
-            assert_eq!(
-                rest(&mut idle).await,
-                "",
-                "an idle connection is closed at once"
-            );
+            assert_eq!(rest(&mut idle).await, "", "an idle connection is closed");
             assert!(TcpStream::connect(running.address).await.is_err());
             running.release.notify_one();
         },
     );
     assert!(clean);
     assert!(answer.contains("done"), "{answer}");
+}
+
+/// A request whose bytes are in the system before this returns: the runtime has not run meanwhile.
+fn send_unseen(stream: std::net::TcpStream) -> TcpStream {
+    let mut stream = stream;
+    io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    stream.set_nonblocking(true).unwrap();
+    TcpStream::from_std(stream).unwrap()
+}
+
+// SPEC O-02: a client that sent its request before it could know has an answer.
+#[tokio::test]
+async fn a_drain_answers_what_waits_in_the_backlog() {
+    let running = start(|_| ());
+    let mut early = send_unseen(std::net::TcpStream::connect(running.address).unwrap());
+    let drain = running.tasks.shut_down(Duration::from_secs(10));
+    let (clean, answer) = tokio::join!(drain, rest(&mut early));
+    assert!(clean && answer.ends_with("hello"), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_drain_answers_bytes_unread_in_a_socket() {
+    let running = start(|_| ());
+    let mut idle = connect(&running).await;
+    send(&mut idle, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    until(&mut idle, "hello").await;
+    let mut idle = send_unseen(idle.into_std().unwrap());
+    let drain = running.tasks.shut_down(Duration::from_secs(10));
+    let (clean, answer) = tokio::join!(drain, rest(&mut idle));
+    assert!(clean && answer.ends_with("hello"), "{answer}");
+    assert!(answer.contains("connection: close"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_lingering_connection_is_served_later_too() {
+    let running = start(|settings| settings.drain_linger = Duration::from_mins(1));
+    let mut stream = connect(&running).await;
+    send(&mut stream, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    until(&mut stream, "hello").await;
+    let mut unseen = send_unseen(std::net::TcpStream::connect(running.address).unwrap());
+    running.tasks.draining().cancel();
+    // The drain has reached the first connection once the second has its answer.
+    rest(&mut unseen).await;
+    send(&mut stream, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert!(rest(&mut stream).await.contains("connection: close"));
+}
+
+#[tokio::test]
+async fn no_handshake_begins_during_a_drain() {
+    let running = start(|settings| settings.drain_linger = Duration::from_millis(300));
+    let drain = running.tasks.shut_down(Duration::from_secs(10));
+    let late = async {
+        // The drain has to begin first.
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        TcpStream::connect(running.address).await
+    };
+    let (clean, late) = tokio::join!(drain, late);
+    assert!(clean && late.is_err(), "{late:?}");
 }
 
 #[tokio::test]

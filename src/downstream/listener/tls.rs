@@ -1,23 +1,38 @@
-//! Certificates, and the protocol that a client chose.
+//! Certificates, their renewal, and the protocol that a client chose.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::config;
+use crate::lock::lock;
+use crate::telemetry::metrics::COUNTERS;
+
+/// No chain and no key is as large.
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
 /// Why `server.tls` cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read or holds no PEM of the right kind.
+    /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     File {
+        /// Which file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file holds no PEM of the right kind.
+    #[error("cannot read {path}: {source}")]
+    Pem {
         /// Which file.
         path: PathBuf,
         /// What is wrong with it.
@@ -28,21 +43,146 @@ pub enum TlsError {
     Unusable(#[from] rustls::Error),
 }
 
-/// Offers HTTP/2 and HTTP/1.1 under the configured certificate. Needs an installed rustls provider.
-pub(super) fn acceptor(files: &config::Tls) -> Result<TlsAcceptor, TlsError> {
-    let fail = |path: &PathBuf| {
-        let path = path.clone();
-        move |source| TlsError::File { path, source }
+/// The certificate that handshakes show, and the files that it came from.
+#[derive(Debug)]
+pub(super) struct Certificate {
+    files: config::Tls,
+    current: Mutex<Arc<ServerConfig>>,
+    /// What the files held when they were last looked at.
+    seen: Mutex<Pair>,
+}
+
+/// The bytes of both files.
+#[derive(Debug, PartialEq, Eq)]
+struct Pair {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Certificate {
+    /// Reads the configured files. Needs an installed rustls provider.
+    ///
+    /// # Errors
+    /// They cannot be read, or used together.
+    pub(super) fn load(files: &config::Tls) -> Result<Self, TlsError> {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|source| TlsError::File {
+                path: path.clone(),
+                source,
+            })
+        };
+        let pair = Pair {
+            cert: read(&files.cert)?,
+            key: read(&files.key)?,
+        };
+        Ok(Self {
+            current: Mutex::new(pair.server(files)?),
+            files: files.clone(),
+            seen: Mutex::new(pair),
+        })
+    }
+
+    /// For one handshake.
+    pub(super) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(Arc::clone(&lock(&self.current)))
+    }
+
+    /// Looks at the files every `server.tls.reload`, for as long as it is polled: handshakes show a
+    /// changed certificate from then on.
+    pub(super) async fn watch(&self) {
+        let mut refused = None;
+        loop {
+            tokio::time::sleep(self.files.reload).await;
+            self.look(&mut refused).await;
+        }
+    }
+
+    /// Uses what has changed; `refused` is the last pair that could not be used.
+    async fn look(&self, refused: &mut Option<Refused>) {
+        let pair = match Pair::read(&self.files).await {
+            Ok(pair) => pair,
+            Err(error) => return self.refuse(refused, None, &error),
+        };
+        if *lock(&self.seen) == pair {
+            *refused = None;
+            return;
+        }
+        match pair.server(&self.files) {
+            Ok(server) => {
+                *lock(&self.current) = server;
+                *lock(&self.seen) = pair;
+                *refused = None;
+                tracing::info!(cert = %self.files.cert.display(), "certificate of server.tls replaced");
+            }
+            Err(error) => self.refuse(refused, Some(pair), &error),
+        }
+    }
+
+    /// Keeps the certificate in use. The second look that finds the same pair warns, once: between two
+    /// writes a new certificate stands beside the old key.
+    fn refuse(&self, refused: &mut Option<Refused>, pair: Option<Pair>, error: &TlsError) {
+        let before = refused.as_mut().filter(|before| before.pair == pair);
+        let Some(before) = before else {
+            *refused = Some(Refused { pair, said: false });
+            return;
+        };
+        if !std::mem::replace(&mut before.said, true) {
+            COUNTERS.certificates_refused.add(1);
+            let cause = std::error::Error::source(error).map(ToString::to_string);
+            tracing::warn!(
+                cert = %self.files.cert.display(), %error, cause,
+                "changed certificate of server.tls refused, the last good one stays in use"
+            );
+        }
+    }
+}
+
+/// A pair that could not be used.
+#[derive(Debug)]
+struct Refused {
+    /// Absent where a file could not be read.
+    pair: Option<Pair>,
+    /// Whether the log has it.
+    said: bool,
+}
+
+impl Pair {
+    async fn read(files: &config::Tls) -> Result<Self, TlsError> {
+        Ok(Self {
+            cert: read(&files.cert).await?,
+            key: read(&files.key).await?,
+        })
+    }
+
+    /// Offers HTTP/2 and HTTP/1.1 under this certificate.
+    fn server(&self, files: &config::Tls) -> Result<Arc<ServerConfig>, TlsError> {
+        let fail = |path: &PathBuf| {
+            let path = path.clone();
+            move |source| TlsError::Pem { path, source }
+        };
+        let chain: Vec<_> = CertificateDer::pem_slice_iter(&self.cert)
+            .collect::<Result<_, _>>()
+            .map_err(fail(&files.cert))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(fail(&files.key))?;
+        let mut config = ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+async fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    let read = async {
+        let mut bytes = Vec::new();
+        let file = tokio::fs::File::open(path).await?;
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).await?;
+        Ok(bytes)
     };
-    let chain: Vec<_> = CertificateDer::pem_file_iter(&files.cert)
-        .and_then(Iterator::collect)
-        .map_err(fail(&files.cert))?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(fail(&files.key))?;
-    let mut config = ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    read.await.map_err(|source| TlsError::File {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Whether ALPN ended with HTTP/2; without ALPN it is HTTP/1.1.

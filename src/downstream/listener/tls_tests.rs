@@ -5,14 +5,16 @@ use http::Request;
 use http_body_util::BodyExt;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::tests::{Running, connect, rest, start};
 use super::*;
+use crate::telemetry::metrics::LABELED;
 
 /// A running TLS listener and a client configuration that trusts it.
 fn start_tls(
@@ -28,7 +30,11 @@ fn start_tls(
     std::fs::write(&cert, issued.cert.pem()).unwrap();
     std::fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
     let running = start(|settings| {
-        settings.tls = Some(config::Tls { cert, key });
+        settings.tls = Some(config::Tls {
+            cert,
+            key,
+            reload: Duration::from_millis(20),
+        });
         change(settings);
     });
     let mut roots = RootCertStore::empty();
@@ -39,14 +45,17 @@ fn start_tls(
     (running, client, folder)
 }
 
-async fn handshake(
-    running: &Running,
+async fn handshake(running: &Running, client: ClientConfig, alpn: &str) -> TlsStream<TcpStream> {
+    handshake_over(connect(running).await, client, alpn).await
+}
+
+async fn handshake_over(
+    stream: TcpStream,
     mut client: ClientConfig,
     alpn: &str,
 ) -> TlsStream<TcpStream> {
     client.alpn_protocols = vec![alpn.as_bytes().to_vec()];
     let name = ServerName::try_from("localhost").unwrap();
-    let stream = connect(running).await;
     TlsConnector::from(Arc::new(client))
         .connect(name, stream)
         .await
@@ -96,6 +105,135 @@ async fn http2_is_spoken_when_the_client_chooses_it_and_drains() {
         .unwrap()
         .to_bytes();
     assert_eq!(body, "done");
+}
+
+// The request follows a handshake that was under way when the drain began.
+#[tokio::test]
+async fn a_drain_finishes_a_handshake_under_way() {
+    let (running, client, _folder) =
+        start_tls(|settings| settings.drain_linger = Duration::from_mins(1));
+    let opened = std::net::TcpStream::connect(running.address).unwrap();
+    running.tasks.draining().cancel();
+    opened.set_nonblocking(true).unwrap();
+    let opened = TcpStream::from_std(opened).unwrap();
+    let mut stream = handshake_over(opened, client, "http/1.1").await;
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .unwrap();
+    let mut answer = String::new();
+    drop(tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await);
+    assert!(answer.ends_with("hello"), "{answer}");
+}
+
+/// The certificate that a handshake shows.
+async fn shown(running: &Running, client: &ClientConfig) -> Vec<u8> {
+    let mut client = client.clone();
+    // Whatever it is: the test compares it.
+    client
+        .dangerous()
+        .set_certificate_verifier(Arc::new(Anything));
+    let stream = handshake(running, client, "http/1.1").await;
+    stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
+}
+
+#[derive(Debug)]
+struct Anything;
+
+impl ServerCertVerifier for Anything {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_shown_without_restart() {
+    let (running, client, folder) = start_tls(|_| ());
+    let first = shown(&running, &client).await;
+    let renewed = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let refused = COUNTERS.certificates_refused.get();
+    // Beside the old key it cannot be used.
+    std::fs::write(folder.path().join("cert.pem"), renewed.cert.pem()).unwrap();
+    while COUNTERS.certificates_refused.get() == refused {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(shown(&running, &client).await, first);
+    let key = renewed.signing_key.serialize_pem();
+    std::fs::write(folder.path().join("key.pem"), key).unwrap();
+    let replaced = async { while shown(&running, &client).await == first {} };
+    let patience = Duration::from_secs(30);
+    tokio::time::timeout(patience, replaced).await.unwrap();
+    assert_eq!(shown(&running, &client).await, renewed.cert.der().to_vec());
+}
+
+/// How often connections of clients have failed for this reason.
+fn failed(reason: &str) -> u64 {
+    let all = LABELED.connections_failed.get();
+    let found = all.iter().find(|(word, _)| word == reason);
+    found.map_or(0, |(_, count)| *count)
+}
+
+#[tokio::test]
+async fn failed_handshakes_and_heads_are_counted() {
+    let (running, _client, _folder) =
+        start_tls(|settings| settings.handshake_timeout = Duration::from_millis(100));
+    let before = (failed("tls_handshake"), failed("tls_timeout"));
+    let mut plain = connect(&running).await;
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    rest_of(&mut plain).await;
+    rest_of(&mut connect(&running).await).await;
+    let after = (failed("tls_handshake"), failed("tls_timeout"));
+    assert!(after.0 > before.0 && after.1 > before.1, "{after:?}");
+    let running = start(|settings| settings.header_timeout = Duration::from_millis(100));
+    let before = (failed("bad_head"), failed("head_timeout"));
+    for bytes in ["no head\r\n\r\n", "GET / HT"] {
+        let mut stream = connect(&running).await;
+        stream.write_all(bytes.as_bytes()).await.unwrap();
+        rest_of(&mut stream).await;
+    }
+    // The end of the stream is seen before the task of the connection notes it.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let after = (failed("bad_head"), failed("head_timeout"));
+    assert!(after.0 > before.0 && after.1 > before.1, "{after:?}");
+}
+
+/// Reads to the end; what comes may be an alert.
+async fn rest_of(stream: &mut TcpStream) {
+    drop(tokio::io::AsyncReadExt::read_to_end(stream, &mut Vec::new()).await);
 }
 
 #[tokio::test]
@@ -234,6 +372,7 @@ async fn a_missing_certificate_is_named() {
     settings.tls = Some(config::Tls {
         cert: "/nowhere/cert.pem".into(),
         key: "/nowhere".into(),
+        reload: Duration::from_secs(10),
     });
     let error = Listener::bind(&settings, 16 * 1024).unwrap_err();
     assert!(error.to_string().contains("/nowhere/cert.pem"), "{error}");

@@ -21,10 +21,9 @@ pub(super) fn input_required<'q>(
         json::quote_into(&mut out, &key);
         out.push_str(r#":{"method":"#);
         json::quote_into(&mut out, &question.method);
-        if let Some(params) = &question.params {
-            out.push_str(r#","params":"#);
-            out.push_str(std::str::from_utf8(params).unwrap_or("{}"));
-        }
+        // `params` stands there also where the upstream sent none: the Go SDK (1.8) fails to read a request without.
+        out.push_str(r#","params":"#);
+        out.push_str(question.params_text());
         out.push('}');
     }
     if any {
@@ -55,6 +54,18 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn question_without_params_gets_empty_ones() {
+        let question = Question {
+            method: "roots/list".to_owned(),
+            params: None,
+        };
+        let text = input_required([("i1".to_owned(), &question)], "s", b"{}");
+        let said: Value = serde_json::from_slice(&text).unwrap();
+        let expected = json!({"method": "roots/list", "params": {}});
+        assert_eq!(said["inputRequests"]["i1"], expected);
+    }
 
     // SPEC M-61.
     #[test]

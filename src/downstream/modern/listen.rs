@@ -176,9 +176,12 @@ impl Front {
         wanted: Filter,
     ) -> Result<Opened, Fault> {
         let capabilities = &asked.envelope.capabilities;
-        let session = self
-            .relay
-            .visit(&asked.principal, &asked.endpoint, capabilities)?;
+        let session = self.relay.visit(
+            &asked.principal,
+            &asked.endpoint,
+            capabilities,
+            &asked.message,
+        )?;
         let permit = session
             .open_stream(self.settings.limits.subscriptions_per_session)
             .map_err(|_| too_many())?;

@@ -18,12 +18,14 @@ mod ticket;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
+use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
 pub(super) use parking::Parking;
@@ -37,6 +39,7 @@ use self::refusal::Refusal;
 use self::retry::Retry;
 use self::ticket::Asker;
 use super::access_log::AccessRecord;
+use super::admission::Due;
 use super::observe::{ended, error_word, failure_word, log_fault, server_span};
 use super::{Front, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
@@ -56,11 +59,16 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        message: Message,
+        (message, due): (Message, Due),
         record: &AccessRecord,
     ) -> Response<Body> {
         match message.kind() {
             Kind::Request => {}
+            // It carries no id and never waits.
+            Kind::Notification if due.is_some() => {
+                record.outcome(error_type::BUSY);
+                return reply::over_the_rate(Duration::ZERO);
+            }
             // None is defined for this way, and whose call would one cancel? Spec: SPEC M-22.
             Kind::Notification => {
                 self.relay.modern_notification(&message);
@@ -79,12 +87,19 @@ impl Front {
             }
         };
         let id = message.id().unwrap_or("null").to_owned();
-        let asked = Asked {
+        let mut asked = Asked {
             principal,
             endpoint: Arc::clone(endpoint),
             message,
             envelope,
+            patience: self.settings.limits.call_wait,
         };
+        if due.is_some()
+            && let Err(fault) = Box::pin(self.pay_modern(&mut asked, due)).await
+        {
+            record.outcome(error_word(fault.kind));
+            return refusal::fault_response(&fault, Some(&id));
+        }
         if asked.method() == "subscriptions/listen" {
             return Box::pin(self.listen_modern(asked)).await;
         }
@@ -96,6 +111,14 @@ impl Front {
             Err(Stopped::Refused(refusal)) => refusal.response(Some(&id)),
             Err(Stopped::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
         }
+    }
+
+    /// Waits for the allowance of a request; what it may still wait for its place becomes less.
+    async fn pay_modern(&self, asked: &mut Asked, due: Due) -> Result<(), Fault> {
+        let began = Instant::now();
+        self.pay(asked.principal.owner(), due).await?;
+        asked.patience = asked.patience.saturating_sub(began.elapsed());
+        Ok(())
     }
 
     /// Begins a call, or goes on with one; `headers` are none where requests have none.
@@ -198,9 +221,9 @@ impl Front {
         } else {
             Cow::Owned(without_questions(declared))
         };
-        let session = self
-            .relay
-            .visit(&asked.principal, &asked.endpoint, &declared)?;
+        let session =
+            self.relay
+                .visit(&asked.principal, &asked.endpoint, &declared, &asked.message)?;
         // A task asks in its results, never in the middle of a request.
         let can_be_asked = if askable || envelope::is_task(asked.method()) {
             session.capabilities.clone()
@@ -234,7 +257,7 @@ impl Front {
             param_headers: asked.envelope.param_headers,
             message,
         };
-        let future = self.modern_call(call, session, Arc::clone(&link), record)?;
+        let future = self.modern_call(call, session, Arc::clone(&link), record, asked.patience)?;
         Ok(Exchange::new(future, link, outlet))
     }
 
@@ -245,21 +268,28 @@ impl Front {
         session: Arc<Session>,
         link: Arc<ModernLink>,
         record: &AccessRecord,
+        patience: Duration,
     ) -> Result<BoxFuture<'static, Outcome>, Fault> {
-        let running = session
-            .begin_visit_call(self.settings.limits.calls_per_principal)
-            .map_err(|refused| Fault::downstream(FaultKind::CallerBusy, refused.to_string()))?;
+        let visiting = session.begin_visit_call();
+        let entry = self.enter_visit(&session, patience)?;
         let span = server_span(&call, None);
         record.trace(span.context().trace_id());
         link.traced(span.context());
-        let counted = GAUGES.calls_running.enter();
         call.trace = span.context().clone();
         let front = Arc::clone(self);
         Ok(Box::pin(async move {
-            let answer = if call.message.method() == Some("server/discover") {
-                Ok(Reply::Result(front.relay.discover(&session).await))
-            } else {
-                front.relay.handle(&call, &session).await
+            let answer = match front.seat(entry, &call.cancel).await {
+                Ok(place) => {
+                    let counted = GAUGES.calls_running.enter();
+                    let answer = if call.message.method() == Some("server/discover") {
+                        Ok(Reply::Result(front.relay.discover(&session).await))
+                    } else {
+                        front.relay.handle(&call, &session).await
+                    };
+                    drop((counted, place));
+                    answer
+                }
+                Err(fault) => Err(Failure::Fault(fault)),
             };
             let outcome = ended(&answer, is_tool_call(&call), refusal::code_of);
             let record = link.record();
@@ -270,7 +300,7 @@ impl Front {
                 record.upstream(upstream);
             }
             span.finish(outcome);
-            drop((counted, running));
+            drop(visiting);
             front.modern_outcome(&call, &session, answer)
         }))
     }
@@ -343,6 +373,8 @@ struct Asked {
     endpoint: Arc<Endpoint>,
     message: Message,
     envelope: Envelope,
+    /// How long it may wait for its place.
+    patience: Duration,
 }
 
 impl Asked {

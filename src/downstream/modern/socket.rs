@@ -1,10 +1,11 @@
 //! Modern requests as frames of a WebSocket: each stands alone, as over HTTP, but has no headers to
 //! compare, and is cancelled by a notification on its socket. Spec: SPEC §2; DESIGN §3.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::stream::{self, BoxStream, SelectAll, Stream};
@@ -17,6 +18,7 @@ use crate::call::Reply;
 use crate::config::Limits;
 use crate::downstream::Front;
 use crate::downstream::access_log::{AccessLine, AccessRecord};
+use crate::downstream::admission::Due;
 use crate::downstream::channel::{Channel, Owed};
 use crate::downstream::conversation::draining;
 use crate::downstream::observe::error_word;
@@ -29,6 +31,8 @@ use crate::telemetry::names::error_type;
 const WAITING: usize = 16;
 /// Messages handed out at once, unless one call has more.
 const AT_ONCE: usize = 64;
+/// Calls of a socket that is being written to run on until their messages have so many bytes.
+const AHEAD_BYTES: usize = 1 << 20;
 
 /// The messages of one request.
 type Messages = BoxStream<'static, Vec<Bytes>>;
@@ -48,6 +52,13 @@ pub(in crate::downstream) struct Frames {
     queue: mpsc::Receiver<Entry>,
     entries: SelectAll<Entry>,
     most: usize,
+    /// Messages that calls brought while an earlier batch was written, in their order.
+    ahead: VecDeque<Handed>,
+    ahead_bytes: usize,
+    /// What was handed out last and may not be written yet.
+    unwritten: Vec<(AccessRecord, usize)>,
+    /// Lines that end with it.
+    ended: Vec<Ended>,
 }
 
 /// Calls by their id.
@@ -56,12 +67,36 @@ struct Running(Mutex<HashMap<RequestId, CancellationToken>>);
 
 /// One request until everything of it was handed out.
 struct Entry {
-    messages: Messages,
-    /// Written when all is handed out.
-    _line: Option<Arc<AccessLine>>,
+    /// `None` once all is handed out.
+    messages: Option<Messages>,
+    /// Ends when all is written.
+    line: Option<Arc<AccessLine>>,
+    /// Whether the answer is whole.
+    complete: Arc<AtomicBool>,
     _place: Option<Place>,
     /// A drain waits for it.
     _owed: Owed,
+}
+
+/// What an entry hands out at once.
+#[derive(Debug)]
+struct Handed {
+    messages: Vec<Bytes>,
+    record: AccessRecord,
+    ended: Option<Ended>,
+}
+
+impl Handed {
+    fn bytes(&self) -> usize {
+        self.messages.iter().map(Bytes::len).sum()
+    }
+}
+
+/// The access line of a request whose messages were all handed out.
+#[derive(Debug)]
+struct Ended {
+    line: Arc<AccessLine>,
+    complete: bool,
 }
 
 /// The id of a call, taken until this is dropped.
@@ -73,7 +108,8 @@ struct Place {
 /// The two sides of a socket, with its bounds.
 pub(in crate::downstream) fn on_socket(limits: &Limits) -> (Calls, Frames) {
     let (sender, receiver) = mpsc::channel(WAITING);
-    let most = limits.calls_per_principal + limits.subscriptions_per_session;
+    // As many as run may wait.
+    let most = 2 * limits.calls_per_principal + limits.subscriptions_per_session;
     let calls = Calls {
         queue: sender,
         running: Arc::default(),
@@ -83,6 +119,10 @@ pub(in crate::downstream) fn on_socket(limits: &Limits) -> (Calls, Frames) {
         queue: receiver,
         entries: SelectAll::new(),
         most,
+        ahead: VecDeque::new(),
+        ahead_bytes: 0,
+        unwritten: Vec::new(),
+        ended: Vec::new(),
     };
     (calls, frames)
 }
@@ -113,18 +153,24 @@ impl Calls {
         channel: &Arc<Channel>,
         message: &Message,
         fault: &Fault,
-        record: &AccessRecord,
+        line: Option<&Arc<AccessLine>>,
     ) {
         let (_, reply) = refusal::of_fault(fault);
-        self.say(channel, message, reply, record);
+        self.say(channel, message, reply, line);
     }
 
-    fn say(&self, channel: &Arc<Channel>, message: &Message, reply: Reply, record: &AccessRecord) {
+    fn say(
+        &self,
+        channel: &Arc<Channel>,
+        message: &Message,
+        reply: Reply,
+        line: Option<&Arc<AccessLine>>,
+    ) {
         let text = reply.into_response(message.id().unwrap_or("null"));
-        record.sent(text.len());
         self.put(Entry {
-            messages: stream::iter([vec![text]]).boxed(),
-            _line: None,
+            messages: Some(stream::iter([vec![text]]).boxed()),
+            line: line.map(Arc::clone),
+            complete: Arc::new(AtomicBool::new(true)),
             _place: None,
             _owed: channel.owe(),
         });
@@ -166,6 +212,7 @@ impl Front {
         calls: &Calls,
         message: Message,
         line: Option<Arc<AccessLine>>,
+        due: Due,
     ) {
         let record = line
             .as_ref()
@@ -179,13 +226,13 @@ impl Front {
         }
         if self.tasks.draining().is_cancelled() {
             record.outcome(error_type::BUSY);
-            return calls.refuse(channel, &message, &draining(), &record);
+            return calls.refuse(channel, &message, &draining(), line.as_ref());
         }
         let envelope = match envelope::read_body(&message) {
             Ok(envelope) => envelope,
             Err(refusal) => {
                 record.outcome(error_type::BAD_REQUEST);
-                return calls.say(channel, &message, refusal.reply(), &record);
+                return calls.say(channel, &message, refusal.reply(), line.as_ref());
             }
         };
         channel.needs_no_session();
@@ -197,7 +244,7 @@ impl Front {
             Ok(entered) => entered,
             Err(fault) => {
                 record.outcome(error_word(fault.kind));
-                return calls.refuse(channel, &message, &fault, &record);
+                return calls.refuse(channel, &message, &fault, line.as_ref());
             }
         };
         let asked = Asked {
@@ -205,23 +252,26 @@ impl Front {
             endpoint: Arc::clone(&channel.endpoint),
             message,
             envelope,
+            patience: self.settings.limits.call_wait,
         };
         let front = Arc::clone(self);
-        let about = record.clone();
+        let about = record;
+        let complete = Arc::new(AtomicBool::new(false));
+        let whole = Arc::clone(&complete);
         let messages = async move {
-            let begun = front.messages_of(asked, &about).await;
+            let begun = front.messages_of(asked, due, &about, whole).await;
             begun.unwrap_or_else(|stopped| {
                 about.outcome(stopped.word());
                 let text = stopped.reply().into_response(&id);
                 stream::iter([vec![text]]).boxed()
             })
         };
-        let messages = messages.flatten_stream().inspect(move |messages| {
-            record.sent(messages.iter().map(Bytes::len).sum());
-        });
+        let messages = messages.flatten_stream();
+        let messages = messages.take_until(cancelled.cancelled_owned()).boxed();
         calls.put(Entry {
-            messages: messages.take_until(cancelled.cancelled_owned()).boxed(),
-            _line: line,
+            messages: Some(messages),
+            line,
+            complete,
             _place: Some(place),
             _owed: channel.owe(),
         });
@@ -229,20 +279,25 @@ impl Front {
 
     async fn messages_of(
         self: &Arc<Self>,
-        asked: Asked,
+        mut asked: Asked,
+        due: Due,
         record: &AccessRecord,
+        complete: Arc<AtomicBool>,
     ) -> Result<Messages, Stopped> {
+        if due.is_some() {
+            let paid = Box::pin(self.pay_modern(&mut asked, due)).await;
+            paid.map_err(Stopped::Failed)?;
+        }
         if asked.method() == "subscriptions/listen" {
             let begun = self.subscribe(&asked).await;
             return Ok(begun.inspect(|_| record.answered())?.boxed());
         }
         let id = asked.id();
         let exchange = self.begin_exchange(asked, None, record).await?;
-        let record = record.clone();
         // Its reply is the last of them.
         let messages = exchange.messages(id);
         let ending = stream::poll_fn(move |_| {
-            record.answered();
+            complete.store(true, Ordering::Relaxed);
             Poll::Ready(None)
         });
         Ok(messages.chain(ending).boxed())
@@ -250,28 +305,73 @@ impl Front {
 }
 
 impl Frames {
-    /// The next messages, never none; those of one call in their order.
+    /// The next messages, never none, ordered within each call. The caller writes them before it polls
+    /// again: the access lines of their requests end there.
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
     pub(in crate::downstream) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Bytes>> {
+        self.note_written();
         let mut messages = Vec::new();
         while messages.len() < AT_ONCE {
-            // What is beyond the calls are refusals, which are soon gone.
-            while self.entries.len() < self.most + WAITING
-                && let Poll::Ready(Some(entry)) = self.queue.poll_recv(cx)
-            {
-                self.entries.push(entry);
+            let Some(next) = self.ahead.pop_front().or_else(|| self.poll_calls(cx)) else {
+                break;
+            };
+            let bytes = next.bytes();
+            self.ahead_bytes = self.ahead_bytes.saturating_sub(bytes);
+            if next.record.is_wanted() && !next.messages.is_empty() {
+                self.unwritten.push((next.record, bytes));
             }
-            match self.entries.poll_next_unpin(cx) {
-                Poll::Ready(Some(next)) => messages.extend(next),
-                Poll::Ready(None) | Poll::Pending => break,
-            }
+            self.ended.extend(next.ended);
+            messages.extend(next.messages);
         }
         if messages.is_empty() {
+            self.note_written();
             return Poll::Pending;
         }
         Poll::Ready(messages)
+    }
+
+    /// Runs the calls while an earlier batch is written, and keeps their messages for the next poll: a call
+    /// that is not polled would hold its start permit, or the probe of its upstream, for as long as its
+    /// client does not read. Stops at [`AT_ONCE`] entries or [`AHEAD_BYTES`].
+    ///
+    /// # Cancel safety
+    /// Nothing is lost between polls.
+    pub(in crate::downstream) fn poll_ahead(&mut self, cx: &mut Context<'_>) {
+        while self.ahead.len() < AT_ONCE
+            && self.ahead_bytes < AHEAD_BYTES
+            && let Some(next) = self.poll_calls(cx)
+        {
+            self.ahead_bytes += next.bytes();
+            self.ahead.push_back(next);
+        }
+    }
+
+    /// What some call hands out next, if it does so now.
+    fn poll_calls(&mut self, cx: &mut Context<'_>) -> Option<Handed> {
+        // What is beyond the calls are refusals, which are soon gone.
+        while self.entries.len() < self.most + WAITING
+            && let Poll::Ready(Some(entry)) = self.queue.poll_recv(cx)
+        {
+            self.entries.push(entry);
+        }
+        match self.entries.poll_next_unpin(cx) {
+            Poll::Ready(next) => next,
+            Poll::Pending => None,
+        }
+    }
+
+    /// Everything that was handed out is written.
+    fn note_written(&mut self) {
+        for (record, bytes) in self.unwritten.drain(..) {
+            record.sent(bytes);
+        }
+        for ended in self.ended.drain(..) {
+            if ended.complete {
+                ended.line.record().answered();
+            }
+        }
     }
 }
 
@@ -282,10 +382,32 @@ impl Running {
 }
 
 impl Stream for Entry {
-    type Item = Vec<Bytes>;
+    type Item = Handed;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Vec<Bytes>>> {
-        self.messages.poll_next_unpin(cx)
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Handed>> {
+        let Some(all) = &mut self.messages else {
+            return Poll::Ready(None);
+        };
+        let messages = ready!(all.poll_next_unpin(cx));
+        let line = self.line.as_ref();
+        let record = line.map_or_else(AccessRecord::default, |line| line.record().clone());
+        if let Some(messages) = messages {
+            let ended = None;
+            return Poll::Ready(Some(Handed {
+                messages,
+                record,
+                ended,
+            }));
+        }
+        // First, as it may note that the call was cancelled.
+        self.messages = None;
+        let complete = self.complete.load(Ordering::Relaxed);
+        let ended = self.line.take().map(|line| Ended { line, complete });
+        Poll::Ready(ended.map(|ended| Handed {
+            messages: Vec::new(),
+            record,
+            ended: Some(ended),
+        }))
     }
 }
 

@@ -15,6 +15,7 @@ pub struct NumberedEvents {
 impl NumberedEvents {
     const EVENT: &[u8] = b"event: message\n";
     const BEFORE_DATA: &[u8] = b"\ndata: ";
+    const NO_DATA: &[u8] = b"\ndata: \n\n";
 
     /// Ids begin with `stem`; its control characters are left out.
     #[must_use]
@@ -42,36 +43,30 @@ impl NumberedEvents {
         out.put_slice(b"\n\n");
     }
 
-    /// Appends the event that opens a resumable stream: an id, a reconnection time, empty data.
+    /// Appends the event that opens a resumable stream: an id and empty data, nothing else. The Java
+    /// SDK up to 2.0 fails on a `retry` line, so that one goes only before a planned close.
     /// Spec: SPEC T-26; only for sessions of 2025-11-25, older clients parse the empty data.
-    pub fn encode_priming(&self, out: &mut BytesMut, number: u64, retry_ms: u64) {
+    pub fn encode_priming(&self, out: &mut BytesMut, number: u64) {
         out.put_slice(self.head.get(Self::EVENT.len()..).unwrap_or_default());
         out.put_slice(itoa::Buffer::new().format(number).as_bytes());
-        put_primed(out, retry_ms);
+        out.put_slice(Self::NO_DATA);
     }
 
     /// The same where what opens the stream is no event of it but a place, after the event `number`,
     /// told apart by `mark` from that event and from the same place told before.
-    pub fn encode_place(&self, out: &mut BytesMut, (number, mark): (u64, u64), retry_ms: u64) {
+    pub fn encode_place(&self, out: &mut BytesMut, (number, mark): (u64, u64)) {
         out.put_slice(self.head.get(Self::EVENT.len()..).unwrap_or_default());
         out.put_slice(itoa::Buffer::new().format(number).as_bytes());
         out.put_u8(b'.');
         out.put_slice(itoa::Buffer::new().format(mark).as_bytes());
-        put_primed(out, retry_ms);
+        out.put_slice(Self::NO_DATA);
     }
-}
-
-/// The end of an event without data.
-fn put_primed(out: &mut BytesMut, retry_ms: u64) {
-    out.put_u8(b'\n');
-    put_retry(out, retry_ms);
-    out.put_slice(b"data: \n\n");
 }
 
 /// Appends one `message` event with a JSON text as data.
 ///
-/// Line breaks can stand in JSON only as white space: they become spaces, so that the data is one
-/// line for every reader.
+/// Line breaks can stand in JSON only as white space: they become spaces. U+0085, U+2028 and U+2029
+/// become escapes. So the data is one line for every reader.
 pub fn encode_event(out: &mut BytesMut, data: &[u8]) {
     out.reserve(data.len() + 32);
     out.put_slice(b"event: message\ndata: ");
@@ -93,28 +88,44 @@ pub fn encode_comment(out: &mut BytesMut, text: &str) {
     out.put_slice(b"\n\n");
 }
 
-/// Appends a reconnection time alone. Spec: SPEC T-27.
+/// Appends a reconnection time alone: for the end of a stream that is closed on purpose, and nowhere
+/// else. Spec: SPEC T-27.
 pub fn encode_retry(out: &mut BytesMut, retry_ms: u64) {
-    put_retry(out, retry_ms);
-    out.put_u8(b'\n');
+    out.put_slice(b"retry: ");
+    out.put_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
+    out.put_slice(b"\n\n");
 }
 
-/// The text in one line.
+/// Appends a JSON text as one line for every reader.
 fn put_line(out: &mut BytesMut, text: &[u8]) {
     let mut rest = text;
     while let Some(at) = memchr::memchr2(b'\n', b'\r', rest) {
         let (line, tail) = rest.split_at(at);
-        out.put_slice(line);
+        put_escaped(out, line);
         out.put_u8(b' ');
         rest = tail.get(1..).unwrap_or_default();
     }
-    out.put_slice(rest);
+    put_escaped(out, rest);
 }
 
-fn put_retry(out: &mut BytesMut, retry_ms: u64) {
-    out.put_slice(b"retry: ");
-    out.put_slice(itoa::Buffer::new().format(retry_ms).as_bytes());
-    out.put_u8(b'\n');
+/// Appends a part of a JSON text with U+0085, U+2028 and U+2029 as escapes, which mean the same inside
+/// a string, the only place in JSON where they can stand. Java's line readers end a line at each.
+///
+/// Both scans are vectorised; the second looks for first bytes that no ASCII text has.
+fn put_escaped(out: &mut BytesMut, text: &[u8]) {
+    let mut copied = 0;
+    for at in memchr::memchr2_iter(0xC2, 0xE2, text) {
+        let (length, escape) = match text.get(at..) {
+            Some([0xC2, 0x85, ..]) => (2, br"\u0085"),
+            Some([0xE2, 0x80, 0xA8, ..]) => (3, br"\u2028"),
+            Some([0xE2, 0x80, 0xA9, ..]) => (3, br"\u2029"),
+            _ => continue,
+        };
+        out.put_slice(text.get(copied..at).unwrap_or_default());
+        out.put_slice(escape);
+        copied = at + length;
+    }
+    out.put_slice(text.get(copied..).unwrap_or_default());
 }
 
 #[cfg(test)]
@@ -143,6 +154,21 @@ mod tests {
     }
 
     #[test]
+    fn unicode_line_separators_leave_as_escapes() {
+        let raw = "{\"a\":\"x\u{2028}y\u{2029}\n\u{85}\u{2028}\"}";
+        let data = "{\"a\":\"x\\u2028y\\u2029 \\u0085\\u2028\"}";
+        let plain = written(|out| encode_event(out, raw.as_bytes()));
+        assert_eq!(plain, format!("event: message\ndata: {data}\n\n"));
+        assert!(numbered("t.", 1, raw.as_bytes()).contains(data));
+        // Neighbours of the three, and a text cut in the middle of one.
+        let near = "\u{84}\u{86}\u{2027}\u{202A}\u{2014}£";
+        assert!(numbered("t.", 1, near.as_bytes()).contains(near));
+        let mut out = BytesMut::new();
+        encode_event(&mut out, b"\xE2\x80");
+        assert!(out.ends_with(b"data: \xE2\x80\n\n"));
+    }
+
+    #[test]
     fn the_ids_of_a_stream_end_with_their_number() {
         for number in [0, 9, 10, 1_234_567_890, u64::MAX] {
             let expected = format!("event: message\nid: t.1.{number}\ndata: 1\n\n");
@@ -165,10 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn priming_has_id_retry_and_empty_data() {
+    fn priming_event_has_id_and_empty_data_alone() {
         let events = NumberedEvents::new("t.1.");
-        let text = written(|out| events.encode_priming(out, 0, 1500));
-        assert_eq!(text, "id: t.1.0\nretry: 1500\ndata: \n\n");
+        let text = written(|out| events.encode_priming(out, 0));
+        assert_eq!(text, "id: t.1.0\ndata: \n\n");
+        let text = written(|out| events.encode_place(out, (3, 2)));
+        assert_eq!(text, "id: t.1.3.2\ndata: \n\n");
         assert_eq!(written(|out| encode_retry(out, 20)), "retry: 20\n\n");
     }
 }

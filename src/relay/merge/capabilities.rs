@@ -13,22 +13,23 @@ const CANCELLABLE_TASKS: &str = r#"{"list":{},"cancel":{},"requests":{"tools":{"
 /// Skills whose directories can be read.
 const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;
 
-/// Capabilities of several upstreams as those of one, for `initialize`: JSON text of an object.
+/// Capabilities of several upstreams as those of one, for `initialize`: JSON text of an object. Each
+/// was [`shown`] to the client's revision before.
 ///
 /// Tools, prompts and resources are always there and always announce changes, because legacy
 /// capabilities cannot change later and upstreams can (DESIGN §4). Of the extensions those are there
 /// that we understand, under the settings of the first upstream; directories of skills can be read
 /// where any upstream lets them. What is no object counts as `{}`. Spec: BRIDGING §5.1, SPEC N-01.
 #[must_use]
-pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revision) -> String {
+pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>) -> String {
     let (mut subscribe, mut completions, mut logging) = (false, false, false);
     let mut tasks = None;
     let mut declared: [Option<&str>; UNDERSTOOD.len()] = [None; UNDERSTOOD.len()];
     for (name, value) in upstreams.into_iter().flat_map(objects) {
         match &*name {
+            // Each is projected already. Spec: SPEC L-02.
             "completions" => completions = true,
             "logging" => logging = true,
-            // Each is projected already.
             "tasks" if value == CANCELLABLE_TASKS => tasks = Some(CANCELLABLE_TASKS),
             "tasks" if value == TASKS => tasks = tasks.or(Some(TASKS)),
             "resources" => {
@@ -58,8 +59,7 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
     } else {
         "}"
     });
-    // Spec: SPEC L-02.
-    if completions && revision.has_completions_capability() {
+    if completions {
         out.push_str(r#","completions":{}"#);
     }
     if logging {
@@ -85,8 +85,8 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, revision: Revisi
 /// 2025-11-25 its calls can be tasks where they are run here. Spec: BRIDGING §3.8, §5.1.
 #[must_use]
 pub fn shown(declared: &Declared, revision: Revision) -> String {
-    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-    let shown = projected(text, declared.revision, revision);
+    let text = declared.shown_capabilities();
+    let shown = projected(&text, declared.revision, revision);
     if !(declared.hosts_tasks() && revision.has_tasks_capability()) {
         return shown;
     }
@@ -104,7 +104,7 @@ fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
     let carried = carried_tasks(capabilities)
         .filter(|_| from.has_tasks_capability() && revision.has_tasks_capability());
     let kept = objects(capabilities).filter(|(name, _)| match &**name {
-        "completions" => revision.has_completions_capability(),
+        "completions" => revision.has_completions_capability() || revision.allows_beyond(from),
         "tasks" => carried.is_some(),
         _ => true,
     });
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn tools_prompts_and_resources_are_always_there() {
         for upstreams in [&[][..], &["{}", "nonsense", "[]"][..]] {
-            let text = merged(upstreams.iter().copied(), Revision::V2025_11_25);
+            let text = merged(upstreams.iter().copied());
             assert_eq!(
                 text,
                 format!(r#"{{{ALWAYS},"resources":{{"listChanged":true}}}}"#)
@@ -159,9 +159,19 @@ mod tests {
 
     // SPEC L-02, C-21.
     #[rstest]
-    #[case(Revision::V2024_11_05, r#","logging":{}"#)]
-    #[case(Revision::V2025_03_26, r#","completions":{},"logging":{}"#)]
+    #[case(Revision::V2025_03_26, Revision::V2024_11_05, r#","logging":{}"#)]
+    #[case(
+        Revision::V2024_11_05,
+        Revision::V2024_11_05,
+        r#","completions":{},"logging":{}"#
+    )]
+    #[case(
+        Revision::V2024_11_05,
+        Revision::V2025_03_26,
+        r#","completions":{},"logging":{}"#
+    )]
     fn the_rest_is_there_if_any_upstream_and_the_revision_have_it(
+        #[case] from: Revision,
         #[case] revision: Revision,
         #[case] rest: &str,
     ) {
@@ -172,7 +182,8 @@ mod tests {
         ];
         let expected =
             format!(r#"{{{ALWAYS},"resources":{{"listChanged":true,"subscribe":true}}{rest}}}"#);
-        assert_eq!(merged(upstreams, revision), expected);
+        let upstreams = upstreams.map(|text| projected(text, from, revision));
+        assert_eq!(merged(upstreams.iter().map(String::as_str)), expected);
     }
 
     #[test]
@@ -182,7 +193,7 @@ mod tests {
             r#"{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["a"]}}}"#,
             r#"{"extensions":{"io.modelcontextprotocol/ui":{}}}"#,
         ];
-        let text = merged(upstreams, Revision::V2025_11_25);
+        let text = merged(upstreams);
         assert!(
             text.ends_with(r#","extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["a"]}}}"#)
         );
@@ -197,11 +208,11 @@ mod tests {
         };
         let (plain, reads) = (skills("{}"), skills(r#"{"directoryRead":true}"#));
         for upstreams in [[&plain, &reads], [&reads, &plain]] {
-            let text = merged(upstreams.map(String::as_str), MODERN);
+            let text = merged(upstreams.map(String::as_str));
             let end = r#"{"io.modelcontextprotocol/skills":{"directoryRead":true}}}"#;
             assert!(text.ends_with(end), "{text}");
         }
-        assert!(merged([plain.as_str()], MODERN).ends_with("skills\":{}}}"));
+        assert!(merged([plain.as_str()]).ends_with("skills\":{}}}"));
     }
 
     #[test]
@@ -214,7 +225,7 @@ mod tests {
         let also = projected(fixed, LEGACY, LEGACY);
         assert_eq!(also, format!(r#"{{"tasks":{TASKS}}}"#));
         for upstreams in [[&told, &also], [&also, &told]] {
-            let all = merged(upstreams.map(String::as_str), LEGACY);
+            let all = merged(upstreams.map(String::as_str));
             assert!(
                 all.ends_with(&format!(r#","tasks":{CANCELLABLE_TASKS}}}"#)),
                 "{all}"
@@ -233,7 +244,7 @@ mod tests {
         let told = shown(&declared(), LEGACY);
         let expected = format!(r#"{{"tools":{{}},"extensions":{{}},"tasks":{CANCELLABLE_TASKS}}}"#);
         assert_eq!(told, expected);
-        assert!(merged([told.as_str()], LEGACY).contains(CANCELLABLE_TASKS));
+        assert!(merged([told.as_str()]).contains(CANCELLABLE_TASKS));
         let nothing = r#"{"tools":{},"extensions":{}}"#;
         assert_eq!(shown(&declared(), Revision::V2025_06_18), nothing);
         assert_eq!(shown(&declared().without_hosted_tasks(), LEGACY), nothing);

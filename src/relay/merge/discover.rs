@@ -1,5 +1,6 @@
 //! The result of `server/discover`. Spec: SPEC M-41, M-50…M-53, M-80; BRIDGING §5.1 to §5.3, §5.7.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,11 +26,16 @@ pub(in crate::relay) fn absent(
     revision: Revision,
     last: Option<&Declared>,
     ourselves: &Ourselves,
+    tells_changes: bool,
 ) -> Bytes {
     if let Some(last) = last {
         return of_one(revision, last, PARTIAL_MS);
     }
-    let any = capabilities::merged([], revision);
+    let any = if tells_changes {
+        Cow::Owned(capabilities::merged([]))
+    } else {
+        Cow::Borrowed(r#"{"tools":{},"prompts":{},"resources":{}}"#)
+    };
     result(&any, None, &ourselves.info, PARTIAL_MS)
 }
 
@@ -50,7 +56,7 @@ pub(in crate::relay) fn merged(
         .filter_map(|(_, declared)| declared.as_deref());
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
-    let capabilities = capabilities::merged(all.iter().map(String::as_str), revision);
+    let capabilities = capabilities::merged(all.iter().map(String::as_str));
     let kept = |(_, declared): &(_, Option<Arc<Declared>>)| match declared {
         Some(declared) => declared.kept_ms(),
         None => PARTIAL_MS,
@@ -137,7 +143,7 @@ mod tests {
     // SPEC M-51.
     #[test]
     fn what_cannot_be_reached_may_have_anything_for_a_moment() {
-        let said = read(&absent(MODERN, None, &Ourselves::sample(None)));
+        let said = read(&absent(MODERN, None, &Ourselves::sample(None), true));
         let all = ["tools", "prompts", "resources"];
         assert!(
             all.iter()
@@ -150,7 +156,7 @@ mod tests {
     #[test]
     fn what_cannot_be_reached_has_what_it_had_last() {
         let last = declared(r#"{"tools":{}}"#);
-        let said = read(&absent(MODERN, Some(&last), &Ourselves::sample(None)));
+        let said = read(&absent(MODERN, Some(&last), &Ourselves::sample(None), true));
         assert_eq!(said["capabilities"], json!({"tools": {}}));
         assert_eq!(said["ttlMs"], PARTIAL_MS);
         assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "n");

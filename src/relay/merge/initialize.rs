@@ -27,7 +27,7 @@ pub(in crate::relay) fn merged(
     let known = upstreams.iter().filter_map(|(_, d)| d.as_deref());
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
-    let capabilities = capabilities::merged(all.iter().map(String::as_str), revision);
+    let capabilities = capabilities::merged(all.iter().map(String::as_str));
     result(
         revision,
         &capabilities,

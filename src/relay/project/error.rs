@@ -55,6 +55,7 @@ pub(in crate::relay) fn from_upstream(
             capability_missing(asked.method, asked.upstream, &missing)
         }
         URL_ELICITATION_REQUIRED if modern => no_visit(asked),
+        URL_ELICITATION_REQUIRED if projection.is_beyond() => Turned::Relayed(message),
         URL_ELICITATION_REQUIRED if !projection.to.has_url_elicitation() => visit(error, asked),
         RESOURCE_NOT_FOUND if modern => recoded(message, INVALID_PARAMS),
         INVALID_PARAMS if projection.is_down() && is_not_found(error, asked) => {

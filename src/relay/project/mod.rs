@@ -117,6 +117,16 @@ impl Projection {
         })
     }
 
+    /// Whether both sides may use capabilities beyond their revision.
+    fn is_beyond(self) -> bool {
+        self.from.allows_beyond(self.to)
+    }
+
+    /// Whether a method may go to the client.
+    fn passes(self, method: &str) -> bool {
+        self.is_beyond() || is_in(method, self.to)
+    }
+
     /// Whether a tool among `items` may say how it is run, in words that its client knows.
     fn shows_execution(self, items: &str) -> bool {
         self.to.has_tasks_capability()
@@ -135,7 +145,7 @@ impl Projection {
                 let kind = notice.kind;
                 Some(Notice { kind, bytes })
             }
-            NoticeKind::ElicitationComplete if !is_in(ELICITATION_COMPLETE, self.to) => None,
+            NoticeKind::ElicitationComplete if !self.passes(ELICITATION_COMPLETE) => None,
             NoticeKind::Other if !self.is_identity() => {
                 let message = Message::parse(notice.bytes.clone(), usize::MAX).ok()?;
                 is_in(message.method()?, self.to).then_some(notice)

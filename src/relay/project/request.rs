@@ -43,7 +43,7 @@ pub(in crate::relay) fn request(
         edit = Some(edit.unwrap_or_else(|| message.edit()).remove_param("task"));
     }
     // Spec: SPEC C-30.
-    let knows_context = to.is_none_or(Revision::has_structured_content);
+    let knows_context = to.is_none_or(|to| to.has_structured_content() || from.allows_beyond(to));
     if !knows_context
         && message.method() == Some("completion/complete")
         && message.param("context").is_some()

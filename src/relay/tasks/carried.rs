@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::handle::is_task;
 use super::mark::{beginning, mark};
@@ -19,7 +20,7 @@ use crate::protocol::{Message, meta};
 use crate::relay::Relay;
 use crate::relay::route::{Target, given_cursor, invalid, unknown_method};
 use crate::session::{Run, Session, Stage, Task, TaskHandle, Tasks};
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::{COUNTERS, LABELED};
 
 /// Whether calls of this client may run as tasks of an upstream that declared `declared`.
 fn are_carried(session: &Session, declared: &Declared) -> bool {
@@ -43,10 +44,8 @@ impl Relay {
         method: &str,
     ) -> Result<(), Fault> {
         if session.revision.has_tasks_capability() && method != "tasks/update" {
-            let known = self.known(session).await;
-            let mut declared = known.iter().filter_map(|(_, declared)| declared.as_deref());
             let has_tasks = |d: &Declared| are_carried(session, d) || d.hosts_tasks();
-            if declared.any(has_tasks) {
+            if self.any_declares(session, has_tasks).await {
                 return Ok(());
             }
         }
@@ -115,7 +114,8 @@ impl Relay {
         })
     }
 
-    /// `tasks/list`: what the session began and its upstreams still know, in one page.
+    /// `tasks/list`: what the session began and its upstreams still know, in one page. Tasks of an
+    /// upstream that does not answer within the time of merged lists are left out. Spec: SPEC G-03.
     pub(in crate::relay) async fn list_tasks(
         &self,
         call: &Call,
@@ -126,7 +126,15 @@ impl Relay {
         }
         let mut tasks = session.tasks().all();
         tasks.retain(|task| self.decide_part(call, &task.upstream, "tasks/list").is_ok());
-        let states = tasks.iter().map(|task| self.state_of(call, session, task));
+        let until = Instant::now() + self.parts.settings.mcp.connect_wait;
+        let states = tasks.iter().map(|task| async move {
+            let state = self.state_of(call, session, task);
+            let state = tokio::time::timeout_at(until, state).await;
+            state.unwrap_or_else(|_| {
+                LABELED.upstream_skipped.add(&task.upstream, 1);
+                None
+            })
+        });
         let states = join_all(states).await;
         let list = json::array(states.into_iter().flatten());
         Ok(Reply::Result(format!(r#"{{"tasks":{list}}}"#).into()))
@@ -206,6 +214,8 @@ impl Relay {
             return Ok(reply);
         }
         let handle = target.shown.as_deref().unwrap_or_default();
+        // What ran may have changed what its upstream lists.
+        session.shelf().called(&target.upstream);
         let status = note(session.tasks(), handle, method, &reply);
         let shown = match (method, message.result()) {
             ("tasks/result", Some(result)) => {

@@ -18,7 +18,7 @@ use crate::fault::{Fault, FaultKind, told};
 use crate::protocol::{Message, extensions, json, meta};
 use crate::relay::route::{Target, invalid};
 use crate::relay::{Failure, Relay, record};
-use crate::session::{HostedTask, Kept, Outcome, RunningTask, Session};
+use crate::session::{HostedTask, Kept, NoticeSource, Outcome, RunningTask, Session};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Nesting of what was within bounds when it came.
@@ -236,10 +236,11 @@ impl KnownTask {
             let bytes = format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{task}}}"#
             );
-            self.session.tell(Notice {
+            let notice = Notice {
                 kind: NoticeKind::Other,
                 bytes: bytes.into(),
-            });
+            };
+            self.session.tell(notice, NoticeSource::default());
         }
     }
 }
@@ -294,7 +295,8 @@ impl DownstreamLink for Client {
             _ => notice.bytes,
         };
         let kind = notice.kind;
-        self.session.tell(Notice { kind, bytes });
+        let notice = Notice { kind, bytes };
+        self.session.tell(notice, NoticeSource::default());
     }
 
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {

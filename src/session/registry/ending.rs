@@ -49,7 +49,7 @@ impl Sessions {
             lock(&owner.sessions).remove(&session.key());
         }
         self.owners.remove_if(&owner_key, |_, owner| {
-            lock(&owner.sessions).is_empty() && owner.calls.load(Ordering::Relaxed) == 0
+            lock(&owner.sessions).is_empty() && owner.places.are_idle()
         });
         Some(session.end())
     }
@@ -104,9 +104,8 @@ impl Sessions {
             COUNTERS.sessions_expired.add(1);
             self.close(&session);
         }
-        self.owners.retain(|_, owner| {
-            !lock(&owner.sessions).is_empty() || owner.calls.load(Ordering::Relaxed) > 0
-        });
+        self.owners
+            .retain(|_, owner| !lock(&owner.sessions).is_empty() || !owner.places.are_idle());
         self.events.sweep();
     }
 

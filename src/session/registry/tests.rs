@@ -1,3 +1,5 @@
+mod places;
+
 use std::sync::{Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
@@ -13,12 +15,12 @@ use crate::seal::Sealer;
 use crate::session::{Listener, Listening};
 use crate::store::events::{Bounds, MemoryEvents};
 
-struct Fixture {
-    sessions: Arc<Sessions>,
+pub(in crate::session) struct Fixture {
+    pub(in crate::session) sessions: Arc<Sessions>,
     clock: Arc<TestClock>,
 }
 
-fn fixture(max_per_principal: usize, max_total: usize) -> Fixture {
+pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) -> Fixture {
     let clock = TestClock::at(1_000_000);
     let bounds = Bounds {
         max_age: Duration::from_mins(5),
@@ -43,6 +45,14 @@ fn fixture(max_per_principal: usize, max_total: usize) -> Fixture {
     Fixture { sessions, clock }
 }
 
+impl Fixture {
+    /// Opens a session whose `initialize` is over at once.
+    pub(in crate::session) fn open(&self, subject: &str) -> Result<Arc<Session>, Refused> {
+        let opening = self.sessions.open(new(subject))?;
+        Ok(Arc::clone(opening.session()))
+    }
+}
+
 fn principal(subject: &str) -> Arc<Principal> {
     Arc::new(Principal::new(
         "https://issuer",
@@ -62,13 +72,14 @@ fn endpoint(name: &str) -> Arc<Endpoint> {
         upstreams: Vec::new(),
         pure: true,
         required_scopes: Vec::new(),
+        login_scopes: Vec::new(),
         audiences: Vec::new(),
         issuers: Vec::new(),
         tools: Vec::new(),
     })
 }
 
-fn new(subject: &str) -> NewSession {
+pub(in crate::session) fn new(subject: &str) -> NewSession {
     NewSession {
         delivery: Delivery::Streams,
         principal: principal(subject),
@@ -83,7 +94,7 @@ fn new(subject: &str) -> NewSession {
 #[tokio::test]
 async fn a_session_binds_for_its_own_principal_on_its_own_endpoint_only() {
     let f = fixture(10, 10);
-    let session = f.sessions.open(new("alice")).unwrap();
+    let session = f.open("alice").unwrap();
     let bind = |who: &str, at: &str| {
         f.sessions
             .bind(session.id(), &principal(who), &endpoint(at))
@@ -97,7 +108,7 @@ async fn a_session_binds_for_its_own_principal_on_its_own_endpoint_only() {
 #[tokio::test(start_paused = true)]
 async fn an_id_that_was_opened_before_is_checked_as_at_first() {
     let f = fixture(10, 10);
-    let session = f.sessions.open(new("alice")).unwrap();
+    let session = f.open("alice").unwrap();
     let bind = |id: &str, who: &str, at: &str| {
         let bound = f.sessions.bind(id, &principal(who), &endpoint(at));
         bound.is_some()
@@ -113,12 +124,12 @@ async fn an_id_that_was_opened_before_is_checked_as_at_first() {
     assert!(!bind(id, "alice", "files"));
     assert_eq!(f.sessions.known.len(), 0);
 
-    let idle = f.sessions.open(new("alice")).unwrap();
+    let idle = f.open("alice").unwrap();
     assert!(bind(idle.id(), "alice", "files"));
     tokio::time::advance(Duration::from_secs(61)).await;
     assert!(!bind(idle.id(), "alice", "files"));
 
-    let over_age = f.sessions.open(new("alice")).unwrap();
+    let over_age = f.open("alice").unwrap();
     assert!(bind(over_age.id(), "alice", "files"));
     f.clock.advance(Duration::from_secs(601));
     assert!(!bind(over_age.id(), "alice", "files"));
@@ -128,7 +139,7 @@ async fn an_id_that_was_opened_before_is_checked_as_at_first() {
 #[tokio::test]
 async fn a_closed_session_is_unknown() {
     let f = fixture(10, 10);
-    let session = f.sessions.open(new("alice")).unwrap();
+    let session = f.open("alice").unwrap();
     f.sessions.close(&session);
     assert!(
         f.sessions
@@ -142,12 +153,12 @@ async fn a_closed_session_is_unknown() {
 #[tokio::test(start_paused = true)]
 async fn at_the_principals_cap_its_least_recently_used_session_makes_room() {
     let f = fixture(2, 10);
-    let first = f.sessions.open(new("alice")).unwrap();
+    let first = f.open("alice").unwrap();
     tokio::time::advance(Duration::from_secs(1)).await;
-    let second = f.sessions.open(new("alice")).unwrap();
+    let second = f.open("alice").unwrap();
     tokio::time::advance(Duration::from_secs(1)).await;
     first.touch();
-    let third = f.sessions.open(new("alice")).unwrap();
+    let third = f.open("alice").unwrap();
     assert!(second.closed().is_cancelled());
     assert!(!first.closed().is_cancelled() && !third.closed().is_cancelled());
 }
@@ -155,14 +166,11 @@ async fn at_the_principals_cap_its_least_recently_used_session_makes_room() {
 #[tokio::test]
 async fn a_busy_session_never_makes_room_and_strangers_sessions_neither() {
     let f = fixture(1, 2);
-    let busy = f.sessions.open(new("alice")).unwrap();
+    let busy = f.open("alice").unwrap();
     let _stream = busy.open_stream(8).unwrap();
-    assert_eq!(
-        f.sessions.open(new("alice")).unwrap_err(),
-        Refused::Principal
-    );
-    let _bob = f.sessions.open(new("bob")).unwrap();
-    assert_eq!(f.sessions.open(new("carol")).unwrap_err(), Refused::Total);
+    assert_eq!(f.open("alice").unwrap_err(), Refused::Principal);
+    let _bob = f.open("bob").unwrap();
+    assert_eq!(f.open("carol").unwrap_err(), Refused::Total);
     assert!(!busy.closed().is_cancelled());
 }
 
@@ -170,8 +178,8 @@ async fn a_busy_session_never_makes_room_and_strangers_sessions_neither() {
 #[tokio::test(start_paused = true)]
 async fn idle_sessions_expire_and_open_streams_keep_them() {
     let f = fixture(10, 10);
-    let idle = f.sessions.open(new("alice")).unwrap();
-    let used = f.sessions.open(new("alice")).unwrap();
+    let idle = f.open("alice").unwrap();
+    let used = f.open("alice").unwrap();
     let stream = used.open_stream(8).unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
     f.sessions.reap_once();
@@ -184,10 +192,27 @@ async fn idle_sessions_expire_and_open_streams_keep_them() {
     assert_eq!(f.sessions.owners.len(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_session_is_kept_while_it_is_initialized() {
+    let f = fixture(1, 10);
+    let opening = f.sessions.open(new("alice")).unwrap();
+    let session = Arc::clone(opening.session());
+    tokio::time::advance(Duration::from_secs(61)).await;
+    f.sessions.reap_once();
+    assert!(!session.closed().is_cancelled(), "not expired");
+    assert_eq!(f.open("alice").unwrap_err(), Refused::Principal);
+    drop(opening);
+    tokio::time::advance(Duration::from_secs(59)).await;
+    f.sessions.reap_once();
+    assert!(!session.closed().is_cancelled(), "idle from its end on");
+    f.open("alice").unwrap();
+    assert!(session.closed().is_cancelled());
+}
+
 #[tokio::test]
 async fn an_over_age_id_is_refused_before_any_look_up() {
     let f = fixture(10, 10);
-    let session = f.sessions.open(new("alice")).unwrap();
+    let session = f.open("alice").unwrap();
     f.clock.advance(Duration::from_secs(601));
     assert!(
         f.sessions
@@ -197,28 +222,30 @@ async fn an_over_age_id_is_refused_before_any_look_up() {
 }
 
 #[tokio::test]
-async fn a_running_id_cannot_be_used_again_and_calls_are_capped() {
+async fn a_running_id_cannot_be_used_again() {
     use super::super::NoRoom;
     use crate::protocol::RequestId;
     let f = fixture(10, 10);
-    let session = f.sessions.open(new("alice")).unwrap();
-    let begin = |id: &str, per_session, per_principal| {
+    let session = f.open("alice").unwrap();
+    let begin = |id: &str| {
         let id = RequestId::parse(id).unwrap();
-        session.begin_call(id, Arc::default(), per_session, per_principal)
+        session.begin_call(id, Arc::default())
     };
-    let call = begin("1", 2, 9).unwrap();
-    assert_eq!(begin("1", 2, 9).unwrap_err(), NoRoom::IdInUse);
-    assert!(begin("\"1\"", 2, 9).is_ok());
-    assert_eq!(begin("2", 2, 9).unwrap_err(), NoRoom::TooManyCalls);
-    assert_eq!(begin("2", 9, 2).unwrap_err(), NoRoom::TooManyCalls);
+    let call = begin("1").unwrap();
+    assert_eq!(begin("1").unwrap_err(), NoRoom::IdInUse);
+    assert!(begin("\"1\"").is_ok());
     call.end();
-    assert!(begin("1", 2, 2).is_ok());
+    let next = begin("1").unwrap();
+    call.end();
+    assert_eq!(begin("1").unwrap_err(), NoRoom::IdInUse, "of the next one");
+    next.end();
+    assert!(begin("1").is_ok());
 }
 
 #[tokio::test]
 async fn a_call_that_goes_on_keeps_no_finished_streams_after_it() {
     let f = fixture(1, 1);
-    let session = f.sessions.open(new("alice")).unwrap();
+    let session = f.open("alice").unwrap();
     let long = session.new_stream();
     for _ in 0..1100 {
         session.new_stream().finish(Some(Bytes::from_static(b"{}")));
@@ -241,7 +268,7 @@ async fn a_busy_visit_that_is_over_age_ends_with_its_calls() {
         visit.unwrap()
     };
     let old = visit();
-    let call = old.begin_visit_call(9).unwrap();
+    let call = old.begin_visit_call();
     tokio::time::advance(Duration::from_secs(601)).await;
     f.sessions.reap_once();
     assert!(!old.closed().is_cancelled(), "a call runs");

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
-use super::{Audience, EventStream, READ_AT_ONCE, State};
+use super::{Audience, EventStream, HungUp, READ_AT_ONCE, State, StreamPermit, wake};
 use crate::store::events::{Event, Replay};
+use crate::telemetry::metrics::COUNTERS;
 
 /// A reader of a stream, which is served while no newer one is open; detaches when dropped.
 #[derive(Debug)]
@@ -24,6 +26,7 @@ pub struct Reader {
 pub(super) struct Beside {
     reader: u64,
     waker: Option<Waker>,
+    permit: Option<StreamPermit>,
 }
 
 /// Why a stream cannot be resumed from a position.
@@ -40,17 +43,96 @@ pub enum Next {
     Finished,
     /// A newer reader took over by resuming: this one ends.
     Superseded,
+    /// The upstream closed its own stream and goes on later: this reader ends, and is to come back
+    /// after the time that the upstream named.
+    HungUp(Option<Duration>),
+}
+
+impl EventStream {
+    /// Closes the stream towards its present readers, whose clients resume it: after the events that
+    /// are on it comes [`Next::HungUp`]. Nothing happens where no reader is open or the stream has
+    /// its last message. Spec: SPEC T-27.
+    pub fn hang_up(&self, retry: Option<Duration>) {
+        let mut state = self.lock();
+        if state.finished {
+            return;
+        }
+        let readers = match state.audience {
+            Audience::Nobody => return,
+            Audience::Awaited => state.readers + 1,
+            Audience::Attached => state.readers,
+        };
+        state.hung_up = Some(HungUp { readers, retry });
+        wake(state);
+    }
+
+    /// A new reader of what is unread; older ones are served again when it is gone (SPEC T-29).
+    #[must_use]
+    pub fn attach(self: &Arc<Self>) -> Reader {
+        self.attach_with(None)
+    }
+
+    /// The same, with the reader's permit, which is released as soon as the reader is dropped or
+    /// another takes its place.
+    #[must_use]
+    pub fn attach_with(self: &Arc<Self>, permit: Option<StreamPermit>) -> Reader {
+        let mut state = self.lock();
+        let position = state.read;
+        let number = take_over(&mut state);
+        state.permit = permit;
+        drop(state);
+        Reader::new(Arc::clone(self), number, position, None)
+    }
+
+    /// A new reader that starts right after the event `seq`. Spec: SPEC T-25. It ends the older ones,
+    /// whose client most likely is this one; a client that comes back because it was ended so lets
+    /// them be, or two would end each other for ever.
+    ///
+    /// # Errors
+    /// [`NotKept`] when events after `seq` are gone, unless the stream has ended and its reply is
+    /// still there: then that alone is replayed (DESIGN §5).
+    pub fn resume(self: &Arc<Self>, seq: u64) -> Result<Reader, NotKept> {
+        let mut state = self.lock();
+        self.log_fresh(&mut state);
+        let mut pending = None;
+        let mut position = seq;
+        match self.store.after(self.key, seq, usize::MAX) {
+            Replay::Events(_) => {}
+            Replay::Evicted(events) => {
+                COUNTERS.streams_unresumable.add(1);
+                let reply = events.into_iter().find(|event| event.last).ok_or(NotKept)?;
+                position = reply.seq;
+                pending = Some(reply);
+            }
+            // Nothing was ever on it: its reader was told where it began.
+            Replay::Unknown if seq == 0 && state.logged == 0 => {}
+            Replay::Unknown => return Err(NotKept),
+        }
+        let number = take_over(&mut state);
+        let replaced = if state.turned_out.comes_back(seq) {
+            Vec::new()
+        } else {
+            supersede(&mut state)
+        };
+        drop(state);
+        // The permits of dead connections are free before the caller asks for its own.
+        drop(replaced);
+        Ok(Reader::new(Arc::clone(self), number, position, pending))
+    }
+
+    /// Ends the oldest open reader, whose permit is free at once; `false` when there is none.
+    pub fn turn_out_oldest(&self) -> bool {
+        let mut state = self.lock();
+        let replaced = turn_out_oldest(&mut state);
+        drop(state);
+        replaced.is_some()
+    }
 }
 
 impl Reader {
     /// The reader `number` of a stream, which has read up to `position`; it hands out `pending`
     /// first.
-    pub(super) fn new(
-        stream: Arc<EventStream>,
-        number: u64,
-        position: u64,
-        pending: Option<Event>,
-    ) -> Self {
+    fn new(stream: Arc<EventStream>, number: u64, position: u64, pending: Option<Event>) -> Self {
         Self {
             stream,
             number,
@@ -76,6 +158,28 @@ impl Reader {
     #[must_use]
     pub fn has_missed(&self) -> bool {
         self.missed
+    }
+
+    /// Gives the reader its permit, which is released as soon as the reader is dropped or another
+    /// takes its place.
+    pub fn hold(&self, permit: StreamPermit) {
+        let mut state = self.stream.lock();
+        let place = if state.current == self.number {
+            Some(&mut state.permit)
+        } else {
+            let mut beside = state.beside.iter_mut();
+            let this = beside.find(|beside| beside.reader == self.number);
+            this.map(|beside| &mut beside.permit)
+        };
+        // A reader that was ended meanwhile needs none.
+        if let Some(place) = place {
+            *place = Some(permit);
+        }
+    }
+
+    /// Goes on reading in spite of [`Next::HungUp`].
+    pub fn stay(&self) {
+        self.stream.lock().hung_up = None;
     }
 
     /// Wants no wake-up until it is polled the next time: for whoever is about to do that, after work
@@ -138,6 +242,11 @@ impl Reader {
         if state.finished {
             return Poll::Ready(Next::Finished);
         }
+        if let Some(hung_up) = state.hung_up
+            && self.number <= hung_up.readers
+        {
+            return Poll::Ready(Next::HungUp(hung_up.retry));
+        }
         state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
@@ -146,23 +255,32 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
-        if state.current != self.number {
-            state.beside.retain(|beside| beside.reader != self.number);
-            return;
-        }
-        hand_back(&mut state);
-        if state.audience == Audience::Nobody {
-            self.stream.log_fresh(&mut state);
-        }
+        let permit = if state.current == self.number {
+            let permit = hand_back(&mut state);
+            if state.audience == Audience::Nobody {
+                self.stream.log_fresh(&mut state);
+            }
+            permit
+        } else {
+            let mut beside = state.beside.iter();
+            let this = beside.position(|beside| beside.reader == self.number);
+            this.and_then(|at| state.beside.remove(at).permit)
+        };
+        drop(state);
+        drop(permit);
     }
 }
 
 /// Makes a new reader the one that is served; its number.
-pub(super) fn take_over(state: &mut State) -> u64 {
-    let waker = state.waker.take();
+fn take_over(state: &mut State) -> u64 {
+    let (waker, permit) = (state.waker.take(), state.permit.take());
     if state.audience == Audience::Attached {
         let reader = state.current;
-        state.beside.push(Beside { reader, waker });
+        state.beside.push(Beside {
+            reader,
+            waker,
+            permit,
+        });
     }
     state.readers += 1;
     state.current = state.readers;
@@ -171,26 +289,53 @@ pub(super) fn take_over(state: &mut State) -> u64 {
     state.current
 }
 
-/// Ends every reader but the newest.
-pub(super) fn supersede(state: &mut State) {
+/// Ends every reader but the newest; their permits, for the caller to drop without the lock.
+fn supersede(state: &mut State) -> Vec<StreamPermit> {
     state.superseded = state.current - 1;
     let older = std::mem::take(&mut state.beside).into_iter();
-    older.filter_map(|older| older.waker).for_each(Waker::wake);
+    let permits = older.filter_map(|older| {
+        if let Some(waker) = older.waker {
+            waker.wake();
+        }
+        older.permit
+    });
+    permits.collect()
 }
 
-/// The reader that is served is gone: the next newest is, or nobody.
-fn hand_back(state: &mut State) {
-    state.waker = None;
-    match state.beside.pop() {
-        None => state.audience = Audience::Nobody,
-        Some(next) => {
-            state.current = next.reader;
-            state.goes_on = state.read;
-            if let Some(waker) = next.waker {
-                waker.wake();
-            }
-        }
+/// Ends the oldest reader; its permit, for the caller to drop without the lock. `None` when there is
+/// no reader with a permit.
+fn turn_out_oldest(state: &mut State) -> Option<StreamPermit> {
+    // Readers without a permit have been ended already.
+    let mut beside = state.beside.iter();
+    let oldest = beside.position(|beside| beside.permit.is_some());
+    let oldest = oldest.map(|at| state.beside.remove(at));
+    let (reader, waker, permit) = match oldest {
+        Some(oldest) => (oldest.reader, oldest.waker, oldest.permit),
+        None => (state.current, state.waker.take(), state.permit.take()),
+    };
+    let permit = permit?;
+    state.superseded = reader;
+    if let Some(waker) = waker {
+        waker.wake();
     }
+    Some(permit)
+}
+
+/// The served reader is gone: the next newest is served, if there is one. The permit of the one that is
+/// gone, for the caller to drop without the lock.
+fn hand_back(state: &mut State) -> Option<StreamPermit> {
+    state.waker = None;
+    let next = state.beside.pop();
+    let Some(next) = next else {
+        state.audience = Audience::Nobody;
+        return state.permit.take();
+    };
+    state.current = next.reader;
+    state.goes_on = state.read;
+    if let Some(waker) = next.waker {
+        waker.wake();
+    }
+    std::mem::replace(&mut state.permit, next.permit)
 }
 
 /// Everything up to `seq` is read; all that is unread after it is logged.

@@ -346,3 +346,46 @@ fn a_reader_at_rest_is_not_woken_and_misses_nothing() {
     stream.notify(log("3"));
     assert_eq!(woken(), 2);
 }
+
+// SPEC T-27: what is on the stream comes first, and a client that is back is not sent away again.
+#[test]
+fn hung_up_readers_end_and_a_resumed_one_stays() {
+    let stream = stream();
+    stream.prime();
+    let wait = Some(Duration::from_millis(70));
+    // Without a reader there is nothing to close.
+    stream.hang_up(wait);
+    let mut first = stream.attach();
+    assert_eq!(texts(read(&mut first)), [""]);
+    let mut second = stream.attach();
+    stream.notify(log("1"));
+    stream.hang_up(wait);
+    assert_eq!(texts(read(&mut second)), ["1"]);
+    assert_eq!(read(&mut second), Some(Next::HungUp(wait)));
+    drop(second);
+    assert_eq!(read(&mut first), Some(Next::HungUp(wait)));
+    drop(first);
+    let mut back = stream.resume(2).unwrap();
+    assert_eq!(read(&mut back), None);
+    stream.finish(Some(Bytes::from_static(b"r")));
+    assert_eq!(texts(read(&mut back)), ["r"]);
+    assert_eq!(read(&mut back), Some(Next::Finished));
+}
+
+#[test]
+fn reply_is_given_in_spite_of_a_hang_up() {
+    let bounds = stream();
+    let stream = EventStream::awaited(bounds.key, Arc::clone(&bounds.store));
+    stream.prime();
+    stream.hang_up(None);
+    // The first reader is still to come, and is the one that the close is for.
+    let mut reader = stream.attach();
+    assert_eq!(texts(read(&mut reader)), [""]);
+    assert_eq!(read(&mut reader), Some(Next::HungUp(None)));
+    reader.stay();
+    assert_eq!(read(&mut reader), None);
+    stream.hang_up(None);
+    stream.finish(Some(Bytes::from_static(b"r")));
+    assert_eq!(texts(read(&mut reader)), ["r"]);
+    assert_eq!(read(&mut reader), Some(Next::Finished));
+}

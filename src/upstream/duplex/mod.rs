@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{Response, StatusCode};
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::events::Release;
@@ -22,6 +23,7 @@ use super::http::wire::{Bounds, retry_after};
 use super::stdio::{
     BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime,
 };
+use crate::config::Isolation;
 use crate::lifecycle::Tasks;
 
 /// How such connections are made.
@@ -76,7 +78,8 @@ impl Source {
         match self {
             Self::Children(runtime) => {
                 let (owner, upstream) = (settings.owner, &settings.upstream);
-                let (child, lines) = runtime.open(owner, upstream, patience).await?;
+                let holders = &settings.holders;
+                let (child, lines) = runtime.open(owner, upstream, patience, holders).await?;
                 Ok((Duplex::Child(child), Messages::Lines(lines)))
             }
             Self::Events(client, bounds) => {
@@ -227,12 +230,44 @@ impl Duplex {
         }
     }
 
+    /// Keeps a line that turned out to be no message for the error of a call that times out.
+    pub(crate) fn keep_stray(&self, line: &[u8]) {
+        if let Self::Child(child) = self {
+            child.keep_stray(line);
+        }
+    }
+
+    /// The error of what was asked at `since` and not answered in time. It quotes what a child wrote
+    /// meanwhile that is no message, unless the child serves several principals.
+    pub(crate) fn timed_out(&self, since: Instant, settings: &Settings) -> LinkError {
+        let strays = match self {
+            Self::Child(child) if settings.upstream.isolation != Isolation::Shared => {
+                child.strays(since)
+            }
+            _ => None,
+        };
+        strays.map_or(LinkError::Timeout, |strays| LinkError::Garbled { strays })
+    }
+
     /// Whether the end of its messages was no wish of ours, as that of an idle child is.
     pub(crate) fn broke_off(&self) -> bool {
         match self {
             Self::Child(child) => child.broke_off(),
             Self::Events(_) | Self::Socket(_) => true,
         }
+    }
+
+    /// Whether the peer has read everything that was sent; known of children alone.
+    pub(crate) fn is_read(&self) -> bool {
+        match self {
+            Self::Child(child) => child.is_read(),
+            Self::Events(_) | Self::Socket(_) => true,
+        }
+    }
+
+    /// Whether the connection is a child process.
+    pub(crate) fn is_child(&self) -> bool {
+        matches!(self, Self::Child(_))
     }
 
     /// Keeps a child from being stopped as idle until the guard is dropped.
@@ -287,9 +322,12 @@ impl Messages {
 /// Why a response is not the one that opens a connection.
 fn refused(response: &Response<UpstreamBody>) -> LinkError {
     match response.status() {
-        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => LinkError::Busy {
-            retry_after: retry_after(response.headers()),
-        },
+        status @ (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) => {
+            LinkError::Busy {
+                status: status.as_u16(),
+                retry_after: retry_after(response.headers()),
+            }
+        }
         status => LinkError::Status(status.as_u16()),
     }
 }

@@ -1,5 +1,8 @@
 //! A link that finds out on first use which era to speak to its upstream.
 
+mod contradiction;
+mod negotiation;
+mod reconsideration;
 mod resolve;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +15,6 @@ use tokio::time::Instant;
 use super::{EraCell, Verdict};
 use crate::call::{Call, Declared, Level, Reply, UpstreamLink};
 use crate::fault::Fault;
-use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::{Era, Message};
 use crate::upstream::activity::before_sending;
 use crate::upstream::attempts::Attempts;
@@ -33,6 +35,8 @@ pub(in crate::upstream) struct EraLink {
     current: Mutex<Option<Inner>>,
     resolving: Attempts<LinkError>,
     listening: Wish<bool>,
+    /// Whether a modern link stands in for a stateless legacy side, and no call has worked yet.
+    stands_by: AtomicBool,
     /// Whoever had this link is gone.
     ended: AtomicBool,
 }
@@ -60,44 +64,13 @@ impl EraLink {
             current: Mutex::default(),
             resolving: Attempts::default(),
             listening: Wish::default(),
+            stands_by: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         })
     }
 
     fn current(&self) -> Option<Inner> {
         lock(&self.current).clone()
-    }
-
-    /// What is believed was contradicted by `was`: asks again, unless somebody else just has. A link
-    /// of the other era, when that is what it turns out to be; nothing when nothing has changed.
-    async fn reconsider(&self, was: &Inner) -> Option<Inner> {
-        if self.cell.pin.is_some() {
-            return None;
-        }
-        let Settings { client, owner, .. } = *self.settings;
-        let is_known = self.cell.has_moved_on(was.era(), client, owner);
-        if !is_known && !self.cell.may_reconsider() {
-            return None;
-        }
-        let _resolving = self.resolving.turn().await;
-        let current = self.current()?;
-        if current.era() != was.era() {
-            return Some(current);
-        }
-        match self.resolve(!is_known).await {
-            Ok(fresh) if fresh.era() != was.era() => {
-                was.close().await;
-                Some(fresh)
-            }
-            Ok(fresh) => {
-                // As before: the link that knows its sessions goes on.
-                *lock(&self.current) = Some(was.clone());
-                self.listening.make_so(|wanted| was.listen(*wanted));
-                fresh.close().await;
-                None
-            }
-            Err(_) => None,
-        }
     }
 
     /// Notes how a use of the link ended, before anything is concluded from it.
@@ -115,6 +88,7 @@ impl EraLink {
             self.cell.learn(&Verdict::Legacy);
         } else {
             // Nothing is known after all: the next use asks again. Somebody else may have by now.
+            self.cell.mute.invalidate(&self.settings.owner);
             {
                 let mut current = lock(&self.current);
                 if let Some(Inner::Legacy { link: now, .. }) = &*current
@@ -168,12 +142,14 @@ impl EraLink {
             | LinkError::AwaitsAnswer
             | LinkError::Unsendable(_) => false,
             LinkError::Lost { .. }
+            | LinkError::Unread { .. }
             | LinkError::SessionGone
             | LinkError::Busy { .. }
             | LinkError::Status(_)
             | LinkError::TooLarge { .. }
             | LinkError::Invalid(_)
             | LinkError::Unanswered(_)
+            | LinkError::Garbled { .. }
             | LinkError::Timeout => self.declared().is_none(),
         }
     }
@@ -190,12 +166,24 @@ impl EraLink {
         let inner = before_sending(&call.cancel, limit, self.inner()).await?;
         let reply = inner.call(request, call).await;
         self.settle(&inner, &reply).await;
-        if inner.is_contradicted(&reply)
-            && let Some(other) = Box::pin(self.reconsider(&inner)).await
-        {
-            return other.call(request, call).await;
+        let stands_by = self.stands_by.load(Ordering::Relaxed);
+        let is_refused = stands_by && contradiction::is_of_form(&reply);
+        if !is_refused && !contradiction::is_in(inner.era(), self.is_piped(), &reply) {
+            if stands_by && reply.is_ok() {
+                self.stands_by.store(false, Ordering::Relaxed);
+            }
+            return reply;
         }
-        reply
+        let other = if is_refused && matches!(inner, Inner::Modern(_)) {
+            Box::pin(self.fall_back(&inner)).await
+        } else {
+            Box::pin(self.reconsider(&inner)).await
+        };
+        match other {
+            // What contradicts an era was refused before anything ran (SPEC E-04).
+            Some(other) => other.call(request, call).await,
+            None => reply,
+        }
     }
 
     async fn open_inner(&self) -> Result<Arc<Declared>, LinkError> {
@@ -291,19 +279,6 @@ impl Inner {
             Self::Modern(link) => link.close().await,
         }
     }
-
-    /// Whether an outcome speaks against the era: the handshake fails, or a request is refused for
-    /// its form. In either case nothing has run (SPEC U-07, U-09, E-04).
-    fn is_contradicted(&self, outcome: &Result<Reply, LinkError>) -> bool {
-        match outcome {
-            Err(LinkError::Handshake(_)) => true,
-            Err(_) => false,
-            Ok(reply) => matches!(
-                (self, reply.error_code()),
-                (_, Some(UNSUPPORTED_VERSION)) | (Self::Legacy { .. }, Some(HEADER_MISMATCH))
-            ),
-        }
-    }
 }
 
 impl UpstreamLink for EraLink {
@@ -336,6 +311,14 @@ impl UpstreamLink for EraLink {
         Box::pin(async move {
             let declared = self.open_inner().await;
             declared.map_err(|error| error.into_fault(&self.settings.name))
+        })
+    }
+
+    fn prepare(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Some(Inner::Legacy { link, .. }) = self.current() {
+                link.prepare().await;
+            }
         })
     }
 

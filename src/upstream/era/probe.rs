@@ -7,11 +7,10 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::call::Declared;
-use crate::protocol::{Era, Message};
+use crate::protocol::Era;
 use crate::upstream::carrier::{Carrier, Settings, Started};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
-use crate::upstream::http::wire::HttpWire;
 use crate::upstream::legacy::handshake;
 use crate::upstream::modern::discover::{self, Verdict};
 use crate::upstream::stdio::Patience;
@@ -19,6 +18,9 @@ use crate::upstream::stdio::Patience;
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Between two looks whether a child that is starting has read what it was asked.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How long the answer to the first question may come behind that to the handshake, from a child
 /// that found both when it was ready to read.
@@ -33,6 +35,8 @@ pub(super) enum Found {
     Legacy(Option<Started>),
     /// Most likely the legacy era: it said nothing to the contrary. Believed once it shakes hands.
     Presumed(Sign),
+    /// Nothing: a child has read the question and the handshake, and answers neither.
+    Mute(LinkError),
 }
 
 /// Why an upstream is most likely legacy.
@@ -44,7 +48,8 @@ pub(super) enum Sign {
     End,
 }
 
-/// Probes an upstream within its `connect_timeout`: the child that is `started`, if it is.
+/// Probes an upstream behind a pipe within its `connect_timeout`: the child that is `started`, if it is. A child is
+/// waited for as long as it lives: `connect_timeout` counts from its start.
 ///
 /// # Errors
 /// [`LinkError`] when there is no evidence either way, or it speaks nothing that we do.
@@ -54,13 +59,8 @@ pub(super) async fn probe(
 ) -> Result<Found, LinkError> {
     let limit = settings.upstream.connect_timeout;
     match &settings.carrier {
-        Carrier::Http(client, bounds, _) => {
-            let wire = HttpWire::new(Arc::clone(&settings.name), (**client).clone(), *bounds);
-            let probe = tokio::time::timeout(limit, over_http(&wire, settings));
-            probe.await.unwrap_or(Err(LinkError::Timeout))
-        }
-        // There was no modern era over this transport.
-        Carrier::Duplex(Source::Events(..)) => Ok(Found::Legacy(None)),
+        // HTTP is negotiated with (`link/negotiation.rs`); over HTTP+SSE there was no modern era.
+        Carrier::Http(..) | Carrier::Duplex(Source::Events(..)) => Ok(Found::Legacy(None)),
         Carrier::Duplex(source) => {
             let started = match started {
                 Some(started) => started,
@@ -74,48 +74,40 @@ pub(super) async fn probe(
     }
 }
 
-async fn over_http(wire: &HttpWire, settings: &Settings) -> Result<Found, LinkError> {
-    for id in 0..2 {
-        let message = discover::request(id, settings);
-        let (status, reply) = wire.probe(message, discover::headers()).await?;
-        let verdict = match (status.as_u16(), reply) {
-            // A wall, an outage or a redirection says nothing of what is behind it (SPEC U-06).
-            (300..=399 | 401 | 403 | 429 | 500.., reply) => {
-                return Err(reply.err().unwrap_or(LinkError::Status(status.as_u16())));
-            }
-            (_, Ok(reply)) => discover::judge(&reply, false, settings.upstream.run_tasks),
-            (_, Err(_)) => Verdict::Legacy,
-        };
-        match verdict {
-            Verdict::Modern(declared) => return Ok(Found::Modern(declared, None)),
-            Verdict::Legacy => return Ok(Found::Legacy(None)),
-            Verdict::Foreign(revisions) => return Err(foreign(&revisions)),
-            Verdict::Again => {}
-        }
-    }
-    Err(refuses())
-}
-
 async fn over_pipe(
     mut started: Started,
     settings: &Settings,
     limit: Duration,
 ) -> Result<Found, LinkError> {
-    let mut end = Instant::now() + limit / 2;
+    let is_child = started.child.is_child();
+    // A socket is ready once it is open; a child may take long to start.
+    let mut end = if is_child {
+        started.until(limit)
+    } else {
+        Instant::now() + limit / 2
+    };
     let mut asked = 1_u8;
     started.asked = true;
     if !tell(&started, discover::request(0, settings)).await {
         return Ok(Found::Presumed(Sign::End));
     }
+    let mut read_since = None;
     loop {
-        let wait = if started.greeted {
-            end
-        } else {
-            end.min(Instant::now() + PATIENCE)
+        let wait = match read_since {
+            _ if started.greeted => end,
+            Some(since) => end.min(since + PATIENCE),
+            None => end.min(Instant::now() + LOOK),
         };
         let line = match tokio::time::timeout_at(wait, started.lines.next()).await {
             Ok(Some(line)) => line,
-            Err(_) if !started.greeted => {
+            // It died of a request that it does not know: a fresh one is asked nothing of the kind.
+            Ok(None) => return Ok(Found::Presumed(Sign::End)),
+            Err(_) if !started.greeted && Instant::now() < end => {
+                if read_since.is_none() {
+                    // A slow start is no silence: the wait for the answer begins when it has read.
+                    read_since = started.child.is_read().then(Instant::now);
+                    continue;
+                }
                 started.greeted = tell(&started, handshake::request(settings)).await;
                 if started.greeted {
                     continue;
@@ -123,19 +115,21 @@ async fn over_pipe(
                 return Ok(Found::Presumed(Sign::End));
             }
             Err(_) if started.answer.is_some() => return Ok(Found::Legacy(Some(started))),
-            // It died of a request that it does not know, or sulks: a fresh one is asked nothing of
-            // the kind.
-            Ok(None) => return Ok(Found::Presumed(Sign::End)),
-            Err(_) => return Ok(Found::Presumed(Sign::Silence)),
+            // It sulks: it refused the handshake beside the question, and leaves that unanswered.
+            Err(_) if started.refused || !is_child => return Ok(Found::Presumed(Sign::Silence)),
+            Err(_) if started.greeted && started.child.is_read() => {
+                return Ok(Found::Mute(started.timed_out(settings)));
+            }
+            Err(_) => return Err(started.timed_out(settings)),
         };
-        let Ok(message) = Message::parse(line, settings.message_depth) else {
+        let Some(message) = started.read(&line, settings) else {
             continue;
         };
         if message.method().is_some() {
             continue;
         }
         match message.number() {
-            Some(0) => match discover::judge(&message, true, settings.upstream.run_tasks) {
+            Some(0) => match discover::judge(&message, true, &settings.upstream) {
                 Verdict::Modern(declared) => {
                     // One that was slow was told both, and may take itself for the session that it
                     // was offered: who wants none has a fresh one (SPEC D-08).
@@ -143,14 +137,14 @@ async fn over_pipe(
                     return Ok(Found::Modern(declared, fits.then_some(started)));
                 }
                 Verdict::Legacy => return Ok(Found::Legacy(Some(started))),
-                Verdict::Foreign(revisions) => return Err(foreign(&revisions)),
+                Verdict::Foreign(revisions) => return Err(discover::foreign(&revisions)),
                 Verdict::Again if asked < 2 => {
                     asked += 1;
                     if !tell(&started, discover::request(0, settings)).await {
                         return Ok(Found::Presumed(Sign::End));
                     }
                 }
-                Verdict::Again => return Err(refuses()),
+                Verdict::Again => return Err(discover::refuses()),
             },
             // It skipped what it does not know, and shakes hands, or answers in another order. An
             // error there is no handshake: the answer to what it was asked first may still come.
@@ -158,7 +152,10 @@ async fn over_pipe(
                 started.answer = Some(message);
                 end = end.min(Instant::now() + BEHIND);
             }
-            Some(1) if message.error().is_some() => started.refused = true,
+            Some(1) if message.error().is_some() => {
+                started.refused = true;
+                end = end.min(Instant::now() + PATIENCE);
+            }
             _ => {}
         }
     }
@@ -185,7 +182,7 @@ pub(super) async fn greet(
     }
     let end = Instant::now() + PATIENCE;
     while let Ok(Some(line)) = tokio::time::timeout_at(end, started.lines.next()).await {
-        let Ok(message) = Message::parse(line, settings.message_depth) else {
+        let Some(message) = started.read(&line, settings) else {
             continue;
         };
         if message.method().is_some() || message.number() != Some(1) {
@@ -203,14 +200,4 @@ pub(super) async fn greet(
 
 async fn tell(started: &Started, message: Bytes) -> bool {
     started.child.send(message).await.is_ok()
-}
-
-fn foreign(revisions: &str) -> LinkError {
-    LinkError::Handshake(format!(
-        "it speaks only revisions that we do not: {revisions}"
-    ))
-}
-
-fn refuses() -> LinkError {
-    LinkError::Handshake("it refuses the revision that it offers".to_owned())
 }

@@ -1,65 +1,53 @@
-//! The only HTTP client for MCP traffic: pooled, no redirects, no ambient proxy, and requests
-//! built from an inclusion list of headers, so that nothing of the caller's leaves by accident.
-//! In the clear it uses its own `Pool`, else hyper's, which knows TLS, HTTP/2 and tunnels.
-//! Spec: SPEC U-11, A-22; DESIGN §6.
+//! The only HTTP client for MCP traffic: pooled, no redirects but that of a last slash, no ambient proxy,
+//! and requests built from an inclusion list of headers, so that nothing of the caller's leaves by
+//! accident. Spec: SPEC U-11, A-22; DESIGN §6.
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_TYPE, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::Full;
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::proxy::Tunnel;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 use super::body::UpstreamBody;
-use super::lanes::Lanes;
-use super::pool::{self, Pool, PoolError};
-use super::unreachable;
-use crate::config::{HttpCarrier, Transport};
+use super::exchange_error::ExchangeError;
+use super::targets::{Sent, Targets, Verdict};
+use super::ways::{Carry, Way};
+use crate::config::HttpCarrier;
 
-/// How long a TCP connect may take.
-const CONNECT: Duration = Duration::from_secs(10);
-/// A connection over which nothing comes is asked whether its other end is there: first after this,
-/// then this often, and given up after so many questions. A stream may be silent for hours.
-const PROBE_AFTER: Duration = Duration::from_secs(30);
-const PROBE_EVERY: Duration = Duration::from_secs(10);
-const PROBES: u32 = 3;
 /// Headers that are put to a request besides those of its message and the configured ones, at most.
-const MADE_HERE: usize = 2;
+const MADE_HERE: usize = 3;
 
-type Direct = Lanes<HttpsConnector<HttpConnector>>;
-type Proxied = Lanes<HttpsConnector<Tunnel<HttpConnector>>>;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-#[derive(Debug, Clone)]
-enum Way {
-    /// To a plain-text upstream.
-    Plain {
-        pool: Pool,
-        /// Path and query.
-        target: Uri,
-    },
-    Direct(Direct),
-    Proxied(Proxied),
-}
-
-/// A client for one upstream.
+/// A client for one upstream. Clones share its connections.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
-    way: Way,
-    uri: Uri,
+    way: Arc<Way>,
+    targets: Arc<Targets>,
     fixed: HeaderMap,
+    /// `Host` of requests in origin form.
+    host: HeaderValue,
+}
+
+/// When a request is sent a second time. One that the upstream has not read always is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// A second run may do harm.
+    IfUnread,
+    /// A second run does no harm.
+    IfLost,
+}
+
+/// A request and what carries it.
+struct Prepared<'a> {
+    carry: Carry<'a>,
+    request: Request<Full<Bytes>>,
+    sent: Sent,
 }
 
 /// Why no client can be made for an upstream.
@@ -80,42 +68,6 @@ pub enum ClientError {
     /// No TLS configuration can be made.
     #[error("tls: {0}")]
     Tls(#[from] io::Error),
-}
-
-/// Why an exchange failed below HTTP.
-#[derive(Debug, thiserror::Error)]
-#[error("the connection failed")]
-pub struct ExchangeError(#[source] Cause);
-
-#[derive(Debug, thiserror::Error)]
-enum Cause {
-    #[error(transparent)]
-    Plain(#[from] PoolError),
-    #[error(transparent)]
-    Hyper(#[from] hyper_util::client::legacy::Error),
-}
-
-impl<E: Into<Cause>> From<E> for ExchangeError {
-    fn from(cause: E) -> Self {
-        Self(cause.into())
-    }
-}
-
-impl ExchangeError {
-    /// Whether the upstream could not be reached at all, so that nothing can have run.
-    #[must_use]
-    pub fn is_connect(&self) -> bool {
-        match &self.0 {
-            Cause::Plain(error) => matches!(error, PoolError::Connect(_)),
-            Cause::Hyper(error) => error.is_connect(),
-        }
-    }
-
-    /// Why not, in words that name no address.
-    #[must_use]
-    pub fn reason(&self) -> &'static str {
-        unreachable::reason(self)
-    }
 }
 
 /// Headers of one message, besides the fixed ones. A list: what is handed through many steps is moved at
@@ -161,72 +113,60 @@ impl HttpClient {
             value.set_sensitive(true);
             fixed.insert(name, value);
         }
-        let uri: Uri = carrier.url.as_str().parse()?;
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(CONNECT));
-        tcp.set_keepalive(Some(PROBE_AFTER));
-        tcp.set_keepalive_interval(Some(PROBE_EVERY));
-        tcp.set_keepalive_retries(Some(PROBES));
-        let way = match &carrier.proxy {
-            // Our own pool knows no upgrades.
-            None if carrier.url.scheme() == "http" && !upgrades(carrier) => {
-                // Set by hyper's client, but not below it; a configured one stands before it.
-                fixed.entry(HOST).or_insert(host(&uri)?);
-                let target = uri.path_and_query().map_or("/", PathAndQuery::as_str);
-                Way::Plain {
-                    target: target.parse()?,
-                    pool: Pool::new(tcp, uri.clone(), pool::SIZE),
-                }
-            }
-            None => Way::Direct(Lanes::new(shared_pool(), connector(carrier, tcp)?)),
-            Some(proxy) => {
-                let tunnel = Tunnel::new(proxy.as_str().parse()?, tcp);
-                Way::Proxied(Lanes::new(shared_pool(), connector(carrier, tunnel)?))
-            }
-        };
-        Ok(Self { way, uri, fixed })
+        let targets = Targets::new(&carrier.url)?;
+        let uri = &targets.configured().absolute;
+        Ok(Self {
+            way: Arc::new(Way::new(carrier, uri)?),
+            host: host(uri)?,
+            targets: Arc::new(targets),
+            fixed,
+        })
     }
 
-    /// Where the upstream is.
+    /// Where the upstream is, as configured.
     #[must_use]
     pub fn uri(&self) -> &Uri {
-        &self.uri
+        &self.targets.configured().absolute
     }
 
-    /// Posts one JSON-RPC message to another URL of the same origin. Spec: SPEC H-02.
+    /// Posts one JSON-RPC message to another URL of the same origin; once more, where the upstream has
+    /// not read it. Spec: SPEC H-02.
     ///
     /// # Errors
-    /// [`ExchangeError`] when no response head arrives.
+    /// `ExchangeError` when no response head arrives.
     pub async fn post_to(
         &self,
         uri: &Uri,
         message: Bytes,
         headers: MessageHeaders,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        let mut request = self.request(Method::POST, headers, message);
-        *request.uri_mut() = match (&self.way, uri.path_and_query()) {
-            (Way::Plain { .. }, Some(path)) => Uri::from(path.clone()),
-            _ => uri.clone(),
+        let make = || {
+            let mut prepared = self.prepare(Method::POST, headers.clone(), message.clone());
+            *prepared.request.uri_mut() = match (&prepared.carry, uri.path_and_query()) {
+                (Carry::Pool(_), Some(path)) => Uri::from(path.clone()),
+                _ => uri.clone(),
+            };
+            let headers = prepared.request.headers_mut();
+            headers.insert(CONTENT_TYPE, JSON);
+            prepared
         };
-        request
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        self.send(request).await
+        match self.carry(make()).await {
+            Err(error) if error.is_unread() => self.carry(make()).await,
+            other => other,
+        }
     }
 
     /// Asks for a WebSocket with this key and subprotocol. Spec: RFC 6455 §4.1.
     ///
     /// # Errors
-    /// [`ExchangeError`] when no response head arrives.
+    /// `ExchangeError` when no response head arrives.
     pub async fn upgrade(
         &self,
         key: &str,
         subprotocol: &'static str,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        let mut request = self.request(Method::GET, MessageHeaders::default(), Bytes::new());
-        let headers = request.headers_mut();
+        let mut prepared = self.prepare(Method::GET, MessageHeaders::default(), Bytes::new());
+        let headers = prepared.request.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
         headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
@@ -237,66 +177,93 @@ impl HttpClient {
         if let Ok(key) = HeaderValue::from_str(key) {
             headers.insert(SEC_WEBSOCKET_KEY, key);
         }
-        self.send(request).await
+        self.carry(prepared).await
     }
 
-    /// Posts one JSON-RPC message. Spec: SPEC U-01.
+    /// Posts one JSON-RPC message, once. Spec: SPEC U-01.
     ///
     /// # Errors
-    /// [`ExchangeError`] when no response head arrives.
+    /// `ExchangeError` when no response head arrives, or one that leads elsewhere: the caller may post
+    /// again what was not read, with a copy that this hot path does not make.
     pub fn post(
         &self,
         message: Bytes,
         headers: MessageHeaders,
     ) -> impl Future<Output = Result<Response<UpstreamBody>, ExchangeError>> + Send {
-        let mut request = self.request(Method::POST, headers, message);
-        request
-            .headers_mut()
-            .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        request.headers_mut().insert(
-            ACCEPT,
-            HeaderValue::from_static("application/json, text/event-stream"),
-        );
-        self.send(request)
+        self.send(self.prepare_post(message, headers))
+    }
+
+    /// Posts one JSON-RPC message, and again as `repeat` says. Spec: SPEC U-01.
+    ///
+    /// # Errors
+    /// `ExchangeError` when no response head arrives.
+    pub async fn post_again(
+        &self,
+        message: Bytes,
+        headers: MessageHeaders,
+        repeat: Repeat,
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        let make = || self.prepare_post(message.clone(), headers.clone());
+        self.send_again(repeat, make).await
     }
 
     /// Opens, or resumes, an event stream.
     ///
     /// # Errors
-    /// [`ExchangeError`] when no response head arrives.
+    /// `ExchangeError` when no response head arrives.
     pub async fn listen(
         &self,
         headers: MessageHeaders,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        let mut request = self.request(Method::GET, headers, Bytes::new());
-        request
-            .headers_mut()
-            .insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        self.send(request).await
+        let make = || {
+            let mut prepared = self.prepare(Method::GET, headers.clone(), Bytes::new());
+            let headers = prepared.request.headers_mut();
+            headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+            prepared
+        };
+        self.send_again(Repeat::IfLost, make).await
     }
 
     /// Ends the upstream session. Spec: SPEC U-04.
     ///
     /// # Errors
-    /// [`ExchangeError`] when no response head arrives.
+    /// `ExchangeError` when no response head arrives.
     pub async fn delete(
         &self,
         headers: MessageHeaders,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        self.send(self.request(Method::DELETE, headers, Bytes::new()))
-            .await
+        let make = || self.prepare(Method::DELETE, headers.clone(), Bytes::new());
+        self.send_again(Repeat::IfLost, make).await
     }
 
-    fn request(&self, method: Method, own: MessageHeaders, body: Bytes) -> Request<Full<Bytes>> {
+    fn prepare_post(&self, message: Bytes, headers: MessageHeaders) -> Prepared<'_> {
+        let mut prepared = self.prepare(Method::POST, headers, message);
+        let headers = prepared.request.headers_mut();
+        headers.insert(CONTENT_TYPE, JSON);
+        headers.insert(
+            ACCEPT,
+            HeaderValue::from_static("application/json, text/event-stream"),
+        );
+        prepared
+    }
+
+    fn prepare(&self, method: Method, own: MessageHeaders, body: Bytes) -> Prepared<'_> {
+        let carry = self.way.carry();
+        let (moved, target) = self.targets.current();
+        let is_post = method == Method::POST;
+        let sent = Sent { moved, is_post };
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        let uri = match &self.way {
-            Way::Plain { target, .. } => target,
-            Way::Direct(_) | Way::Proxied(_) => &self.uri,
-        };
-        *request.uri_mut() = uri.clone();
         let headers = request.headers_mut();
         headers.reserve(own.0.len() + MADE_HERE + self.fixed.len());
+        let uri = match &carry {
+            Carry::Pool(_) => {
+                // Set by hyper's client, but not below it.
+                headers.insert(HOST, self.host.clone());
+                &target.origin_form
+            }
+            Carry::Shared(_) => &target.absolute,
+        };
         for (name, value) in &self.fixed {
             // What a message says of itself stands in place of what is configured.
             if !own.0.iter().any(|(own, _)| own == name) {
@@ -306,18 +273,44 @@ impl HttpClient {
         for (name, value) in own.0 {
             headers.append(name, value);
         }
-        request
+        *request.uri_mut() = uri.clone();
+        Prepared {
+            carry,
+            request,
+            sent,
+        }
     }
 
-    async fn send(
-        &self,
-        request: Request<Full<Bytes>>,
+    async fn carry(&self, prepared: Prepared<'_>) -> Result<Response<UpstreamBody>, ExchangeError> {
+        let answer = prepared.carry.send(prepared.request).await;
+        self.way.note(&answer);
+        answer
+    }
+
+    /// Sends to the URL of the upstream; a redirect that can be followed is an error.
+    async fn send(&self, prepared: Prepared<'_>) -> Result<Response<UpstreamBody>, ExchangeError> {
+        let sent = prepared.sent;
+        let answer = prepared.carry.send(prepared.request).await;
+        self.way.note(&answer);
+        let answer = answer?;
+        match self.targets.judge(sent, answer.status(), answer.headers()) {
+            Verdict::Stands => Ok(answer),
+            Verdict::Moved => Err(ExchangeError::moved(answer.status())),
+        }
+    }
+
+    async fn send_again<'a>(
+        &'a self,
+        repeat: Repeat,
+        make: impl Fn() -> Prepared<'a>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        Ok(match &self.way {
-            Way::Plain { pool, .. } => pool.send(request).await?.map(UpstreamBody::Plain),
-            Way::Direct(lanes) => lanes.send(request).await?,
-            Way::Proxied(lanes) => lanes.send(request).await?,
-        })
+        match self.send(make()).await {
+            Err(error) if error.is_unread() || repeat == Repeat::IfLost && !error.is_connect() => {
+                // A second redirect is the answer.
+                self.carry(make()).await
+            }
+            other => other,
+        }
     }
 }
 
@@ -329,56 +322,4 @@ fn host(uri: &Uri) -> Result<HeaderValue, ClientError> {
         Some(port) => format!("{}:{port}", authority.host()),
     };
     HeaderValue::from_str(&host).map_err(|_| ClientError::Host)
-}
-
-/// TLS over `inner` where the URL asks for it.
-fn connector<H>(carrier: &HttpCarrier, inner: H) -> Result<HttpsConnector<H>, ClientError> {
-    let builder = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(tls_config(carrier)?)
-        .https_or_http()
-        .enable_http1();
-    // Upgrades exist in HTTP/1.1 only.
-    Ok(if upgrades(carrier) {
-        builder.wrap_connector(inner)
-    } else {
-        builder.enable_http2().wrap_connector(inner)
-    })
-}
-
-fn upgrades(carrier: &HttpCarrier) -> bool {
-    carrier.transport == Transport::WebSocket
-}
-
-fn shared_pool() -> hyper_util::client::legacy::Builder {
-    let mut pool = Client::builder(TokioExecutor::new());
-    pool.pool_timer(TokioTimer::new())
-        .timer(TokioTimer::new())
-        .pool_idle_timeout(pool::IDLE)
-        .pool_max_idle_per_host(pool::SIZE);
-    pool
-}
-
-fn tls_config(carrier: &HttpCarrier) -> Result<rustls::ClientConfig, ClientError> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?;
-    let Some(path) = &carrier.ca_file else {
-        if carrier.url.scheme() == "http" {
-            // Never used, and the system's anchors take long to read: redirects are not followed.
-            let none = rustls::RootCertStore::empty();
-            return Ok(builder.with_root_certificates(none).with_no_client_auth());
-        }
-        let verified = builder
-            .try_with_platform_verifier()
-            .map_err(io::Error::other)?;
-        return Ok(verified.with_no_client_auth());
-    };
-    let bad = |error: &dyn std::fmt::Display| ClientError::TrustAnchors(error.to_string());
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| bad(&error))? {
-        let certificate = certificate.map_err(|error| bad(&error))?;
-        roots.add(certificate).map_err(|error| bad(&error))?;
-    }
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }

@@ -2,11 +2,14 @@
 
 pub mod body;
 pub mod client;
+pub(in crate::upstream) mod exchange_error;
 pub(in crate::upstream) mod get_stream;
 mod labels;
 mod lanes;
 mod pool;
 mod reading;
 pub(crate) mod sink;
+mod targets;
 mod unreachable;
+mod ways;
 pub mod wire;

@@ -1,8 +1,14 @@
-//! Kept connections to a plain-text HTTP/1.1 upstream, each driven by the exchange that uses it.
+//! Kept connections to an HTTP/1.1 upstream, each driven by the exchange that uses it.
 //!
 //! A connection has no task of its own: it is polled with the call that it carries, so that a call
 //! crosses no thread and wakes nobody on its way. Nobody polls an idle one; that its upstream has
-//! closed it is found out when it is about to be used (`docs/adr/0007`).
+//! closed it is found out when it is about to be used (`docs/adr/0007`). An upstream may close an idle
+//! connection while a request is on its way to it, so a connection is used only for as long as its
+//! upstream surely keeps it.
+
+mod dial;
+mod keep;
+mod stream;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -18,18 +24,20 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use hyper::rt::Executor;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
-use tower::Service;
 
+pub(super) use self::dial::{Dial, Route};
+pub(super) use self::keep::{Keep, LONGEST};
+use self::stream::{Stream, Tally};
 use crate::lock::lock;
 use crate::wake::{Bell, quietly};
 use crate::workers;
 
-/// Idle connections are closed after this.
-pub(super) const IDLE: Duration = Duration::from_secs(30);
+/// How often idle connections are looked through for those that are not used any more.
+const SWEEP: Duration = Duration::from_secs(2);
+/// A connection that was idle for less is trusted to the reactor: asking the kernel costs a system call.
+const PROBE_AFTER: Duration = Duration::from_millis(100);
 /// Idle connections kept per upstream and worker; more are closed when they become idle.
 pub(super) const SIZE: usize = 512;
 
@@ -39,6 +47,9 @@ pub(super) enum PoolError {
     /// No connection could be made.
     #[error("cannot connect")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The connection broke before the upstream read the request: nothing has run.
+    #[error("the connection ended before the request was read")]
+    Unread(#[source] hyper::Error),
     /// The connection broke.
     #[error(transparent)]
     Http(#[from] hyper::Error),
@@ -51,7 +62,7 @@ const SHELVES: usize = 64;
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     shared: Arc<Shared>,
-    connector: HttpConnector,
+    dial: Dial,
     /// Scheme and authority.
     origin: Uri,
 }
@@ -61,6 +72,7 @@ struct Shared {
     /// One for each worker: the events of a connection come to the one that opened it.
     shelves: [Mutex<Kept>; SHELVES],
     size: usize,
+    keep: Keep,
 }
 
 #[derive(Debug, Default)]
@@ -81,7 +93,10 @@ struct Idle {
 #[derive(Debug)]
 struct Line {
     sender: http1::SendRequest<Full<Bytes>>,
-    driver: http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+    driver: http1::Connection<TokioIo<Stream>, Full<Bytes>>,
+    tally: Arc<Tally>,
+    /// How long it may be idle and still be used.
+    keep: Duration,
     /// What the driver is woken by: a wake-up is held back here, before it reaches a set of futures
     /// that the call is one of, which would count on being polled for it.
     bell: Bell,
@@ -92,21 +107,26 @@ struct Line {
 
 impl Pool {
     /// Connections to `origin`, of which each worker keeps `size` idle ones.
-    pub(super) fn new(connector: HttpConnector, origin: Uri, size: usize) -> Self {
+    pub(super) fn new(dial: Dial, origin: Uri, size: usize, keep: Keep) -> Self {
         let shelves = std::array::from_fn(|_| Mutex::default());
         Self {
-            shared: Arc::new(Shared { shelves, size }),
-            connector,
+            shared: Arc::new(Shared {
+                shelves,
+                size,
+                keep,
+            }),
+            dial,
             origin,
         }
     }
 
     /// Sends `request`, which names its host and is in origin form, and waits for the head of the
-    /// response. Sent again only when a kept connection turns out to have been closed before
+    /// response. Sent again here only when a kept connection turns out to have been closed before
     /// anything of the request was written to it.
     ///
     /// # Errors
-    /// [`PoolError`] when no head arrives.
+    /// [`PoolError`] when no head arrives; with [`PoolError::Unread`] the caller may send the request again,
+    /// which then finds no connection as old as the broken one.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -117,29 +137,33 @@ impl Pool {
         while let Some(line) = self.shared.take() {
             match self.exchange(line, request).await {
                 Ok(response) => return Ok(response),
-                Err(mut refused) => match refused.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(refused.into_error().into()),
-                },
+                Err(Failed {
+                    unsent: Some(unsent),
+                    ..
+                }) => request = unsent,
+                Err(failed) => {
+                    self.shared.evict();
+                    return Err(failed.error);
+                }
             }
         }
         // Larger, and seldom needed.
         let line = Box::pin(self.connect()).await?;
         self.exchange(line, request)
             .await
-            .map_err(|refused| refused.into_error().into())
+            .map_err(|failed| failed.error)
     }
 
     async fn connect(&self) -> Result<Box<Line>, PoolError> {
-        let mut connector = self.connector.clone();
-        let stream = connector
-            .call(self.origin.clone())
-            .await
-            .map_err(|error| PoolError::Connect(error.into()))?;
+        let tally = Arc::<Tally>::default();
+        let socket = self.dial.connect(&self.origin).await?;
+        let stream = TokioIo::new(Stream::new(socket, Arc::clone(&tally)));
         let (sender, driver) = http1::handshake(stream).await?;
         Ok(Box::new(Line {
             sender,
             driver,
+            tally,
+            keep: Duration::ZERO,
             bell: Bell::new(),
             ended: false,
             home: workers::current(),
@@ -150,7 +174,8 @@ impl Pool {
         &self,
         mut line: Box<Line>,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<PooledBody>, TrySendError<Request<Full<Bytes>>>> {
+    ) -> Result<Response<PooledBody>, Failed> {
+        line.tally.begin();
         let mut response = pin!(line.sender.try_send_request(request));
         let response = poll_fn(|cx| {
             line.drive(cx);
@@ -158,7 +183,10 @@ impl Pool {
             let mut quiet = Context::from_waker(Waker::noop());
             response.as_mut().poll(&mut quiet)
         })
-        .await?;
+        .await
+        .map_err(|refused| Failed::new(refused, &line.tally))?;
+        line.tally.end();
+        line.keep = self.shared.keep.of(response.headers());
         Ok(response.map(|body| {
             let mut body = PooledBody {
                 body,
@@ -169,6 +197,26 @@ impl Pool {
             }
             body
         }))
+    }
+}
+
+/// An exchange without an answer.
+struct Failed {
+    error: PoolError,
+    /// The request, if hyper wrote no byte.
+    unsent: Option<Request<Full<Bytes>>>,
+}
+
+impl Failed {
+    fn new(mut refused: TrySendError<Request<Full<Bytes>>>, tally: &Tally) -> Self {
+        let unsent = refused.take_message();
+        let error = refused.into_error();
+        let error = if unsent.is_some() || tally.is_unread() {
+            PoolError::Unread(error)
+        } else {
+            PoolError::Http(error)
+        };
+        Self { error, unsent }
     }
 }
 
@@ -194,18 +242,28 @@ impl Shared {
         lock(kept)
     }
 
-    /// The connection of this worker that was used last and is still open.
+    /// The connection of this worker that was used last and may still be used.
     fn take(&self) -> Option<Box<Line>> {
         let own = workers::current();
         loop {
             let Idle { mut line, since } = self.lock(own).idle.pop_back()?;
-            if since.elapsed() < IDLE && line.is_free() {
+            let idle = since.elapsed();
+            if idle >= line.keep {
+                continue;
+            }
+            if idle >= PROBE_AFTER {
+                line.tally.probe();
+            }
+            if line.is_free() {
                 return Some(line);
             }
         }
     }
 
     fn put(self: &Arc<Self>, line: Box<Line>) {
+        if line.keep.is_zero() {
+            return;
+        }
         let (since, home) = (Instant::now(), line.home);
         let mut kept = self.lock(home);
         if kept.idle.len() >= self.size {
@@ -220,15 +278,20 @@ impl Shared {
         }
     }
 
+    /// Closes the idle connections of this worker. One of them broke: the upstream has ended or its
+    /// network is cut, and the others were idle for longer.
+    fn evict(&self) {
+        let closed = std::mem::take(&mut self.lock(workers::current()).idle);
+        drop(closed);
+    }
+
     /// Closes what has been idle for too long; whether anything is left.
     fn sweep(&self, worker: usize) -> bool {
         let mut kept = self.lock(worker);
-        let old = kept
-            .idle
-            .iter()
-            .take_while(|idle| idle.since.elapsed() >= IDLE)
-            .count();
-        let closed: Vec<Idle> = kept.idle.drain(..old).collect();
+        let (left, closed) = std::mem::take(&mut kept.idle)
+            .into_iter()
+            .partition::<VecDeque<_>, _>(|idle| idle.since.elapsed() < idle.line.keep);
+        kept.idle = left;
         kept.swept = !kept.idle.is_empty();
         if !kept.swept {
             kept.idle.shrink_to_fit();
@@ -242,7 +305,7 @@ impl Shared {
 
 async fn sweep_until_empty(shared: std::sync::Weak<Shared>, worker: usize) {
     loop {
-        tokio::time::sleep(IDLE / 4).await;
+        tokio::time::sleep(SWEEP).await;
         if !shared.upgrade().is_some_and(|shared| shared.sweep(worker)) {
             return;
         }

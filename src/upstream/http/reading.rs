@@ -35,6 +35,8 @@ pub(super) struct Place {
     pub(super) retry: Option<Duration>,
     /// How many events were seen.
     pub(super) events: u64,
+    /// Whether the last connection was closed properly, not broken.
+    pub(super) closed: bool,
 }
 
 impl Place {
@@ -97,6 +99,9 @@ impl HttpWire {
             else {
                 return Err(LinkError::Lost { last_words: None });
             };
+            if place.closed {
+                sink.closed(place.retry);
+            }
             tokio::time::sleep(place.pause()).await;
             let headers = self.headers(None).with(LAST_EVENT_ID, Some(last));
             match self.client.listen(headers).await {
@@ -150,7 +155,14 @@ impl HttpWire {
         sink: &mut dyn Sink,
     ) -> Result<Option<Message>, LinkError> {
         let mut decoder = SseDecoder::new(self.bounds.event);
-        while let Some(Ok(frame)) = body.frame().await {
+        loop {
+            let frame = match body.frame().await {
+                Some(Ok(frame)) => frame,
+                end => {
+                    place.closed = end.is_none();
+                    return Ok(None);
+                }
+            };
             let Ok(data) = frame.into_data() else {
                 continue;
             };
@@ -161,7 +173,6 @@ impl HttpWire {
                 return Ok(Some(reply));
             }
         }
-        Ok(None)
     }
 
     /// Reads what was fed to `decoder`.

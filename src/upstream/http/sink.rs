@@ -1,5 +1,7 @@
 //! What takes the messages of an upstream's event stream.
 
+use std::time::Duration;
+
 use crate::protocol::{Message, Progress};
 
 /// Takes what comes on a stream, in order. A closure takes messages only.
@@ -17,6 +19,10 @@ pub(crate) trait Sink: Send {
     fn progress(&mut self, _progress: &Progress<'_>) -> bool {
         false
     }
+
+    /// The upstream closed the stream before the reply and continues it on resumption, after the time
+    /// `retry`.
+    fn closed(&mut self, _retry: Option<Duration>) {}
 
     /// All that had arrived at once was taken, whether or not there was a message in it.
     fn taken(&mut self) {}

@@ -93,6 +93,7 @@ mod tests {
             headers: Vec::new(),
             ca_file,
             proxy: None,
+            pool_idle: std::time::Duration::from_secs(4),
         })
         .unwrap();
         let sent = client.post(Bytes::new(), MessageHeaders::default()).await;

@@ -12,12 +12,13 @@ use jiff::fmt::rfc2822;
 use tokio_util::sync::CancellationToken;
 
 use super::body::UpstreamBody;
-use super::client::{ExchangeError, HttpClient, MessageHeaders};
+use super::client::{HttpClient, MessageHeaders, Repeat};
+use super::exchange_error::ExchangeError;
 use super::labels;
 use super::reading::Place;
 use super::sink::Sink;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
-use crate::protocol::{DecodeError, Message, Revision, error_codes, json};
+use crate::protocol::{DecodeError, Message, Revision, error_codes, json, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
@@ -135,7 +136,8 @@ impl HttpWire {
         message: Bytes,
         headers: MessageHeaders,
     ) -> Result<(StatusCode, Result<Message, LinkError>), LinkError> {
-        let response = self.post(message, headers).await?;
+        let response = self.client.post_again(message, headers, Repeat::IfLost);
+        let response = response.await?;
         let status = response.status();
         let take = &mut |message: Message| message.method().is_none().then_some(message);
         let reply = self.read(response, take).await;
@@ -234,7 +236,7 @@ impl HttpWire {
     /// Posts a request and reads until `sink` has its reply.
     ///
     /// # Errors
-    /// [`LinkError`] when there is no reply.
+    /// [`LinkError`] when there is no reply; [`LinkError::Unread`] when the request may be posted again.
     ///
     /// # Cancel safety
     /// Dropping the future closes the exchange; whoever drops it cancels the call upstream.
@@ -259,12 +261,41 @@ impl HttpWire {
         self.read_whole(response, sink).await
     }
 
+    /// Makes the first request of a session, once more where its answer was lost.
+    ///
+    /// # Errors
+    /// [`LinkError`] when there is no reply.
+    pub(crate) async fn begin(
+        &self,
+        message: Bytes,
+        sink: &mut dyn Sink,
+    ) -> Result<Message, LinkError> {
+        let reply = match self.request(message.clone(), None, sink).await {
+            Err(LinkError::Unread { .. }) => self.request(message, None, sink).await,
+            // With a session, it would be another request.
+            Err(LinkError::Lost { .. }) if !self.has_session() => {
+                self.request(message, None, sink).await
+            }
+            other => other,
+        };
+        reply.map_err(LinkError::of_last_try)
+    }
+
     /// Posts a notification or a response.
     ///
     /// # Errors
     /// [`LinkError`] when the upstream did not take it.
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
-        let response = self.client.post(message, self.headers(None)).await?;
+        let post = || {
+            let (message, headers) = (message.clone(), self.headers(None));
+            self.client.post_again(message, headers, Repeat::IfUnread)
+        };
+        let response = match post().await {
+            Err(error) if !error.is_connect() && may_repeat(&message, self.bounds.depth) => {
+                post().await?
+            }
+            other => other?,
+        };
         let status = response.status();
         // It says nothing, and some never end it.
         response.into_body().finish();
@@ -311,9 +342,10 @@ impl HttpWire {
     fn status_error(&self, status: StatusCode, retry_after: Option<Duration>) -> LinkError {
         match status {
             status if is_gone(status) && self.has_session() => LinkError::SessionGone,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                LinkError::Busy { retry_after }
-            }
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => LinkError::Busy {
+                status: status.as_u16(),
+                retry_after,
+            },
             _ => LinkError::Status(status.as_u16()),
         }
     }
@@ -330,6 +362,16 @@ impl HttpWire {
             }
         })
     }
+}
+
+/// Whether a notification or a response may be posted again though it may have arrived. An answer that
+/// comes twice answers nothing the second time, and the notifications that MCP knows repeat themselves.
+fn may_repeat(message: &Bytes, depth: usize) -> bool {
+    Message::parse(message.clone(), depth).is_ok_and(|message| {
+        message
+            .method()
+            .is_none_or(|method| methods::lookup(method).is_some())
+    })
 }
 
 /// A body without the byte order mark that some servers write. Spec: RFC 8259 §8.1.

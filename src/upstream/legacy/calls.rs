@@ -25,6 +25,11 @@ use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::observe::{self, client_span};
 
+/// Elicitations by URL that are remembered of one call.
+const MOST_VISITS: usize = 16;
+/// The longest id of one that is remembered, in bytes.
+const LONGEST_VISIT: usize = 1024;
+
 /// A request of ours without its reply.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -41,6 +46,8 @@ pub(super) struct Pending {
     pub(super) may_be_asked: bool,
     /// Whether a message that names no call may be about it.
     pub(super) is_talked_of: bool,
+    /// The elicitations by URL that the upstream asked for it, by their ids.
+    pub(super) visits: Mutex<Vec<String>>,
     pub(super) activity: Arc<Activity>,
     /// Cancelled when the request is over: its questions are withdrawn.
     pub(super) over: CancellationToken,
@@ -61,10 +68,29 @@ impl Pending {
             wants_task: false,
             may_be_asked: false,
             is_talked_of: true,
+            visits: Mutex::default(),
             activity: Arc::clone(activity),
             over: CancellationToken::new(),
             reply: Mutex::default(),
         }
+    }
+
+    /// See [`DownstreamLink::number`].
+    pub(super) fn number(&self) -> Option<u64> {
+        self.link.as_ref()?.number()
+    }
+
+    /// Notes an elicitation by its id. Of many, the first ones are remembered.
+    pub(super) fn note_asked(&self, elicitation: &str) {
+        let mut visits = lock(&self.visits);
+        if visits.len() < MOST_VISITS && elicitation.len() <= LONGEST_VISIT {
+            visits.push(elicitation.to_owned());
+        }
+    }
+
+    /// Whether an elicitation was asked for this call.
+    pub(super) fn has_asked(&self, elicitation: &str) -> bool {
+        lock(&self.visits).iter().any(|visit| visit == elicitation)
     }
 }
 
@@ -80,7 +106,7 @@ impl Connection {
     ) -> Result<Reply, LinkError> {
         let limit = self.settings.upstream.total_timeout;
         let heard = async {
-            self.hear_questions(call).await;
+            self.hear(call).await;
             Ok(())
         };
         before_sending(&call.cancel, limit, heard).await?;
@@ -139,13 +165,17 @@ impl Connection {
             }
             () = activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
                 flight.abort("timeout");
-                Err(LinkError::Timeout)
+                Err(match &self.wire {
+                    Wire::Duplex(duplex) => duplex.timed_out(activity.started(), &self.settings),
+                    Wire::Http(_) => LinkError::Timeout,
+                })
             }
             () = call.cancel.cancelled() => {
                 flight.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
                 Err(LinkError::Cancelled)
             }
         };
+        self.ears.called();
         span.finish(observe::outcome(&outcome));
         if let Ok(reply) = &outcome {
             self.lasting.replied(method, request, reply);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::call::Declared;
+use crate::config;
 use crate::protocol::{Era, Message, Revision, json};
 use crate::upstream::carrier::Settings;
 use crate::upstream::error::LinkError;
@@ -16,7 +17,13 @@ pub(in crate::upstream) fn request(settings: &Settings) -> Bytes {
         settings.offer.as_str()
     )
     .into_bytes();
-    out.extend_from_slice(settings.capabilities.text().as_bytes());
+    out.extend_from_slice(
+        settings
+            .capabilities
+            .towards(settings.offer)
+            .text()
+            .as_bytes(),
+    );
     out.extend_from_slice(b",\"clientInfo\":");
     out.extend_from_slice(&settings.client_info);
     out.extend_from_slice(b"}}");
@@ -24,7 +31,7 @@ pub(in crate::upstream) fn request(settings: &Settings) -> Bytes {
 }
 
 /// Whether an HTTP status says that nothing is there which can be asked like this.
-fn is_refusal(status: u16) -> bool {
+pub(super) fn is_refusal(status: u16) -> bool {
     matches!(status, 400 | 404..=428)
 }
 
@@ -63,7 +70,10 @@ pub(super) fn words(reply: &Message) -> Option<String> {
 }
 
 /// What the upstream declared in its reply.
-pub(super) fn read(reply: &Message) -> Result<Arc<Declared>, LinkError> {
+pub(super) fn read(
+    reply: &Message,
+    settings: &config::Upstream,
+) -> Result<Arc<Declared>, LinkError> {
     if reply.error().is_some() {
         let text = words(reply).unwrap_or_default();
         return Err(LinkError::Handshake(format!(
@@ -86,19 +96,28 @@ pub(super) fn read(reply: &Message) -> Result<Arc<Declared>, LinkError> {
             .unwrap_or("{}");
         Bytes::copy_from_slice(text.as_bytes())
     };
-    Ok(Arc::new(Declared::new(
+    let declared = Declared::new(
         revision,
         object("capabilities"),
         object("serverInfo"),
         member("instructions")
             .and_then(json::string)
             .map(std::borrow::Cow::into_owned),
-    )))
+    );
+    Ok(Arc::new(if settings.list_changed {
+        declared
+    } else {
+        declared.without_list_changed()
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn told(reply: &Message) -> Result<Arc<Declared>, LinkError> {
+        read(reply, &config::Upstream::sample(""))
+    }
 
     fn reply(body: &str) -> Message {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,{body}}}"#);
@@ -107,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_declared_revision_and_its_capabilities_are_read() {
-        let declared = read(&reply(
+        let declared = told(&reply(
             r#""result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"x"},"instructions":"a\nb"}"#,
         ))
         .unwrap();
@@ -123,7 +142,7 @@ mod tests {
             format!(r#""error":{{"code":-32600,"message":"{long}"}}"#),
             format!(r#""result":{{"protocolVersion":"{long}"}}"#),
         ] {
-            let error = read(&reply(&body)).unwrap_err().to_string();
+            let error = told(&reply(&body)).unwrap_err().to_string();
             assert!(
                 error.contains("xxx") && error.len() < 300,
                 "{}",
@@ -138,7 +157,7 @@ mod tests {
         for version in ["3000-01-01", "2026-07-28", ""] {
             let body = format!(r#""result":{{"protocolVersion":"{version}"}}"#);
             assert!(
-                matches!(read(&reply(&body)), Err(LinkError::Handshake(_))),
+                matches!(told(&reply(&body)), Err(LinkError::Handshake(_))),
                 "{version}"
             );
         }
@@ -146,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_upstreams_reason() {
-        let error = read(&reply(
+        let error = told(&reply(
             r#""error":{"code":-32602,"message":"no such client"}"#,
         ));
         assert!(error.unwrap_err().to_string().contains("no such client"));

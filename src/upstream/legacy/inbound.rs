@@ -53,7 +53,10 @@ impl Connection {
             "notifications/tasks/status" => {
                 let (intake, name) = (&self.settings.intake, &self.settings.name);
                 self.lasting.stands(message.params().unwrap_or("{}"));
-                return intake.task_changed(name, message);
+                let call = self.named(message, "taskId", |call, task| {
+                    call.task.as_deref() == Some(task)
+                });
+                return intake.task_changed(name, message, call);
             }
             "notifications/message" => NoticeKind::Log,
             "notifications/tools/list_changed" => NoticeKind::ListChanged { what: "tools" },
@@ -67,7 +70,8 @@ impl Connection {
             _ => NoticeKind::Other,
         };
         let own = match &kind {
-            // A log message belongs to its call; on a pipe that carries all, to the newest one.
+            // A log message belongs to its call; on a pipe that carries all, to the newest one, so that it
+            // reaches the client before the reply behind it, as it would directly.
             NoticeKind::Log => origin.cloned().or_else(|| self.newest()),
             // A modern client has no stream but those of its calls.
             NoticeKind::Other if self.settings.client == Era::Modern => {
@@ -80,10 +84,31 @@ impl Connection {
             kind,
             bytes: message.bytes().clone(),
         };
-        match own.as_ref().and_then(|pending| pending.link.as_ref()) {
-            Some(link) => link.notify(notice),
-            None => self.settings.intake.notice(&self.settings.name, notice),
+        if let Some(link) = own.as_ref().and_then(|pending| pending.link.as_ref()) {
+            return link.notify(notice);
         }
+        let call = match (&notice.kind, origin) {
+            (_, Some(origin)) => origin.number(),
+            (NoticeKind::ElicitationComplete, None) => {
+                self.named(message, "elicitationId", Pending::has_asked)
+            }
+            _ => None,
+        };
+        let name = &self.settings.name;
+        self.settings.intake.notice(name, notice, call);
+    }
+
+    /// The number of the call that a notice names in its parameter `name`.
+    fn named(
+        &self,
+        message: &Message,
+        name: &str,
+        is_named: impl Fn(&Pending, &str) -> bool,
+    ) -> Option<u64> {
+        let id = message.param_str(name)?;
+        let pending = lock(&self.pending);
+        let mut named = pending.values().filter(|call| is_named(call, &id));
+        named.next()?.number()
     }
 
     fn newest(&self) -> Option<Arc<Pending>> {
@@ -144,8 +169,14 @@ impl Connection {
         }
         // Nobody declares what is no question at all.
         let params = message.params().unwrap_or("{}");
-        if let Some(missing) = self.settings.capabilities.missing(method, params) {
+        let revision = self.declared().revision;
+        let capabilities = self.settings.capabilities.towards(revision);
+        if let Some(missing) = capabilities.missing(method, params) {
             return self.answer_later(id, &Err(refusal(&missing)));
+        }
+        // Roots are the client's, whichever call is asked for them.
+        if self.is_pipe() && method != "roots/list" {
+            self.settings.asks.note();
         }
         // Spec: SPEC C-81.
         if message
@@ -175,6 +206,11 @@ impl Connection {
                 return self.answer_later(id, &Err(error(-32603, "too many open questions")));
             }
             asking.insert(key.clone(), withdrawn.clone());
+        }
+        if let Some(visit) = message.param_str("elicitationId")
+            && let Some(call) = origin.and_then(|id| lock(&self.pending).get(&id).map(Arc::clone))
+        {
+            call.note_asked(&visit);
         }
         let related = related::of(message);
         let question = Question {
@@ -285,7 +321,8 @@ impl Connection {
     }
 
     /// The call that a question belongs to: the one that waits for its task, the one on whose stream
-    /// it came, or, where calls take turns, the only one that runs whose client may be asked. Over
+    /// it came, or, where calls take turns, the only one that runs whose client may be asked, or the
+    /// oldest one where all are one client's and the upstream asks for the first time (ADR 9). Over
     /// HTTP there are no turns, as a question has the stream of its call: on the GET stream it is
     /// refused where several run.
     fn asked_call(&self, origin: Option<u64>, related: Option<&Related>) -> Option<AskedCall> {
@@ -299,8 +336,13 @@ impl Connection {
             Some(id) => pending.get(&id),
             None if self.settings.unattributed == Unattributed::Call => {
                 let mut askable = pending.values().filter(|call| call.may_be_asked);
-                let only = askable.next();
-                only.filter(|_| askable.next().is_none())
+                if self.settings.exclusive {
+                    // All of them are one client's; one that is asked already waits for its answer.
+                    askable.min_by_key(|call| (call.activity.is_paused(), call.id))
+                } else {
+                    let only = askable.next();
+                    only.filter(|_| askable.next().is_none())
+                }
             }
             None => None,
         }?;

@@ -12,11 +12,12 @@ use super::connection::Connection;
 use super::wire::Wire;
 use super::{Settings, handshake};
 use crate::protocol::{DecodeError, Message};
-use crate::upstream::carrier::{Carrier, Older, Started};
+use crate::upstream::carrier::{Carrier, Older, Started, read_first};
 use crate::upstream::duplex::Messages;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
+use crate::upstream::lock;
 use crate::upstream::stdio::Patience;
 use crate::upstream::unread;
 
@@ -64,14 +65,19 @@ impl Connection {
         Self::greet(settings, started).await
     }
 
-    /// `said` is set to the words of a refusal that names no request.
-    async fn open_http(
+    /// POSTs `initialize`. `said` is set to the words of a refusal that names no request.
+    ///
+    /// # Cancel safety
+    /// A session that the upstream has opened by then is ended, as is one of a failed handshake.
+    pub(super) async fn open_http(
         settings: &Arc<Settings>,
         client: &HttpClient,
         bounds: Bounds,
         said: &mut Option<String>,
     ) -> Result<Arc<Self>, LinkError> {
         let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
+        let mut unused = Unused::new(settings, wire);
+        let wire = Arc::clone(unused.wire());
         let first = handshake::request(settings);
         // The upstream may ask something under the same number before (SPEC L-03).
         let is_reply =
@@ -82,39 +88,69 @@ impl Connection {
             }
             is_reply(&message).then_some(message)
         };
-        let reply = wire.request(first, None, take).await;
-        let declared = handshake::read(&reply?)?;
+        let reply = wire.begin(first, take).await;
+        let declared = handshake::read(&reply?, &settings.upstream)?;
         wire.set_version(declared.revision.as_str());
-        let wire = Arc::new(wire);
         post_initialized(settings, &wire).await?;
+        unused.keep();
         Ok(Self::new(settings, Wire::Http(wire), declared))
     }
 
-    /// Streamable HTTP, or where that is refused the transport before it; what was found is tried
-    /// first the next time. Spec: SPEC U-05.
+    /// Streamable HTTP, or HTTP+SSE where Streamable HTTP is refused; the transport that worked is
+    /// tried first the next time. Spec: SPEC U-05.
     async fn open_either(
         settings: &Arc<Settings>,
         client: &HttpClient,
         bounds: Bounds,
         older: &Older,
     ) -> Result<Arc<Self>, LinkError> {
-        let open_older = async || {
-            let opened = Started::over_events(client, bounds, settings).await?;
-            Self::greet(settings, opened).await
-        };
-        if older.is_spoken() {
-            match open_older().await {
-                // It may have learnt something newer.
-                Err(LinkError::Status(_) | LinkError::Invalid(_)) => older.note(false),
-                other => return other,
-            }
+        if let Some(outcome) = Self::open_known_older(settings, client, bounds, older).await {
+            return outcome;
         }
         let mut said = None;
-        let refused = match Self::open_http(settings, client, bounds, &mut said).await {
-            Err(error @ LinkError::Status(400 | 404 | 405)) => error,
-            other => return other.map_err(|error| handshake::refused(error, said.as_deref())),
-        };
-        match open_older().await {
+        match Self::open_http(settings, client, bounds, &mut said).await {
+            Err(error) => {
+                Self::open_older_after(error, said.as_deref(), settings, client, bounds, older)
+                    .await
+            }
+            opened => opened,
+        }
+    }
+
+    /// HTTP+SSE, where that has worked before; `None` where Streamable HTTP has to be tried.
+    pub(super) async fn open_known_older(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+        older: &Older,
+    ) -> Option<Result<Arc<Self>, LinkError>> {
+        if !older.is_spoken() {
+            return None;
+        }
+        match Self::open_older(settings, client, bounds).await {
+            // It may have learnt something newer.
+            Err(LinkError::Status(_) | LinkError::Invalid(_)) => {
+                older.note(false);
+                None
+            }
+            outcome => Some(outcome),
+        }
+    }
+
+    /// HTTP+SSE, where `error` is a refusal of Streamable HTTP that an older server may give; else,
+    /// and where HTTP+SSE fails too, the error to tell. `said` is what came with `error`.
+    pub(super) async fn open_older_after(
+        error: LinkError,
+        said: Option<&str>,
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+        older: &Older,
+    ) -> Result<Arc<Self>, LinkError> {
+        if !matches!(error, LinkError::Status(400 | 404 | 405)) {
+            return Err(handshake::refused(error, said));
+        }
+        match Self::open_older(settings, client, bounds).await {
             Ok(connection) => {
                 tracing::info!(upstream = %settings.name, "upstream speaks HTTP+SSE of 2024-11-05");
                 older.note(true);
@@ -123,8 +159,17 @@ impl Connection {
             Err(error @ (LinkError::Invalid(_) | LinkError::Handshake(_))) => Err(error),
             // Who says why is believed; else what stands before the stream is the cause (SPEC U-06).
             Err(error) if said.is_none() && handshake::is_no_answer(&error) => Err(error),
-            Err(_) => Err(handshake::refused(refused, said.as_deref())),
+            Err(_) => Err(handshake::refused(error, said)),
         }
+    }
+
+    async fn open_older(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, LinkError> {
+        let opened = Started::over_events(client, bounds, settings).await?;
+        Self::greet(settings, opened).await
     }
 
     /// Shakes hands on a connection that is open, unless it was done already.
@@ -145,16 +190,18 @@ impl Connection {
         let _busy = child.busy();
         let reading = async {
             if let Some(answer) = &answer {
-                return handshake::read(answer);
+                return handshake::read(answer, &settings.upstream);
             }
             loop {
                 let line = lines.next().await.ok_or_else(|| child.lost())?;
-                match Message::parse(line.clone(), settings.message_depth) {
-                    Ok(message) if message.number() == Some(1) && message.method().is_none() => {
-                        return handshake::read(&message);
+                match read_first(&child, &line, settings) {
+                    Some(message) if message.number() == Some(1) && message.method().is_none() => {
+                        return handshake::read(&message, &settings.upstream);
                     }
-                    Err(error) if unread::answered(&line) == Some(1) => {
-                        return Err(LinkError::Invalid(error.to_string()));
+                    None if unread::answered(&line) == Some(1) => {
+                        let why = Message::parse(line, settings.message_depth).err();
+                        let why = why.map(|error| error.to_string());
+                        return Err(LinkError::Invalid(why.unwrap_or_default()));
                     }
                     _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
                 }
@@ -174,6 +221,46 @@ impl Connection {
             lines,
         ));
         Ok(connection)
+    }
+}
+
+/// The wire of a handshake under way. Dropped before [`keep`](Self::keep), it ends the session that
+/// the upstream has opened, if any: no link will use it.
+#[derive(Debug)]
+struct Unused<'a> {
+    settings: &'a Arc<Settings>,
+    wire: Arc<HttpWire>,
+    is_kept: bool,
+}
+
+impl<'a> Unused<'a> {
+    fn new(settings: &'a Arc<Settings>, wire: HttpWire) -> Self {
+        Self {
+            settings,
+            wire: Arc::new(wire),
+            is_kept: false,
+        }
+    }
+
+    fn wire(&self) -> &Arc<HttpWire> {
+        &self.wire
+    }
+
+    fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Unused<'_> {
+    fn drop(&mut self) {
+        if self.is_kept || !self.wire.has_session() {
+            return;
+        }
+        let limit = self.settings.upstream.connect_timeout;
+        let wire = Arc::clone(&self.wire);
+        self.settings.tasks.spawn_service(async move {
+            drop(timeout(limit, wire.close()).await);
+        });
     }
 }
 
@@ -206,7 +293,16 @@ fn suspect(connection: &Connection, error: &DecodeError) {
 }
 
 /// Notes a line that is no message. Where it was meant as a reply, nothing else comes for its call.
-fn not_read(connection: &Connection, line: &[u8], error: &DecodeError) {
+fn not_read(connection: &Arc<Connection>, line: &Bytes, error: &DecodeError, depth: usize) {
+    let is_awaited = |id| lock(&connection.pending).contains_key(&id);
+    let name = &connection.settings.name;
+    if let Some(reply) = unread::salvage(name, line, depth, is_awaited) {
+        drop(connection.on_message(reply, None));
+        return;
+    }
+    if let Wire::Duplex(duplex) = &connection.wire {
+        duplex.keep_stray(line);
+    }
     suspect(connection, error);
     if let Some(id) = unread::answered(line) {
         connection.fail(id, LinkError::Invalid(error.to_string()));
@@ -224,16 +320,16 @@ async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messa
         if !has_arrays || !Message::is_batch(&line) {
             match Message::parse(line.clone(), depth) {
                 Ok(message) => drop(connection.on_message(message, None)),
-                Err(error) => not_read(&connection, &line, &error),
+                Err(error) => not_read(&connection, &line, &error, depth),
             }
             continue;
         }
-        match Message::parse_batch(line, depth, LONGEST_ARRAY) {
+        match Message::parse_batch(line.clone(), depth, LONGEST_ARRAY) {
             Ok(elements) => elements.into_iter().for_each(|element| match element {
                 Ok(message) => drop(connection.on_message(message, None)),
                 Err(error) => suspect(&connection, &error),
             }),
-            Err(error) => suspect(&connection, &error),
+            Err(error) => not_read(&connection, &line, &error, depth),
         }
     }
     if let Some(connection) = connection.upgrade() {

@@ -2,6 +2,7 @@
 //! Spec: SPEC C-02, C-03, U-12.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::calls::Pending;
 use super::connection::Connection;
@@ -65,6 +66,12 @@ impl Sink for OwnStream<'_> {
             self.hand_on();
         }
         true
+    }
+
+    fn closed(&mut self, retry: Option<Duration>) {
+        if let Some(link) = &self.pending.link {
+            link.hang_up(retry);
+        }
     }
 
     fn taken(&mut self) {

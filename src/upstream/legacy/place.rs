@@ -33,7 +33,8 @@ impl Place {
         }
     }
 
-    /// Alone among the calls of the connection whose clients may be asked.
+    /// Alone among the calls of the connection whose clients may be asked, or beside others of the same
+    /// client where the upstream never asked anything.
     pub(super) fn with_turn(
         (connection, turn): (Arc<Connection>, TurnGuard),
         further: &Arc<Further>,
@@ -68,7 +69,14 @@ impl LegacyLink {
         if !first.is_pipe() || !needs_turn(&self.settings, request, call) {
             return Ok(Place::beside(first));
         }
-        let turn = match first.turn.take() {
+        // One that never asked anything shows nobody a wrong question (ADR 9).
+        let is_alone = self.settings.exclusive && !self.settings.asks.is_known();
+        let free = if is_alone {
+            first.turn.beside()
+        } else {
+            first.turn.take()
+        };
+        let turn = match free {
             Some(turn) => (first, turn),
             None => Box::pin(self.turn(call)).await?,
         };
@@ -152,14 +160,14 @@ impl LegacyLink {
 /// request for its result.
 pub(super) fn may_be_asked(request: &Message, call: &Call) -> bool {
     let asks = |method| methods::may_ask(method) || method == "tasks/result";
-    request.method().is_some_and(asks) && call.link.capabilities().allow_some()
+    request.method().is_some_and(asks) && call.link.capabilities().allow_any()
 }
 
 /// Whether a call needs the turn of its connection: its client may be asked, and nothing else says
 /// that it is the one. What concerns a task goes where the task is, which is the first connection.
 pub(super) fn needs_turn(settings: &Settings, request: &Message, call: &Call) -> bool {
     settings.unattributed == Unattributed::Call
-        && settings.capabilities.allow_some()
+        && settings.capabilities.allow_any()
         && may_be_asked(request, call)
         && request.method() != Some("tasks/result")
         && request.param("task").is_none()

@@ -57,7 +57,7 @@ impl LegacyLink {
             }
             for uri in &followed {
                 let notice = Notice::resource_updated(uri);
-                settings.intake.notice(&settings.name, notice);
+                settings.intake.notice(&settings.name, notice, None);
             }
         });
     }

@@ -8,15 +8,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::connection::Connection;
 
+/// Permits of one connection: a turn takes all of them, a call beside others one.
+const PERMITS: u32 = 1 << 20;
+
 /// Who may be asked on a connection.
 #[derive(Debug)]
 pub(super) struct Turn {
-    place: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// Open questions of the call whose turn it is.
     questions: watch::Sender<usize>,
 }
 
-/// A call's turn; the next one's when it is dropped.
+/// A call's turn, or its permit beside others; free again when it is dropped.
 #[derive(Debug)]
 pub(super) struct TurnGuard {
     _permit: OwnedSemaphorePermit,
@@ -29,14 +32,21 @@ pub(super) struct Parked<'a>(&'a Turn);
 impl Turn {
     pub(super) fn new() -> Self {
         Self {
-            place: Arc::new(Semaphore::new(1)),
+            permits: Arc::new(Semaphore::new(PERMITS as usize)),
             questions: watch::Sender::new(0),
         }
     }
 
-    /// The turn, if it is nobody's.
+    /// The turn, if no call has it and none runs beside others.
     pub(super) fn take(&self) -> Option<TurnGuard> {
-        let permit = Arc::clone(&self.place).try_acquire_owned().ok()?;
+        let permits = Arc::clone(&self.permits);
+        let permit = permits.try_acquire_many_owned(PERMITS).ok()?;
+        Some(TurnGuard { _permit: permit })
+    }
+
+    /// A permit beside other calls of the same client, if no call has the turn.
+    pub(super) fn beside(&self) -> Option<TurnGuard> {
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         Some(TurnGuard { _permit: permit })
     }
 
@@ -51,7 +61,8 @@ impl Turn {
     }
 
     async fn wait(&self) -> Option<TurnGuard> {
-        let permit = Arc::clone(&self.place).acquire_owned().await.ok()?;
+        let permits = Arc::clone(&self.permits);
+        let permit = permits.acquire_many_owned(PERMITS).await.ok()?;
         Some(TurnGuard { _permit: permit })
     }
 }

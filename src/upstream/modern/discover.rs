@@ -7,12 +7,14 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use crate::call::Declared;
+use crate::config;
 use crate::protocol::error_codes::{
     HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
 };
 use crate::protocol::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION};
 use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::upstream::carrier::Settings;
+use crate::upstream::error::LinkError;
 use crate::upstream::http::client::MessageHeaders;
 
 const METHOD: &str = "server/discover";
@@ -67,19 +69,40 @@ pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
 
 /// What an answer means. Over a pipe only one error is a sign of the modern era (SPEC D-07), over
 /// HTTP three are (SPEC U-05).
-pub(in crate::upstream) fn judge(reply: &Message, piped: bool, runs_tasks: bool) -> Verdict {
+pub(in crate::upstream) fn judge(
+    reply: &Message,
+    piped: bool,
+    settings: &config::Upstream,
+) -> Verdict {
     if reply.result().is_some() {
-        return match declared(reply) {
-            Some(declared) if runs_tasks => Verdict::Modern(Arc::new(declared)),
-            Some(declared) => Verdict::Modern(Arc::new(declared.without_hosted_tasks())),
-            None => Verdict::Legacy,
+        let Some(mut declared) = declared(reply) else {
+            return Verdict::Legacy;
         };
+        if !settings.run_tasks {
+            declared = declared.without_hosted_tasks();
+        }
+        if !settings.list_changed {
+            declared = declared.without_list_changed();
+        }
+        return Verdict::Modern(Arc::new(declared));
     }
     match reply.error_code() {
         Some(UNSUPPORTED_VERSION) => unsupported(reply),
         Some(HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY) if !piped => Verdict::Again,
         _ => Verdict::Legacy,
     }
+}
+
+/// The error of a server that speaks only `revisions`.
+pub(in crate::upstream) fn foreign(revisions: &str) -> LinkError {
+    LinkError::Handshake(format!(
+        "it speaks only revisions that we do not: {revisions}"
+    ))
+}
+
+/// The error of a server that refuses the revision that it offers.
+pub(in crate::upstream) fn refuses() -> LinkError {
+    LinkError::Handshake("it refuses the revision that it offers".to_owned())
 }
 
 /// What a list of revisions in place of an answer means.
@@ -160,9 +183,23 @@ mod tests {
 
     fn verdict(body: &str, piped: bool) -> String {
         let text = format!(r#"{{"jsonrpc":"2.0","id":0,{body}}}"#);
-        let verdict = judge(&Message::parse(text.into(), 128).unwrap(), piped, true);
+        let settings = config::Upstream::sample("");
+        let verdict = judge(&Message::parse(text.into(), 128).unwrap(), piped, &settings);
         let text = format!("{verdict:?}");
         text.split(['(', ' ']).next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn list_changes_are_hidden_where_switched_off() {
+        let text = r#"{"jsonrpc":"2.0","id":0,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}}}}"#;
+        let reply = Message::parse(text.into(), 128).unwrap();
+        for (keys, announced) in [("", true), ("list_changed = false\n", false)] {
+            let settings = config::Upstream::sample(keys);
+            let Verdict::Modern(declared) = judge(&reply, true, &settings) else {
+                panic!("a modern upstream")
+            };
+            assert_eq!(declared.tells("tools"), announced);
+        }
     }
 
     // SPEC U-05, U-06, U-09, D-07.

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::call::{Level, Notice, NoticeKind};
@@ -23,8 +25,13 @@ impl ModernLink {
             flight.activity.touch();
         }
         match (message.method(), message.id()) {
-            // Spec: SPEC D-09; nobody waits for an answer to what must not be asked.
-            (Some(_), Some(_)) => self.suspect("a modern server sends no requests"),
+            // Spec: SPEC D-09, M-42. On a pipe it is answered; an HTTP stream has no way back.
+            (Some(method), Some(id)) => {
+                self.suspect("a modern server sends no requests");
+                if flight.is_none() {
+                    self.answer_request(method, id);
+                }
+            }
             (Some(method), None) => self.on_notice(method, &message, flight),
             (None, _) => match (message.number(), flight) {
                 (Some(id), Some(flight)) if id == flight.id => return Some(message),
@@ -152,7 +159,16 @@ impl ModernLink {
 
     /// Notes a line that is no message. Where it was meant as a reply, nothing else comes for its
     /// request.
-    pub(super) fn not_read(&self, line: &[u8], error: &DecodeError) {
+    pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError) {
+        let is_awaited = |id| self.flight(id).is_some();
+        let depth = self.settings.message_depth;
+        if let Some(reply) = unread::salvage(&self.settings.name, line, depth, is_awaited) {
+            drop(self.on_message(reply, None));
+            return;
+        }
+        if let Some(pipe) = self.pipe() {
+            pipe.keep_stray(line);
+        }
         self.suspect(&format!("a line is no JSON-RPC message: {error}"));
         if let (Some(pipe), Some(id)) = (self.pipe(), unread::answered(line)) {
             drop(pipe.deliver(id, Err(LinkError::Invalid(error.to_string()))));
@@ -179,7 +195,7 @@ fn kind(method: &str, message: &Message) -> NoticeKind {
 }
 
 /// The message without the mark of our subscription: it belongs to this hop.
-pub(super) fn unmarked(message: &Message) -> bytes::Bytes {
+pub(super) fn unmarked(message: &Message) -> Bytes {
     let marks = message
         .param("_meta")
         .and_then(|text| json::members(text).ok());

@@ -192,7 +192,7 @@ impl ModernLink {
                         missed = false;
                     } else if let Some(stream) = hearing.filter(|_| begins) {
                         let intake = &self.settings.intake;
-                        intake.heard(&self.settings.name, &stream.filter.lists);
+                        intake.heard(&self.settings.name, &stream.filter.lists, false);
                     }
                 }
                 Err(error) => {
@@ -286,7 +286,7 @@ impl ModernLink {
         let (link, stopped, params) = (Arc::clone(self), stop.clone(), params(&filter));
         self.settings.tasks.spawn_service(async move {
             let bytes = discover::own_request(flight.id, METHOD, &params, &link.settings);
-            let listen = link.exchange(bytes, || Ok(discover::own_headers(METHOD)), &flight);
+            let listen = link.exchange_again(bytes, || Ok(discover::own_headers(METHOD)), &flight);
             let end = tokio::select! {
                 reply = listen => match reply {
                     Ok(reply) if reply.error().is_none() => End::Graceful,
@@ -325,10 +325,10 @@ impl ModernLink {
             self.schemas.forget(self.settings.owner);
         }
         for what in &filter.lists {
-            intake.notice(&self.settings.name, Notice::list_changed(what));
+            intake.notice(&self.settings.name, Notice::list_changed(what), None);
         }
         for uri in &filter.uris {
-            intake.notice(&self.settings.name, Notice::resource_updated(uri));
+            intake.notice(&self.settings.name, Notice::resource_updated(uri), None);
         }
     }
 }

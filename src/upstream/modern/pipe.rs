@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 
 use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
-use crate::upstream::carrier::Started;
+use crate::upstream::carrier::{Settings, Started};
 use crate::upstream::duplex::{Duplex, Messages, Source};
 use crate::upstream::error::LinkError;
 use crate::upstream::given_up::GivenUp;
@@ -40,6 +41,8 @@ struct Open {
     serial: u64,
     /// Whether it has answered anything.
     answered: AtomicBool,
+    /// Places for answers to its requests that are on their way.
+    answers: Arc<Semaphore>,
     _counted: UpstreamSession,
 }
 
@@ -70,6 +73,21 @@ impl Pipe {
             .as_ref()
             .filter(|open| !open.child.closed().is_cancelled())
             .map(Arc::clone)
+    }
+
+    /// Keeps a line of the child that is no message for the error of a call that times out.
+    pub(super) fn keep_stray(&self, line: &[u8]) {
+        if let Some(open) = self.open() {
+            open.child.keep_stray(line);
+        }
+    }
+
+    /// The error of a call that began at `since` and was not answered in time.
+    pub(super) fn timed_out(&self, since: Instant, settings: &Settings) -> LinkError {
+        let open = self.open();
+        open.map_or(LinkError::Timeout, |open| {
+            open.child.timed_out(since, settings)
+        })
     }
 
     /// The request under `id`.
@@ -167,6 +185,30 @@ impl ModernLink {
         }
     }
 
+    /// Answers a request of the child: no request of a server has a place in this era, yet one that stays
+    /// without an answer ends servers that watch over their client. Spec: SPEC D-09, L-07.
+    pub(super) fn answer_request(&self, method: &str, id: &str) {
+        let Some(open) = self.pipe().and_then(Pipe::open) else {
+            return;
+        };
+        let Ok(place) = Arc::clone(&open.answers).try_acquire_owned() else {
+            return self.suspect("it asks faster than it reads answers");
+        };
+        let answer = if method == "ping" {
+            r#""result":{}"#
+        } else {
+            r#""error":{"code":-32601,"message":"a client of this revision takes no requests"}"#
+        };
+        let answer: Bytes = format!(r#"{{"jsonrpc":"2.0","id":{id},{answer}}}"#).into();
+        let name = Arc::clone(&self.settings.name);
+        self.settings.tasks.spawn_service(async move {
+            if let Err(error) = open.child.tell(answer).await {
+                tracing::debug!(upstream = %name, %error, "answer not delivered");
+            }
+            drop(place);
+        });
+    }
+
     /// Starts the child, unless somebody else has meanwhile.
     async fn start_child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
         let _opening = pipe.opening.lock().await;
@@ -188,6 +230,7 @@ impl ModernLink {
             child: started.child,
             serial,
             answered: AtomicBool::new(false),
+            answers: Arc::new(Semaphore::new(self.settings.upstream.open_questions)),
             _counted: UpstreamSession::begin(&self.settings.name),
         });
         let previous = lock(&pipe.current).replace(Arc::clone(&open));

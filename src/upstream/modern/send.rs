@@ -13,7 +13,7 @@ use super::{ModernLink, Trip, Wire, own};
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::json::JsonError;
 use crate::protocol::param_headers::ParamHeaders;
-use crate::protocol::{Message, Revision, json, meta};
+use crate::protocol::{Message, Revision, json, meta, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
@@ -28,15 +28,15 @@ const MAX_PAGES: usize = 50;
 const WALK: Duration = Duration::from_secs(5);
 
 impl ModernLink {
-    /// Sends a call, and sends it again where the upstream has refused it for its form, or where
-    /// its reply was lost and running it twice does no harm.
+    /// Sends a call, and sends it again where the upstream has refused it for its form or not read it, or
+    /// where its reply was lost and running it twice does no harm.
     pub(super) async fn send(
         self: &Arc<Self>,
         trip: &Trip<'_>,
         inputs: &Inputs,
     ) -> Result<Message, LinkError> {
         let mut params = None;
-        let (mut lost, mut refused) = (false, false);
+        let (mut lost, mut refused, mut unread) = (false, false, false);
         loop {
             let known = match params.take() {
                 Some(known) => known,
@@ -44,6 +44,11 @@ impl ModernLink {
             };
             let reply = self.send_once(trip, inputs, known.as_deref()).await;
             match &reply {
+                // Nothing has run.
+                Err(LinkError::Unread { .. }) if !unread => {
+                    LABELED.calls_repeated.add(&self.settings.name, 1);
+                    (unread, params) = (true, Some(known));
+                }
                 // Spec: SPEC M-44.
                 Err(LinkError::Lost { .. })
                     if !(lost || refused) && inputs.responses.is_none() && self.is_safe(trip) =>
@@ -62,7 +67,7 @@ impl ModernLink {
                     }
                     _ => return reply,
                 },
-                _ => return reply,
+                _ => return reply.map_err(LinkError::of_last_try),
             }
         }
     }
@@ -141,6 +146,21 @@ impl ModernLink {
         }
     }
 
+    /// The same for requests of our own: sent once more where the upstream has not read it.
+    pub(super) async fn exchange_again(
+        self: &Arc<Self>,
+        bytes: Bytes,
+        headers: impl Fn() -> Result<MessageHeaders, JsonError> + Send + Sync,
+        flight: &Arc<Flight>,
+    ) -> Result<Message, LinkError> {
+        let reply = self.exchange(bytes.clone(), &headers, flight).await;
+        let reply = match reply {
+            Err(LinkError::Unread { .. }) => self.exchange(bytes, &headers, flight).await,
+            other => other,
+        };
+        reply.map_err(LinkError::of_last_try)
+    }
+
     /// Whether running it twice does no harm: it reads, or the operator says so. What a tool says
     /// of itself is not believed (SPEC C-95).
     fn is_safe(&self, trip: &Trip<'_>) -> bool {
@@ -150,8 +170,7 @@ impl ModernLink {
                 trip.tool()
                     .is_some_and(|tool| safe.iter().any(|name| name == tool))
             }
-            "resources/read" | "prompts/get" | "completion/complete" => true,
-            method => method.ends_with("/list"),
+            method => methods::is_repeatable(method),
         }
     }
 
@@ -214,7 +233,7 @@ impl ModernLink {
             let inputs = Inputs::default();
             let bytes = envelope::body(flight.id, &request, trip.call, info, &inputs, &place);
             let headers = || envelope::headers(&listing, None, &place);
-            let reply = self.exchange(bytes, headers, &flight).await?;
+            let reply = self.exchange_again(bytes, headers, &flight).await?;
             trip.activity.touch();
             let Some(page) = reply.result_member("tools") else {
                 return Err(LinkError::Invalid("it does not list its tools".to_owned()));

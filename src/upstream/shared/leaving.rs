@@ -17,6 +17,9 @@ impl Place {
             self.listen(false);
         }
         let (pooled, number, idle) = (Arc::clone(&self.pooled), self.number, self.idle);
+        if is_first {
+            pooled.members.holders.remove(&self.session);
+        }
         let (links, key, tasks) = (self.links.clone(), self.key.clone(), self.tasks.clone());
         async move {
             if !is_first {

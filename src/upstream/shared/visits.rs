@@ -96,7 +96,7 @@ impl Members {
         };
         let intake = lock(&self.intakes).get(&member).map(Arc::clone);
         if let Some(intake) = intake {
-            intake.notice(upstream, over);
+            intake.notice(upstream, over, None);
         }
     }
 }

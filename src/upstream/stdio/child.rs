@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::outbox::{Outbox, SendError};
@@ -75,10 +76,29 @@ impl StdioConnection {
         self.0.state.last_words()
     }
 
+    /// Keeps a line of its output that turned out to be no message, for [`strays`](Self::strays).
+    pub fn keep_stray(&self, line: &[u8]) {
+        self.0.state.log.keep_stray(line);
+    }
+
+    /// The last lines of its output since then that are no messages: five at most, each cut to 200
+    /// characters, without secrets.
+    #[must_use]
+    pub fn strays(&self, since: Instant) -> Option<String> {
+        self.0.state.log.strays(since)
+    }
+
     /// Whether the end of its lines was no wish of ours.
     #[must_use]
     pub fn broke_off(&self) -> bool {
         self.0.state.ends_by_itself()
+    }
+
+    /// Whether the process, or one that it has handed its input to, has read everything that was
+    /// sent. One that is still starting has not.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        self.0.outbox.is_read()
     }
 
     /// Postpones the idle stop.

@@ -10,7 +10,7 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::state::{ChildState, StopReason};
 use crate::protocol::json;
-use crate::upstream::unread::Watch;
+use crate::upstream::unread::{self, Watch};
 
 /// Room made for one read, bytes.
 const READ: usize = 8 * 1024;
@@ -57,7 +57,7 @@ impl Lines {
         }
     }
 
-    /// The next message: one line that looks like JSON, without its line break. A reply over the
+    /// The next message: one line that looks like JSON, or may end with it, without its line break. A reply over the
     /// bound is replaced by an error with its id. `None` when the child has ended or closed its
     /// output; [`StdioConnection::last_words`] is complete then.
     ///
@@ -75,6 +75,10 @@ impl Lines {
                     }
                     Line::Stray(text) => {
                         self.noise += 1;
+                        if unread::may_hold_reply(&text) {
+                            self.state.spoke();
+                            return Some(text);
+                        }
                         self.state.stray(&text);
                     }
                     Line::TooLong { bytes, stand_in } => {

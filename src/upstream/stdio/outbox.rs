@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::{Buf as _, Bytes};
+use rustix::io::ioctl_fionread;
 use tokio::net::unix::pipe::Sender;
 use tokio::sync::Notify;
 
@@ -97,6 +98,14 @@ impl Outbox {
         };
         self.offer(&message, QUEUE_BYTES + RESERVE_BYTES)
             .unwrap_or(false)
+    }
+
+    /// Whether the child has read everything that was sent to it.
+    pub(super) fn is_read(&self) -> bool {
+        let queue = self.queue();
+        // A pipe that cannot be asked counts as read: then only time tells.
+        let unread = |pipe: &Arc<Sender>| ioctl_fionread(&**pipe).is_ok_and(|bytes| bytes > 0);
+        queue.parts.is_empty() && !queue.pipe.as_ref().is_some_and(unread)
     }
 
     /// Takes nothing more; the pipe closes as soon as what waits is written.

@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
+use super::full::{Cap, Full};
 use super::state::{ChildState, StopReason};
 use crate::call::OwnerKey;
 use crate::config::Stdio;
 use crate::lock::lock;
 use crate::tally::Tally;
+use crate::upstream::holders::Holders;
 
 /// The caps that hold for every upstream.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +47,7 @@ struct Inner {
 struct Taken {
     owner: OwnerKey,
     upstream: Arc<str>,
+    holders: Holders,
     /// Absent while the child is being started.
     child: Option<Arc<ChildState>>,
 }
@@ -64,6 +67,8 @@ pub(super) struct Wish {
     pub(super) upstream: Arc<str>,
     pub(super) max_of_upstream: usize,
     pub(super) patience: Patience,
+    /// The sessions that the child is for.
+    pub(super) holders: Holders,
 }
 
 /// Whether a caller waits for a place under the caps.
@@ -89,8 +94,8 @@ pub(super) enum Place {
     Taken(Slot),
     /// A place as soon as one is free.
     Later(oneshot::Receiver<Slot>),
-    /// Too many wait already, or the wish is not to wait.
-    Refused,
+    /// Too many wait already, the wish is not to wait, or it would wait for its own session.
+    Refused(Full),
 }
 
 impl fmt::Debug for ChildSlots {
@@ -119,15 +124,17 @@ impl ChildSlots {
     pub(super) fn take(self: &Arc<Self>, wish: Wish) -> Place {
         let mut inner = self.inner();
         inner.forget_gone();
-        if inner.fits(&wish, self.caps) {
+        let Some(cap) = inner.reached(&wish, self.caps) else {
             return Place::Taken(self.occupy(&mut inner, &wish));
-        }
+        };
         if inner.waiting.len() >= self.max_waiting {
-            return Place::Refused;
+            let cap = Cap::Waiting(self.max_waiting);
+            return Place::Refused(Full { cap, is_own: false });
         }
         let promised = inner.make_room(&wish);
-        if promised.is_none() && wish.patience == Patience::None {
-            return Place::Refused;
+        let is_own = promised.is_none() && inner.is_all_own(&wish, cap);
+        if promised.is_none() && (is_own || wish.patience == Patience::None) {
+            return Place::Refused(Full { cap, is_own });
         }
         let (grant, later) = oneshot::channel();
         self.is_contended.store(true, Ordering::Release);
@@ -139,6 +146,15 @@ impl ChildSlots {
         Place::Later(later)
     }
 
+    /// Which cap leaves no place for `wish` now.
+    pub(super) fn full(&self, wish: &Wish) -> Full {
+        let reached = self.inner().reached(wish, self.caps);
+        Full {
+            cap: reached.unwrap_or(Cap::Starts),
+            is_own: false,
+        }
+    }
+
     /// A child of `owner` is not in use any more: if its principal waits for a place, this is one.
     pub(super) fn went_idle(&self, owner: OwnerKey) {
         if !self.is_contended.load(Ordering::Acquire) {
@@ -146,15 +162,14 @@ impl ChildSlots {
         }
         let mut inner = self.inner();
         inner.forget_gone();
-        let at = inner
-            .waiting
-            .iter()
-            .position(|w| w.wish.owner == owner && w.promised.is_none());
-        if let Some(waiter) = at.and_then(|at| inner.waiting.get(at)) {
-            let promised = inner.make_room(&waiter.wish);
-            if let Some(waiter) = at.and_then(|at| inner.waiting.get_mut(at)) {
-                waiter.promised = promised;
-            }
+        let of_owner = |waiter: &&Waiter| waiter.wish.owner == owner && waiter.promised.is_none();
+        let all = inner.waiting.iter().enumerate();
+        let mut waiting = all.filter(|(_, waiter)| of_owner(waiter));
+        let made = waiting.find_map(|(at, waiter)| Some((at, inner.make_room(&waiter.wish)?)));
+        if let Some((at, promised)) = made
+            && let Some(waiter) = inner.waiting.get_mut(at)
+        {
+            waiter.promised = Some(promised);
         }
         self.is_contended
             .store(!inner.waiting.is_empty(), Ordering::Release);
@@ -199,6 +214,7 @@ impl ChildSlots {
             Taken {
                 owner,
                 upstream,
+                holders: wish.holders.clone(),
                 child: None,
             },
         );
@@ -231,9 +247,31 @@ impl ChildSlots {
 
 impl Inner {
     fn fits(&self, wish: &Wish, caps: Caps) -> bool {
-        self.taken.len() < caps.total
-            && self.owners.of(&wish.owner) < caps.per_owner
-            && self.upstream_fits(wish)
+        self.reached(wish, caps).is_none()
+    }
+
+    /// The cap that leaves no place for `wish`.
+    fn reached(&self, wish: &Wish, caps: Caps) -> Option<Cap> {
+        if !self.upstream_fits(wish) {
+            Some(Cap::Upstream(wish.max_of_upstream))
+        } else if self.owners.of(&wish.owner) >= caps.per_owner {
+            Some(Cap::Principal(caps.per_owner))
+        } else {
+            (self.taken.len() >= caps.total).then_some(Cap::Total(caps.total))
+        }
+    }
+
+    /// Whether every place under `cap` is held by a session that `wish` is for.
+    fn is_all_own(&self, wish: &Wish, cap: Cap) -> bool {
+        let mut concerned = self.taken.values().filter(|taken| match cap {
+            Cap::Upstream(_) => taken.upstream == wish.upstream,
+            Cap::Principal(_) => taken.owner == wish.owner,
+            _ => true,
+        });
+        concerned.all(|taken| {
+            let ends = |child: &Arc<ChildState>| child.closed().is_cancelled();
+            taken.holders.shares(&wish.holders) && !taken.child.as_ref().is_some_and(ends)
+        })
     }
 
     fn upstream_fits(&self, wish: &Wish) -> bool {
@@ -245,7 +283,8 @@ impl Inner {
         self.waiting.retain(|waiter| !waiter.grant.is_closed());
     }
 
-    /// Stops the least recently used idle child of the same principal whose place would do.
+    /// Stops the least recently used idle child of the same principal whose place would do; none that
+    /// a session holds which the wish is for, since that would need it again at once.
     /// Returns the place that will be free because of it.
     fn make_room(&self, wish: &Wish) -> Option<u64> {
         let same_upstream = !self.upstream_fits(wish);
@@ -263,6 +302,7 @@ impl Inner {
                     return Some(*id);
                 }
             } else if child.is_idle()
+                && !taken.holders.shares(&wish.holders)
                 && best.is_none_or(|(_, other)| child.last_used() < other.last_used())
             {
                 best = Some((*id, child));

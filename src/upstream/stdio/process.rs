@@ -100,7 +100,7 @@ async fn serve(state: &ChildState, outbox: &Outbox, idle: Duration) {
 
 async fn free_start(state: &ChildState) {
     tokio::time::sleep(START_WINDOW).await;
-    state.release_start();
+    state.start_took_long();
 }
 
 async fn stop_idle(state: &ChildState, idle: Duration) {
@@ -176,7 +176,10 @@ impl Group {
     async fn climb(&self, state: &ChildState, outbox: &Outbox, ladder: &Ladder) {
         state.closed().cancelled().await;
         outbox.close();
-        wait(ladder.eof, &ladder.hurry.term).await;
+        // One that never spoke may not read its input yet, and would not see its end.
+        if state.has_spoken() || state.ends_by_itself() {
+            wait(ladder.eof, &ladder.hurry.term).await;
+        }
         state.lingers();
         self.signal(Signal::TERM);
         wait(ladder.term, &ladder.hurry.kill).await;

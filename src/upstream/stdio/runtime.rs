@@ -12,6 +12,7 @@ use super::backoff::{Backoff, Wait};
 use super::child::StdioConnection;
 use super::environment::Host;
 use super::framing::Lines;
+use super::full::{Cap, Full};
 use super::guardian::Guardian;
 use super::homes::Homes;
 use super::launcher::Launcher;
@@ -24,6 +25,7 @@ use crate::call::OwnerKey;
 use crate::config::{self, Carrier};
 use crate::lifecycle::Tasks;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, LABELED};
+use crate::upstream::holders::Holders;
 
 /// A wait that is shorter is waited for instead of refused.
 const SHORT_BACKOFF: Duration = Duration::from_secs(1);
@@ -41,8 +43,10 @@ const TIDY: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No place under the caps, or none became free within `stdio.spawn_wait`.
-    #[error("too many upstream processes are running")]
+    #[error("too many upstream processes are running: {full}")]
     AtCapacity {
+        /// Which cap leaves none.
+        full: Full,
         /// When it may be worth trying again.
         retry_after: Duration,
     },
@@ -98,7 +102,7 @@ pub struct StdioRuntime {
     pub(super) keepers: Tasks,
     homes: Arc<Homes>,
     pub(super) slots: Arc<ChildSlots>,
-    starts: Starts,
+    starts: Arc<Starts>,
     pub(super) backoff: Arc<Backoff>,
     pub(super) guardian: Arc<Guardian>,
     launcher: Launcher,
@@ -161,7 +165,8 @@ impl StdioRuntime {
         Ok(runtime)
     }
 
-    /// Starts a child of `upstream` for `owner`, waiting for a place with this patience.
+    /// Starts a child of `upstream` for `owner` and the sessions that hold it, waiting for a place with
+    /// this patience.
     /// It counts as in use until its first message; after that hold a [`BusyGuard`](super::BusyGuard) while
     /// something is asked of it.
     ///
@@ -175,8 +180,9 @@ impl StdioRuntime {
         owner: OwnerKey,
         upstream: &config::Upstream,
         patience: Patience,
+        holders: &Holders,
     ) -> Result<(StdioConnection, Lines), OpenError> {
-        let opened = self.try_open(owner, upstream, patience).await;
+        let opened = self.try_open(owner, upstream, patience, holders).await;
         if let Err(error) = &opened {
             LABELED.spawns_refused.add(error.reason(), 1);
         }
@@ -191,6 +197,7 @@ impl StdioRuntime {
         owner: OwnerKey,
         upstream: &config::Upstream,
         patience: Patience,
+        holders: &Holders,
     ) -> Result<(StdioConnection, Lines), OpenError> {
         let Carrier::Stdio(carrier) = &upstream.carrier else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
@@ -203,13 +210,12 @@ impl StdioRuntime {
             upstream: Arc::clone(&name),
             max_of_upstream: carrier.max_children,
             patience,
+            holders: holders.clone(),
         };
         let (slot, permit) = tokio::select! {
             biased;
             () = self.ended.cancelled() => return Err(OpenError::Stopping),
-            place = tokio::time::timeout_at(deadline, self.place(wish)) => {
-                place.ok().flatten().ok_or_else(|| self.at_capacity())?
-            }
+            place = self.place(wish, deadline) => place.map_err(|full| self.at_capacity(full))?,
         };
         let home = self.homes.home(owner, &name);
         let command = self.command(carrier, &home).map_err(OpenError::NoProgram)?;
@@ -296,25 +302,32 @@ impl StdioRuntime {
         Ok(())
     }
 
-    async fn place(&self, wish: Wish) -> Option<(Slot, StartPermit)> {
-        let upstream = Arc::clone(&wish.upstream);
-        let slot = match self.slots.take(wish) {
+    /// A place under the caps and leave to start, both before `deadline`.
+    async fn place(&self, wish: Wish, deadline: Instant) -> Result<(Slot, StartPermit), Full> {
+        let (owner, upstream) = (wish.owner, Arc::clone(&wish.upstream));
+        let slot = match self.slots.take(wish.clone()) {
             Place::Taken(slot) => slot,
             Place::Later(later) => {
                 let _awaited = GAUGES.children_awaited.enter();
-                later.await.ok()?
+                let granted = tokio::time::timeout_at(deadline, later).await;
+                let granted = granted.ok().and_then(Result::ok);
+                granted.ok_or_else(|| self.slots.full(&wish))?
             }
-            Place::Refused => return None,
+            Place::Refused(full) => return Err(full),
         };
-        Some((slot, self.starts.permit(&upstream).await?))
+        let permit = self.starts.permit(owner, &upstream);
+        let permit = tokio::time::timeout_at(deadline, permit).await;
+        let cap = Cap::Starts;
+        let permit = permit.ok().flatten().ok_or(Full { cap, is_own: false })?;
+        Ok((slot, permit))
     }
 
-    fn at_capacity(&self) -> OpenError {
+    fn at_capacity(&self, full: Full) -> OpenError {
         let longest = Duration::from_secs(30);
         let retry_after = self
             .settings
             .spawn_wait
             .clamp(Duration::from_secs(1), longest);
-        OpenError::AtCapacity { retry_after }
+        OpenError::AtCapacity { full, retry_after }
     }
 }

@@ -1,56 +1,169 @@
 //! How many children start at once: starting is what costs processor time.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 
+use crate::call::OwnerKey;
 use crate::lock::lock;
 
-/// Two per core in all, half of them for any one upstream: one that starts slowly does not hold
-/// up the others.
+/// Two per core in all, half of them for any one upstream. A start holds its permit until the child has
+/// spoken, and for a bounded time. Permits go to principals in turn, within each first come, first
+/// served; upstreams whose last start gave no sign of life come behind all others.
 #[derive(Debug)]
 pub(super) struct Starts {
-    all: Arc<Semaphore>,
+    all: usize,
     per_upstream: usize,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    running: usize,
     /// One entry per configured upstream that was ever started.
-    upstreams: Mutex<HashMap<Arc<str>, Arc<Semaphore>>>,
+    upstreams: HashMap<Arc<str>, Standing>,
+    /// In the order of their coming; bounded by the places for children.
+    waiting: VecDeque<Waiter>,
+    /// When principals that wait were last given a permit, in grants.
+    served: HashMap<OwnerKey, u64>,
+    grants: u64,
+}
+
+/// How the starts of one upstream do.
+#[derive(Debug, Default)]
+struct Standing {
+    running: usize,
+    /// Whether the last start has ended, or used up its time, without a message.
+    failed: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    owner: OwnerKey,
+    upstream: Arc<str>,
+    grant: oneshot::Sender<StartPermit>,
 }
 
 /// Leave to start one child; the next may start when this is dropped.
 #[derive(Debug)]
 pub(super) struct StartPermit {
-    _of_upstream: OwnedSemaphorePermit,
-    _of_all: OwnedSemaphorePermit,
+    starts: Arc<Starts>,
+    upstream: Arc<str>,
 }
 
 impl Starts {
-    pub(super) fn new(cores: usize) -> Self {
+    pub(super) fn new(cores: usize) -> Arc<Self> {
         let per_upstream = cores.max(1);
-        Self {
-            all: Arc::new(Semaphore::new(per_upstream.saturating_mul(2))),
+        Arc::new(Self {
+            all: per_upstream.saturating_mul(2),
             per_upstream,
-            upstreams: Mutex::default(),
-        }
+            inner: Mutex::default(),
+        })
     }
 
-    /// Waits for leave to start a child of `upstream`, first come, first served.
+    /// Waits for leave to start a child of `upstream` for `owner`.
     ///
     /// # Cancel safety
     /// A dropped wait loses its turn.
-    pub(super) async fn permit(&self, upstream: &Arc<str>) -> Option<StartPermit> {
-        let of_upstream = {
-            let mut all = lock(&self.upstreams);
-            let fresh = || Arc::new(Semaphore::new(self.per_upstream));
-            Arc::clone(all.entry(Arc::clone(upstream)).or_insert_with(fresh))
-        };
-        // The upstream's own first: whoever waits for it holds nothing that others need.
-        let of_upstream = of_upstream.acquire_owned().await.ok()?;
-        let of_all = Arc::clone(&self.all).acquire_owned().await.ok()?;
-        Some(StartPermit {
-            _of_upstream: of_upstream,
-            _of_all: of_all,
-        })
+    pub(super) async fn permit(
+        self: &Arc<Self>,
+        owner: OwnerKey,
+        upstream: &Arc<str>,
+    ) -> Option<StartPermit> {
+        let (grant, granted) = oneshot::channel();
+        let upstream = Arc::clone(upstream);
+        self.inner().waiting.push_back(Waiter {
+            owner,
+            upstream,
+            grant,
+        });
+        self.grant();
+        granted.await.ok()
+    }
+
+    /// Notes whether a start of `upstream` gave a sign of life.
+    pub(super) fn note(&self, upstream: &Arc<str>, spoke: bool) {
+        if let Some(standing) = self.inner().upstreams.get_mut(upstream) {
+            standing.failed = !spoke;
+        }
+    }
+
+    /// Gives out the permits that are free.
+    fn grant(self: &Arc<Self>) {
+        // Permits are sent after the lock is released: a refused permit is dropped, and takes the lock.
+        let mut granted = Vec::new();
+        {
+            let mut inner = self.inner();
+            inner.waiting.retain(|waiter| !waiter.grant.is_closed());
+            while let Some(waiter) = inner.next_waiter(self.all, self.per_upstream) {
+                let permit = StartPermit {
+                    starts: Arc::clone(self),
+                    upstream: Arc::clone(&waiter.upstream),
+                };
+                granted.push((waiter.grant, permit));
+            }
+            inner.forget_served();
+        }
+        for (grant, permit) in granted {
+            drop(grant.send(permit));
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+}
+
+impl Inner {
+    /// Takes out the waiter whose turn it is, and counts its start.
+    fn next_waiter(&mut self, all: usize, per_upstream: usize) -> Option<Waiter> {
+        if self.running >= all {
+            return None;
+        }
+        let of = |waiter: &Waiter| self.upstreams.get(&waiter.upstream);
+        let fits = |waiter: &Waiter| of(waiter).is_none_or(|one| one.running < per_upstream);
+        let candidates = self.waiting.iter().enumerate();
+        let fitting = candidates.filter(|(_, waiter)| fits(waiter));
+        let (at, _) = fitting.min_by_key(|(at, waiter)| {
+            let failed = of(waiter).is_some_and(|one| one.failed);
+            let served = self.served.get(&waiter.owner).copied();
+            (failed, served.unwrap_or_default(), *at)
+        })?;
+        let waiter = self.waiting.remove(at)?;
+        self.running += 1;
+        self.grants += 1;
+        self.served.insert(waiter.owner, self.grants);
+        let upstream = Arc::clone(&waiter.upstream);
+        self.upstreams.entry(upstream).or_default().running += 1;
+        Some(waiter)
+    }
+
+    /// Removes the entries of principals without a waiter.
+    fn forget_served(&mut self) {
+        let waiting = &self.waiting;
+        self.served
+            .retain(|owner, _| waiting.iter().any(|waiter| waiter.owner == *owner));
+    }
+}
+
+impl StartPermit {
+    /// What gave the permit.
+    pub(super) fn starts(&self) -> &Arc<Starts> {
+        &self.starts
+    }
+}
+
+impl Drop for StartPermit {
+    fn drop(&mut self) {
+        {
+            let mut inner = self.starts.inner();
+            inner.running = inner.running.saturating_sub(1);
+            if let Some(standing) = inner.upstreams.get_mut(&self.upstream) {
+                standing.running = standing.running.saturating_sub(1);
+            }
+        }
+        self.starts.grant();
     }
 }
 
@@ -59,9 +172,45 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::call::Principal;
 
-    fn at_once(starts: &Starts, upstream: &str) -> Option<StartPermit> {
-        starts.permit(&upstream.into()).now_or_never().flatten()
+    fn owner(name: &str) -> OwnerKey {
+        Principal::new("i", name, "", Vec::new(), None).owner()
+    }
+
+    fn at_once(starts: &Arc<Starts>, upstream: &str) -> Option<StartPermit> {
+        let upstream = upstream.into();
+        let permit = starts.permit(owner("alice"), &upstream);
+        permit.now_or_never().flatten()
+    }
+
+    /// The order in which these waiters get a permit, one after the other.
+    fn next_of(starts: &Arc<Starts>, held: StartPermit, waiting: &[(&str, &str)]) -> Vec<usize> {
+        let mut waits: Vec<_> = waiting
+            .iter()
+            .map(|(who, upstream)| {
+                let (starts, owner) = (Arc::clone(starts), owner(who));
+                let upstream: Arc<str> = (*upstream).into();
+                Box::pin(async move { starts.permit(owner, &upstream).await })
+            })
+            .collect();
+        for wait in &mut waits {
+            assert!(wait.as_mut().now_or_never().is_none(), "none is free");
+        }
+        let mut order = Vec::new();
+        let mut held = Some(held);
+        while order.len() < waits.len() {
+            drop(held.take());
+            for (at, wait) in waits.iter_mut().enumerate() {
+                if !order.contains(&at)
+                    && let Some(permit) = wait.as_mut().now_or_never()
+                {
+                    order.push(at);
+                    held = permit;
+                }
+            }
+        }
+        order
     }
 
     #[test]
@@ -83,5 +232,42 @@ mod tests {
         assert!(at_once(&starts, "c").is_none());
         drop(held);
         assert!(at_once(&starts, "c").is_some());
+    }
+
+    /// All permits are held; one is given back at a time.
+    fn busy() -> (Arc<Starts>, StartPermit, StartPermit) {
+        let starts = Starts::new(1);
+        let [Some(held), Some(other)] = ["held", "other"].map(|name| at_once(&starts, name)) else {
+            panic!("two are free");
+        };
+        (starts, held, other)
+    }
+
+    #[test]
+    fn principals_start_children_in_turn() {
+        let (starts, held, _other) = busy();
+        let mallory = ("mallory", "up");
+        let waiting = [mallory, mallory, mallory, ("bob", "up")];
+        assert_eq!(next_of(&starts, held, &waiting), [0, 3, 1, 2]);
+        assert!(starts.inner().served.is_empty());
+    }
+
+    #[test]
+    fn failed_upstream_starts_behind_the_others() {
+        let (starts, held, _other) = busy();
+        drop(at_once(&starts, "mute"));
+        starts.inner().upstreams.entry("mute".into()).or_default();
+        starts.note(&"mute".into(), false);
+        let waiting = [("alice", "mute"), ("alice", "good"), ("alice", "fine")];
+        assert_eq!(next_of(&starts, held, &waiting), [1, 2, 0]);
+    }
+
+    #[test]
+    fn waiter_that_gave_up_takes_no_permit() {
+        let (starts, held, _other) = busy();
+        let gone = starts.permit(owner("bob"), &"up".into()).now_or_never();
+        assert!(gone.is_none());
+        drop(held);
+        assert!(at_once(&starts, "up").is_some());
     }
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::backoff::{Backoff, Crash};
 use super::pool::ChildSlots;
-use super::starts::StartPermit;
+use super::starts::{StartPermit, Starts};
 use super::stderr::Log;
 use crate::call::OwnerKey;
 use crate::lock::lock;
@@ -50,6 +50,7 @@ pub(super) struct ChildState {
     /// Milliseconds from `started` to the last use.
     last_used: AtomicU64,
     has_spoken: AtomicBool,
+    starts: Arc<Starts>,
     /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
     start_permit: Mutex<Option<StartPermit>>,
     stop_reason: OnceLock<StopReason>,
@@ -98,6 +99,7 @@ impl ChildState {
             held: AtomicU32::new(0),
             last_used: AtomicU64::new(0),
             has_spoken: AtomicBool::new(false),
+            starts: Arc::clone(birth.start_permit.starts()),
             start_permit: Mutex::new(Some(birth.start_permit)),
             stop_reason: OnceLock::new(),
             lingered: AtomicBool::new(false),
@@ -177,6 +179,9 @@ impl ChildState {
         if let Some(status) = status {
             let _ = self.status.set(status);
         }
+        if self.ends_by_itself() {
+            self.note_start();
+        }
         self.release_start();
         self.account();
         self.tell_end();
@@ -219,10 +224,29 @@ impl ChildState {
     /// It has written a message: it is up.
     pub(super) fn spoke(&self) {
         if !self.has_spoken.swap(true, Ordering::Relaxed) {
+            self.note_start();
             self.release_start();
             self.backoff.spoke(&self.upstream);
         }
         self.touch();
+    }
+
+    /// Its start has used up its time: others start now, and before the next one of its upstream.
+    pub(super) fn start_took_long(&self) {
+        if self.is_starting() {
+            self.note_start();
+            self.release_start();
+        }
+    }
+
+    /// Notes whether its start gave a sign of life.
+    fn note_start(&self) {
+        self.starts.note(&self.upstream, self.has_spoken());
+    }
+
+    /// Whether it has written a message.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.has_spoken.load(Ordering::Relaxed)
     }
 
     /// Lets the next child start; from now on this one may be idle.

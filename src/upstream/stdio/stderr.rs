@@ -1,6 +1,7 @@
 //! What children say beside the protocol: drained always, logged at a bounded rate without
 //! secrets, and the end of it kept for the error a caller gets (SPEC D-03).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -20,6 +21,9 @@ const LINE_BYTES: usize = 4 * 1024;
 
 /// Characters of a stray line of standard output that reach the log.
 const STRAY_CHARS: usize = 200;
+
+/// Stray lines kept for the error of a call.
+const STRAYS: usize = 5;
 
 /// Room for one read, bytes.
 const READ: usize = 4 * 1024;
@@ -51,6 +55,8 @@ pub(super) struct Log {
 #[derive(Debug)]
 struct Shared {
     tail: Tail,
+    /// The last lines of standard output that are no messages.
+    strays: VecDeque<(Instant, String)>,
     /// Lines that may be logged now.
     tokens: f64,
     filled: Instant,
@@ -66,6 +72,7 @@ impl Log {
     ) -> Self {
         let shared = Shared {
             tail: Tail::default(),
+            strays: VecDeque::new(),
             tokens: BURST,
             filled: Instant::now(),
             muted: 0,
@@ -95,8 +102,30 @@ impl Log {
         tracing::info!(upstream, pid, muted, "upstream stderr: {text}");
     }
 
+    /// Keeps a line of standard output that is no message, masked and cut, for the errors of calls.
+    pub(super) fn keep_stray(&self, line: &[u8]) {
+        let seen = line.get(..self.redactor.window()).unwrap_or(line);
+        let text = self.redactor.clean(seen);
+        let text = self.private.clean(text.as_bytes());
+        let text: String = redact(&text).chars().take(STRAY_CHARS).collect();
+        let mut shared = self.shared();
+        if shared.strays.len() >= STRAYS {
+            shared.strays.pop_front();
+        }
+        shared.strays.push_back((Instant::now(), text));
+    }
+
+    /// The last of those lines that came at `since` or later.
+    pub(super) fn strays(&self, since: Instant) -> Option<String> {
+        let shared = self.shared();
+        let late = shared.strays.iter().filter(|(at, _)| *at >= since);
+        let lines: Vec<&str> = late.map(|(_, line)| line.as_str()).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
+    }
+
     /// One line of standard output that is no message.
     pub(super) fn stray(&self, upstream: &str, pid: u32, line: &[u8]) {
+        self.keep_stray(line);
         let Some(muted) = self.shared().admit(Instant::now()) else {
             return;
         };
@@ -362,6 +391,24 @@ mod tests {
         assert_eq!(log.tail().unwrap(), "password=[redacted] and …");
     }
 
+    // Spec: SPEC D-02
+    #[test]
+    fn last_stray_lines_are_kept_masked_and_cut() {
+        let log = Log::new(["inherited-value"], ["/opt/inner"]);
+        let since = Instant::now();
+        log.keep_stray(b"the first of too many");
+        for _ in 1..STRAYS {
+            log.keep_stray(b"token=hunter2hunter2 inherited-value /opt/inner/x");
+        }
+        log.keep_stray("y".repeat(STRAY_CHARS + 1).as_bytes());
+        let kept = log.strays(since).unwrap();
+        let lines: Vec<&str> = kept.lines().collect();
+        assert_eq!(lines.len(), STRAYS);
+        assert_eq!(lines[0], "token=[redacted] … …/x");
+        assert_eq!(lines[STRAYS - 1].len(), STRAY_CHARS);
+        assert_eq!(log.strays(Instant::now() + Duration::from_secs(1)), None);
+    }
+
     #[test]
     fn callers_do_not_learn_where_a_program_lies() {
         let log = Log::new([""; 0], ["/opt/inner/server", "/srv/data"]);
@@ -379,6 +426,7 @@ mod tests {
         let tail = Tail::default();
         let mut shared = Shared {
             tail,
+            strays: VecDeque::new(),
             tokens: 2.0,
             filled: now,
             muted: 0,

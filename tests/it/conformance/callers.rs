@@ -56,13 +56,9 @@ async fn problems(scenario: &str, revision: &str, caller: &str) -> Vec<String> {
         "-o",
         results.path().to_str().unwrap(),
     ];
-    // The suite judges every request as one of the revision, and a handshake is none of 2026-07-28:
-    // a legacy caller's first one finds out whether there is an older era, too.
-    let era = if revision == MODERN && caller == "legacy" {
-        "modern"
-    } else {
-        "auto"
-    };
+    // The suite judges every request as one of the revision, and `initialize` is none of 2026-07-28:
+    // with "auto" it goes first over HTTP.
+    let era = if revision == MODERN { "modern" } else { "auto" };
     let env = [
         ("DRAWBRIDGE_ERA", era),
         ("DRAWBRIDGE", env!("CARGO_BIN_EXE_drawbridge")),

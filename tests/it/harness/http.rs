@@ -229,6 +229,15 @@ impl Answer {
             .is_some_and(|kind| kind.starts_with("text/event-stream"))
     }
 
+    /// The first message, in either form.
+    pub(crate) async fn message(self) -> Value {
+        if self.is_stream() {
+            self.events().message().await.expect("a message")
+        } else {
+            self.json().await
+        }
+    }
+
     pub(crate) async fn bytes(self) -> Bytes {
         within("the whole body", self.0.into_body().collect())
             .await

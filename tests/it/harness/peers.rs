@@ -16,11 +16,19 @@ pub(crate) fn root() -> &'static Path {
 /// Whether the peers are installed. Without them a test says so and passes, except where
 /// `DRAWBRIDGE_PEERS=required` (which `make test` sets) makes it fail.
 pub(crate) fn are_installed() -> bool {
-    let missing: Vec<PathBuf> = ["node", "modules", "python1", "python2", "tasks"]
-        .iter()
-        .map(|part| root().join(".cache").join(format!("{part}.stamp")))
-        .filter(|stamp| !stamp.exists())
-        .collect();
+    let missing: Vec<PathBuf> = [
+        "node",
+        "modules",
+        "python1",
+        "python2",
+        "python1-8",
+        "python1-22",
+        "tasks",
+    ]
+    .iter()
+    .map(|part| root().join(".cache").join(format!("{part}.stamp")))
+    .filter(|stamp| !stamp.exists())
+    .collect();
     if missing.is_empty() {
         return true;
     }
@@ -40,7 +48,12 @@ pub(crate) fn node() -> String {
 
 /// A Python environment: 1 or 2, after the SDK's major version.
 pub(crate) fn python(generation: u8) -> String {
-    let program = format!(".cache/python{generation}/bin/python");
+    environment(&format!("python{generation}"))
+}
+
+/// The Python of an environment in `.cache`, after its list in `tests/setup`.
+pub(crate) fn environment(name: &str) -> String {
+    let program = format!(".cache/{name}/bin/python");
     root().join(program).to_str().unwrap().to_owned()
 }
 

@@ -82,7 +82,7 @@ impl Session {
     pub(crate) async fn begin(actor: Actor, path: &str, answer: Answer) -> Self {
         let answer = answer.expect(StatusCode::OK).await;
         let id = answer.header("mcp-session-id").map(str::to_owned);
-        let hello = reply_of(first_message(answer).await).expect("initialize succeeds");
+        let hello = reply_of(answer.message().await).expect("initialize succeeds");
         let id = id.expect("a session id");
         let revision = hello["protocolVersion"].as_str().unwrap().to_owned();
         let path = path.to_owned();
@@ -156,7 +156,26 @@ impl Session {
     /// Sends a request and waits for its reply; notices before it are dropped.
     pub(crate) async fn request(&self, method: &str, params: Value) -> Reply {
         let (_, exchange) = self.start(method, params).await;
-        exchange.finish().await.1
+        self.finish(exchange).await
+    }
+
+    /// Waits for the reply of an exchange and resumes its stream as often as the gateway closes it
+    /// on purpose; notices before the reply are dropped.
+    pub(crate) async fn finish(&self, mut exchange: Exchange) -> Reply {
+        loop {
+            while let Some(message) = exchange.next().await {
+                if message.get("method").is_none() {
+                    return reply_of(message);
+                }
+            }
+            let stream = exchange.stream();
+            assert!(stream.retry.is_some(), "the stream ended without a reply");
+            let last = stream.last_id.expect("an event id");
+            let resumed = self.resume(&last).await.expect(StatusCode::OK).await;
+            let mut stream = resumed.events();
+            stream.last_id = Some(last);
+            exchange = Exchange::Stream(stream);
+        }
     }
 
     /// Starts a tool call.
@@ -218,14 +237,5 @@ impl Session {
             .send(method, &self.path, &self.headers(), bytes::Bytes::new())
             .await
             .status()
-    }
-}
-
-/// The first message of an answer, in either form.
-async fn first_message(answer: Answer) -> Value {
-    if answer.is_stream() {
-        answer.events().message().await.expect("a message")
-    } else {
-        answer.json().await
     }
 }

@@ -96,8 +96,14 @@ impl Setup {
 
     /// The configuration file.
     pub(crate) fn render(&self) -> String {
+        // The default would be waited for by every test that stops its gateway.
+        let linger = if self.server.contains("drain_linger") {
+            ""
+        } else {
+            "drain_linger = \"20ms\"\n"
+        };
         let mut text = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n{}\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[auth]\n{}\n",
+            "[server]\nlisten = \"127.0.0.1:0\"\n{linger}{}\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[auth]\n{}\n",
             self.server, self.auth
         );
         if let Some(issuer) = &self.issuer {

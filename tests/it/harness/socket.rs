@@ -65,6 +65,11 @@ impl Socket {
         let (head, tcp) = upgrade(base, path, token, &[]).await;
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         assert!(head.contains("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="), "{head}");
+        Self::upgraded(tcp).await
+    }
+
+    /// The socket on a connection that was upgraded.
+    pub(crate) async fn upgraded(tcp: TcpStream) -> Self {
         Self {
             stream: WebSocketStream::from_raw_socket(tcp, Role::Client, None).await,
             next: AtomicI64::new(2),
@@ -74,13 +79,21 @@ impl Socket {
     /// An initialized session that can be asked everything.
     pub(crate) async fn open(base: &str, path: &str, token: Option<&str>) -> Self {
         let mut socket = Self::connect(base, path, token).await;
+        socket.initialize().await;
         socket
-            .tell(&initialize(1, "2025-11-25", &everything()))
-            .await;
-        socket.reply(1).await.1.expect("initialize succeeds");
+    }
+
+    /// Opens the session of a client that can be asked everything.
+    pub(crate) async fn initialize(&mut self) {
+        self.tell(&initialize(1, "2025-11-25", &everything())).await;
+        self.reply(1).await.1.expect("initialize succeeds");
         let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        socket.tell(&initialized).await;
-        socket
+        self.tell(&initialized).await;
+    }
+
+    /// The connection below the frames.
+    pub(crate) fn raw(&mut self) -> &mut TcpStream {
+        self.stream.get_mut()
     }
 
     /// Sends one frame.

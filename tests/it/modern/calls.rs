@@ -151,3 +151,34 @@ async fn calls_with_one_id_run_side_by_side() {
     assert_eq!(pid().await, pid().await);
     gw.stop().await;
 }
+
+/// The `clientInfo` that the upstream was told in `initialize`.
+async fn told(user: &Modern) -> Value {
+    let info = user.call("session_info", json!({})).await.unwrap();
+    let info: Value = serde_json::from_str(text_of(&info)).unwrap();
+    info["client"]["clientInfo"].clone()
+}
+
+#[tokio::test]
+async fn legacy_upstream_is_told_the_modern_clients_info() {
+    let setup =
+        Setup::open()
+            .stub("stub", &[])
+            .stub_with("common", &[], "isolation = \"principal\"");
+    let gw = setup.start().await;
+    let info = json!({"name": "editor", "version": "7", "title": "Editor"});
+    let meta = json!({"io.modelcontextprotocol/clientInfo": info});
+    assert_eq!(told(&user(&gw).meta(meta.clone())).await, info);
+    let common = Modern::new(gw.anonymous(), "/mcp/common").meta(meta);
+    assert_eq!(told(&common).await["name"], "drawbridge");
+    gw.stop().await;
+}
+
+// Spec: SPEC M-06: the description is optional here, its name and version are not in `initialize`.
+#[tokio::test]
+async fn legacy_upstream_is_told_a_whole_client_info() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let meta = json!({"io.modelcontextprotocol/clientInfo": {"name": "editor"}});
+    assert_eq!(told(&user(&gw).meta(meta)).await["name"], "drawbridge");
+    gw.stop().await;
+}

@@ -380,6 +380,14 @@ async fn questions_asked_together_are_refused_alike() {
         .start()
         .await;
     let user = user(&gw);
+    // Calls take turns from the first question of an upstream on.
+    let first = user.call("ask_form", json!({})).await.unwrap();
+    let key = first["inputRequests"].as_object().unwrap().keys().next();
+    let params = json!({
+        "name": "ask_form", "arguments": {}, "requestState": first["requestState"],
+        "inputResponses": {key.unwrap(): {"action": "decline"}},
+    });
+    user.send("tools/call", params).await.unwrap();
     let arguments = json!({"shape": "sampling"});
     let (one, other) = tokio::join!(
         user.call("ask_two", arguments.clone()),

@@ -51,19 +51,16 @@ async fn an_http_upstream_that_knows_no_discovery_is_legacy(#[case] probe: &str)
 #[case("500")]
 #[case(r#"503 {"error":{"code":-32601,"message":"Method not found"}}"#)]
 #[tokio::test]
-async fn what_is_no_evidence_settles_nothing(#[case] probe: &str) {
-    // It would shake hands if it was asked to.
+async fn failed_probe_is_repeated_for_next_session(#[case] probe: &str) {
     let args = ["--era", "dual", "--probe", probe, "--probe-times", "1"];
     let stub = HttpStub::start(&args).await;
     let gw = before(&stub, "").await;
-    assert!(!works(&gw).await, "nothing is known yet");
-    assert_eq!(count(&stub, "initialize").await, 0);
-    eventually("the upstream is asked again", async || {
-        works(&gw).await.then_some(())
-    })
-    .await;
-    assert_eq!(count(&stub, "server/discover").await, 1);
+    // `initialize` was answered: the session is a legacy one.
+    assert!(works(&gw).await);
+    assert_eq!(count(&stub, "initialize").await, 1);
+    assert_eq!(count(&stub, "server/discover").await, 0);
     assert_eq!(user(&gw).await.text("echo", json!({})).await, "{}");
+    assert_eq!(count(&stub, "server/discover").await, 1);
     gw.stop().await;
 }
 

@@ -23,7 +23,10 @@ fn pid_in(line: &str) -> u32 {
 #[tokio::test]
 async fn closed_input_ends_a_polite_child() {
     let world = World::new();
-    let (connection, mut lines) = world.open("alice", &sh("cat; echo '{\"bye\":1}'")).await;
+    let (connection, mut lines) = world
+        .open("alice", &sh("echo '{}'; cat; echo '{\"bye\":1}'"))
+        .await;
+    assert_eq!(next(&mut lines).await.as_deref(), Some("{}"));
     let pid = connection.pid();
     let closing = connection.clone();
     let ((), line) = tokio::join!(closing.close(), next(&mut lines));
@@ -382,4 +385,21 @@ fn kill(pid: u32) {
         .args(["-9", &pid.to_string()])
         .status();
     assert!(status.unwrap().success());
+}
+
+// It reads its input only once it has started, and would not see that it is closed.
+#[tokio::test]
+async fn child_that_never_spoke_is_sent_sigterm_at_once() {
+    let world = World::new();
+    let directory = tempfile::tempdir().unwrap();
+    let ready = directory.path().join("ready");
+    let script = format!(": > {}; exec sleep 1000", ready.display());
+    let patient = tuned(sh(&script), |carrier| {
+        carrier.stop_eof = Duration::from_mins(10);
+    });
+    let (connection, _lines) = world.open("alice", &patient).await;
+    eventually("it runs", async || ready.exists().then_some(())).await;
+    within("its end", connection.close()).await;
+    assert_eq!(world.runtime.counts().children, 0, "its place is free");
+    world.end().await;
 }

@@ -12,6 +12,7 @@ use drawbridge::config::{
 };
 use drawbridge::lifecycle::Tasks;
 use drawbridge::secret::Secret;
+use drawbridge::upstream::holders::Holders;
 use drawbridge::upstream::stdio::{
     Host, Lines, OpenError, Patience, StdioConnection, StdioRuntime,
 };
@@ -79,7 +80,12 @@ impl World {
     ) -> Result<(StdioConnection, Lines), OpenError> {
         within(
             "open",
-            self.runtime.open(owner(who), upstream, Patience::SpawnWait),
+            self.runtime.open(
+                owner(who),
+                upstream,
+                Patience::SpawnWait,
+                &Holders::default(),
+            ),
         )
         .await
     }
@@ -120,8 +126,9 @@ pub(super) fn limits() -> Limits {
         batch: 50,
         streams_per_session: 8,
         subscriptions_per_session: 64,
-        calls_per_session: 64,
-        calls_per_principal: 256,
+        calls_per_session: 256,
+        calls_per_principal: 1024,
+        call_wait: Duration::from_secs(5),
         parked_per_principal: 16,
         parked_total: 10000,
         tasks_per_session: 64,
@@ -175,6 +182,7 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
         merged: true,
         direct: true,
         required_scopes: Vec::new(),
+        login_scopes: Vec::new(),
         audiences: Vec::new(),
         connect_timeout: Duration::from_secs(10),
         idle_timeout: Duration::from_mins(1),
@@ -185,6 +193,7 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
         restartable: false,
         retry_safe: Vec::new(),
         run_tasks: true,
+        list_changed: true,
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::session::{Session, text_of};
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Gateway, Setup};
+use crate::harness::{Gateway, Setup, within};
 
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
@@ -310,4 +310,22 @@ async fn who_cannot_have_tasks_is_told_of_none() {
         }
     }
     world.gw.stop().await;
+}
+
+// Spec: SPEC G-03.
+#[tokio::test]
+async fn a_list_of_tasks_waits_for_no_hung_upstream() {
+    let deaf = HttpStub::start(&["--tasks", "--deaf-to", "tasks/get"]).await;
+    let setup = Setup::secured().toml("[mcp]\nconnect_wait = \"300ms\"");
+    let setup = setup.http("deaf", &deaf, "").stub("child", &["--tasks"]);
+    let gw = setup.start().await;
+    let alice = gw.principal("alice").open("/mcp").await;
+    begin(&alice, "deaf__errand", json!({"looks": 99})).await;
+    let known = begin(&alice, "child__errand", json!({"looks": 99})).await;
+    let listing = alice.request("tasks/list", json!({}));
+    let list = within("the list", listing).await.unwrap();
+    let listed = list["tasks"].as_array().unwrap();
+    let ids: Vec<&Value> = listed.iter().map(|task| &task["taskId"]).collect();
+    assert_eq!(ids, [&known]);
+    gw.stop().await;
 }

@@ -106,7 +106,8 @@ async fn a_call_that_cannot_begin_as_a_task_is_answered_and_audited_like_any_oth
     // One call is all that there may be: a task would take the place of those that ask for it.
     let params = json!({"name": "newer__errand", "arguments": {}, "task": {}});
     let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
-    assert_eq!(alice.post(&message).await.status(), 429);
+    let refused = alice.post(&message).await.json().await;
+    assert_eq!(refused["error"]["data"]["retryAfterMs"], 1000, "{refused}");
     let audited = eventually("audit records", async || {
         let records = gw.log_records().into_iter();
         let calls = records.filter(|r| r["target"] == "audit" && r["method"] == "tools/call");

@@ -165,11 +165,33 @@ async fn methods_bodies_and_types_are_refused_as_everywhere() {
     assert_eq!(large.status(), 413);
     let modern = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {"_meta":
         {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}});
-    let refused = session.post(&modern).await;
-    assert_eq!(
-        refused.expect(StatusCode::BAD_REQUEST).await.error().await["code"],
-        -32022
-    );
+    session.tell(&modern).await;
+    assert_eq!(session.reply(7).await.1.unwrap_err()["code"], -32022);
+    session.call("echo", json!({"text": "hi"})).await.unwrap();
+    gw.stop().await;
+}
+
+// The Go SDK's client asks for the modern revision first, and ends on any status but 2xx.
+#[tokio::test]
+async fn client_that_wants_2xx_for_every_post_connects() {
+    let gw = secured().await;
+    let alice = gw.principal("alice");
+    let mut session = EventSession::connect(&alice, "/sse/stub").await;
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                      "io.modelcontextprotocol/clientCapabilities": {}});
+    let params = json!({"_meta": meta});
+    let discover = session.start("server/discover", params.clone()).await;
+    let refused = session.reply(discover).await.1.unwrap_err();
+    assert_eq!(refused["code"], -32022);
+    assert_eq!(refused["data"]["requested"], "2026-07-28");
+    // What asks for no answer gets none.
+    session.notify("notifications/initialized", params).await;
+    session.tell(&initialize(1, "2024-11-05", &json!({}))).await;
+    session.reply(1).await.1.expect("a session");
+    session.notify("notifications/initialized", json!({})).await;
+    let unknown = session.start("no/such/method", json!({})).await;
+    let refused = session.reply(unknown).await.1.unwrap_err();
+    assert_eq!(refused["code"], -32601);
     session.call("echo", json!({"text": "hi"})).await.unwrap();
     gw.stop().await;
 }
@@ -212,6 +234,40 @@ async fn questions_and_progress_come_on_the_one_stream() {
         .iter()
         .filter(|m| m["method"] == "notifications/progress");
     assert_eq!(progress.count(), 3, "{before:?}");
+    gw.stop().await;
+}
+
+// SDKs negotiate 2024-11-05 on this transport and use newer capabilities in it.
+#[tokio::test]
+async fn peers_of_2024_11_05_use_what_both_declare() {
+    let newer = ["--only", "--revision", "2025-06-18"];
+    let setup = Setup::open().server(ON).stub("stub", &[]);
+    let gw = setup.stub("newer", &newer).start().await;
+    let actor = gw.anonymous();
+    let open = async |path| EventSession::open_as(&actor, path, "2024-11-05", &everything()).await;
+    let (mut session, hello) = open("/sse/stub").await;
+    assert_eq!(hello["capabilities"]["completions"], json!({}), "{hello}");
+    for tool in ["ask_form", "ask_url"] {
+        let call = json!({"name": tool, "arguments": {}});
+        let id = session.start("tools/call", call).await;
+        let question = session.stream.until("elicitation/create").await;
+        let answer = json!({"action": "accept", "content": {"name": "Ada"}});
+        let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": answer});
+        session.tell(&answer).await;
+        let result = session.reply(id).await.1.unwrap();
+        assert!(text_of(&result).contains("accept"), "{tool}: {result}");
+    }
+    // A merged endpoint asks as its upstreams do.
+    let (mut merged, hello) = open("/sse").await;
+    assert_eq!(hello["capabilities"]["completions"], json!({}), "{hello}");
+    let call = json!({"name": "stub__ask_form", "arguments": {}});
+    merged.start("tools/call", call).await;
+    merged.stream.until("elicitation/create").await;
+    // An upstream of another revision may not ask.
+    let (mut session, hello) = open("/sse/newer").await;
+    assert_eq!(hello["capabilities"]["completions"], json!(null), "{hello}");
+    let result = session.call("ask_form", json!({})).await.unwrap();
+    assert!(text_of(&result).contains("-32601"), "{result}");
     gw.stop().await;
 }
 

@@ -7,4 +7,5 @@ mod modern_socket;
 mod replies;
 mod revisions;
 mod streams;
+mod strict;
 mod websocket;

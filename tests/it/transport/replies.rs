@@ -1,6 +1,9 @@
 //! What a POST is answered with: JSON or a stream, which id, which bytes.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
@@ -121,8 +124,57 @@ async fn a_silent_call_becomes_a_stream_with_a_priming_event() {
     let first = stream.next().await.expect("an event");
     assert!(first.id.is_some(), "{first:?}");
     assert_eq!(first.data.as_deref(), Some(""), "{first:?}");
-    assert!(stream.retry.is_some(), "the reconnection time comes early");
     assert_eq!(text_of(&stream.message().await.unwrap()["result"]), "slept");
+    assert_eq!(stream.next().await, None, "the stream ends");
+    assert_eq!(stream.retry, None, "retry goes before a planned close only");
+    gw.stop().await;
+}
+
+// Spec: SPEC T-13. Clients up to 2025-06-18 lose their session where a connection breaks before its head.
+#[tokio::test]
+async fn the_head_leaves_early_in_every_revision() {
+    let gw = gateway().await;
+    for revision in ["2025-03-26", "2025-06-18", "2025-11-25"] {
+        let user = gw
+            .anonymous()
+            .open_as("/mcp/stub", revision, json!({}))
+            .await;
+        // The call never ends, and once its head took 10 s.
+        let begun = async {
+            let (_, exchange) = user.start_call("never", json!({})).await;
+            let mut stream = exchange.stream();
+            stream.next().await.expect("a sign of life")
+        };
+        let sign = timeout(Duration::from_secs(7), begun).await;
+        let sign = sign.expect("a head at once");
+        let is_old = revision < "2025-11-25";
+        assert_eq!(sign.comment.is_some(), is_old, "{revision}: {sign:?}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-10, T-13. Scripts that read JSON alone send `*/*` or no Accept.
+#[tokio::test]
+async fn who_names_no_stream_gets_json_for_longer() {
+    let setup = Setup::open()
+        .server("sse_after = \"20ms\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let actor = gw.anonymous();
+    let old = actor.open_as("/mcp/stub", "2025-06-18", json!({})).await;
+    let call = json!({"jsonrpc": "2.0", "id": 50, "method": "tools/call",
+                      "params": {"name": "sleep", "arguments": {"ms": 300}}});
+    for accept in ["*/*", "application/json, */*;q=0.1"] {
+        let mut headers = old.headers();
+        headers.push(("accept", accept));
+        let answer = old.actor.post(&old.path, &headers, &call).await;
+        assert!(!answer.is_stream(), "{accept}");
+        assert_eq!(text_of(&answer.json().await["result"]), "slept");
+    }
+    let mut headers = old.headers();
+    headers.push(("accept", "application/json"));
+    let answer = old.actor.post(&old.path, &headers, &call).await;
+    assert_eq!(answer.status(), 406);
     gw.stop().await;
 }
 

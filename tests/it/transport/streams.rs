@@ -183,3 +183,76 @@ async fn a_get_stream_opens_with_the_place_before_what_was_held_back() {
     assert_ne!(before, after);
     gw.stop().await;
 }
+
+/// As many GET streams as a session may have by default.
+const STREAMS: usize = 8;
+
+// Spec: SPEC T-25. Dead connections count until TCP notices.
+#[tokio::test]
+async fn resume_takes_the_place_of_dead_streams() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    user.tools().await;
+    let mut dead = Vec::new();
+    for _ in 0..STREAMS {
+        let mut stream = user.listen().await;
+        stream.next().await.expect("the priming event");
+        dead.push(stream);
+    }
+    let refused = user.actor.get(&user.path, &user.headers()).await;
+    assert_eq!(refused.status(), 429, "it can resume instead");
+    let last = dead[STREAMS - 1].last_id.clone().expect("an id");
+    let resumed = user.resume(&last).await.expect(StatusCode::OK).await;
+    let mut resumed = resumed.events();
+    user.text("change_tools", json!({})).await;
+    resumed.until("notifications/tools/list_changed").await;
+    for mut stream in dead {
+        assert_eq!(stream.message().await, None, "a replaced stream ends");
+    }
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn resume_takes_the_places_of_dead_call_streams() {
+    let limits = "[limits]\nstreams_per_session = 1\ncalls_per_session = 1";
+    let setup = Setup::open().server("sse_after = \"20ms\"").toml(limits);
+    let gw = setup.stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let (id, exchange) = user.start_call("sleep", json!({"ms": 1500})).await;
+    let mut dead = exchange.stream();
+    let first = dead.next().await.expect("the priming event");
+    let last = first.id.expect("an id");
+    // Neither end of the dead connection is closed.
+    let mut streams = vec![dead];
+    for _ in 0..4 {
+        let resumed = user.resume(&last).await.expect(StatusCode::OK).await;
+        streams.push(resumed.events());
+    }
+    let mut newest = streams.pop().unwrap();
+    let reply = newest.message().await.expect("the reply");
+    assert_eq!(reply["id"], id);
+    gw.stop().await;
+}
+
+// Clients of these revisions have no id to resume with, and open another stream instead.
+#[tokio::test]
+async fn new_stream_replaces_the_oldest_without_priming() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let user = gw.anonymous();
+    let user = user.open_as("/mcp/stub", "2025-06-18", json!({})).await;
+    user.tools().await;
+    let mut oldest = user.listen().await;
+    let mut dead = Vec::new();
+    for _ in 0..STREAMS + 2 {
+        dead.push(user.listen().await);
+    }
+    assert_eq!(oldest.message().await, None, "a replaced stream ends");
+    let mut newest = dead.pop().unwrap();
+    user.text("change_tools", json!({})).await;
+    newest.until("notifications/tools/list_changed").await;
+    let replaced = gw.metric("drawbridge_streams_replaced_total", "").await;
+    assert_eq!(replaced.to_string(), "3");
+    let open = gw.metric("drawbridge_streams_open", "").await;
+    assert!(open < 8.5, "{open}");
+    gw.stop().await;
+}

@@ -2,13 +2,14 @@
 
 use rstest::rstest;
 use serde_json::json;
+use tokio::io::AsyncReadExt;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 
 use crate::harness::session::text_of;
 use crate::harness::socket::{Socket, upgrade};
-use crate::harness::{Gateway, Setup, eventually};
+use crate::harness::{Gateway, Setup, eventually, within};
 use crate::modern::Modern;
 
 const ON: &str = "[server.websocket]\nenabled = true";
@@ -88,6 +89,21 @@ async fn nothing_is_upgraded_that_should_not_be(
     assert_eq!(challenged, status == 401, "{head}");
     let open = gw.metric("drawbridge_channels_open", "").await;
     assert!(open < 1.0, "{open}");
+    gw.stop().await;
+}
+
+// Spec: RFC 6455 §4.2.2: LangChain4j offers no subprotocol.
+#[tokio::test]
+async fn socket_without_subprotocol_is_served() {
+    let gw = secured().await;
+    let alice = gw.principal("alice");
+    let none = [("sec-websocket-protocol", "")];
+    let (head, tcp) = upgrade(&gw.url, "/ws/stub", alice.token(), &none).await;
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    assert!(!head.to_lowercase().contains("sec-websocket-protocol"));
+    let mut socket = Socket::upgraded(tcp).await;
+    socket.initialize().await;
+    socket.call("echo", json!({"text": "hi"})).await.unwrap();
     gw.stop().await;
 }
 
@@ -186,7 +202,7 @@ async fn a_broken_socket_cancels_its_calls() {
 
 #[tokio::test]
 async fn quiet_sockets_are_pinged_and_silent_ones_are_closed() {
-    let keep_alive = format!("keep_alive = \"100ms\"\n{ON}");
+    let keep_alive = format!("keep_alive = \"500ms\"\n{ON}");
     let setup = Setup::open().server(&keep_alive).stub("stub", &[]);
     let gw = setup.start().await;
     let mut socket = Socket::open(&gw.url, "/ws/stub", None).await;
@@ -235,17 +251,17 @@ async fn a_drain_lets_calls_finish_and_then_closes_the_socket() {
 #[tokio::test]
 async fn the_rate_of_requests_holds_for_messages() {
     let setup = Setup::open().server(ON).stub("stub", &[]);
-    let gw = setup.toml("[limits]\nrate = \"5/s\"").start().await;
+    let gw = setup.toml("[limits]\nrate = \"5/h\"").start().await;
     let mut socket = Socket::open(&gw.url, "/ws/stub", None).await;
     for _ in 0..30 {
-        socket.start("ping", json!({})).await;
+        socket.start("tools/list", json!({})).await;
     }
     let mut refused = 0;
     for _ in 0..30 {
         let reply = socket.message().await.expect("a reply");
         refused += i32::from(reply["error"].is_object());
     }
-    assert!((10..30).contains(&refused), "{refused} of 30");
+    assert!((20..30).contains(&refused), "{refused} of 30");
     gw.stop().await;
 }
 
@@ -388,5 +404,80 @@ async fn every_message_has_an_access_line_and_every_call_an_audit_line() {
             .then_some(())
     })
     .await;
+    gw.stop().await;
+}
+
+/// Bytes of a result that, twice, is more than all buffers on the way hold.
+const LARGE: usize = 15 << 20;
+
+/// Asks for two large results.
+async fn start_two(socket: &mut Socket) {
+    for _ in 0..2 {
+        let call = json!({"name": "big", "arguments": {"bytes": LARGE}});
+        socket.start("tools/call", call).await;
+    }
+}
+
+/// The outcomes and sizes of the answers with a large result, once all `count` lines are written.
+async fn large(gw: &Gateway, count: usize) -> Vec<(String, u64)> {
+    eventually("all lines", async || {
+        let records = gw.log_records().into_iter();
+        let lines = records.filter(|line| line["target"] == "access" && line["name"] == "big");
+        let told = |line: serde_json::Value| {
+            let outcome = line["outcome"].as_str().unwrap().to_owned();
+            (outcome, line["bytes_out"].as_u64().unwrap())
+        };
+        let told: Vec<_> = lines.map(told).collect();
+        (told.len() >= count).then_some(told)
+    })
+    .await
+}
+
+// Progress counts, as with `server.stall_timeout`; pings stay unanswered meanwhile.
+#[tokio::test]
+async fn slow_socket_reader_gets_large_replies() {
+    let keep_alive = format!("keep_alive = \"500ms\"\n{ON}");
+    let setup = Setup::open().server(&keep_alive).stub("stub", &[]);
+    let gw = setup.start().await;
+    let mut socket = Socket::open(&gw.url, "/ws/stub", None).await;
+    start_two(&mut socket).await;
+    let mut chunk = vec![0; 512 << 10];
+    let mut left = 2 * LARGE;
+    while left > 0 {
+        // Slower than three pings in all.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let read = within("more of the reply", socket.raw().read(&mut chunk)).await;
+        let read = read.unwrap();
+        assert_ne!(read, 0, "cut off with {left} bytes to go");
+        left = left.saturating_sub(read);
+    }
+    let lines = large(&gw, 2).await;
+    let good = |(outcome, bytes): &(String, u64)| outcome == "ok" && *bytes > LARGE as u64;
+    assert!(lines.iter().all(good), "{lines:?}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn unwritten_reply_is_not_logged_as_answered() {
+    let gw = secured().await;
+    let mut socket = open(&gw, "alice").await;
+    start_two(&mut socket).await;
+    let modern = Modern::new(gw.principal("alice"), "/ws/stub");
+    let call = json!({"name": "big", "arguments": {"bytes": LARGE}});
+    let call = modern.request(&json!(71), "tools/call", call);
+    socket.tell(&call).await;
+    eventually("all calls are answered", async || {
+        let records = gw.log_records().into_iter();
+        let audited = records.filter(|line| line["target"] == "audit" && line["name"] == "big");
+        (audited.count() == 3).then_some(())
+    })
+    .await;
+    drop(socket);
+    let lines = large(&gw, 3).await;
+    assert!(
+        lines.iter().all(|(outcome, _)| outcome == "client_gone"),
+        "{lines:?}"
+    );
+    assert!(lines.iter().all(|(_, bytes)| *bytes == 0), "{lines:?}");
     gw.stop().await;
 }

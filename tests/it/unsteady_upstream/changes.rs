@@ -48,6 +48,49 @@ async fn the_stream_outside_calls_is_tried_again_after_a_refusal_that_passes(
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.4: what an upstream announces in the first call would be lost.
+#[tokio::test]
+async fn get_stream_is_sent_for_before_the_first_call() {
+    let up = Upstream::start(|what, _| match what {
+        "GET" => Does::Events(vec![(0, ": hello\n\n"), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    for _ in 0..3 {
+        up.seen.lock().unwrap().clear();
+        let user = gw.anonymous().open("/mcp/up").await;
+        assert!(outcome(&user, "first").await.contains("done"));
+        let seen = up.seen.lock().unwrap().clone();
+        let at = |what: &str| seen.iter().position(|seen| seen == what);
+        assert!(at("GET").is_some(), "{seen:?}");
+        assert!(at("GET") < at("call first"), "{seen:?}");
+    }
+    gw.stop().await;
+}
+
+// Some servers send the head of the stream with its first event.
+#[rstest]
+#[case::no_head(Does::Hang)]
+#[case::no_stream(Does::Status(405, ""))]
+#[tokio::test]
+async fn call_does_not_wait_for_a_get_stream_without_head(#[case] get: Does) {
+    let hangs = matches!(get, Does::Hang);
+    let up = Upstream::start(move |what, _| match what {
+        "GET" if hangs => Does::Hang,
+        "GET" => Does::Status(405, ""),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    for _ in 0..3 {
+        assert!(outcome(&user, "call").await.contains("done"));
+    }
+    assert_eq!(up.count("GET"), 1);
+    gw.stop().await;
+}
+
 // Spec: BRIDGING §3.4; SPEC M-74.
 #[tokio::test]
 async fn who_waits_to_hear_a_session_that_is_lost_waits_for_the_next_one() {

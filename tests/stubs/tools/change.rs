@@ -50,6 +50,32 @@ fn change(call: &Call, list: &'static str) -> Outcome {
     Outcome::text(if shown { "added" } else { "removed" })
 }
 
+/// Announces changes that did not happen, evenly spread.
+pub(super) async fn announce(call: &Call) -> Outcome {
+    let outlet = match call.text("via") {
+        Some("call") => &call.outlet,
+        _ => &call.session.general,
+    };
+    let (method, params) = if let Some(uri) = call.text("uri") {
+        (
+            "notifications/resources/updated".to_owned(),
+            json!({"uri": uri}),
+        )
+    } else {
+        let list = call.text("list").unwrap_or("tools");
+        (format!("notifications/{list}/list_changed"), json!({}))
+    };
+    let number = u32::try_from(call.number("n").unwrap_or(1)).unwrap_or(1);
+    let gap = call.millis("ms") / number.max(1);
+    for _ in 0..number {
+        outlet.message(notification(&method, &params));
+        if !gap.is_zero() {
+            tokio::time::sleep(gap).await;
+        }
+    }
+    Outcome::text("announced")
+}
+
 fn touch(call: &Call) -> Outcome {
     let uri = call.text("uri").unwrap_or_default();
     let subscribed = call.session.with(|inner| inner.subscriptions.contains(uri));

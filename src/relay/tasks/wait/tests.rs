@@ -102,6 +102,7 @@ fn call() -> Call {
             upstreams: vec!["up".into()],
             pure: true,
             required_scopes: Vec::new(),
+            login_scopes: Vec::new(),
             audiences: Vec::new(),
             issuers: Vec::new(),
             tools: Vec::new(),

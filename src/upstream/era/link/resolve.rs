@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::{EraLink, Inner};
 use crate::call::Declared;
 use crate::protocol::Era;
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::attempts::Attempt;
 use crate::upstream::carrier::{Carrier, Started};
 use crate::upstream::era::probe::{self, Found, Sign};
 use crate::upstream::era::{Fruitless, Pin, Verdict};
@@ -16,6 +18,9 @@ use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
 use crate::upstream::modern::ModernLink;
 use crate::upstream::stdio::{BusyGuard, Patience};
+
+/// How long the probe of another session's child is waited for, before an own child is asked.
+const HELD_UP: Duration = Duration::from_secs(5);
 
 impl EraLink {
     /// The link of the era to speak.
@@ -75,12 +80,19 @@ impl EraLink {
             child.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
         // It makes no room for others of its owner before it was asked anything.
         let busy = started.as_ref().and_then(|started| started.child.busy());
-        let turn = self.cell.probing.turn_since(before).await;
+        let turn = self.cell.probing.turn_since(before);
+        let turn = if self.is_remote() {
+            Some(turn.await)
+        } else {
+            // The child of another session may be slow or hang: it holds up this one for a moment only.
+            tokio::time::timeout(HELD_UP, turn).await.ok()
+        };
         if let Some(inner) = decided(&mut started) {
             return Ok(inner);
         }
-        match turn.spared() {
+        match turn.as_ref().and_then(Attempt::spared) {
             Some(Fruitless::Failed(error)) => return Err(error),
+            Some(Fruitless::ForNow) => return Ok(self.legacy(started, false)),
             Some(Fruitless::Presumed(owner))
                 if owner.is_none_or(|owner| owner == self.settings.owner) =>
             {
@@ -90,14 +102,19 @@ impl EraLink {
         }
         match self.find_out(afresh, started, busy).await {
             Ok((inner, presumed)) => {
-                if let Some(presumed) = presumed {
+                if let Some((presumed, turn)) = presumed.zip(turn) {
                     turn.share(presumed);
                 }
                 Ok(inner)
             }
             Err(error) => {
                 // What becomes of a child concerns its owner alone.
-                if self.is_remote() && !matches!(error, LinkError::Cancelled) {
+                // What one caller's credentials were refused is asked again for the next caller.
+                let is_own = matches!(error, LinkError::Cancelled) || error.is_wall();
+                if self.is_remote()
+                    && !is_own
+                    && let Some(turn) = turn
+                {
                     turn.share(Fruitless::Failed(error.clone()));
                 }
                 Err(error)
@@ -113,7 +130,14 @@ impl EraLink {
         mut started: Option<Started>,
         busy: Option<BusyGuard>,
     ) -> Result<(Inner, Option<Fruitless>), LinkError> {
-        let (declared, is_told) = match self.cell.believed().filter(|_| !afresh) {
+        if self.cell.is_mute(self.settings.owner) && !afresh {
+            return Ok((self.legacy(started, true), None));
+        }
+        let believed = self.cell.believed().filter(|_| !afresh);
+        if !self.is_piped() {
+            return self.negotiate(believed).await;
+        }
+        let (declared, is_told) = match believed {
             // Only whether it keeps sessions as well is not known.
             Some(Verdict::Modern(declared)) => (declared, false),
             _ => match self.probe(started.take()).await? {
@@ -128,6 +152,12 @@ impl EraLink {
                     let owner = (!of_all).then_some(self.settings.owner);
                     let presumed = Fruitless::Presumed(owner);
                     return Ok((self.legacy(None, true), Some(presumed)));
+                }
+                Found::Mute(error) => {
+                    // No second start now; the next one is asked for a session alone.
+                    self.cell.learn_mute(self.settings.owner);
+                    LABELED.upstream_failed.add(&self.settings.name, 1);
+                    return Err(error);
                 }
             },
         };
@@ -150,7 +180,11 @@ impl EraLink {
     /// The link that follows from what is believed, with the child that is `started`, if there is one;
     /// nothing where something has to be asked.
     fn decided(&self, started: &mut Option<Started>) -> Option<Inner> {
-        Some(match (self.cell.believed()?, self.settings.client) {
+        let Some(believed) = self.cell.believed() else {
+            let is_known = self.cell.serves_elderly(self.settings.offer);
+            return is_known.then(|| self.legacy(started.take(), false));
+        };
+        Some(match (believed, self.settings.client) {
             (Verdict::Legacy, _) => self.legacy(started.take(), false),
             (Verdict::Modern(_), Era::Legacy)
                 if self.cell.keeps_sessions(self.settings.owner)? =>
@@ -181,7 +215,7 @@ impl EraLink {
                 self.cell.learn(&Verdict::Modern(Arc::clone(declared)));
             }
             Found::Legacy(_) => self.cell.learn(&Verdict::Legacy),
-            Found::Presumed(_) => {}
+            Found::Presumed(_) | Found::Mute(_) => {}
         }
         Ok(found)
     }
@@ -214,7 +248,7 @@ impl EraLink {
         let is_kept = match opened {
             Ok(is_kept) => is_kept,
             // One that says nothing to a handshake keeps no sessions.
-            Err(LinkError::Timeout) if self.is_piped() => false,
+            Err(LinkError::Timeout | LinkError::Garbled { .. }) if self.is_piped() => false,
             // Nor does one that ends of it. What becomes of a child concerns its owner alone.
             Err(LinkError::Lost { .. }) if self.is_piped() => {
                 if self.is_remote() {
@@ -236,18 +270,20 @@ impl EraLink {
         }))
     }
 
-    fn is_piped(&self) -> bool {
+    pub(super) fn is_piped(&self) -> bool {
         matches!(self.settings.carrier, Carrier::Duplex(_))
     }
 
-    fn legacy(&self, started: Option<Started>, presumed: bool) -> Inner {
+    pub(super) fn legacy(&self, started: Option<Started>, presumed: bool) -> Inner {
         Inner::Legacy {
             link: LegacyLink::new(Arc::clone(&self.settings), started),
             presumed: Arc::new(AtomicBool::new(presumed)),
         }
     }
 
-    fn modern(&self, known: Option<Arc<Declared>>, started: Option<Started>) -> Inner {
+    pub(super) fn modern(&self, known: Option<Arc<Declared>>, started: Option<Started>) -> Inner {
+        let stands_by = self.settings.client == Era::Legacy && self.cell.stands_by();
+        self.stands_by.store(stands_by, Ordering::Relaxed);
         let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));
         Inner::Modern(ModernLink::new(settings, schemas, known, started))
     }

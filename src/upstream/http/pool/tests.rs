@@ -1,8 +1,11 @@
+use std::net::Ipv4Addr;
+
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http_body_util::BodyExt;
+use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::lifecycle::Tasks;
@@ -10,6 +13,8 @@ use crate::upstream::http::body::UpstreamBody;
 
 /// Idle connections that the pools of these tests keep.
 const SMALL: usize = 2;
+/// `pool_idle` in these tests.
+const UNNAMED: Duration = Duration::from_secs(4);
 const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 /// An upstream that tests play by hand.
@@ -22,7 +27,9 @@ impl Upstream {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let pool = Pool::new(HttpConnector::new(), origin.parse().unwrap(), SMALL);
+        let dial = Dial::plain(Route::Direct(HttpConnector::new()));
+        let keep = Keep { unnamed: UNNAMED };
+        let pool = Pool::new(dial, origin.parse().unwrap(), SMALL, keep);
         Self { listener, pool }
     }
 
@@ -150,6 +157,97 @@ async fn a_request_that_may_have_run_is_not_sent_again() {
     assert!(matches!(second, Err(PoolError::Http(_))), "{second:?}");
 }
 
+// The close arrives between the look at the connection and the request.
+#[tokio::test]
+async fn request_behind_a_close_may_have_run() {
+    let upstream = Upstream::start().await;
+    let mut open = Vec::new();
+    for _ in 0..SMALL {
+        open.push(upstream.first(REPLY).await);
+    }
+    let mut streams = Vec::new();
+    for (stream, response) in open {
+        text(response).await;
+        streams.push(stream);
+    }
+    // Nothing is awaited in between: the reactor has not seen the close.
+    drop(streams);
+    let second = upstream.pool.send(request()).await;
+    assert!(matches!(second, Err(PoolError::Http(_))), "{second:?}");
+    assert_eq!(upstream.idle(), 0, "the others are as old");
+    let (_stream, response) = upstream.first(REPLY).await;
+    assert_eq!(text(response).await, "ok");
+}
+
+#[tokio::test]
+async fn request_that_never_left_whole_is_unread() {
+    let upstream = Upstream::start().await;
+    let refuse = async {
+        let mut stream = upstream.listener.accept().await.unwrap().0;
+        // What is left unread makes the kernel reset the connection.
+        assert_ne!(stream.read(&mut [0; 64]).await.unwrap(), 0);
+    };
+    let mut large = request();
+    *large.body_mut() = Full::new(vec![b' '; 32 << 20].into());
+    let (sent, ()) = tokio::join!(upstream.pool.send(large), refuse);
+    assert!(matches!(sent, Err(PoolError::Unread(_))), "{sent:?}");
+}
+
+#[tokio::test]
+async fn named_keep_alive_bounds_reuse() {
+    let upstream = Upstream::start().await;
+    let answered = async |seconds: u64| {
+        let reply = format!(
+            "HTTP/1.1 200 OK\r\nkeep-alive: timeout={seconds}\r\ncontent-length: 2\r\n\r\nok"
+        );
+        let (stream, response) = upstream.first(reply.as_bytes()).await;
+        text(response).await;
+        stream
+    };
+    let mut closed = answered(1).await;
+    assert_eq!(closed.read(&mut [0]).await.unwrap(), 0, "not kept at all");
+    let _kept = answered(8).await;
+    let kept = upstream.pool.shared.take().expect("just used");
+    upstream.pool.shared.put(kept);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_millis(6_900)).await;
+    let kept = upstream
+        .pool
+        .shared
+        .take()
+        .expect("more than a second left");
+    upstream.pool.shared.put(kept);
+    tokio::time::advance(Duration::from_secs(7)).await;
+    assert!(upstream.pool.shared.take().is_none(), "a second left");
+}
+
+#[tokio::test]
+async fn unnamed_keep_alive_bounds_reuse() {
+    let upstream = Upstream::start().await;
+    let (_stream, response) = upstream.first(REPLY).await;
+    text(response).await;
+    tokio::time::pause();
+    tokio::time::advance(UNNAMED).await;
+    assert!(upstream.pool.shared.take().is_none());
+}
+
+#[tokio::test]
+async fn kernel_is_asked_about_a_close() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    for says_something in [false, true] {
+        let (ours, theirs) = tokio::join!(TcpStream::connect(at), listener.accept());
+        let (socket, mut theirs) = (stream::Socket::Plain(ours.unwrap()), theirs.unwrap().0);
+        assert!(!socket.is_over());
+        if says_something {
+            theirs.write_all(b"x").await.unwrap();
+        } else {
+            drop(theirs);
+        }
+        assert!(socket.is_over(), "before the reactor has seen it");
+    }
+}
+
 #[tokio::test]
 async fn nobody_at_the_address_is_told_apart() {
     let upstream = Upstream::start().await;
@@ -174,7 +272,7 @@ async fn idle_connections_are_capped_and_closed_in_time() {
     let last = streams.last_mut().unwrap();
     assert_eq!(last.read(&mut [0]).await.unwrap(), 0, "one too many");
     tokio::time::pause();
-    tokio::time::sleep(2 * IDLE).await;
+    tokio::time::sleep(UNNAMED + SWEEP).await;
     assert_eq!(upstream.idle(), 0);
     assert_eq!(streams[0].read(&mut [0]).await.unwrap(), 0, "closed");
 }

@@ -16,6 +16,7 @@ fn wire(listener: &TcpListener) -> HttpWire {
         headers: Vec::new(),
         ca_file: None,
         proxy: None,
+        pool_idle: Duration::from_secs(4),
     };
     let bounds = Bounds {
         message: 1 << 20,

@@ -50,7 +50,8 @@ impl Sink {
             _ => return,
         }
         let bytes = unmarked(message);
-        self.intake.notice(&self.upstream, Notice { kind, bytes });
+        let notice = Notice { kind, bytes };
+        self.intake.notice(&self.upstream, notice, None);
     }
 
     /// The upstream ends the stream.

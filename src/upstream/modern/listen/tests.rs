@@ -8,8 +8,9 @@ use crate::call::{ClientCapabilities, Deaf, Declared, Principal};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Revision};
-use crate::upstream::carrier::{Carrier, Settings, Unattributed};
+use crate::upstream::carrier::{AskingHabit, Carrier, Settings, Unattributed};
 use crate::upstream::health::Health;
+use crate::upstream::holders::Holders;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::Bounds;
 
@@ -38,8 +39,10 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
         client: Era::Modern,
         offer: Revision::LATEST_LEGACY,
         intake: Arc::new(Deaf),
+        holders: Holders::default(),
         exclusive: true,
         unattributed: Unattributed::Call,
+        asks: AskingHabit::default(),
         tasks: Tasks::new(),
         message_depth: 64,
         health: Arc::new(Health::new(name)),

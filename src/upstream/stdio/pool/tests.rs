@@ -25,13 +25,23 @@ fn wish(who: &str, upstream: &str) -> Wish {
         upstream: upstream.into(),
         max_of_upstream: 3,
         patience: Patience::SpawnWait,
+        holders: Holders::default(),
+    }
+}
+
+/// The same for one session of `who`.
+fn wish_of(who: &str, session: u8, upstream: &str) -> Wish {
+    Wish {
+        holders: Holders::of([session; 16]),
+        ..wish(who, upstream)
     }
 }
 
 /// A child that has spoken, in its place.
 fn child(slots: &Arc<ChildSlots>, slot: &Slot, wish: &Wish) -> Arc<ChildState> {
     let starts = Starts::new(1);
-    let permit = starts.permit(&wish.upstream).now_or_never().flatten();
+    let permit = starts.permit(wish.owner, &wish.upstream);
+    let permit = permit.now_or_never().flatten();
     let child = Arc::new(ChildState::new(Birth {
         upstream: Arc::clone(&wish.upstream),
         owner: wish.owner,
@@ -111,7 +121,8 @@ fn waiting_has_a_bound_and_leaves_nothing() {
     let slots = slots(1, 1);
     let place = at_once(&slots, wish("alice", "up"));
     let waiting: Vec<_> = (0..4).map(|_| later(&slots, wish("bob", "up"))).collect();
-    assert!(matches!(slots.take(wish("bob", "up")), Place::Refused));
+    let refused = slots.take(wish("bob", "up"));
+    assert!(matches!(refused, Place::Refused(full) if full.cap == Cap::Waiting(4)));
     drop(waiting);
     drop(place);
     assert_eq!(slots.counts(), (0, 0));
@@ -130,4 +141,43 @@ fn a_grant_that_nobody_takes_goes_on_to_the_next() {
     assert!(next.try_recv().is_err(), "first come, first served");
     drop(gone);
     assert!(next.try_recv().is_ok());
+}
+
+#[test]
+fn session_evicts_no_child_of_its_own() {
+    let slots = slots(9, 2);
+    let own = wish_of("alice", 1, "up");
+    let places = [0, 1].map(|_| at_once(&slots, own.clone()));
+    let children = [0, 1].map(|at: usize| child(&slots, &places[at], &own));
+    let Place::Refused(full) = slots.take(wish_of("alice", 1, "more")) else {
+        panic!("it would wait for itself");
+    };
+    assert_eq!(
+        full.to_string(),
+        "this session holds all 2 that stdio.max_children_per_principal allows"
+    );
+    assert!(children.iter().all(|child| !child.closed().is_cancelled()));
+    // Another session of the same principal has its turn.
+    let _waiting = later(&slots, wish_of("alice", 2, "more"));
+    assert!(children.iter().any(|child| child.closed().is_cancelled()));
+}
+
+#[test]
+fn refusal_names_the_cap_that_is_reached() {
+    let slots = slots(4, 2);
+    let mut held: Vec<_> = ["a", "b"]
+        .map(|up| at_once(&slots, wish("alice", up)))
+        .into();
+    let refused = |wish: Wish| {
+        let patience = Patience::None;
+        match slots.take(Wish { patience, ..wish }) {
+            Place::Refused(full) => full.cap,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(refused(wish("alice", "c")), Cap::Principal(2));
+    held.push(at_once(&slots, wish("bob", "b")));
+    held.push(at_once(&slots, wish("carol", "b")));
+    assert_eq!(refused(wish("dave", "b")), Cap::Upstream(3));
+    assert_eq!(refused(wish("dave", "c")), Cap::Total(4));
 }

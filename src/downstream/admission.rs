@@ -1,0 +1,185 @@
+//! Whether a message may be served now: the rate and the running calls, and the wait for both.
+//! Spec: SPEC O-01, T-17, L-07; DESIGN §5.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Front;
+use super::conversation::draining;
+use crate::call::OwnerKey;
+use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::policy::rate::Claim;
+use crate::protocol::Message;
+use crate::session::{CallPlace, Caps, Entry, Lane, Request, Session, Toll, Unserved, Waiting};
+use crate::telemetry::metrics::COUNTERS;
+
+/// What a message still has to take out of the allowance of its principal; nothing where it has.
+pub(super) type Due = Option<Claim>;
+
+/// When a refused request may come again, where nothing else says it.
+pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl Toll for Claim {
+    fn pay(&self) -> Result<(), Duration> {
+        Claim::pay(self)
+    }
+}
+
+impl Front {
+    /// Takes one message out of the allowance of `owner`, or notes that this is still to be done.
+    pub(super) fn due(&self, owner: OwnerKey) -> Due {
+        let checked = self.rate.check(owner);
+        checked.is_err().then(|| self.rate.claim(owner))
+    }
+
+    fn caps(&self) -> Caps {
+        let limits = &self.settings.limits;
+        Caps {
+            session: limits.calls_per_session,
+            principal: limits.calls_per_principal,
+        }
+    }
+
+    fn request(&self, lane: Lane, due: Due) -> Request {
+        Request {
+            lane,
+            toll: due.map(|claim| Box::new(claim) as _),
+            patience: self.settings.limits.call_wait,
+        }
+    }
+
+    /// The way in for a request of a session: its place, or the wait for one.
+    ///
+    /// # Errors
+    /// A [`Fault`] when it cannot even wait.
+    pub(super) fn enter(
+        &self,
+        session: &Arc<Session>,
+        method: Option<&str>,
+        due: Due,
+    ) -> Result<Entry, Fault> {
+        // It is answered here, and a client that gets no answer gives its session up. Spec: SPEC L-07.
+        if method == Some("ping") {
+            return Ok(Entry::Free);
+        }
+        let request = self.request(Lane::requests(session.key()), due);
+        session.enter(request, self.caps()).map_err(refused)
+    }
+
+    /// The same for a call of a visit, which may wait for `patience` still.
+    ///
+    /// # Errors
+    /// A [`Fault`] when it cannot even wait.
+    pub(super) fn enter_visit(
+        &self,
+        session: &Arc<Session>,
+        patience: Duration,
+    ) -> Result<Entry, Fault> {
+        let request = Request {
+            lane: Lane::requests(session.key()),
+            toll: None,
+            patience,
+        };
+        let principal = self.caps().principal;
+        let caps = Caps {
+            session: principal,
+            principal,
+        };
+        session.enter(request, caps).map_err(refused)
+    }
+
+    /// Waits for the place of a call, until `over` at the latest.
+    ///
+    /// # Errors
+    /// A [`Fault`] when there was no place in time, the call was cancelled, or the gateway stops.
+    ///
+    /// # Cancel safety
+    /// A call whose future is dropped has left the line.
+    pub(super) async fn seat(
+        &self,
+        entry: Entry,
+        over: &CancellationToken,
+    ) -> Result<Option<CallPlace>, Fault> {
+        match entry {
+            Entry::Free => Ok(None),
+            Entry::Placed(place) => Ok(Some(place)),
+            Entry::Waits(waiting) => Box::pin(self.wait(waiting, over)).await,
+        }
+    }
+
+    async fn wait(
+        &self,
+        waiting: Box<Waiting>,
+        over: &CancellationToken,
+    ) -> Result<Option<CallPlace>, Fault> {
+        tokio::select! {
+            biased;
+            () = over.cancelled() => {
+                Err(Fault::downstream(FaultKind::Cancelled, "cancelled while it waited"))
+            }
+            () = self.tasks.draining().cancelled() => Err(draining().retry(Retry::After(RETRY_AFTER))),
+            turn = waiting.turn() => turn.map_err(refused),
+        }
+    }
+
+    /// Waits for the allowance of a request without a session.
+    ///
+    /// # Errors
+    /// A [`Fault`] when it did not come in time.
+    ///
+    /// # Cancel safety
+    /// A request whose future is dropped has left the line.
+    pub(super) async fn pay(&self, owner: OwnerKey, due: Due) -> Result<(), Fault> {
+        if due.is_none() {
+            return Ok(());
+        }
+        let principal = self.caps().principal;
+        let caps = Caps {
+            session: principal,
+            principal,
+        };
+        let request = self.request(Lane::sessionless(), due);
+        let waiting = self.sessions.places(owner).pay(request, caps);
+        let waiting = Box::new(waiting.map_err(refused)?);
+        self.wait(waiting, &CancellationToken::new())
+            .await
+            .map(drop)
+    }
+
+    /// Passes a notification on once the rate allows it, or drops it after `limits.call_wait`. A
+    /// cancellation never waits. Spec: SPEC C-10.
+    pub(super) async fn pass_on_when_due(
+        self: &Arc<Self>,
+        session: Arc<Session>,
+        message: Message,
+        due: Due,
+    ) {
+        if due.is_some() && message.method() != Some("notifications/cancelled") {
+            let request = self.request(Lane::notifications(session.key()), due);
+            let paid = match session.places().pay(request, self.caps()) {
+                Ok(waiting) => self.wait(Box::new(waiting), session.closed()).await.is_ok(),
+                Err(_) => false,
+            };
+            if !paid {
+                COUNTERS.messages_dropped.add(1);
+                return;
+            }
+        }
+        self.pass_on(session, message);
+    }
+}
+
+/// The refusal of a request that was not served in time.
+fn refused(unserved: Unserved) -> Fault {
+    let (text, after) = match unserved {
+        Unserved::LineFull => ("too many calls are running and waiting", RETRY_AFTER),
+        Unserved::NoPlace => ("too many calls are running", RETRY_AFTER),
+        Unserved::Rate(after) => {
+            COUNTERS.rate_limited.add(1);
+            ("too many requests, slow down", after)
+        }
+    };
+    Fault::new(FaultKind::CallerBusy, Side::Gateway, text).retry(Retry::After(after))
+}

@@ -1,0 +1,159 @@
+//! Connections that end before they carry a request: counted, and logged a line a minute per cause.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::lock::lock;
+use crate::telemetry::metrics::LABELED;
+
+/// How often the log repeats a cause.
+const REPEAT: Duration = Duration::from_mins(1);
+
+/// Why a connection failed; the label of `drawbridge.connections.failed`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Cause {
+    /// No common protocol version, a certificate that the client does not trust, no TLS at all.
+    TlsHandshake,
+    /// The client closed during the handshake, as probes of load balancers do: never logged.
+    TlsClosed,
+    /// The handshake took longer than `server.handshake_timeout`.
+    TlsTimeout,
+    /// The bytes are no head of HTTP/1.1, or it is too large.
+    BadHead,
+    /// A head began and took longer than `server.header_timeout`.
+    HeadTimeout,
+    /// The frames are no HTTP/2.
+    Http2,
+    /// As many connections as `server.max_connections` are open.
+    Full,
+}
+
+impl Cause {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::TlsHandshake => "tls_handshake",
+            Self::TlsClosed => "tls_closed",
+            Self::TlsTimeout => "tls_timeout",
+            Self::BadHead => "bad_head",
+            Self::HeadTimeout => "head_timeout",
+            Self::Http2 => "http2",
+            Self::Full => "full",
+        }
+    }
+
+    /// What a TLS handshake ended with.
+    pub(super) fn of_handshake(error: &io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match error.kind() {
+            UnexpectedEof | ConnectionReset | BrokenPipe => Self::TlsClosed,
+            _ => Self::TlsHandshake,
+        }
+    }
+
+    /// What an HTTP/1.1 connection ended with; none where its client only closed it, or where
+    /// `is_idle`: it waited for a request that did not begin.
+    pub(super) fn of_http1(error: &hyper::Error, is_idle: bool) -> Option<Self> {
+        if error.is_timeout() {
+            (!is_idle).then_some(Self::HeadTimeout)
+        } else {
+            error.is_parse().then_some(Self::BadHead)
+        }
+    }
+
+    /// The same for HTTP/2: only what broke the protocol is a failure.
+    pub(super) fn of_http2(error: &hyper::Error) -> Option<Self> {
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            // A lost connection is no fault of the protocol.
+            if cause.is::<io::Error>() {
+                return None;
+            }
+            source = cause.source();
+        }
+        Some(Self::Http2)
+    }
+}
+
+/// What one listener has logged.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    logged: Mutex<HashMap<Cause, Logged>>,
+}
+
+#[derive(Debug)]
+struct Logged {
+    at: Instant,
+    /// Failures since then.
+    muted: u64,
+}
+
+impl Failures {
+    /// Counts a connection of a client that failed, and logs it unless the same cause was logged within a
+    /// minute. Those of the operators' listener are only logged.
+    pub(super) fn note(
+        &self,
+        is_public: bool,
+        cause: Cause,
+        peer: SocketAddr,
+        error: &dyn std::error::Error,
+    ) {
+        if is_public {
+            LABELED.connections_failed.add(cause.word(), 1);
+        }
+        if cause == Cause::TlsClosed {
+            return;
+        }
+        if let Some(muted) = self.admit(cause) {
+            let error = chain(error);
+            tracing::warn!(reason = cause.word(), %peer, error, muted, "client connection failed");
+        }
+    }
+
+    /// Whether a failure is logged: the number of those before it that were not.
+    fn admit(&self, cause: Cause) -> Option<u64> {
+        let now = Instant::now();
+        let mut logged = lock(&self.logged);
+        let Some(last) = logged.get_mut(&cause) else {
+            logged.insert(cause, Logged { at: now, muted: 0 });
+            return Some(0);
+        };
+        if now.duration_since(last.at) < REPEAT {
+            last.muted += 1;
+            return None;
+        }
+        last.at = now;
+        Some(std::mem::take(&mut last.muted))
+    }
+}
+
+/// The text of an error and of its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cause_is_logged_once_a_minute() {
+        let failures = Failures::default();
+        assert_eq!(failures.admit(Cause::BadHead), Some(0));
+        assert_eq!(failures.admit(Cause::BadHead), None);
+        assert_eq!(failures.admit(Cause::TlsHandshake), Some(0));
+        tokio::time::advance(REPEAT).await;
+        assert_eq!(failures.admit(Cause::BadHead), Some(1));
+    }
+}

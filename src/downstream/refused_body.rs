@@ -1,0 +1,234 @@
+//! Bodies that are refused before they were read whole: their ids are found as they come, so that a
+//! request of a live session can be refused without a status. Spec: SPEC T-17.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::CONNECTION;
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::BodyExt;
+use tokio::time::Instant;
+
+use super::admission::RETRY_AFTER;
+use super::{Front, reply};
+use crate::call::OwnerKey;
+use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::lock::lock;
+use crate::protocol::{IdScan, json};
+use crate::session::Session;
+use crate::tally::Tally;
+use crate::telemetry::metrics::COUNTERS;
+
+/// What is read of a refused body that has no place among those read for their ids, bytes, and for how
+/// long. No settings: they only decide how much of our time a refusal may cost, and nobody but a client
+/// that breaks the limit notices them.
+const DISCARDED_BYTES: usize = 16 << 20;
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Bodies that are read for their ids at once, of one caller and in all.
+const SCANS_PER_CALLER: usize = 8;
+const SCANS: usize = 256;
+/// How much of a body is read for its ids, as a multiple of what a body may have.
+const SCANNED_BODIES: usize = 4;
+
+/// A body that is refused, as far as it has come.
+pub(super) struct RefusedBody {
+    pub(super) begun: Vec<Bytes>,
+    pub(super) rest: Body,
+    /// When it has to be there.
+    pub(super) until: Instant,
+}
+
+/// The bodies that are read for their ids now.
+#[derive(Debug, Default)]
+pub(super) struct Scans(Mutex<Tally<OwnerKey>>, AtomicUsize);
+
+/// A place among them.
+struct Place {
+    scans: Arc<Scans>,
+    owner: OwnerKey,
+}
+
+/// The requests of a refused body.
+pub(super) struct Requests {
+    /// JSON texts of their ids, never none.
+    ids: Vec<String>,
+    is_array: bool,
+    /// Whether the body was read to its end.
+    is_whole: bool,
+}
+
+impl Requests {
+    /// A JSON-RPC error for each, as one text.
+    pub(super) fn refusal(&self, fault: &Fault) -> Bytes {
+        let each = self.each_refusal(fault);
+        match each.as_slice() {
+            [one] if !self.is_array => one.clone(),
+            each => reply::array(each),
+        }
+    }
+
+    /// A JSON-RPC error for each.
+    pub(super) fn each_refusal(&self, fault: &Fault) -> Vec<Bytes> {
+        let ids = self.ids.iter();
+        ids.map(|id| reply::error_response(fault, Some(id)))
+            .collect()
+    }
+}
+
+impl Scans {
+    fn enter(self: &Arc<Self>, owner: OwnerKey) -> Option<Place> {
+        let mut by_owner = lock(&self.0);
+        if by_owner.of(&owner) >= SCANS_PER_CALLER || self.1.load(Ordering::Relaxed) >= SCANS {
+            return None;
+        }
+        by_owner.add(owner);
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Some(Place {
+            scans: Arc::clone(self),
+            owner,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        lock(&self.scans.0).remove(&self.owner);
+        self.scans.1.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The fault of a body that is too large.
+pub(super) fn too_large(limit: usize) -> Fault {
+    let text = format!("the message is too large, it may have {limit} bytes");
+    let data = json::object([
+        ("side", json::quote("gateway")),
+        ("retryAfterMs", RETRY_AFTER.as_millis().to_string()),
+        ("maxBytes", limit.to_string()),
+    ]);
+    Fault::new(FaultKind::InvalidRequest, Side::Gateway, text)
+        .retry(Retry::After(RETRY_AFTER))
+        .with_data(data)
+}
+
+impl Front {
+    /// Answers a request whose body is refused with `fault`: by JSON-RPC errors where it is one of the live
+    /// `session`, else by `status`.
+    pub(super) async fn refuse_body(
+        &self,
+        session: Option<&Session>,
+        body: RefusedBody,
+        fault: &Fault,
+        status: StatusCode,
+    ) -> Response<Body> {
+        match self.requests_of(session, body).await {
+            Ok(requests) => {
+                let mut response = reply::json_response(StatusCode::OK, requests.refusal(fault));
+                if !requests.is_whole {
+                    close(&mut response);
+                }
+                response
+            }
+            Err(NoRequests) => refuse_with(status, fault),
+        }
+    }
+
+    /// The requests in a body that is refused. The rest of the body is read either way, within bounds: a
+    /// connection closed in the middle of a request is reset, and its client never sees why.
+    ///
+    /// # Errors
+    /// There are none, or too many other bodies are read for theirs.
+    pub(super) async fn requests_of(
+        &self,
+        session: Option<&Session>,
+        body: RefusedBody,
+    ) -> Result<Requests, NoRequests> {
+        let Some(session) = session else {
+            discard(body.rest).await;
+            return Err(NoRequests);
+        };
+        let Some(place) = self.scans.enter(session.owner()) else {
+            COUNTERS.bodies_unscanned.add(1);
+            discard(body.rest).await;
+            return Err(NoRequests);
+        };
+        COUNTERS.bodies_scanned.add(1);
+        let mut body = body;
+        let (scan, is_whole) = self.scan(&mut body).await;
+        if !is_whole {
+            discard(body.rest).await;
+        }
+        drop(place);
+        let is_array = scan.is_array();
+        let ids = scan.ids();
+        if ids.is_empty() || (is_array && !session.revision.supports_batches()) {
+            return Err(NoRequests);
+        }
+        Ok(Requests {
+            ids,
+            is_array,
+            is_whole,
+        })
+    }
+
+    /// Reads a body for its ids, and whether that was all of it.
+    async fn scan(&self, body: &mut RefusedBody) -> (IdScan, bool) {
+        let RefusedBody { begun, rest, until } = body;
+        let mut scan = IdScan::default();
+        let mut left = SCANNED_BODIES.saturating_mul(self.settings.limits.body);
+        for piece in std::mem::take(begun) {
+            left = left.saturating_sub(piece.len());
+            scan.feed(&piece);
+        }
+        let reading = async {
+            while let Some(Ok(frame)) = rest.frame().await {
+                let Ok(piece) = frame.into_data() else {
+                    continue;
+                };
+                let Some(after) = left.checked_sub(piece.len()) else {
+                    return false;
+                };
+                left = after;
+                scan.feed(&piece);
+            }
+            true
+        };
+        let is_whole = tokio::time::timeout_at(*until, reading).await;
+        (scan, is_whole.unwrap_or(false))
+    }
+}
+
+/// No request was found in a refused body.
+pub(super) struct NoRequests;
+
+/// Answers by a status, and ends the connection.
+pub(super) fn refuse_with(status: StatusCode, fault: &Fault) -> Response<Body> {
+    let text = format!(r#"{{"error":{}}}"#, json::quote(&fault.public));
+    let mut response = reply::json_response(status, text.into());
+    reply::retry_after(&mut response, fault.retry);
+    close(&mut response);
+    response
+}
+
+/// Ends the connection after this answer; with HTTP/2 the stream alone ends.
+fn close(response: &mut Response<Body>) {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(CONNECTION, close);
+}
+
+async fn discard(mut body: Body) {
+    let discard = async {
+        let mut left = DISCARDED_BYTES;
+        while let Some(Ok(frame)) = body.frame().await {
+            let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else {
+                return;
+            };
+            left = rest;
+        }
+    };
+    // However it ends, the answer is the same.
+    drop(tokio::time::timeout(DISCARD_TIMEOUT, discard).await);
+}

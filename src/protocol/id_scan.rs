@@ -1,0 +1,356 @@
+//! The ids of the requests in a body that is not kept: read as it comes, in constant memory.
+
+use super::RequestId;
+use super::json;
+
+/// A name or a value that is looked at, bytes: longer ones are no id and no method.
+const TOKEN: usize = 1 << 10;
+/// All ids together, bytes.
+const IDS: usize = 3 << 10;
+
+/// Reads JSON-RPC text piece by piece and remembers the ids of its requests. What else it holds is only
+/// counted by its brackets.
+#[derive(Debug, Default)]
+pub struct IdScan {
+    stage: Stage,
+    /// Open containers.
+    depth: usize,
+    is_array: bool,
+    string: InString,
+    place: Place,
+    /// The name or value that is read now, where it is looked at.
+    token: Vec<u8>,
+    is_long: bool,
+    message: Request,
+    found: Vec<String>,
+    /// How much `found` takes, bytes.
+    size: usize,
+}
+
+/// How far the whole text is.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Open,
+    Over,
+    /// It is not what it should be, or holds too much.
+    Failed,
+}
+
+/// Whether a string is read now.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum InString {
+    #[default]
+    No,
+    Yes,
+    /// Behind a backslash.
+    Escaped,
+}
+
+/// What comes next among the members of a message.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// No message is open.
+    #[default]
+    Outside,
+    Name,
+    Value(Member),
+}
+
+/// Whose value comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Member {
+    Other,
+    Id,
+    Method,
+}
+
+/// What is known of a message.
+#[derive(Debug, Default)]
+struct Request {
+    id: Option<String>,
+    ids: usize,
+    has_method: bool,
+    methods: usize,
+}
+
+impl Request {
+    /// Its id, where it is a request that may be answered by an error.
+    fn id(self) -> Option<String> {
+        let is_clear = self.ids == 1 && self.methods == 1 && self.has_method;
+        self.id.filter(|_| is_clear)
+    }
+}
+
+impl IdScan {
+    /// Reads on.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        while let Some((byte, after)) = rest.split_first() {
+            if self.stage == Stage::Failed {
+                return;
+            }
+            // Most of a large body lies in strings that nobody wants.
+            if self.string == InString::Yes && !self.is_wanted() {
+                let Some(stop) = memchr::memchr2(b'"', b'\\', rest) else {
+                    return;
+                };
+                let (_, at) = rest.split_at(stop);
+                if let Some((byte, after)) = at.split_first() {
+                    self.take_of_string(*byte);
+                    rest = after;
+                }
+                continue;
+            }
+            if self.string == InString::No {
+                self.take(*byte);
+            } else {
+                self.take_of_string(*byte);
+            }
+            rest = after;
+        }
+    }
+
+    /// Whether the whole is one array.
+    #[must_use]
+    pub fn is_array(&self) -> bool {
+        self.is_array
+    }
+
+    /// JSON texts of the ids of the requests so far, in their order; none where the text is not clear.
+    #[must_use]
+    pub fn ids(mut self) -> Vec<String> {
+        if self.place != Place::Outside {
+            self.end_message();
+        }
+        if self.stage == Stage::Failed {
+            return Vec::new();
+        }
+        self.found
+    }
+
+    fn take_of_string(&mut self, byte: u8) {
+        self.push(byte);
+        self.string = match (&self.string, byte) {
+            (InString::Escaped, _) => InString::Yes,
+            (_, b'\\') => InString::Escaped,
+            (_, b'"') => {
+                self.end_token();
+                InString::No
+            }
+            _ => InString::Yes,
+        };
+    }
+
+    fn take(&mut self, byte: u8) {
+        // A byte order mark counts as space.
+        if self.depth == 0 && !b" \t\r\n{[}]\xef\xbb\xbf".contains(&byte) {
+            return self.fail();
+        }
+        match byte {
+            b' ' | b'\t' | b'\r' | b'\n' | b':' => self.end_token(),
+            b',' => {
+                self.end_token();
+                if self.is_at_message() {
+                    self.place = Place::Name;
+                }
+            }
+            b'{' | b'[' => self.open(byte),
+            b'}' | b']' => {
+                self.end_token();
+                self.close(byte);
+            }
+            b'"' => {
+                self.string = InString::Yes;
+                self.push(byte);
+            }
+            _ => self.push(byte),
+        }
+    }
+
+    fn fail(&mut self) {
+        self.stage = Stage::Failed;
+    }
+
+    /// Whether the members of a message are read, not what they hold.
+    fn is_at_message(&self) -> bool {
+        self.place != Place::Outside && self.depth == self.level()
+    }
+
+    /// How deep the members of messages lie.
+    fn level(&self) -> usize {
+        1 + usize::from(self.is_array)
+    }
+
+    /// Whether the text that is read now may be a name, an id or a method.
+    fn is_wanted(&self) -> bool {
+        self.is_at_message() && self.place != Place::Value(Member::Other)
+    }
+
+    fn push(&mut self, byte: u8) {
+        if !self.is_wanted() {
+            return;
+        }
+        if self.token.len() < TOKEN {
+            self.token.push(byte);
+        } else {
+            self.is_long = true;
+        }
+    }
+
+    fn end_token(&mut self) {
+        if self.token.is_empty() || !self.is_wanted() {
+            return;
+        }
+        let is_long = std::mem::take(&mut self.is_long);
+        let token = std::mem::take(&mut self.token);
+        let text = std::str::from_utf8(&token).ok().filter(|_| !is_long);
+        if self.place != Place::Name {
+            return self.value(text);
+        }
+        self.place = Place::Value(match text.and_then(json::string).as_deref() {
+            Some("id") => Member::Id,
+            Some("method") => Member::Method,
+            _ => Member::Other,
+        });
+    }
+
+    /// The value of an id or a method; nothing where it is no scalar, or too long.
+    fn value(&mut self, text: Option<&str>) {
+        let message = &mut self.message;
+        match std::mem::replace(&mut self.place, Place::Value(Member::Other)) {
+            Place::Value(Member::Id) => {
+                message.ids += 1;
+                let id = text.filter(|text| RequestId::parse(text).is_some());
+                message.id = id.map(str::to_owned);
+            }
+            Place::Value(Member::Method) => {
+                message.methods += 1;
+                // `initialize` has no session that could go on.
+                let method = text.and_then(json::string);
+                message.has_method = method.is_some_and(|method| method != "initialize");
+            }
+            Place::Value(Member::Other) => {}
+            Place::Name | Place::Outside => self.fail(),
+        }
+    }
+
+    fn open(&mut self, bracket: u8) {
+        if self.stage == Stage::Over {
+            return self.fail();
+        }
+        if self.is_at_message() {
+            self.value(None);
+        }
+        if self.depth == 0 {
+            self.is_array = bracket == b'[';
+        }
+        self.depth += 1;
+        if bracket == b'{' && self.depth == self.level() {
+            self.place = Place::Name;
+        }
+    }
+
+    fn close(&mut self, bracket: u8) {
+        if self.is_at_message() {
+            if bracket != b'}' {
+                return self.fail();
+            }
+            self.end_message();
+        }
+        match self.depth.checked_sub(1) {
+            None => self.fail(),
+            Some(depth) => self.depth = depth,
+        }
+        if self.depth == 0 && self.stage == Stage::Open {
+            self.stage = Stage::Over;
+        }
+    }
+
+    fn end_message(&mut self) {
+        self.place = Place::Outside;
+        let Some(id) = std::mem::take(&mut self.message).id() else {
+            return;
+        };
+        self.size += id.len() + size_of::<String>();
+        self.found.push(id);
+        if self.size > IDS {
+            self.fail();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn ids(text: &str, piece: usize) -> Vec<String> {
+        let mut scan = IdScan::default();
+        text.as_bytes()
+            .chunks(piece)
+            .for_each(|piece| scan.feed(piece));
+        scan.ids()
+    }
+
+    #[rstest]
+    #[case(r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"id":9,"method":["x"]}}"#, &["1"])]
+    #[case(r#" { "method" : "a\"{" , "params":[{"a":"\\"},"}"], "id" : "x\"y" } "#, &[r#""x\"y""#])]
+    #[case(r#"{"\u0069d":-5,"method":"m"}"#, &["-5"])]
+    #[case(r#"[{"id":1,"method":"a"},[{"id":8,"method":"n"}],{"id":"b","method":"c","params":{}}]"#, &["1", "\"b\""])]
+    #[case(r#"[{"method":"n"},{"id":3,"result":{}},{"id":4,"method":"m"}]"#, &["4"])]
+    fn ids_of_requests_are_found_in_any_pieces(
+        #[case] text: &str,
+        #[case] expected: &[&str],
+        #[values(1, 2, 7, 4096)] piece: usize,
+    ) {
+        assert_eq!(ids(text, piece), expected);
+    }
+
+    #[rstest]
+    fn what_is_no_clear_request_has_no_id(
+        #[values(
+            r#"{"method":"n"}"#,
+            r#"{"id":1,"result":{"method":"x"}}"#,
+            r#"{"id":1,"id":2,"method":"m"}"#,
+            r#"{"id":1,"\u0069d":2,"method":"m"}"#,
+            r#"{"id":1,"method":"m","method":"n"}"#,
+            r#"{"id":{"id":1},"method":"m"}"#,
+            r#"{"id":[1],"method":"m"}"#,
+            r#"{"id":null,"method":"m"}"#,
+            r#"{"id":1.5,"method":"m"}"#,
+            r#"{"id":1,"method":5}"#,
+            r#"{"id":1,"method":"initialize"}"#,
+            r#"{"id":1,"method":"m"]"#,
+            r#"{"id":1,"method":"m"}{}"#,
+            r#"{"params":{"id":1,"method":"m"}}"#,
+            r#"x{"id":1,"method":"m"}"#,
+            "}",
+            ""
+        )]
+        text: &str,
+    ) {
+        assert_eq!(ids(text, 3), Vec::<String>::new(), "{text}");
+    }
+
+    #[test]
+    fn memory_stays_bounded_whatever_comes() {
+        let mut scan = IdScan::default();
+        scan.feed(b"{\"id\":\"");
+        scan.feed("x".repeat(1 << 20).as_bytes());
+        assert!(scan.token.capacity() <= 2 * TOKEN);
+        let many = (0..5000).map(|id| format!(r#"{{"id":{id},"method":"m"}}"#));
+        let many = format!("[{}]", many.collect::<Vec<_>>().join(","));
+        assert_eq!(ids(&many, 999), Vec::<String>::new(), "more than is kept");
+    }
+
+    #[test]
+    fn what_was_cut_off_counts_as_far_as_it_came() {
+        assert_eq!(ids(r#"{"id":1,"method":"m","params":{"a":"xx"#, 5), ["1"]);
+        assert_eq!(
+            ids(r#"{"method":"m","params":{"a":"xx"#, 5),
+            Vec::<String>::new()
+        );
+    }
+}

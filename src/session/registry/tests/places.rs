@@ -1,0 +1,189 @@
+//! Places for calls and the line of what waits for them. Spec: SPEC O-01, T-17.
+
+use futures_util::FutureExt;
+
+use super::*;
+use crate::session::{CallPlace, Caps, Entry, Lane, Request, Toll, Unserved, Waiting};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+const CAPS: Caps = Caps {
+    session: 1,
+    principal: 2,
+};
+
+fn request(session: &Session) -> Request {
+    Request {
+        lane: Lane::requests(session.key()),
+        toll: None,
+        patience: PATIENCE,
+    }
+}
+
+fn placed(session: &Arc<Session>, caps: Caps) -> CallPlace {
+    match session.enter(request(session), caps) {
+        Ok(Entry::Placed(place)) => place,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn waits(session: &Arc<Session>, caps: Caps) -> Waiting {
+    match session.enter(request(session), caps) {
+        Ok(Entry::Waits(waiting)) => *waiting,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn granted(waiting: Waiting) -> Option<CallPlace> {
+    waiting.turn().now_or_never()?.unwrap()
+}
+
+/// An allowance that is there after a time, counted from the beginning.
+#[derive(Debug)]
+struct After(Instant);
+
+impl Toll for After {
+    fn pay(&self) -> Result<(), Duration> {
+        let left = self.0.saturating_duration_since(Instant::now());
+        if left.is_zero() { Ok(()) } else { Err(left) }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_above_the_cap_waits_for_a_place() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let first = placed(&session, CAPS);
+    let second = waits(&session, CAPS).turn();
+    tokio::pin!(second);
+    assert!(second.as_mut().now_or_never().is_none());
+    tokio::time::advance(Duration::from_millis(4_999)).await;
+    assert!(second.as_mut().now_or_never().is_none());
+    drop(first);
+    let second = second.await.unwrap();
+    assert!(second.is_some());
+    drop(second);
+    assert!(session.places().are_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waited_too_long_is_refused_and_leaves() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let _first = placed(&session, CAPS);
+    let refused = waits(&session, CAPS).turn().await;
+    assert_eq!(refused.unwrap_err(), Unserved::NoPlace);
+    let again = waits(&session, CAPS);
+    let full = session.enter(request(&session), CAPS).unwrap_err();
+    assert_eq!(full, Unserved::LineFull, "as many wait as may run");
+    drop(again);
+    let _again = waits(&session, CAPS);
+}
+
+#[tokio::test]
+async fn sessions_of_a_principal_take_turns() {
+    let f = fixture(10, 10);
+    let (a, b) = (f.open("alice").unwrap(), f.open("alice").unwrap());
+    let caps = Caps {
+        session: 4,
+        principal: 4,
+    };
+    let mut running: Vec<_> = (0..4).map(|_| placed(&a, caps)).collect();
+    let mut waiting = Vec::new();
+    for (name, session) in [("a1", &a), ("a2", &a), ("b1", &b), ("b2", &b)] {
+        waiting.push((name, Box::pin(waits(session, caps).turn())));
+    }
+    let mut order = Vec::new();
+    let mut places = Vec::new();
+    while let Some(place) = running.pop() {
+        drop(place);
+        waiting.retain_mut(|(name, turn)| match turn.as_mut().now_or_never() {
+            None => true,
+            Some(served) => {
+                places.push(served.unwrap());
+                order.push(*name);
+                false
+            }
+        });
+    }
+    assert_eq!(order, ["a1", "b1", "a2", "b2"]);
+}
+
+#[tokio::test]
+async fn a_full_session_does_not_hold_up_another() {
+    let f = fixture(10, 10);
+    let (a, b) = (f.open("alice").unwrap(), f.open("alice").unwrap());
+    let _running = placed(&a, CAPS);
+    let _waiting = waits(&a, CAPS);
+    let of_b = waits(&b, CAPS);
+    assert!(granted(of_b).is_some(), "served at once");
+}
+
+#[tokio::test]
+async fn one_that_left_the_line_takes_no_place() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let caps = Caps {
+        session: 2,
+        principal: 2,
+    };
+    let running = (placed(&session, caps), placed(&session, caps));
+    let gone = waits(&session, caps);
+    let next = waits(&session, caps);
+    drop(gone);
+    drop(running.0);
+    assert!(granted(next).is_some());
+    drop(running.1);
+    assert!(session.places().are_idle());
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_above_the_rate_are_served_in_time() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let caps = Caps {
+        session: 9,
+        principal: 9,
+    };
+    let began = Instant::now();
+    let ask = |after: u64| {
+        let toll: Box<dyn Toll> = Box::new(After(began + Duration::from_secs(after)));
+        let request = Request {
+            toll: Some(toll),
+            ..request(&session)
+        };
+        session.enter(request, caps)
+    };
+    let Ok(Entry::Waits(first)) = ask(1) else {
+        panic!("the allowance is not there yet");
+    };
+    let Ok(Entry::Waits(second)) = ask(2) else {
+        panic!("the first one waits");
+    };
+    let Ok(Entry::Waits(never)) = ask(60) else {
+        panic!("others wait");
+    };
+    let (first, second, never) = tokio::join!(first.turn(), second.turn(), never.turn());
+    assert!(first.unwrap().is_some() && second.unwrap().is_some());
+    let left = Duration::from_secs(55);
+    assert_eq!(never.unwrap_err(), Unserved::Rate(left));
+    assert!(session.places().are_idle());
+    let at_once = ask(60).unwrap_err();
+    assert_eq!(at_once, Unserved::Rate(left), "it would come too late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notification_waits_for_no_request() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let _running = placed(&session, CAPS);
+    let _waiting = waits(&session, CAPS);
+    let notice = Request {
+        lane: Lane::notifications(session.key()),
+        toll: Some(Box::new(After(Instant::now() + Duration::from_secs(1)))),
+        patience: PATIENCE,
+    };
+    let notice = session.places().pay(notice, CAPS).unwrap();
+    let paid = notice.turn().await;
+    assert!(paid.unwrap().is_none());
+}

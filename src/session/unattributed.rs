@@ -1,0 +1,165 @@
+//! Questions of an upstream that name no call: the stream of the client they go on, and the move to
+//! another stream when the first brings no answer.
+//! Spec: SPEC T-21, C-10; BRIDGING §2.3; DESIGN §6.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use futures_util::future::select_all;
+use tokio::time::{Duration, Instant, sleep_until, timeout};
+
+use super::questions::Put;
+use super::{CallLink, Session};
+use crate::call::{Asked, Question};
+use crate::telemetry::metrics::COUNTERS;
+
+/// How long a question waits for its answer before its stream is doubted, and again after that. Half of it
+/// later, a GET stream that has shown no life is pinged: people take longer to answer, clients do not.
+const DOUBT_AFTER: Duration = Duration::from_secs(5);
+/// How often a question takes another stream.
+const MOVES: usize = 8;
+
+/// Where a question was put.
+enum Place {
+    /// The GET stream, while this reader was its newest.
+    Get(u64),
+    /// The stream of a running call.
+    Call(Arc<CallLink>),
+}
+
+/// Counts a question that waits for a stream.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(questions: &'a AtomicUsize) -> Self {
+        questions.fetch_add(1, Ordering::Relaxed);
+        Self(questions)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Session {
+    /// Asks something that names no call: on the GET stream while one is open, else on the newest call
+    /// at `upstream` that has a reader, else as soon as there is either, for `hold_question`. Without an
+    /// answer it is withdrawn there after a while and asked under a new id on another stream: some
+    /// clients leave a GET stream unread, others forget a question with the call on whose stream it came.
+    ///
+    /// # Cancel safety
+    /// Dropping the future withdraws the question.
+    pub async fn ask_unattributed(self: &Arc<Self>, upstream: &str, question: &Question) -> Asked {
+        let closed = self.closed.clone();
+        tokio::select! {
+            asked = self.ask_somewhere(upstream, question) => asked,
+            () = closed.cancelled() => Asked::Unanswered,
+        }
+    }
+
+    async fn ask_somewhere(&self, upstream: &str, question: &Question) -> Asked {
+        if !self.wait_initialized().await {
+            return Asked::CannotAsk("the client has not finished its handshake".to_owned());
+        }
+        let placing = timeout(self.hold_question, self.place_question(upstream, question));
+        let Ok((mut place, put)) = placing.await else {
+            COUNTERS.questions_refused.add(1);
+            return Asked::CannotAsk("no stream of the client is open".to_owned());
+        };
+        // Withdrawn ones stay: a client may have begun to answer one before it was told.
+        let mut puts = vec![put];
+        let mut pings = Vec::new();
+        let mut look = Instant::now() + DOUBT_AFTER / 2;
+        let mut is_half = false;
+        loop {
+            tokio::select! {
+                biased;
+                (answer, _, _) = select_all(puts.iter_mut().map(|put| &mut put.answer)) => {
+                    return match answer {
+                        Ok(answer) => Asked::Answered(vec![(String::new(), answer)]),
+                        Err(_) => Asked::Unanswered,
+                    };
+                }
+                () = sleep_until(look) => look += DOUBT_AFTER / 2,
+            }
+            is_half = !is_half;
+            let is_settled = self.undelivered.is_one_stream() || puts.len() > MOVES;
+            if is_settled || !self.is_doubtful(&place) {
+                continue;
+            }
+            if is_half {
+                if let Place::Get(reader) = place
+                    && pings.is_empty()
+                {
+                    pings.push(self.ping_on_get(reader));
+                }
+            } else if let Some((other, put)) = self.put_elsewhere(upstream, question, &place) {
+                COUNTERS.questions_moved.add(1);
+                puts.iter_mut().for_each(Put::withdraw);
+                puts.push(put);
+                place = other;
+            }
+        }
+    }
+
+    async fn place_question(&self, upstream: &str, question: &Question) -> (Place, Put<'_>) {
+        let _waiting = Waiting::begin(&self.undelivered.questions);
+        loop {
+            let changed = self.changed.notified();
+            // Pairs with `routed`: either the call that begins now is seen here, or it tells of itself.
+            fence(Ordering::SeqCst);
+            if let Some(put) = self.put_on_get(question) {
+                return put;
+            }
+            if let Some(put) = self.put_on_call_at(upstream, question) {
+                return put;
+            }
+            changed.await;
+        }
+    }
+
+    fn put_on_get(&self, question: &Question) -> Option<(Place, Put<'_>)> {
+        self.standalone.is_attached().then(|| {
+            let reader = self.standalone.readers();
+            let put = self.put_question(&self.standalone, question, None, Some(reader));
+            (Place::Get(reader), put)
+        })
+    }
+
+    fn put_on_call_at(&self, upstream: &str, question: &Question) -> Option<(Place, Put<'_>)> {
+        let mut put = None;
+        self.put_on_newest(upstream, |call| {
+            let asked = self.put_question(&call.stream(), question, None, None);
+            put = Some((Place::Call(Arc::clone(call)), asked));
+        });
+        put
+    }
+
+    /// Whether an answer is not to be expected from the stream any more: a GET stream that has neither
+    /// been opened again nor carried a question that was answered, or a call that is over or unread.
+    fn is_doubtful(&self, place: &Place) -> bool {
+        match place {
+            Place::Get(reader) => {
+                let now = self.standalone.readers();
+                let is_proven = now != *reader || self.questions.has_answered(now);
+                !(is_proven && self.standalone.is_attached())
+            }
+            Place::Call(call) => !call.is_awaited() || !self.is_running(call),
+        }
+    }
+
+    fn put_elsewhere(
+        &self,
+        upstream: &str,
+        question: &Question,
+        place: &Place,
+    ) -> Option<(Place, Put<'_>)> {
+        let on_get = match place {
+            Place::Get(_) => None,
+            Place::Call(_) => self.put_on_get(question),
+        };
+        on_get.or_else(|| self.put_on_call_at(upstream, question))
+    }
+}

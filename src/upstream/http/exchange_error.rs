@@ -1,0 +1,84 @@
+//! Why an exchange brought no answer.
+
+use super::pool::PoolError;
+use super::unreachable;
+
+/// Why an exchange failed below HTTP, or has to be made once more.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection failed")]
+pub struct ExchangeError(#[source] Cause);
+
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
+    Hyper(#[from] hyper_util::client::legacy::Error),
+    /// The answer was a redirect to the URL that requests go to from now on.
+    #[error("redirected with HTTP status {0}")]
+    Moved(u16),
+}
+
+impl<E: Into<Cause>> From<E> for ExchangeError {
+    fn from(cause: E) -> Self {
+        Self(cause.into())
+    }
+}
+
+impl ExchangeError {
+    pub(super) fn moved(status: http::StatusCode) -> Self {
+        Self(Cause::Moved(status.as_u16()))
+    }
+
+    /// Whether the upstream could not be reached at all, so that nothing can have run.
+    #[must_use]
+    pub fn is_connect(&self) -> bool {
+        match &self.0 {
+            Cause::Pool(error) => matches!(error, PoolError::Connect(_)),
+            Cause::Hyper(error) => error.is_connect(),
+            Cause::Moved(_) => false,
+        }
+    }
+
+    /// Whether the upstream was reached and has provably not read the request. Any request may then be
+    /// sent again.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        match &self.0 {
+            Cause::Pool(error) => matches!(error, PoolError::Unread(_)),
+            Cause::Hyper(error) => refused_by_http2(error),
+            Cause::Moved(_) => true,
+        }
+    }
+
+    /// The status of the redirect that the request is to follow.
+    #[must_use]
+    pub fn redirect(&self) -> Option<u16> {
+        match &self.0 {
+            Cause::Moved(status) => Some(*status),
+            Cause::Pool(_) | Cause::Hyper(_) => None,
+        }
+    }
+
+    /// Why not, in words that name no address.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        unreachable::reason(self)
+    }
+}
+
+/// Whether the upstream says over HTTP/2 that it has not processed the request: it refused the stream, or
+/// its farewell names an earlier one as the last. Spec: RFC 9113 §8.7.
+fn refused_by_http2(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            let reason = error.reason();
+            let is_refused = error.is_reset() && reason == Some(h2::Reason::REFUSED_STREAM);
+            let is_farewell = error.is_go_away() && reason == Some(h2::Reason::NO_ERROR);
+            return error.is_remote() && (is_refused || is_farewell);
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,211 @@
+//! The socket under a pooled connection, which tells an unread request from one that may have run.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, ready};
+
+use rustix::net::{RecvFlags, recv};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+/// A request is on its way, and no byte of its answer has come.
+const ASKED: u8 = 1;
+/// A part of the request was written.
+const WROTE: u8 = 1 << 1;
+/// Everything that was written has left for the kernel.
+const FLUSHED: u8 = 1 << 2;
+/// The request was not read.
+const UNREAD: u8 = 1 << 3;
+/// The kernel is to be asked whether the peer has closed.
+const PROBE: u8 = 1 << 4;
+
+/// The state of one exchange, shared by the socket and the pool. One task uses both, so plain loads and
+/// stores suffice.
+#[derive(Debug, Default)]
+pub(super) struct Tally(AtomicU8);
+
+impl Tally {
+    /// An exchange begins.
+    pub(super) fn begin(&self) {
+        self.0.store(ASKED, Ordering::Relaxed);
+    }
+
+    /// The exchange has its answer.
+    pub(super) fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Makes the next read ask the kernel, whatever the reactor has seen.
+    pub(super) fn probe(&self) {
+        self.set(PROBE);
+    }
+
+    /// Whether the failed request was provably not read: sending it again runs it once.
+    pub(super) fn is_unread(&self) -> bool {
+        self.has(UNREAD)
+    }
+
+    fn has(&self, bits: u8) -> bool {
+        self.0.load(Ordering::Relaxed) & bits == bits
+    }
+
+    fn set(&self, bits: u8) {
+        let old = self.0.load(Ordering::Relaxed);
+        self.0.store(old | bits, Ordering::Relaxed);
+    }
+
+    fn clear(&self, bits: u8) {
+        let old = self.0.load(Ordering::Relaxed);
+        self.0.store(old & !bits, Ordering::Relaxed);
+    }
+
+    /// The connection broke. A request cannot have been read if a part never left. Nothing else proves
+    /// that: a close with a reset behind it looks alike before and after the request was read.
+    fn broke(&self) {
+        if self.has(ASKED) && !self.has(FLUSHED) {
+            self.set(UNREAD);
+        }
+    }
+
+    fn wrote(&self, written: &io::Result<usize>) {
+        match written {
+            Ok(_) => self.set(WROTE),
+            Err(_) => self.broke(),
+        }
+    }
+}
+
+/// A TCP connection, with TLS or without.
+#[derive(Debug)]
+pub(super) struct Stream {
+    socket: Socket,
+    tally: Arc<Tally>,
+}
+
+#[derive(Debug)]
+pub(super) enum Socket {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Socket {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+
+    /// Whether the peer has closed, or has sent bytes without a request.
+    pub(super) fn is_over(&self) -> bool {
+        let mut byte = [0_u8; 1];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        !matches!(
+            recv(self.tcp(), &mut byte, flags),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
+        )
+    }
+}
+
+impl Stream {
+    pub(super) fn new(socket: Socket, tally: Arc<Tally>) -> Self {
+        Self { socket, tally }
+    }
+
+    fn poll_socket_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Socket::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.tally.has(PROBE) {
+            this.tally.clear(PROBE);
+            if this.socket.is_over() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let (before, room) = (buf.filled().len(), buf.remaining());
+        let read = ready!(this.poll_socket_read(cx, buf));
+        let closed = read.is_err() || room > 0 && buf.filled().len() == before;
+        if closed {
+            this.tally.broke();
+        } else {
+            this.tally.clear(ASKED);
+        }
+        Poll::Ready(read)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(match &mut this.socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Socket::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        });
+        this.tally.wrote(&written);
+        Poll::Ready(written)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(match &mut this.socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            Socket::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+        });
+        this.tally.wrote(&written);
+        Poll::Ready(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.socket {
+            Socket::Plain(tcp) => tcp.is_write_vectored(),
+            Socket::Tls(tls) => tls.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = ready!(match &mut this.socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Socket::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        });
+        match &flushed {
+            Ok(()) if this.tally.has(WROTE) => this.tally.set(FLUSHED),
+            Ok(()) => {}
+            Err(_) => this.tally.broke(),
+        }
+        Poll::Ready(flushed)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().socket {
+            Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Socket::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}

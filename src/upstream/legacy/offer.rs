@@ -1,0 +1,159 @@
+//! `initialize` toward an HTTP upstream whose era is not known yet: the session is opened first and
+//! taken into use once the era is decided. Spec: SPEC U-05; `docs/adr/0008`.
+
+use std::sync::Arc;
+
+use super::LegacyLink;
+use super::connection::Connection;
+use super::handshake;
+use crate::call::Declared;
+use crate::upstream::carrier::{Carrier, Settings};
+use crate::upstream::error::LinkError;
+
+/// A session that no link uses yet. Dropping it ends the session (DELETE).
+#[derive(Debug)]
+pub(in crate::upstream) struct Offer {
+    settings: Arc<Settings>,
+    connection: Option<Arc<Connection>>,
+    declared: Arc<Declared>,
+    has_session: bool,
+    is_older: bool,
+}
+
+/// An `initialize` that failed.
+#[derive(Debug)]
+pub(in crate::upstream) struct Refusal {
+    error: LinkError,
+    /// The words of a refusal that names no request.
+    said: Option<String>,
+}
+
+impl Offer {
+    fn new(settings: &Arc<Settings>, connection: Arc<Connection>) -> Self {
+        Self {
+            settings: Arc::clone(settings),
+            declared: Arc::clone(connection.declared()),
+            has_session: connection.has_session(),
+            is_older: connection.is_pipe(),
+            connection: Some(connection),
+        }
+    }
+
+    /// What the upstream declared in its answer.
+    pub(in crate::upstream) fn declared(&self) -> &Declared {
+        &self.declared
+    }
+
+    /// Whether the answer had an `Mcp-Session-Id`.
+    pub(in crate::upstream) fn has_session(&self) -> bool {
+        self.has_session
+    }
+
+    /// Whether the answer came over HTTP+SSE of 2024-11-05.
+    pub(in crate::upstream) fn is_older(&self) -> bool {
+        self.is_older
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            let tasks = self.settings.tasks.clone();
+            tasks.spawn_service(async move { connection.close().await });
+        }
+    }
+}
+
+impl Refusal {
+    /// An `initialize` without any answer in time.
+    pub(in crate::upstream) fn silence() -> Self {
+        Self {
+            error: LinkError::Timeout,
+            said: None,
+        }
+    }
+
+    pub(in crate::upstream) fn error(&self) -> &LinkError {
+        &self.error
+    }
+
+    /// Whether the upstream itself said no, so that the next `initialize` would get the same answer.
+    pub(in crate::upstream) fn is_final(&self) -> bool {
+        match &self.error {
+            LinkError::Handshake(_) | LinkError::Invalid(_) => true,
+            LinkError::Status(status) => handshake::is_refusal(*status),
+            _ => false,
+        }
+    }
+
+    /// The error to tell.
+    pub(in crate::upstream) fn into_error(self) -> LinkError {
+        handshake::refused(self.error, self.said.as_deref())
+    }
+}
+
+impl LegacyLink {
+    /// POSTs `initialize`; opens HTTP+SSE instead where that has worked before.
+    ///
+    /// # Errors
+    /// [`Refusal`] when there is no session.
+    ///
+    /// # Cancel safety
+    /// A session that the upstream has opened by then is ended.
+    pub(in crate::upstream) async fn offer(&self) -> Result<Offer, Refusal> {
+        let settings = &self.settings;
+        let mut said = None;
+        let opened = match &settings.carrier {
+            Carrier::Http(client, bounds, older) => {
+                let known = match older {
+                    Some(older) => {
+                        Connection::open_known_older(settings, client, *bounds, older).await
+                    }
+                    None => None,
+                };
+                match known {
+                    Some(outcome) => outcome,
+                    None => Connection::open_http(settings, client, *bounds, &mut said).await,
+                }
+            }
+            Carrier::Duplex(_) => Err(LinkError::Unreachable("it has no URL to POST to".into())),
+        };
+        match opened {
+            Ok(connection) => Ok(Offer::new(settings, connection)),
+            Err(error) => Err(Refusal { error, said }),
+        }
+    }
+
+    /// Opens HTTP+SSE where `refusal` is one that a server of 2024-11-05 may give. Spec: SPEC U-05.
+    ///
+    /// # Errors
+    /// The error to tell when there is no session either way.
+    ///
+    /// # Cancel safety
+    /// A stream that was opened by then is closed.
+    pub(in crate::upstream) async fn offer_older(
+        &self,
+        refusal: Refusal,
+    ) -> Result<Offer, LinkError> {
+        let settings = &self.settings;
+        let Carrier::Http(client, bounds, Some(older)) = &settings.carrier else {
+            return Err(refusal.into_error());
+        };
+        let Refusal { error, said } = refusal;
+        let said = said.as_deref();
+        let opened =
+            Connection::open_older_after(error, said, settings, client, *bounds, older).await?;
+        Ok(Offer::new(settings, opened))
+    }
+
+    /// Makes the session of `offer` this link's own.
+    ///
+    /// # Errors
+    /// [`LinkError::Cancelled`] when the link has ended meanwhile.
+    pub(in crate::upstream) async fn accept(&self, mut offer: Offer) -> Result<(), LinkError> {
+        match offer.connection.take() {
+            Some(connection) => self.install(&connection).await,
+            None => Ok(()),
+        }
+    }
+}
