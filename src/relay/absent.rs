@@ -211,7 +211,9 @@ impl Relay {
         })
     }
 
-    /// Goes on with a list in the background, as long as its session lasts.
+    /// Goes on with a list in the background, as long as its session lasts. Of requests that overran
+    /// together one has the errand; the others are finished too, as that one may wait for the reply to
+    /// any of them (single-flight): dropping the request that it waits for would send it once more.
     fn bring_later(
         &self,
         call: &Call,
@@ -219,13 +221,24 @@ impl Relay {
         errand: Option<Errand>,
         fetching: Option<Fetching>,
     ) {
-        let (Some(relay), Some(errand)) = (self.own.upgrade(), errand) else {
+        let Some(relay) = self.own.upgrade() else {
             return;
         };
         if let Some(fetching) = &fetching {
             fetching.asker.gone.store(true, Ordering::Relaxed);
         }
         let (call, session) = (call.clone(), Arc::clone(session));
+        let Some(errand) = errand else {
+            if let Some(fetching) = fetching {
+                self.parts.tasks.spawn_service(async move {
+                    tokio::select! {
+                        () = session.closed().cancelled() => {}
+                        _ = fetching.work => {}
+                    }
+                });
+            }
+            return;
+        };
         self.parts.tasks.spawn_service(async move {
             tokio::select! {
                 () = session.closed().cancelled() => {}
