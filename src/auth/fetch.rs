@@ -41,6 +41,14 @@ pub(super) enum FetchError {
     TooLarge(usize),
 }
 
+/// What was answered to a form.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    /// Empty where the status is not 200 and the body cannot be read to its end.
+    pub(super) body: Vec<u8>,
+}
+
 /// The two clients: one for each kind of trust.
 #[derive(Debug, Clone)]
 pub(super) struct Fetcher {
@@ -77,10 +85,10 @@ impl Fetcher {
     }
 
     /// Posts a form to `url` for an issuer that the operator configured as `issuer`; the answer may
-    /// have 64 KiB. No error holds anything of the form or of `authorization`.
+    /// have 64 KiB, whatever its status. No error holds anything of the form or of `authorization`.
     ///
     /// # Errors
-    /// There is no answer, it is not a 200, or the URL must not be contacted.
+    /// There is no answer, a 200 cannot be read, or the URL must not be contacted.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request.
@@ -90,7 +98,7 @@ impl Fetcher {
         issuer: &Url,
         authorization: Option<HeaderValue>,
         form: String,
-    ) -> Result<Vec<u8>, FetchError> {
+    ) -> Result<Answer, FetchError> {
         let client = self.client(url, issuer)?;
         let mut request = client
             .post(url.clone())
@@ -100,7 +108,13 @@ impl Fetcher {
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        read(request.send().await?, MAX_ANSWER_BYTES).await
+        let answer = request.send().await?;
+        let status = answer.status().as_u16();
+        let body = match read_body(answer, MAX_ANSWER_BYTES).await {
+            Err(error) if status == 200 => return Err(error),
+            body => body.unwrap_or_default(),
+        };
+        Ok(Answer { status, body })
     }
 
     /// The client for `url`, which stands there by the operator's word or by a document's.
@@ -119,6 +133,10 @@ async fn read(answer: Response, limit: usize) -> Result<Vec<u8>, FetchError> {
     if answer.status() != http::StatusCode::OK {
         return Err(FetchError::Status(answer.status().as_u16()));
     }
+    read_body(answer, limit).await
+}
+
+async fn read_body(answer: Response, limit: usize) -> Result<Vec<u8>, FetchError> {
     let mut document = Vec::new();
     let mut body = answer.bytes_stream();
     while let Some(chunk) = body.next().await {

@@ -1,7 +1,11 @@
 //! Opaque tokens: their issuer is asked about them, once however many wait for the answer.
 //!
 //! Spec: RFC 7662; SPEC. An issuer that cannot be asked makes no token bad: the caller
-//! hears that the gateway cannot judge at the moment.
+//! hears that the gateway cannot judge at the moment. A question that is refused is about its token alone:
+//! see [`issuer_health`].
+
+mod ask_error;
+mod issuer_health;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,57 +14,48 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http::HeaderValue;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
+use self::ask_error::AskError;
+use self::issuer_health::{Admission, IssuerHealth};
 use super::cache::TokenKey;
 use super::claims::Members;
 use super::discovery::{self, DiscoveryError};
-use super::fetch::{FetchError, Fetcher};
+use super::fetch::Fetcher;
 use super::reject::Reject;
 use super::terms::{Missing, Terms};
 use crate::call::Principal;
 use crate::config;
 use crate::lock::lock;
 use crate::secret::Secret;
+use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Questions to one issuer at once; more wait.
 const MAX_QUESTIONS: usize = 32;
 /// For discovery and the question itself, and as long for a place among [`MAX_QUESTIONS`] before.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// After a question that failed, nothing is asked for this long.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// A discovered endpoint is looked for again after this.
-const PLACE_AGE: Duration = Duration::from_mins(10);
+const ENDPOINT_AGE: Duration = Duration::from_mins(10);
 /// A refused token is asked about again after this, or after `max_age` if that is shorter.
 const REFUSED_AGE: Duration = Duration::from_secs(10);
 
 /// The issuer has not said whether the token is good. The reason is logged where it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unavailable;
-
-/// Why nothing was learned of a token; for the log, and without a word of the token.
-#[derive(Debug, thiserror::Error)]
-enum AskError {
-    #[error("its introspection endpoint cannot be found")]
-    Discovery(#[from] DiscoveryError),
-    #[error("it does not accept the gateway's credentials (HTTP {0})")]
-    Credentials(u16),
-    #[error("it does not answer")]
-    Fetch(#[source] FetchError),
-    #[error("its answer cannot be read")]
-    Answer,
-    #[error("it does not answer in time")]
-    TimedOut,
+pub(super) enum Unanswered {
+    /// The question about this token was refused, by an issuer that answers others.
+    Refused,
+    /// The token cannot be judged now.
+    Unavailable,
 }
 
 /// Where an issuer answers, and how it wants to be asked.
 #[derive(Debug, Clone)]
-struct Place {
-    endpoint: Url,
+struct IntrospectionEndpoint {
+    url: Url,
     /// What the endpoint's origin is compared with: the same means the operator's word.
     base: Url,
     credentials_in_body: bool,
@@ -79,14 +74,15 @@ pub(super) struct Introspection {
     pub(super) all: bool,
     /// How long an answer counts, at most until the token expires.
     pub(super) max_age: Duration,
-    place: tokio::sync::Mutex<Option<Place>>,
+    endpoint: tokio::sync::Mutex<Option<IntrospectionEndpoint>>,
     flights: Mutex<HashMap<TokenKey, Weak<Flight>>>,
     questions: Semaphore,
-    failed: Mutex<Option<Instant>>,
+    health: IssuerHealth,
+    lines: LineLimit,
 }
 
 /// One question and everybody who waits for it.
-type Flight = OnceCell<Result<Arc<[u8]>, Unavailable>>;
+type Flight = OnceCell<Result<Arc<[u8]>, Unanswered>>;
 
 impl Introspection {
     pub(super) fn new(config: &config::Introspection, issuer: &str, fetcher: Fetcher) -> Self {
@@ -98,10 +94,11 @@ impl Introspection {
             client_secret: config.client_secret.clone(),
             all: config.tokens == config::IntrospectedTokens::All,
             max_age: config.max_age,
-            place: tokio::sync::Mutex::default(),
+            endpoint: tokio::sync::Mutex::default(),
             flights: Mutex::default(),
             questions: Semaphore::new(MAX_QUESTIONS),
-            failed: Mutex::default(),
+            health: IssuerHealth::default(),
+            lines: LineLimit::default(),
         }
     }
 
@@ -114,13 +111,17 @@ impl Introspection {
     /// token at once share one question.
     ///
     /// # Errors
-    /// The issuer cannot be asked, or its answer cannot be read.
+    /// The issuer cannot be asked, refuses the question, or its answer cannot be read.
     ///
     /// # Cancel safety
     /// Another of the waiting callers asks again.
-    pub(super) async fn ask(&self, token: &str) -> Result<Arc<[u8]>, Unavailable> {
-        let waiting = self.join(TokenKey::of("", token.as_bytes()));
-        let answer = waiting.flight.get_or_init(|| self.question(token)).await;
+    pub(super) async fn ask(&self, token: &str) -> Result<Arc<[u8]>, Unanswered> {
+        let key = TokenKey::of("", token.as_bytes());
+        let waiting = self.join(key);
+        let answer = waiting
+            .flight
+            .get_or_init(|| self.question(&key, token))
+            .await;
         answer.clone()
     }
 
@@ -139,92 +140,107 @@ impl Introspection {
         }
     }
 
-    async fn question(&self, token: &str) -> Result<Arc<[u8]>, Unavailable> {
-        if self.failed_recently() {
-            return Err(Unavailable);
-        }
+    async fn question(&self, key: &TokenKey, token: &str) -> Result<Arc<[u8]>, Unanswered> {
         // That many ask is no failure of the issuer: who has waited in vain is told to come back, and
         // those in front go on.
-        let Ok(_permit) = timeout(TIMEOUT, self.questions.acquire()).await else {
+        let Some(_permit) = self.question_permit(key).await else {
             COUNTERS.introspection_failures.add(1);
-            return Err(Unavailable);
+            return Err(Unanswered::Unavailable);
         };
-        if self.failed_recently() {
-            return Err(Unavailable);
-        }
         COUNTERS.introspections.add(1);
         let answer = timeout(TIMEOUT, self.post(token));
-        let answer = answer.await.unwrap_or(Err(AskError::TimedOut));
-        let mut failed = lock(&self.failed);
-        match answer {
+        let error = match answer.await.unwrap_or(Err(AskError::TimedOut)) {
             Ok(answer) => {
-                *failed = None;
-                Ok(answer.into())
+                self.health.answered();
+                return Ok(answer.into());
             }
-            Err(error) => {
-                COUNTERS.introspection_failures.add(1);
-                *failed = Some(Instant::now());
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(
-                    issuer = self.issuer,
-                    error,
-                    "an issuer cannot be asked about tokens"
-                );
-                Err(Unavailable)
+            Err(error) => error,
+        };
+        let in_doubt = self.health.failed(key, error.blame());
+        self.log(&error);
+        if in_doubt {
+            // Its endpoint may have moved. Where the lock is held, it is being looked for.
+            if let Ok(mut endpoint) = self.endpoint.try_lock() {
+                *endpoint = None;
             }
+        } else if matches!(error, AskError::Refused(_)) {
+            return Err(Unanswered::Refused);
+        }
+        COUNTERS.introspection_failures.add(1);
+        Err(Unanswered::Unavailable)
+    }
+
+    /// The right to ask about the token of `key` now; waits for it [`TIMEOUT`] at most, and not at all while
+    /// the issuer is in doubt.
+    async fn question_permit(&self, key: &TokenKey) -> Option<SemaphorePermit<'_>> {
+        match self.health.admit(key) {
+            Admission::Ask => {
+                let permit = timeout(TIMEOUT, self.questions.acquire())
+                    .await
+                    .ok()?
+                    .ok()?;
+                (self.health.admit(key) != Admission::Paused).then_some(permit)
+            }
+            Admission::InDoubt if self.questions.available_permits() > MAX_QUESTIONS / 2 => {
+                self.questions.try_acquire().ok()
+            }
+            Admission::InDoubt | Admission::Paused => None,
         }
     }
 
-    fn failed_recently(&self) -> bool {
-        let failed = lock(&self.failed);
-        failed.is_some_and(|at| at.elapsed() < AFTER_FAILURE)
+    fn log(&self, error: &AskError) {
+        if let Some(muted) = self.lines.admit(error.kind()) {
+            let error: &dyn std::error::Error = error;
+            tracing::warn!(
+                issuer = self.issuer,
+                error,
+                muted,
+                "an issuer gave no answer about a token"
+            );
+        }
     }
 
     async fn post(&self, token: &str) -> Result<Vec<u8>, AskError> {
-        let place = self.place().await?;
-        let form = self.form(token, place.credentials_in_body);
-        let authorization = (!place.credentials_in_body).then(|| self.basic()).flatten();
+        let endpoint = self.endpoint().await?;
+        let form = self.form(token, endpoint.credentials_in_body);
+        let authorization = (!endpoint.credentials_in_body)
+            .then(|| self.basic())
+            .flatten();
         let answer = self
             .fetcher
-            .post(&place.endpoint, &place.base, authorization, form)
+            .post(&endpoint.url, &endpoint.base, authorization, form)
             .await;
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(FetchError::Status(status @ (400 | 401 | 403))) => {
-                return Err(AskError::Credentials(status));
-            }
-            Err(error) => {
-                // It may have moved.
-                *self.place.lock().await = None;
-                return Err(AskError::Fetch(error));
-            }
-        };
+        let answer = answer.map_err(AskError::Fetch)?;
+        if answer.status != 200 {
+            return Err(AskError::of_status(answer.status, &answer.body));
+        }
+        let answer = answer.body;
         // Spec: RFC 7662 §2.2: the one member that has to be there
         let is_answer = Members::read(&answer).is_some_and(|members| is_active(&members).is_some());
         is_answer.then_some(answer).ok_or(AskError::Answer)
     }
 
-    async fn place(&self) -> Result<Place, AskError> {
-        let mut place = self.place.lock().await;
-        if let Some(known) = &*place
-            && known.found.elapsed() < PLACE_AGE
+    async fn endpoint(&self) -> Result<IntrospectionEndpoint, AskError> {
+        let mut endpoint = self.endpoint.lock().await;
+        if let Some(known) = &*endpoint
+            && known.found.elapsed() < ENDPOINT_AGE
         {
             return Ok(known.clone());
         }
-        let (endpoint, base, credentials_in_body) = if let Some(endpoint) = &self.configured {
-            (endpoint.clone(), endpoint.clone(), false)
+        let (url, base, credentials_in_body) = if let Some(url) = &self.configured {
+            (url.clone(), url.clone(), false)
         } else {
             let base = Url::parse(&self.issuer).map_err(DiscoveryError::from)?;
-            let (endpoint, in_body) = discovery::introspection(&self.fetcher, &self.issuer).await?;
-            (endpoint, base, in_body)
+            let (url, in_body) = discovery::introspection(&self.fetcher, &self.issuer).await?;
+            (url, base, in_body)
         };
-        let found = Place {
-            endpoint,
+        let found = IntrospectionEndpoint {
+            url,
             base,
             credentials_in_body,
             found: Instant::now(),
         };
-        Ok(place.insert(found).clone())
+        Ok(endpoint.insert(found).clone())
     }
 
     /// The question. Spec: RFC 7662 §2.1

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::bearer::{self, Malformed};
 use super::cache::{MAX_AGE, TokenKey, Verified};
 use super::challenge::Denied;
-use super::introspection::{self, Introspection, Unavailable};
+use super::introspection::{self, Introspection, Unanswered};
 use super::issuer::Issuer;
 use super::jwt::{self, MAX_LEN, Token};
 use super::reject::Reject;
@@ -31,12 +31,6 @@ enum Failure {
 impl From<Reject> for Failure {
     fn from(reject: Reject) -> Self {
         Self::Rejected(reject, None)
-    }
-}
-
-impl From<Unavailable> for Failure {
-    fn from(_: Unavailable) -> Self {
-        Self::Unavailable("introspection_unavailable")
     }
 }
 
@@ -201,7 +195,10 @@ async fn ask(
     token: &str,
     terms: &Terms<'_>,
 ) -> Result<Principal, Failure> {
-    let answer = introspection.ask(token).await?;
-    introspection::judge(&answer, terms)
-        .map_err(|reject| Failure::Rejected(reject, Some(introspection.refused_age())))
+    let refused = |reject| Failure::Rejected(reject, Some(introspection.refused_age()));
+    match introspection.ask(token).await {
+        Ok(answer) => introspection::judge(&answer, terms).map_err(refused),
+        Err(Unanswered::Refused) => Err(refused(Reject::Unasked)),
+        Err(Unanswered::Unavailable) => Err(Failure::Unavailable("introspection_unavailable")),
+    }
 }

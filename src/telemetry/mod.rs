@@ -1,6 +1,7 @@
 //! What operators see: names of spans, metrics and fields, and the machinery behind them.
 
 mod collector;
+pub mod line_limit;
 mod log;
 pub mod metrics;
 pub mod names;

@@ -1,6 +1,7 @@
 //! Opaque tokens: what their issuer says is judged as strictly as a JWT, is remembered for a short
 //! time, and its silence makes no token bad.
 
+mod junk;
 mod server;
 
 use std::sync::atomic::Ordering;

@@ -3,6 +3,7 @@
 
 mod authority;
 mod handles;
+mod junk_tokens;
 mod keys;
 mod rules;
 mod tokens;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use url::form_urlencoded::byte_serialize;
 
 use super::super::super::samples::NOW;
 use super::super::super::*;
@@ -16,6 +17,8 @@ pub(super) struct Server {
     pub(super) origin: String,
     /// Status and body.
     answer: Mutex<(u16, String)>,
+    /// Questions with this text are answered with this status; with 0 their connection is cut off.
+    refused: Mutex<Option<(String, u16)>>,
     questions: Mutex<Vec<String>>,
     pub(super) open: AtomicUsize,
     /// Answers are given as long as there are permits.
@@ -29,6 +32,7 @@ impl Server {
         let server = Arc::new(Self {
             origin: format!("http://127.0.0.1:{port}"),
             answer: Mutex::default(),
+            refused: Mutex::default(),
             questions: Mutex::default(),
             open: AtomicUsize::new(0),
             gate: Semaphore::new(Semaphore::MAX_PERMITS),
@@ -61,6 +65,12 @@ impl Server {
         *self.answer.lock().expect("no panic") = (status, body.to_owned());
     }
 
+    /// Answers questions about tokens with `text` in them with `status` from now on, others as before.
+    pub(super) fn refuses(&self, text: &str, status: u16) {
+        let text = byte_serialize(text.as_bytes()).collect();
+        *self.refused.lock().expect("no panic") = Some((text, status));
+    }
+
     pub(super) fn questions(&self) -> Vec<String> {
         self.questions.lock().expect("no panic").clone()
     }
@@ -84,9 +94,17 @@ impl Server {
             });
             (200, metadata.to_string())
         } else {
+            let refused = self.refused.lock().expect("no panic").clone();
+            let refused = refused.filter(|(part, _)| text.contains(part));
             self.questions.lock().expect("no panic").push(text);
-            self.answer.lock().expect("no panic").clone()
+            match refused {
+                Some((_, status)) => (status, String::new()),
+                None => self.answer.lock().expect("no panic").clone(),
+            }
         };
+        if status == 0 {
+            return;
+        }
         let text = format!(
             "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()

@@ -1,0 +1,96 @@
+//! Why a question to an issuer about one token brought no answer.
+
+use super::super::discovery::DiscoveryError;
+use super::super::fetch::FetchError;
+use super::issuer_health::Blame;
+
+/// Why nothing was learned of a token; for the log, and without a word of the token.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AskError {
+    #[error("its introspection endpoint cannot be found")]
+    Discovery(#[from] DiscoveryError),
+    #[error("it does not accept the gateway's credentials (HTTP {0}, invalid_client)")]
+    Credentials(u16),
+    #[error("it, or something in front of it, refuses the question about this token (HTTP {0})")]
+    Refused(u16),
+    #[error("it does not answer")]
+    Fetch(#[source] FetchError),
+    #[error("its answer is HTTP {0}")]
+    Status(u16),
+    #[error("its answer cannot be read")]
+    Answer,
+    #[error("it does not answer in time")]
+    TimedOut,
+}
+
+impl AskError {
+    /// The error that an answer with a status other than 200 is.
+    ///
+    /// Which status comes may be the presenter's choice: a firewall or a limit in front of the issuer looks
+    /// at the token. Only `invalid_client` is about the gateway. Spec: RFC 7662 §2.3, RFC 6749 §5.2
+    pub(super) fn of_status(status: u16, body: &[u8]) -> Self {
+        match status {
+            400 | 401 if is_invalid_client(body) => Self::Credentials(status),
+            // No such endpoint, no such method, too slow, too early, too often: not about a token.
+            401 | 404 | 405 | 407 | 408 | 410 | 425 | 429 => Self::Status(status),
+            400..500 => Self::Refused(status),
+            _ => Self::Status(status),
+        }
+    }
+
+    /// What the failed question says something about.
+    pub(super) fn blame(&self) -> Blame {
+        match self {
+            Self::Credentials(_) => Blame::Credentials,
+            Self::Discovery(_) => Blame::Issuer,
+            Self::Fetch(FetchError::Transport(error)) if error.is_connect() => Blame::Issuer,
+            Self::Refused(_) => Blame::Token,
+            _ => Blame::Unknown,
+        }
+    }
+
+    /// One word for each kind, for the limit on log lines.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Discovery(_) => "discovery",
+            Self::Credentials(_) => "credentials",
+            Self::Refused(_) => "refused",
+            Self::Fetch(_) => "transport",
+            Self::Status(_) => "status",
+            Self::Answer => "answer",
+            Self::TimedOut => "timed_out",
+        }
+    }
+}
+
+fn is_invalid_client(body: &[u8]) -> bool {
+    super::Members::read(body)
+        .and_then(|members| members.text("error").ok().flatten())
+        .is_some_and(|error| error == "invalid_client")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::invalid_client(401, "{\"error\":\"invalid_client\"}", "credentials")]
+    #[case::invalid_client_as_400(400, "{\"error\":\"invalid_client\"}", "credentials")]
+    #[case::other_401(401, "<html>", "status")]
+    #[case::bad_request(400, "{\"error\":\"invalid_request\"}", "refused")]
+    #[case::firewall(403, "invalid_client", "refused")]
+    #[case::too_large(413, "", "refused")]
+    #[case::no_such_endpoint(404, "", "status")]
+    #[case::too_often(429, "", "status")]
+    #[case::down(503, "", "status")]
+    #[case::redirect(302, "", "status")]
+    fn only_invalid_client_is_about_our_credentials(
+        #[case] status: u16,
+        #[case] body: &str,
+        #[case] kind: &str,
+    ) {
+        assert_eq!(AskError::of_status(status, body.as_bytes()).kind(), kind);
+    }
+}
