@@ -16,6 +16,7 @@
     reason = "a test that cannot go on fails loudly"
 )]
 
+mod apps;
 mod auth;
 mod bad_input;
 mod browser;
@@ -48,14 +49,17 @@ mod odd_children;
 mod old_upstream;
 mod questions;
 mod refusals;
+mod replicas;
 mod resumption;
 mod rounds;
+mod schemas;
 mod sessions;
 mod slow_children;
 mod slow_lists;
 mod stdio;
 mod tasks;
 mod telemetry;
+mod tool_errors;
 mod transport;
 mod turns;
 mod unannounced;

@@ -374,8 +374,13 @@ async fn call(
     let arguments = &params["arguments"];
     match name {
         "task" => return Outcome::Result(task("task")),
-        "errand" if !takes_tasks(params) => return Outcome::Error(-32021, EXTENSION.to_owned()),
-        "errand" | "unasked_errand" => {
+        "errand" | "asks_then_errand" if !takes_tasks(params) => {
+            return Outcome::Error(-32021, EXTENSION.to_owned());
+        }
+        "asks_then_errand" if params.get("inputResponses").is_none() => {
+            return ask::before_errand();
+        }
+        "errand" | "asks_then_errand" | "unasked_errand" => {
             let errand = world.errands.begin(arguments, None);
             return Outcome::Result(errand.modern("task").to_string());
         }

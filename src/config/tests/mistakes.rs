@@ -15,6 +15,9 @@ use super::{OAUTH, OPEN, errors, read};
 )]
 #[case::no_key("[keys]\nseal = [{ id = \"k1\" }]", "needs `file` or `key`")]
 #[case::reserved("[upstreams.ws]\ncommand = \"x\"", "reserved")]
+// Spec: SPEC N-08: documents about servers may lie below the endpoint one day.
+#[case::server_card("[upstreams.server-card]\ncommand = \"x\"", "reserved")]
+#[case::server_card_endpoint("[endpoints.server-card]\nupstreams = [\"files\"]", "reserved")]
 #[case::bad_name("[upstreams.Files]\ncommand = \"x\"", "not a name")]
 #[case::shared_name("[endpoints.files]\nupstreams = [\"files\"]", "has this name already")]
 #[case::of_another_table("[lists]\nrate = \"1/s\"", "(`rate` is a key of [limits])")]

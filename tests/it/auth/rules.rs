@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Guarded, parameter};
 use crate::harness::{Gateway, Setup, eventually};
+use crate::modern::{Modern, VERSION};
 
 /// The audit records so far, without what differs from run to run.
 async fn audited(gw: &Gateway, count: usize) -> Vec<Value> {
@@ -128,5 +129,47 @@ async fn a_tool_that_an_endpoint_does_not_select_is_not_there() {
     assert_eq!(error["code"], -32602);
     assert_eq!(world.received().await, before);
     alice.text("echo", json!({"text": "hi"})).await;
+    world.stop().await;
+}
+
+// SPEC M-37: headers that repeat a message decide nothing: its own name and arguments do.
+#[tokio::test]
+async fn rule_for_a_tool_looks_at_the_message_and_not_at_its_headers() {
+    let rule = "[[auth.tool_scopes]]\ntools = [\"echo\"]\nscopes = [\"mcp:admin\"]\n";
+    let world = Guarded::start_with(Setup::secured().toml(rule)).await;
+    let alice = world.gw.principal("alice").open("/mcp/stub").await;
+    let before = world.received().await;
+    let call = |id: i64, tool: &str| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "tools/call",
+               "params": {"name": tool, "arguments": {"ms": 1, "tenant": "a"}}})
+    };
+    let send = async |name: &str, message: &Value| {
+        let mut headers = alice.headers();
+        headers.extend([
+            ("mcp-method", "tools/call"),
+            ("mcp-name", name),
+            ("mcp-param-tenant", "b"),
+        ]);
+        alice.actor.post("/mcp/stub", &headers, message).await
+    };
+    // The revisions of sessions do not have their headers compared with the message.
+    let denied = send("sleep", &call(20, "echo")).await;
+    assert_eq!(denied.status(), 403);
+    assert_eq!(world.received().await, before);
+    let taken = send("echo", &call(21, "sleep")).await;
+    assert_eq!(taken.status(), 200);
+    let taken = taken.message().await;
+    assert!(taken["result"].is_object(), "{taken}");
+    let modern = Modern::new(world.gw.principal("alice"), "/mcp/stub");
+    let params = json!({"name": "echo", "arguments": {}});
+    let request = modern.request(&json!(1), "tools/call", params);
+    let lie = [
+        ("mcp-protocol-version", VERSION),
+        ("mcp-method", "tools/call"),
+        ("mcp-name", "sleep"),
+    ];
+    let refused = modern.post_as(&lie, &request).await;
+    assert_eq!(refused.status(), 400);
+    assert_eq!(refused.error().await["code"], -32020);
     world.stop().await;
 }

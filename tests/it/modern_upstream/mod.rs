@@ -6,6 +6,7 @@ mod calls;
 mod dual;
 mod era;
 mod notices;
+mod reads;
 mod rounds;
 
 use crate::harness::upstream::HttpStub;

@@ -1,9 +1,12 @@
-//! What children find around them (SPEC D-12, D-13).
+//! What children find around them (SPEC D-12, D-13, D-14).
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 
+use serde_json::json;
+
 use super::world::{World, next, python, sh, tuned, with_env};
+use crate::harness::Setup;
 
 fn environment(pid: u32) -> BTreeMap<String, String> {
     let raw = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
@@ -108,4 +111,49 @@ async fn no_descriptor_of_the_gateway_reaches_a_child() {
     let line = next(&mut lines).await.unwrap();
     assert_eq!(line, String::from_utf8(plain.stdout).unwrap().trim());
     world.end().await;
+}
+
+// Spec: SPEC D-14: no shell reads a command line, and no request has a part in it.
+#[tokio::test]
+async fn shell_characters_are_text_to_a_child_and_no_request_names_a_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let harm = |name: &str| {
+        let file = directory.path().join(name);
+        let file = file.display();
+        format!("x\"; touch {file}; $(touch {file}) `touch {file}` | touch {file} & '\n* ~ $HOME")
+    };
+    let name = harm("by-argument");
+    let gw = Setup::open().stub("stub", &["--name", &name]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    assert_eq!(user.hello["serverInfo"]["name"], json!(name));
+    let command = |pid: u32| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap();
+    let commands = || {
+        let children = gw.children().into_iter();
+        children.map(|child| command(child.pid)).collect::<Vec<_>>()
+    };
+    let before = commands();
+    let text = harm("by-request");
+    assert_eq!(user.text("echo", json!({"text": text})).await, text);
+    user.call(&text, json!({})).await.expect_err("no such tool");
+    let read = user.request("resources/read", json!({"uri": text})).await;
+    read.expect_err("no such resource");
+    for path in ["/mcp/stub;id", "/mcp/$(id)", "/mcp/..%2Fbin%2Fsh"] {
+        let hello = crate::harness::http::initialize(1, "2025-11-25", &json!({}));
+        let answer = gw.anonymous().post(path, &[], &hello).await;
+        assert_eq!(answer.status(), 404, "{path}");
+    }
+    assert_eq!(commands(), before);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    // Each start has its line, for whom it was.
+    let records = gw.log_records();
+    let started = records
+        .iter()
+        .find(|line| line["message"] == "started an upstream process")
+        .expect("a line about the start");
+    assert_eq!(started["upstream"], "stub", "{started}");
+    assert!(
+        started["owner"].is_string() && started["pid"].is_u64(),
+        "{started}"
+    );
+    gw.stop().await;
 }

@@ -209,3 +209,41 @@ async fn a_reply_that_is_no_message_ends_its_call_under_another_name_too(
     assert!(!outcome(&user, "long").await.contains("done"));
     gw.stop().await;
 }
+
+// Spec: SPEC U-13: the status of an upstream means something else in front, to clients of either era.
+#[rstest]
+#[tokio::test]
+async fn upstream_status_of_a_call_is_not_ours(#[values("legacy", "modern")] era: &str) {
+    let up = Upstream::start(|what, _| match what.strip_prefix("call refused-") {
+        Some(status) => Does::Status(status.parse().unwrap(), "<h1>internal page</h1>"),
+        None => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(&format!("era = {era:?}")).await;
+    let legacy = gw.anonymous().open("/mcp/up").await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/up");
+    for status in [401, 403, 404, 405, 429, 500, 503] {
+        let params = json!({"name": format!("refused-{status}"), "arguments": {}});
+        let id = legacy.next_id();
+        let call =
+            json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params.clone()});
+        let answers = [
+            legacy.post(&call).await,
+            modern
+                .post(&modern.request(&json!(1), "tools/call", params))
+                .await,
+        ];
+        for (client, answer) in ["legacy", "modern"].into_iter().zip(answers) {
+            let ours = answer.status();
+            assert_eq!(answer.header("www-authenticate"), None);
+            assert_eq!(ours, 200, "{status} to a {client} client");
+            let said = answer.message().await;
+            let is_failure = said["error"].is_object() || said["result"]["isError"] == true;
+            assert!(is_failure, "{said}");
+            assert!(!said.to_string().contains("internal page"), "{said}");
+        }
+    }
+    // The session has survived all of that.
+    assert!(outcome(&legacy, "fine").await.contains("done"));
+    gw.stop().await;
+}

@@ -96,6 +96,11 @@ pub(super) fn read(params: &Value) -> Outcome {
     }
 }
 
+/// What is asked before there is a task.
+pub(super) fn before_errand() -> Outcome {
+    interim(Some(json!({"who": form("Whose errand?")})), Some(STATE))
+}
+
 fn thrice(state: Option<&str>, answers: Option<&Value>) -> Outcome {
     let round = match (state, answers) {
         (None, None) => 1,
