@@ -68,7 +68,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Auth {
         tool_scopes: s.tables(
             "tool_scopes",
             "Scopes that single tools need: a call without them gets 403 insufficient_scope. The \
-             tool stays listed.",
+             tool stays listed. Names are compared without regard to case and to blanks around them, \
+             since an upstream may do so; tools that no list shows stay callable.",
             tool_scope,
         ),
         scope_implies: s.tables(

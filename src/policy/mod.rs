@@ -5,10 +5,13 @@
 
 mod pattern;
 pub mod rate;
+mod spelling;
 
 use crate::call::Principal;
 use crate::config;
 use crate::endpoint::Endpoint;
+
+use self::spelling::folded;
 
 /// The method that tools are called with.
 const CALL: &str = "tools/call";
@@ -25,6 +28,8 @@ struct Rule {
     /// Its place in the configuration.
     name: String,
     of: config::ToolScope,
+    /// Its tools as [`spelling::folded`] spells them.
+    tools: Vec<String>,
 }
 
 /// Proof that a request was allowed. Only [`Policy::decide`] makes one, so that a step which asks
@@ -65,6 +70,11 @@ impl Policy {
         let rule = |(position, of): (usize, &config::ToolScope)| Rule {
             name: format!("auth.tool_scopes[{position}]"),
             of: of.clone(),
+            tools: of
+                .tools
+                .iter()
+                .map(|one| folded(one).into_owned())
+                .collect(),
         };
         Self {
             rules: config.tool_scopes.iter().enumerate().map(rule).collect(),
@@ -104,12 +114,13 @@ impl Policy {
         upstream: &str,
         tool: &str,
     ) -> Result<Permit, Denial> {
+        let folded = folded(tool);
         let mut deciding: Option<&str> = None;
         let mut missing: Vec<String> = Vec::new();
         for rule in self
             .rules
             .iter()
-            .filter(|rule| rule.concerns(upstream, tool))
+            .filter(|rule| rule.concerns(upstream, &folded))
         {
             for scope in &rule.of.scopes {
                 if !principal.scopes().contains(scope) && !missing.contains(scope) {
@@ -141,10 +152,12 @@ impl Policy {
 }
 
 impl Rule {
-    fn concerns(&self, upstream: &str, tool: &str) -> bool {
+    /// Whether it is about a tool, spelled as [`spelling::folded`] spells it: an upstream that ignores
+    /// case or trims what it is sent runs the same tool under other spellings.
+    fn concerns(&self, upstream: &str, folded: &str) -> bool {
         let all = self.of.upstreams.is_empty();
         (all || self.of.upstreams.iter().any(|name| name == upstream))
-            && self.of.tools.iter().any(|one| pattern::matches(one, tool))
+            && self.tools.iter().any(|one| pattern::matches(one, folded))
     }
 }
 
@@ -223,6 +236,32 @@ mod tests {
             Some(name),
         );
         assert_eq!(decision.is_ok(), allowed);
+    }
+
+    // SPEC A-11
+    #[rstest]
+    #[case("ADMIN_wipe")]
+    #[case(" admin_wipe")]
+    #[case("admin_wipe\n")]
+    #[case("\u{feff}Admin_Wipe\u{a0}")]
+    fn scope_is_needed_however_the_name_is_spelled(#[case] name: &str) {
+        let policy = policy(&[ADMIN]);
+        let decide = |scopes: &[&str]| {
+            let caller = principal(scopes);
+            policy.decide(&caller, &endpoint(&[]), "files", CALL, Some(name))
+        };
+        assert!(decide(&["mcp:tools"]).is_err());
+        assert!(decide(&["mcp:admin"]).is_ok());
+    }
+
+    #[test]
+    fn rule_holds_however_the_operator_spells_it() {
+        let policy = policy(&[(&["Admin_*"], &[], &["mcp:admin"])]);
+        let caller = principal(&[]);
+        let decide = |name| policy.decide(&caller, &endpoint(&[]), "files", CALL, Some(name));
+        assert!(decide("Admin_wipe").is_err() && decide("admin_wipe").is_err());
+        // In no list and under no rule: Apps call such tools.
+        assert!(decide("unlisted").is_ok());
     }
 
     // SPEC A-11
