@@ -83,11 +83,12 @@ pub(super) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<
 }
 
 /// An error, about what the upstream knows as the first of `asked` and the client as the second.
+/// Where it cannot be mapped it goes on without its data, and its message says whose it is.
 pub(super) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str)>) -> Message {
-    let mapped = message
+    let Some(mapped) = message
         .error()
-        .and_then(|text| rewrite::error(text, prefix, asked).ok());
-    let Some(Cow::Owned(mapped)) = mapped else {
+        .and_then(|text| mapped_error(prefix, text, asked))
+    else {
         return message;
     };
     let bytes = message.edit().error(mapped).finish();
@@ -96,12 +97,22 @@ pub(super) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str
 
 /// The JSON text of an error that its link wrote for the upstream; see [`error`].
 pub(super) fn written_error(prefix: &Prefix, text: Bytes, asked: Option<(&str, &str)>) -> Bytes {
-    let mapped = std::str::from_utf8(&text)
-        .ok()
-        .and_then(|text| rewrite::error(text, prefix, asked).ok());
-    match mapped {
-        Some(Cow::Owned(mapped)) => mapped.into(),
-        _ => text,
+    let read = String::from_utf8_lossy(&text);
+    match mapped_error(prefix, &read, asked) {
+        Some(mapped) => mapped.into(),
+        None => text,
+    }
+}
+
+/// An error as the client may see it; `None` where that is the same text.
+fn mapped_error(prefix: &Prefix, text: &str, asked: Option<(&str, &str)>) -> Option<String> {
+    match rewrite::error(text, prefix, asked) {
+        Ok(Cow::Borrowed(_)) => None,
+        Ok(Cow::Owned(mapped)) => Some(mapped),
+        Err(_) => {
+            LABELED.upstream_garbage.add(prefix.upstream(), 1);
+            Some(rewrite::bare_error(text, prefix))
+        }
     }
 }
 
@@ -116,6 +127,8 @@ pub(super) fn kept_tools(tools: &str, shows: impl Fn(&str) -> bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     #[test]
@@ -123,6 +136,23 @@ mod tests {
         let tools = r#"[{"name":"read_a","x":1},{"name":"write"},{"title":"none"}]"#;
         let kept = kept_tools(tools, |name| name.starts_with("read_"));
         assert_eq!(kept, r#"[{"name":"read_a","x":1}]"#);
+    }
+
+    // SPEC C-86; BRIDGING §4.2.
+    #[rstest]
+    #[case(r#"{"elicitations":[],"elicitations":[{"elicitationId":"good/77","message":"m"}]}"#)]
+    #[case(r#"{"elicitations":[{"elicitationId":"a","elicitationId":"good/77"}]}"#)]
+    #[case(r#"{"uri":"good+x:1","uri":"y"}"#)]
+    fn unmapped_error_keeps_its_label_and_loses_its_data(#[case] data: &str) {
+        let prefix = Prefix::new("evil".into());
+        let error = format!(r#"{{"code":-32042,"message":"visit \"me\"","data":{data}}}"#);
+        let expected = r#"{"code":-32042,"message":"[evil] visit \"me\""}"#;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":7,"error":{error}}}"#);
+        let message = Message::parse(text.into(), 128).unwrap();
+        let shown = super::error(&prefix, message, None);
+        assert_eq!(shown.error(), Some(expected));
+        assert_eq!(shown.id(), Some("7"));
+        assert_eq!(written_error(&prefix, error.into(), None), expected);
     }
 
     #[test]

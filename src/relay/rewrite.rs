@@ -9,6 +9,7 @@ mod walk;
 
 use std::borrow::Cow;
 
+use crate::protocol::error_codes::INTERNAL_ERROR;
 use crate::protocol::json::{self, JsonError, MAX_DEPTH, Scanner, Stop};
 use crate::protocol::methods::{ListKind, lookup};
 
@@ -100,6 +101,20 @@ pub fn error<'t>(
             walk.error_data(scanner, asked, &asker(prefix.upstream()))
         })
     })
+}
+
+/// What is left of an error that cannot be rewritten: its code and its message, which says whose it is.
+#[must_use]
+pub fn bare_error(error: &str, prefix: &Prefix) -> String {
+    let code = json::member(error, "code").and_then(|code| code.parse().ok());
+    let code: i64 = code.unwrap_or(INTERNAL_ERROR);
+    let message = json::member(error, "message").and_then(json::string);
+    let message = message.unwrap_or(Cow::Borrowed("its error cannot be shown"));
+    let label = clean(prefix.upstream(), MAX_TITLE);
+    format!(
+        r#"{{"code":{code},"message":{}}}"#,
+        json::quote(&format!("[{label}] {message}"))
+    )
 }
 
 /// What a message begins with that says who asks, as the inside of a JSON string.

@@ -140,7 +140,7 @@ impl Index {
     }
 
     /// The owner of the longest listed URL that `url` continues after a `/`, `?` or `#`. Only
-    /// `http` URLs need this; they are never offered around.
+    /// `http` URLs need this; they are never offered around. A listed URL without a host owns nothing.
     #[must_use]
     pub fn find_by_start(&self, url: &str) -> Option<&Arc<str>> {
         if !is_fetchable(url) {
@@ -148,8 +148,8 @@ impl Index {
         }
         let continues = |known: &str| {
             let rest = url.strip_prefix(known)?;
-            let at_border = known.ends_with('/') || rest.starts_with(['/', '?', '#']);
-            at_border.then_some(known.len())
+            let at_border = known.ends_with('/') || rest.starts_with(ENDS_HOST);
+            (at_border && names_host(known)).then_some(known.len())
         };
         let known = self
             .shown
@@ -173,19 +173,34 @@ impl Index {
     }
 }
 
+/// What ends the host of a URL.
+const ENDS_HOST: [char; 3] = ['/', '?', '#'];
+
+/// The host of a URL or of the beginning of one, with all that follows it; `None` where there is no host.
+/// A backslash ends the host for browsers alone, so nothing is said of a host that has one.
+fn host_and_rest(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let host = rest.split(ENDS_HOST).next()?;
+    (!host.is_empty() && !host.contains('\\')).then_some(rest)
+}
+
+fn names_host(url: &str) -> bool {
+    host_and_rest(url).is_some()
+}
+
 /// Whether `url` begins with `literal`, its whole host included.
 fn is_begun_by(literal: &str, url: &str) -> bool {
-    const ENDS_HOST: [char; 3] = ['/', '?', '#'];
-    let Some((_, host)) = literal.split_once("://") else {
+    let Some(host) = host_and_rest(literal) else {
         return false;
     };
-    let names_host = !host.is_empty() && !host.starts_with(ENDS_HOST);
     let ends_host = |rest: &str| host.contains(ENDS_HOST) || rest.starts_with(ENDS_HOST);
-    names_host && url.strip_prefix(literal).is_some_and(ends_host)
+    url.strip_prefix(literal).is_some_and(ends_host)
 }
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn index(kind: ListKind, lists: &[(&str, &str)]) -> Index {
@@ -304,5 +319,29 @@ mod tests {
         assert_eq!(two.find_by_start("https://h/docsother"), None);
         assert_eq!(two.find_by_start("https://h.evil/docs"), None);
         assert_eq!(two.find_by_start("a+a:b/c"), None);
+    }
+
+    // SPEC G-05; BRIDGING §4.1.
+    #[rstest]
+    #[case("https://")]
+    #[case("https:")]
+    #[case("https:///")]
+    #[case("https://?/")]
+    #[case("https://#/")]
+    #[case("https:/")]
+    #[case("https://\\/")]
+    fn url_without_host_owns_no_url(#[case] listed: &str) {
+        let items = format!(r#"[{{"uri":{}}}]"#, json::quote(listed));
+        let one = index(ListKind::Resources, &[("evil", &items)]);
+        for rest in [
+            "bank.example/x?token=s",
+            "/bank.example/x",
+            "x/y",
+            "/?a",
+            "/#b",
+        ] {
+            let url = format!("{listed}{rest}");
+            assert_eq!(one.find_by_start(&url), None, "{url}");
+        }
     }
 }
