@@ -17,8 +17,9 @@ use super::{Front, modern, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{DecodeError, Kind, Message, meta};
+use crate::protocol::{DecodeError, Kind, Message, json, meta};
 use crate::session::{CallLink, Outlet, Session};
+use crate::telemetry::names::error_type;
 
 /// What stands in an array, and what each of it still has to take out of the allowance.
 type Elements = Vec<(Result<Message, DecodeError>, Due)>;
@@ -53,29 +54,41 @@ impl Front {
                 self.run_batch(&session, principal, parts, elements, record)
                     .await
             }
-            Err(fault) => reply::fault_response(&fault, None),
+            Err((status, fault)) => {
+                record.outcome(error_type::BAD_REQUEST);
+                reply::json_response(status, reply::error_response(&fault, None))
+            }
         }
     }
 
     /// Reads the elements of an array. Each request and notification costs what it would alone; the post
     /// has paid for one unless something is `due`. Where the allowance does not hold the rest, each waits
-    /// for itself. Spec: SPEC O-01, T-33.
+    /// for itself; an array of more messages than could ever be served in time is refused whole, for good.
+    /// Spec: SPEC O-01, T-17, T-33.
+    ///
+    /// # Errors
+    /// The [`Fault`] that refuses all of it, and its HTTP status.
     pub(super) fn elements(
         &self,
         principal: &Principal,
         bytes: Bytes,
         due: &Due,
-    ) -> Result<Elements, Fault> {
+    ) -> Result<Elements, (StatusCode, Fault)> {
         let limits = &self.settings.limits;
         let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
-            .map_err(|error| reply::decode_fault(&error))?;
-        check_elements(&elements)?;
+            .map_err(|error| reply::decode_fault(&error))
+            .and_then(|elements| check_elements(&elements).map(|()| elements))
+            .map_err(|fault| (StatusCode::BAD_REQUEST, fault))?;
         let costs = |element: &Result<Message, DecodeError>| {
             let message = element.as_ref().ok();
             message.is_some_and(|message| message.kind() != Kind::Response)
         };
         let owner = principal.owner();
         let cost = elements.iter().filter(|element| costs(element)).count();
+        let most = self.rate.most_within(limits.call_wait);
+        if cost > most {
+            return Err((StatusCode::PAYLOAD_TOO_LARGE, too_many(most)));
+        }
         let further = u32::try_from(cost.saturating_sub(1)).unwrap_or(u32::MAX);
         let mut paid = match due {
             Some(_) => 0,
@@ -196,6 +209,13 @@ fn check_named(headers: &HeaderMap) -> Result<(), Fault> {
         return Err(refuse("this revision has no arrays of messages"));
     }
     Ok(())
+}
+
+/// An array is longer than the allowance can ever hold: no later moment is better for it.
+fn too_many(most: usize) -> Fault {
+    let text = format!("the array is too long: {most} messages may be sent at once");
+    let fault = Fault::downstream(FaultKind::InvalidRequest, text);
+    fault.with_data(json::object([("maxMessages", most.to_string())]))
 }
 
 /// The session is of a revision without arrays. Spec: SPEC T-08.

@@ -58,7 +58,7 @@ impl Front {
             }
             let elements = self
                 .elements(&arrival.principal, bytes, &due)
-                .map_err(|fault| (fault, None))?;
+                .map_err(|(_, fault)| (fault, None))?;
             for (element, due) in elements {
                 match element {
                     Ok(message) => self.take(channel, arrival, message, due),

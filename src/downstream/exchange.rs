@@ -233,7 +233,7 @@ fn refuse_stream(running: Option<&Running>) -> Response<Body> {
 fn plain_reply(outcome: Outcome) -> Response<Body> {
     match outcome {
         Outcome::Response(status, body) => reply::retryable(reply::json_response(status, body)),
-        Outcome::Denied(denied, _) => reply::denied(&denied),
+        Outcome::Denied(denied, body) => reply::denied_call(&denied, body),
         Outcome::Many(bodies) if !bodies.is_empty() => {
             reply::json_response(StatusCode::OK, reply::array(&bodies))
         }

@@ -17,7 +17,7 @@ pub(super) use crate::fault::told::{
 };
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::headers::X_ACCEL_BUFFERING;
-use crate::protocol::{DecodeError, Revision, json};
+use crate::protocol::{DecodeError, Kind, Message, Revision, json};
 use crate::telemetry::metrics::COUNTERS;
 
 /// HTTP status of a fault that is answered before a stream has begun. A 404 means "session gone"
@@ -87,6 +87,21 @@ pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> 
     response
 }
 
+/// A fault, as the answer to this message. What is no request is answered without an id: that of a
+/// response is the gateway's, and its sender may have a request of its own under it. Spec: SPEC T-12.
+#[must_use]
+pub(super) fn message_fault(fault: &Fault, message: &Message) -> Response<Body> {
+    if message.kind() == Kind::Request {
+        return fault_response(fault, message.id());
+    }
+    let mut body = br#"{"jsonrpc":"2.0","error":"#.to_vec();
+    body.extend_from_slice(&error_object(fault));
+    body.push(b'}');
+    let mut response = json_response(legacy_status(fault.kind), body.into());
+    retry_after(&mut response, fault.retry);
+    response
+}
+
 /// A refused request of a live session: not by a status, since clients end their session with all its
 /// calls where one is 4xx or 5xx. Spec: SPEC T-17, T-44.
 #[must_use]
@@ -149,7 +164,13 @@ pub(super) fn retry_after(response: &mut Response<Body>, retry: Retry) {
 #[must_use]
 pub(super) fn denied(denied: &Denied) -> Response<Body> {
     let body = format!(r#"{{"error":{}}}"#, json::quote(denied.reason));
-    let mut response = json_response(denied.status, body.into());
+    denied_call(denied, body.into())
+}
+
+/// The same of a request that was read: `body` is the JSON-RPC error under its id. Spec: SPEC M-15.
+#[must_use]
+pub(super) fn denied_call(denied: &Denied, body: Bytes) -> Response<Body> {
+    let mut response = json_response(denied.status, body);
     let headers = response.headers_mut();
     if let Some(challenge) = &denied.challenge {
         headers.insert(WWW_AUTHENTICATE, challenge.clone());

@@ -73,7 +73,7 @@ impl Front {
             Ok(response) => response,
             Err(Stopped::Failed(fault)) => {
                 record.outcome(error_word(fault.kind));
-                reply::fault_response(&fault, message.id())
+                reply::message_fault(&fault, &message)
             }
             Err(Stopped::Refused(fault)) => {
                 record.outcome(error_word(fault.kind));

@@ -24,6 +24,8 @@ pub struct RateLimiter<C: Clock = MonotonicClock> {
     governor: Governor<OwnerKey, DashMapStateStore<OwnerKey>, C, NoOpMiddleware<C::Instant>>,
     /// After how long a request more may be sent.
     each: Duration,
+    /// How many requests a full allowance holds.
+    burst: u32,
     clock: C,
     checks: AtomicU32,
     /// Who has requests that wait for the allowance, and how many requests those are in all.
@@ -89,6 +91,7 @@ impl<C: Clock + Clone> RateLimiter<C> {
                 clock.clone(),
             ),
             each,
+            burst: burst.get(),
             clock,
             checks: AtomicU32::new(0),
             claims: Mutex::default(),
@@ -118,6 +121,15 @@ impl<C: Clock + Clone> RateLimiter<C> {
         }
         let taken = self.governor.check_key(&owner);
         taken.map_err(|refused| refused.wait_time_from(self.clock.now()))
+    }
+
+    /// How many requests a full allowance and what comes to it within `wait` are enough for.
+    #[must_use]
+    pub fn most_within(&self, wait: Duration) -> usize {
+        let later = wait.as_nanos() / self.each.as_nanos();
+        usize::try_from(later)
+            .unwrap_or(usize::MAX)
+            .saturating_add(self.burst as usize)
     }
 
     /// Takes `more` requests from the allowance of `owner`, all or none, for an array whose first one
@@ -195,6 +207,13 @@ mod tests {
         assert!(post(10));
         assert!(!limiter.check_further(owner("b"), 21), "more than a burst");
         assert!(limiter.check_further(owner("b"), 20));
+    }
+
+    #[test]
+    fn most_requests_are_the_burst_and_what_comes_while_they_wait() {
+        let limiter = RateLimiter::with_clock(RATE, FakeRelativeClock::default());
+        assert_eq!(limiter.most_within(Duration::ZERO), 20);
+        assert_eq!(limiter.most_within(Duration::from_millis(550)), 25);
     }
 
     #[test]

@@ -165,6 +165,12 @@ impl Method {
         self.since <= revision && revision <= self.until
     }
 
+    /// Whether a client of `revision` may request it of a server. Spec: SPEC L-04, M-14.
+    #[must_use]
+    pub fn is_for_servers(&self, revision: Revision) -> bool {
+        self.is_in(revision) && self.direction != ToClient && !self.is_notification()
+    }
+
     /// Whether its result may hold a `nextCursor`, which its parameters bring back as `cursor`.
     #[must_use]
     pub fn is_paged(&self) -> bool {

@@ -79,17 +79,17 @@ async fn an_array_costs_what_its_messages_cost_alone() {
     // Of sixteen two are for the handshake; each element beyond the rest is refused by itself.
     let alice = gw.principal("alice");
     let alice = alice.open_as("/mcp/stub", "2025-03-26", json!({})).await;
-    let replies = alice.post(&array(100, 20)).await.expect(StatusCode::OK);
+    let replies = alice.post(&array(100, 15)).await.expect(StatusCode::OK);
     let replies = replies.await.json().await;
     let replies = replies.as_array().expect("an array");
-    assert_eq!((replies.len(), results(replies.iter())), (20, 14));
+    assert_eq!((replies.len(), results(replies.iter())), (15, 14));
 
     let bob = gw.principal("bob");
     let nothing = json!({});
     let (mut bob, _) = EventSession::open_as(&bob, "/sse/stub", "2025-03-26", &nothing).await;
-    bob.tell(&array(100, 20)).await;
+    bob.tell(&array(100, 15)).await;
     let mut replies = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..15 {
         replies.push(bob.stream.message().await.expect("a reply"));
     }
     assert_eq!(results(replies.iter()), 13, "one for the stream");
@@ -98,12 +98,35 @@ async fn an_array_costs_what_its_messages_cost_alone() {
     let mut carol = Socket::connect(&gw.url, "/ws/stub", carol.token()).await;
     carol.tell(&initialize(1, "2025-03-26", &json!({}))).await;
     carol.reply(1).await.1.expect("initialize succeeds");
-    carol.tell(&array(100, 20)).await;
+    carol.tell(&array(100, 15)).await;
     let mut replies = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..15 {
         replies.push(carol.message().await.expect("a reply"));
     }
     assert_eq!(results(replies.iter()), 14);
+    gw.stop().await;
+}
+
+// Spec: SPEC O-01, T-17: to come again would never help.
+#[tokio::test]
+async fn array_longer_than_any_allowance_is_refused_for_good() {
+    let setup = Setup::open().server("[server.sse]\nenabled = true");
+    let setup = setup.toml("[limits]\nrate = \"8/h\"").stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous();
+    let user = user.open_as("/mcp/stub", "2025-03-26", json!({})).await;
+    // Twice the rate is the allowance; the notification counts, answers do not.
+    let answer = user.post(&array(100, 16)).await;
+    assert_eq!(answer.status(), 413);
+    assert_eq!(answer.header("retry-after"), None);
+    let refusal = answer.json().await;
+    assert_eq!(refusal["error"]["code"], -32600);
+    assert_eq!(refusal["error"]["data"], json!({"maxMessages": 16}));
+    // Nothing was taken for it.
+    assert_eq!(
+        user.request("tools/list", json!({})).await.map(drop),
+        Ok(())
+    );
     gw.stop().await;
 }
 

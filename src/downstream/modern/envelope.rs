@@ -10,7 +10,7 @@ use crate::call::{Level, MAX_DECLARED};
 use crate::protocol::headers::{
     self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PARAM_PREFIX, MCP_PROTOCOL_VERSION,
 };
-use crate::protocol::methods::{self, Direction, Method, Target};
+use crate::protocol::methods::{self, Method, Target};
 use crate::protocol::{Era, Kind, Message, Revision, extensions, header_value, json, meta};
 
 /// The envelope of a request that passed every check.
@@ -95,7 +95,7 @@ fn served(version: &str, method: &str, envelope: &Envelope) -> Result<(), Refusa
     let known = methods::lookup(method);
     // Spec: SPEC M-14.
     if !known.is_none_or(is_served) {
-        return Err(Refusal::method(method));
+        return Err(Refusal::method(method, version));
     }
     // Spec: SPEC K-12.
     if known.is_some_and(concerns_task) {
@@ -221,9 +221,7 @@ fn mismatch(error: &HeaderError) -> Refusal {
 /// Whether a request of this method has any answer here. One that we do not know may: it may be an
 /// extension of an upstream.
 fn is_served(known: &Method) -> bool {
-    known.is_in(Revision::V2026_07_28)
-        && known.direction != Direction::ToClient
-        && !known.is_notification()
+    known.is_for_servers(Revision::V2026_07_28)
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ fn whole(outcome: Outcome, id: &str) -> Response<Body> {
         Outcome::Reply(status, reply) => {
             reply::retryable(reply::json_response(status, reply.into_response(id)))
         }
-        Outcome::Denied(denied, _) => reply::denied(&denied),
+        Outcome::Denied(denied, reply) => reply::denied_call(&denied, reply.into_response(id)),
         Outcome::Parked(result) => {
             reply::json_response(StatusCode::OK, Reply::Result(result).into_response(id))
         }

@@ -76,7 +76,7 @@ impl Front {
             }
             Kind::Response => {
                 record.outcome(error_type::BAD_REQUEST);
-                return Refusal::not_a_request().response(message.id());
+                return reply::message_fault(&refusal::not_a_request(), &message);
             }
         }
         let envelope = match envelope::read(&parts.headers, &message) {

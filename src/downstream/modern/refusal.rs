@@ -56,22 +56,21 @@ impl Refusal {
             .with(reply::supported(&Revision::SERVED, requested))
     }
 
-    /// There is no such method in this revision.
-    pub(super) fn method(method: &str) -> Self {
+    /// There is no such method in this revision. An `initialize` is told which revisions are served.
+    /// Spec: SPEC M-14, M-21.
+    pub(super) fn method(method: &str, version: &str) -> Self {
         let message = format!("unknown method {:?}", bounded(method));
-        Self::new(StatusCode::NOT_FOUND, METHOD_NOT_FOUND, message)
+        let refusal = Self::new(StatusCode::NOT_FOUND, METHOD_NOT_FOUND, message);
+        if method == "initialize" {
+            return refusal.with(reply::supported(&Revision::SERVED, version));
+        }
+        refusal
     }
 
     /// The client has to declare more for this; `needed` is a `ClientCapabilities` object.
     pub(super) fn capability(message: &'static str, needed: &str) -> Self {
         let data = format!(r#"{{"requiredCapabilities":{needed}}}"#);
         Self::new(StatusCode::BAD_REQUEST, MISSING_CLIENT_CAPABILITY, message).with(data)
-    }
-
-    /// What was posted is no request.
-    pub(super) fn not_a_request() -> Self {
-        let message = "only requests and notifications are posted in this revision";
-        Self::new(StatusCode::BAD_REQUEST, INVALID_REQUEST, message)
     }
 
     /// Parameters that cannot be served, found by the handler of the method (SPEC M-23).
@@ -114,6 +113,12 @@ pub(super) fn of_fault(fault: &Fault) -> (StatusCode, Reply) {
     let (status, code) = status_and_code(fault.kind);
     let error = error_object(code, &fault.public, data_of(fault).as_deref());
     (status, Reply::Error(error))
+}
+
+/// What was posted is no request. Spec: SPEC M-03.
+pub(super) fn not_a_request() -> Fault {
+    let text = "only requests and notifications are posted in this revision";
+    Fault::downstream(FaultKind::InvalidRequest, text)
 }
 
 /// The JSON-RPC code of a fault.

@@ -225,7 +225,10 @@ impl Reader {
         let id_text = value(self.top.id);
         let id = id_text.filter(|id| id.len() <= MAX_ID_BYTES && is_id(id));
         let invalid = |reason| {
-            let id = id.map(ToOwned::to_owned);
+            // The id of a response is its receiver's. Spec: SPEC T-12.
+            let answers = self.top.method.is_none()
+                && (self.top.result.is_some() || self.top.error.is_some());
+            let id = id.filter(|_| !answers).map(ToOwned::to_owned);
             Err(DecodeError::InvalidRequest { reason, id })
         };
         let is_known =

@@ -110,11 +110,9 @@ fn an_id_is_a_string_or_an_integer(#[case] id: &str, #[case] read: Option<&str>)
 #[case(r#"{"jsonrpc":"1.0","id":"q","method":"a"}"#, Some("\"q\""))]
 #[case(r#"{"jsonrpc":"2.0","id":1}"#, Some("1"))]
 #[case(r#"{"jsonrpc":"2.0","id":1,"method":"a","result":{}}"#, Some("1"))]
-#[case(
-    r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1}}"#,
-    Some("1")
-)]
-#[case(r#"{"jsonrpc":"2.0","id":1,"error":"text"}"#, Some("1"))]
+// SPEC T-12: the id of a response is its receiver's.
+#[case(r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{"code":1}}"#, None)]
+#[case(r#"{"jsonrpc":"2.0","id":1,"error":"text"}"#, None)]
 #[case(r#"{"jsonrpc":"2.0","result":{}}"#, None)]
 #[case(r#"{"jsonrpc":"2.0","id":null,"result":{}}"#, None)]
 #[case(r#"{"jsonrpc":"2.0","id":1,"method":7}"#, Some("1"))]

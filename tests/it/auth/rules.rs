@@ -49,6 +49,10 @@ async fn a_call_that_lacks_a_scope_is_403_audited_and_reaches_nothing() {
     );
     let scope = parameter(&answer, "scope");
     assert_eq!(scope.as_deref(), Some("mcp:tools mcp:admin"));
+    // SPEC M-15
+    let refusal = answer.json().await;
+    assert_eq!(refusal["id"], 9);
+    assert_eq!(refusal["error"]["code"], -32602);
     assert_eq!(world.received().await, before);
     alice
         .call("sleep", json!({"ms": 1}))

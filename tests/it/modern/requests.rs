@@ -150,6 +150,8 @@ async fn removed_and_unknown_methods_are_not_found() {
             "sampling/createMessage",
             "elicitation/create",
             "roots/list",
+            "notifications/message",
+            "notifications/cancelled",
             "no/such/method",
         ] {
             let request = user.request(&json!("n"), method, json!({}));
@@ -157,6 +159,34 @@ async fn removed_and_unknown_methods_are_not_found() {
             let answer = refusal(&user, &headers, &request).await;
             assert_eq!(answer, (404, json!(-32601)), "{method}");
         }
+        // SPEC M-21
+        let hello = user.request(&json!(1), "initialize", json!({}));
+        let headers = [HEADER, ("mcp-method", "initialize")];
+        let error = user.post_as(&headers, &hello).await.error().await;
+        assert_eq!(error["data"]["supported"][0], VERSION, "{error}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-12: the id of a response is the gateway's, and the client may use the same.
+#[tokio::test]
+async fn refused_response_is_answered_without_its_id() {
+    let gw = gateway().await;
+    let user = user(&gw);
+    let response = json!({"jsonrpc": "2.0", "id": 55, "result": {}});
+    let unreadable = json!({"jsonrpc": "2.0", "id": 55, "result": {}, "error": {}});
+    let unknown = ("mcp-session-id", "unknown");
+    for (headers, message, status) in [
+        (&[HEADER][..], &response, 400),
+        (&[unknown], &response, 404),
+        (&[], &response, 400),
+        (&[unknown], &unreadable, 400),
+    ] {
+        let answer = user.post_as(headers, message).await;
+        assert_eq!(answer.status(), status, "{headers:?}");
+        let body = answer.json().await;
+        assert_eq!(body["error"]["code"], -32600, "{body}");
+        assert!(body["id"].is_null(), "{body}");
     }
     gw.stop().await;
 }
@@ -167,10 +197,9 @@ async fn only_requests_are_acted_upon_and_only_post_is_served() {
     let gw = gateway().await;
     let user = user(&gw);
     let response = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
-    assert_eq!(
-        refusal(&user, &[HEADER], &response).await,
-        (400, json!(-32600))
-    );
+    let refused = user.post_as(&[HEADER], &response).await;
+    assert_eq!(refused.status(), 400);
+    assert_eq!(refused.error().await["code"], -32600);
     for method in [Method::GET, Method::DELETE, Method::PUT, Method::PATCH] {
         let answer = user.actor.send(method, "/mcp/stub", &[HEADER], "").await;
         assert_eq!(answer.status(), 405);
