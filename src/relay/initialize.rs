@@ -101,7 +101,7 @@ impl Relay {
     /// What stands for the declaration of an upstream that is not there yet, since a legacy client is told
     /// of capabilities once: what it declared last; of one that is seen for the first time, what is
     /// harmless where it turns out to be wrong; of one that failed, nothing.
-    fn presumed(&self, session: &Session, upstream: &Arc<str>) -> Option<Arc<Declared>> {
+    pub(super) fn presumed(&self, session: &Session, upstream: &Arc<str>) -> Option<Arc<Declared>> {
         let last = self.knowledge.last(&self.knowledge_key(session, upstream));
         let is_new = !self.parts.upstreams.is_failing(upstream);
         last.or_else(|| {

@@ -206,6 +206,10 @@ impl Relay {
             Listing::Ask(lead) => lead,
         };
         let link = self.link(session, &target.upstream)?;
+        if let Err(fault) = self.check_declared(&*link, call, target).await {
+            audited.end(audit::Outcome::Failed);
+            return Err(fault.into());
+        }
         call.link.routed(&target.upstream);
         let marked = marking(call, session, target);
         let call = marked.as_ref().unwrap_or(call);

@@ -1,14 +1,16 @@
-//! Methods of extensions on merged endpoints: there if any upstream declares the extension, and
-//! refused for the things of one that does not. Spec: BRIDGING §5.1; SPEC N-01, N-04.
+//! Methods that not every upstream has. On a merged endpoint a method is refused for the things of an
+//! upstream that does not declare it; on a pure one the upstream answers itself, but for methods of
+//! extensions. Spec: BRIDGING §2.2, §5.1; SPEC L-04, C-21, C-50, N-01, N-04.
 
 use std::sync::Arc;
 
-use super::Relay;
-use super::route::{invalid, unknown_method};
-use super::visit::provides;
-use crate::call::Declared;
-use crate::fault::Fault;
-use crate::protocol::methods::{self, Needs};
+use super::route::{Target, invalid, unknown_method};
+use super::view::View;
+use super::{Relay, foreign};
+use crate::call::{Call, Declared, UpstreamLink};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::methods::{self, Method, Needs};
+use crate::protocol::{Era, Revision, extensions, json};
 use crate::session::Session;
 
 /// What a method of an extension needs; nothing for methods of the core, which every merged
@@ -53,5 +55,136 @@ impl Relay {
         Err(invalid(
             "the server that this belongs to has no such method",
         ))
+    }
+
+    /// Refuses a method of an extension that the upstream of a pure endpoint does not declare to a modern
+    /// client, and one that no revision knows unless an extension in common may define it. What cannot be
+    /// found out, and every method of the core, is for the upstream itself to answer: some serve what they
+    /// do not declare.
+    ///
+    /// # Errors
+    /// The method is unknown, or the upstream cannot be reached.
+    pub(super) async fn check_extension(
+        &self,
+        session: &Arc<Session>,
+        method: &str,
+        known: Option<&Method>,
+    ) -> Result<(), Fault> {
+        let needs = known.map(|known| known.needs);
+        if needs.is_some_and(is_of_core) {
+            return Ok(());
+        }
+        let Some(upstream) = session.endpoint.upstreams.first() else {
+            return Ok(());
+        };
+        let has = |declared: &Declared| match needs {
+            Some(needs) => provides(declared, needs),
+            None => foreign::is_shared(&session.capabilities, declared),
+        };
+        // What was said on the way that the request takes is enough to let it pass.
+        let open = session.link(upstream).and_then(|link| link.declared());
+        if open.is_some_and(|declared| has(&declared)) {
+            return Ok(());
+        }
+        let has = has(&*self.learn(session, upstream, None).await?);
+        if has {
+            Ok(())
+        } else {
+            Err(unknown_method(method))
+        }
+    }
+
+    /// Refuses a method of the core for what a merged endpoint shows of an upstream that does not declare
+    /// it. Opens the link, as the request would.
+    ///
+    /// # Errors
+    /// The method is unknown there, or the upstream cannot be reached.
+    ///
+    /// # Cancel safety
+    /// As that of [`UpstreamLink::open`]; a cancelled call waits no longer.
+    pub(super) async fn check_declared(
+        &self,
+        link: &dyn UpstreamLink,
+        call: &Call,
+        target: &Target,
+    ) -> Result<(), Fault> {
+        if matches!(target.view, View::Pure) {
+            return Ok(());
+        }
+        let method = call.message.method().unwrap_or_default();
+        let needs = methods::lookup(method).map_or(Needs::Nothing, |known| known.needs);
+        if !is_of_core(needs) {
+            return Ok(());
+        }
+        let declared = match link.declared() {
+            Some(declared) => declared,
+            // Rare, and larger than the rest.
+            None => Box::pin(open(link, call)).await?,
+        };
+        if provides(&declared, needs) {
+            Ok(())
+        } else {
+            Err(unknown_method(method))
+        }
+    }
+
+    /// Refuses a log level on a merged endpoint none of whose upstreams logs. One that is not there counts
+    /// as `initialize` counts it. Spec: SPEC C-21.
+    pub(super) async fn check_anybody_logs(&self, session: &Arc<Session>) -> Result<(), Fault> {
+        let logs = |declared: &Declared| declares(declared, "logging");
+        let presumed = |upstream: &Arc<str>| self.presumed(session, upstream);
+        let may_log = |upstream| presumed(upstream).is_some_and(|declared| logs(&declared));
+        if self.any_declares(session, logs).await || session.endpoint.upstreams.iter().any(may_log)
+        {
+            Ok(())
+        } else {
+            Err(unknown_method("logging/setLevel"))
+        }
+    }
+}
+
+async fn open(link: &dyn UpstreamLink, call: &Call) -> Result<Arc<Declared>, Fault> {
+    tokio::select! {
+        biased;
+        () = call.cancel.cancelled() => {
+            Err(Fault::downstream(FaultKind::Cancelled, "the request was cancelled"))
+        }
+        opened = link.open() => opened,
+    }
+}
+
+/// Whether no extension defines it.
+fn is_of_core(needs: Needs) -> bool {
+    !matches!(needs, Needs::Tasks | Needs::Skills | Needs::DirectoryRead)
+}
+
+fn declares(declared: &Declared, capability: &str) -> bool {
+    let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    json::member(text, capability).is_some()
+}
+
+/// Whether an upstream declared what a method needs. Log levels are for all upstreams.
+pub(super) fn provides(declared: &Declared, needs: Needs) -> bool {
+    let text = || std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+    let is_legacy = declared.revision.era() == Era::Legacy;
+    match needs {
+        Needs::Nothing | Needs::Logging => true,
+        Needs::Tools => declared.has_tools(),
+        Needs::Prompts => declares(declared, "prompts"),
+        // A modern upstream is listened to. Spec: SPEC C-50.
+        Needs::Subscribe if is_legacy => {
+            let resources = json::member(text(), "resources");
+            let subscribe = resources.and_then(|resources| json::member(resources, "subscribe"));
+            subscribe.is_some_and(|subscribe| !matches!(subscribe, "false" | "null"))
+        }
+        Needs::Resources | Needs::Subscribe => declares(declared, "resources"),
+        // Undeclared in the first revision. Spec: SPEC C-30.
+        Needs::Completions => {
+            declared.revision == Revision::V2024_11_05 || declares(declared, "completions")
+        }
+        Needs::Tasks if is_legacy => declared.takes_tasks(),
+        Needs::Tasks => extensions::declares(text(), extensions::TASKS),
+        Needs::Skills => extensions::declares(text(), extensions::SKILLS),
+        Needs::DirectoryRead => extensions::reads_directories(text()),
     }
 }

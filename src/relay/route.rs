@@ -81,8 +81,12 @@ impl Relay {
                 let level = level
                     .and_then(|word| Level::parse(&word))
                     .ok_or_else(|| invalid("params.level must be one of debug … emergency"))?;
+                let is_pure = self.is_pure(&call.endpoint);
+                if !is_pure {
+                    Box::pin(self.check_anybody_logs(session)).await?;
+                }
                 session.levels().want(level);
-                if !self.is_pure(&call.endpoint) {
+                if !is_pure {
                     return Ok(Route::Everywhere);
                 }
             }
@@ -103,9 +107,15 @@ impl Relay {
             _ => {}
         }
         let known = methods::lookup(method);
+        // What modern clients request was looked at where it came; in a visit we subscribe ourselves.
+        if session.visit().is_none()
+            && known.is_some_and(|known| !known.is_for_servers(session.revision))
+        {
+            return Err(unknown_method(method));
+        }
         let pure = self.is_pure(&call.endpoint);
         if pure && session.visit().is_some() {
-            self.check_advertised(session, method, known).await?;
+            self.check_extension(session, method, known).await?;
         }
         let target = if session.visit().is_some() && known.is_some_and(tasks::concerns_one) {
             self.task_target(call)?

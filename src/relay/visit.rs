@@ -7,15 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::initialize::refused;
-use super::route::{Route, unknown_method};
-use super::{Failure, Relay, effective, foreign};
+use super::route::Route;
+use super::{Failure, Relay, effective};
 use crate::call::{
     Call, ClientCapabilities, Declared, Level, MAX_DECLARED, Principal, UpstreamLink,
 };
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
-use crate::protocol::methods::{Method, Needs};
-use crate::protocol::{Era, Message, Revision, extensions, json, meta};
+use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::session::{Delivery, NewSession, Session};
 use crate::upstream::OWN_INFO;
 
@@ -153,39 +152,6 @@ impl Relay {
             Err(_) => true,
         }
     }
-
-    /// A modern client is told of no method whose capability its pure endpoint does not advertise,
-    /// and of none that no revision knows unless an extension in common may define it. What cannot
-    /// be found out is for the upstream itself to say. Spec: SPEC N-01; BRIDGING §2.2.
-    pub(super) async fn check_advertised(
-        &self,
-        session: &Arc<Session>,
-        method: &str,
-        known: Option<&Method>,
-    ) -> Result<(), Fault> {
-        let needs = known.map(|known| known.needs);
-        if matches!(needs, Some(Needs::Nothing | Needs::Logging)) {
-            return Ok(());
-        }
-        let Some(upstream) = session.endpoint.upstreams.first() else {
-            return Ok(());
-        };
-        let has = |declared: &Declared| match needs {
-            Some(needs) => provides(declared, needs),
-            None => foreign::is_shared(&session.capabilities, declared),
-        };
-        // What was said on the way that the request takes is enough to let it pass.
-        let open = session.link(upstream).and_then(|link| link.declared());
-        if open.is_some_and(|declared| has(&declared)) {
-            return Ok(());
-        }
-        let has = has(&*self.learn(session, upstream, None).await?);
-        if has {
-            Ok(())
-        } else {
-            Err(unknown_method(method))
-        }
-    }
 }
 
 /// The `clientInfo` of a request as legacy upstreams may be told it, else the gateway's own: there name
@@ -196,21 +162,4 @@ fn client_info(request: &Message) -> Bytes {
         .filter(|info| info.len() <= MAX_DECLARED)
         .filter(|info| is_text(info, "name") && is_text(info, "version"));
     said.map_or(OWN_INFO, |info| Bytes::copy_from_slice(info.as_bytes()))
-}
-
-/// Whether an upstream declared what a method needs, for a client of the modern era.
-pub(super) fn provides(declared: &Declared, needs: Needs) -> bool {
-    let text = || std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-    let has = |name| json::member(text(), name).is_some();
-    match needs {
-        Needs::Nothing | Needs::Logging => true,
-        Needs::Tools => declared.has_tools(),
-        Needs::Prompts => has("prompts"),
-        Needs::Resources | Needs::Subscribe => has("resources"),
-        Needs::Completions => has("completions"),
-        Needs::Tasks if declared.revision.era() == Era::Legacy => declared.takes_tasks(),
-        Needs::Tasks => extensions::declares(text(), extensions::TASKS),
-        Needs::Skills => extensions::declares(text(), extensions::SKILLS),
-        Needs::DirectoryRead => extensions::reads_directories(text()),
-    }
 }

@@ -65,5 +65,6 @@ mod tool_errors;
 mod transport;
 mod turns;
 mod unannounced;
+mod undeclared;
 mod unsteady_upstream;
 mod visits;

@@ -311,6 +311,17 @@ pub(crate) fn capabilities(options: &Options) -> Value {
     if let (Some(all), true) = (all.as_object_mut(), options.no_prompts) {
         all.remove("prompts");
     }
+    for undeclared in &options.undeclared {
+        let (outer, name) = undeclared.rsplit_once('.').unwrap_or(("", undeclared));
+        let holder = if outer.is_empty() {
+            Some(&mut all)
+        } else {
+            all.get_mut(outer)
+        };
+        holder
+            .and_then(Value::as_object_mut)
+            .map(|holder| holder.remove(name));
+    }
     let extensions = extension::declared(options);
     if let (Some(all), true) = (all.as_object_mut(), extensions.is_object()) {
         all.insert("extensions".to_owned(), extensions);

@@ -100,6 +100,10 @@ pub(crate) struct Options {
     /// Declare no prompts.
     #[arg(long, global = true)]
     pub(crate) no_prompts: bool,
+    /// Declare no such capability, which is served all the same: `logging` or `resources.subscribe`, say;
+    /// may stand there often.
+    #[arg(long, global = true, value_name = "CAPABILITY")]
+    pub(crate) undeclared: Vec<String>,
     /// Neither note nor acknowledge a `subscriptions/listen` or `resources/subscribe`, nor open a GET
     /// stream before `admit_listens` is called, nor refuse one; what is said while none is open is
     /// lost.
