@@ -277,4 +277,9 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
 
     /// A question that names no call.
     fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;
+
+    /// Whether users of several owners are or were behind it: what names no call could be any user's.
+    fn serves_several_owners(&self) -> bool {
+        false
+    }
 }

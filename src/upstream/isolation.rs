@@ -231,7 +231,7 @@ impl Upstreams {
             Carrier::Duplex(_) | Carrier::Http(..) => SHARED_HTTP_IDLE,
         };
         let intake = Arc::clone(&seat.intake);
-        let session = seat.session;
+        let member = (seat.session, seat.owner, intake);
         let make = |intake, holders: Holders| {
             let client_info = crate::upstream::OWN_INFO;
             let seat = Seat {
@@ -241,7 +241,6 @@ impl Upstreams {
             };
             self.make(name, entry, seat, (holders, false))
         };
-        let member = (session, intake);
         Some(self.shared.place(key, member, (idle, &self.tasks), make))
     }
 

@@ -3,6 +3,7 @@
 
 mod leaving;
 mod levels;
+mod owners;
 mod visits;
 
 use std::borrow::Cow;
@@ -17,6 +18,7 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
 use self::levels::Levels;
+use self::owners::Owners;
 use self::visits::Visits;
 use super::era::EraLink;
 use super::holders::{HolderKey, Holders};
@@ -46,28 +48,25 @@ pub(super) struct PoolKey {
 pub(super) struct SharedLinks(Arc<DashMap<PoolKey, Arc<Pooled>>>);
 
 impl SharedLinks {
-    /// A place for `intake` at the link of `key`, which `make` makes when there is none: with the
+    /// A place for `intake`, of `owner`, at the link of `key`, which `make` makes when there is none: with the
     /// intake that passes on to everybody. The link ends when it had no place for `idle`.
     pub(super) fn place(
         &self,
         key: PoolKey,
-        (session, intake): (HolderKey, Arc<dyn Intake>),
+        (session, owner, intake): (HolderKey, OwnerKey, Arc<dyn Intake>),
         (idle, tasks): (Duration, &Tasks),
         make: impl FnOnce(Arc<dyn Intake>, Holders) -> Arc<EraLink>,
     ) -> Arc<dyn UpstreamLink> {
         let (pooled, number) = {
             let entry = self.0.entry(key.clone()).or_insert_with(|| {
-                let members = Arc::new(Members {
-                    of_all: key.owner.is_none(),
-                    ..Members::default()
-                });
+                let members = Arc::new(Members::default());
                 Arc::new(Pooled {
                     link: make(Arc::clone(&members) as _, members.holders.clone()),
                     members,
                 })
             });
             // Joined while the entry is locked: `close_unused` never ends a link between the two.
-            (Arc::clone(&entry), entry.members.join(intake))
+            (Arc::clone(&entry), entry.members.join(owner, intake))
         };
         pooled.members.holders.add(session);
         Arc::new(Place {
@@ -116,8 +115,7 @@ struct Pooled {
 /// Passes what belongs to no call to every session at the link.
 #[derive(Debug, Default)]
 struct Members {
-    /// Whether sessions of different users share the link.
-    of_all: bool,
+    owners: Owners,
     next: AtomicU64,
     intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
     /// Who wants to hear what belongs to no call.
@@ -135,7 +133,8 @@ impl Members {
         lock(&self.intakes).values().map(Arc::clone).collect()
     }
 
-    fn join(&self, intake: Arc<dyn Intake>) -> u64 {
+    fn join(&self, owner: OwnerKey, intake: Arc<dyn Intake>) -> u64 {
+        self.owners.join(owner);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.intakes).insert(number, intake);
         number
@@ -197,8 +196,8 @@ impl Intake for Members {
     }
 
     fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>) {
-        // Whose it is, is not known, and it may quote what another user sent.
-        if self.of_all && matches!(notice.kind, NoticeKind::Log | NoticeKind::Other) {
+        // Whose it is, is not known, and it may quote what another user sent. Spec: BRIDGING §3.5.
+        if self.owners.are_several() && matches!(notice.kind, NoticeKind::Log | NoticeKind::Other) {
             return COUNTERS.notices_unread.add(1);
         }
         let concerned = self.visits.over(&notice);
@@ -224,6 +223,10 @@ impl Intake for Members {
     fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
         let refusal = "the question names no call, and several sessions share the upstream";
         Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))
+    }
+
+    fn serves_several_owners(&self) -> bool {
+        self.owners.are_several()
     }
 }
 

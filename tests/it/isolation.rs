@@ -204,8 +204,16 @@ async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
     let bob = gw.principal("bob").open("/mcp/stub").await;
     wants(&alice, "debug").await;
     wants(&bob, "error").await;
-    assert_eq!(logged(&alice).await, ["\"debug\"", "\"error\""]);
-    assert_eq!(logged(&bob).await, ["\"error\""]);
+    if carrier == "http" {
+        assert_eq!(logged(&alice).await, ["\"debug\"", "\"error\""]);
+        assert_eq!(logged(&bob).await, ["\"error\""]);
+    } else {
+        // A pipe does not say whose call it is about.
+        for user in [&alice, &bob] {
+            let nothing: [&str; 0] = [];
+            assert_eq!(logged(user).await, nothing);
+        }
+    }
     let mut streams = [alice.listen().await, bob.listen().await];
     if let Some(stub) = &stub {
         stub.heard().await;
@@ -227,6 +235,60 @@ async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
         (said == "not logged").then_some(())
     })
     .await;
+    gw.stop().await;
+}
+
+/// A child that logs what a call holds only when the next message comes, as one that is slow to flush.
+const LATE: &str = r#"
+    late=''
+    say() { printf '%s\n' "$1"; }
+    while read -r line; do
+        id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+        for method in notifications/message vendor/notice; do
+            [ -z "$late" ] || say '{"jsonrpc":"2.0","method":"'$method'","params":{"level":"error","data":"'$late'"}}'
+        done
+        late=''
+        case "$line" in
+        *'"initialize"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"late","version":"1"}}}' ;;
+        *server/discover*) say '{"jsonrpc":"2.0","id":'$id',"error":{"code":-32601,"message":"what?"}}' ;;
+        *tools/call*)
+            case "$line" in *secret*) late=secret ;; esac
+            say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[]}}' ;;
+        esac
+    done"#;
+
+// Spec: BRIDGING §3.5.
+#[rstest]
+#[case("bob", false)]
+#[case("alice", true)]
+#[tokio::test]
+async fn late_log_line_of_a_shared_pipe_is_not_shown_to_the_next_user(
+    #[case] next: &str,
+    #[case] is_shown: bool,
+) {
+    let keys = "isolation = \"shared\"\nera = \"legacy\"";
+    let setup = Setup::secured().stdio("late", "sh", &["-c", LATE], keys);
+    let gw = setup.start().await;
+    let first = gw.principal("alice").open("/mcp/late").await;
+    first
+        .call("tell", json!({"it": "secret"}))
+        .await
+        .expect("a result");
+    assert_eq!(first.delete().await, 204);
+    // The same child, whose only user this is now.
+    let next = gw.principal(next).open("/mcp/late").await;
+    let (_, exchange) = next.start_call("other", json!({})).await;
+    let (before, reply) = exchange.finish().await;
+    reply.expect("a result");
+    let dropped = gw.metric("drawbridge_notices_unread_total", "").await;
+    let started = gw.metric("drawbridge_children_spawned_total", "").await;
+    assert!((started - 1.0).abs() < 0.5, "{started}");
+    if is_shown {
+        assert_eq!(before[0]["params"]["data"], "secret", "{before:?}");
+    } else {
+        assert!(before.is_empty(), "{before:?}");
+        assert!(dropped > 1.5, "{dropped}");
+    }
     gw.stop().await;
 }
 

@@ -117,6 +117,10 @@ impl Connection {
         if let Wire::Http(_) = self.wire {
             return None;
         }
+        // It may be of another owner's call, or of one that is over. Spec: BRIDGING §3.5.
+        if self.settings.intake.serves_several_owners() {
+            return None;
+        }
         let pending = lock(&self.pending);
         // A modern client runs calls side by side and must see no message of another one (SPEC M-42).
         let guesses = self.settings.unattributed == Unattributed::Session;

@@ -9,7 +9,7 @@ use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::call::{Level, Notice, NoticeKind};
 use crate::protocol::{DecodeError, Message, json, meta, methods};
-use crate::telemetry::metrics::LABELED;
+use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::error::LinkError;
 use crate::upstream::unread;
 
@@ -126,6 +126,10 @@ impl ModernLink {
 
     /// Only what the request asked for. Spec: SPEC C-20.
     fn on_log(&self, message: &Message, flight: Option<&Arc<Flight>>) {
+        // On a pipe that several owners share it may be another one's. Spec: BRIDGING §3.5.
+        if flight.is_none() && self.settings.intake.serves_several_owners() {
+            return COUNTERS.notices_unread.add(1);
+        }
         let alone = || self.only_call();
         let flight = flight.cloned().or_else(alone);
         let Some(For::Call {

@@ -1,0 +1,46 @@
+//! Whether members of several owners are, or were, at a shared link.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::call::OwnerKey;
+
+/// The owners of a link's members. It only grows: an upstream may log late what it did for a member that
+/// has left.
+#[derive(Debug, Default)]
+pub(super) struct Owners {
+    first: OnceLock<OwnerKey>,
+    several: AtomicBool,
+}
+
+impl Owners {
+    /// Notes the owner of a new member, before that member can be told anything.
+    pub(super) fn join(&self, owner: OwnerKey) {
+        if *self.first.get_or_init(|| owner) != owner {
+            self.several.store(true, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn are_several(&self) -> bool {
+        self.several.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Principal;
+
+    // BRIDGING §3.5.
+    #[test]
+    fn second_owner_makes_them_several_for_good() {
+        let owner = |subject| Principal::new("i", subject, "", Vec::new(), None).owner();
+        let owners = Owners::default();
+        owners.join(owner("a"));
+        owners.join(owner("a"));
+        assert!(!owners.are_several());
+        owners.join(owner("b"));
+        owners.join(owner("a"));
+        assert!(owners.are_several());
+    }
+}
