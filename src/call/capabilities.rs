@@ -7,8 +7,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use bytestring::ByteString;
 
+use super::Question;
 use crate::protocol::json::{self, member};
-use crate::protocol::{Revision, extensions};
+use crate::protocol::{Revision, extensions, sampling};
 
 /// How much a client may say of itself, in bytes of JSON text: of what it can be asked, and of who it
 /// is. A session keeps both for as long as it lives, and one principal may have many.
@@ -41,6 +42,8 @@ pub struct Capabilities {
     pub sampling: bool,
     /// Sampling with tools. Spec: SPEC C-70.
     pub sampling_tools: bool,
+    /// Sampling with the client's context. Spec: SPEC C-70.
+    sampling_context: bool,
     /// Roots.
     pub roots: bool,
 }
@@ -68,6 +71,9 @@ impl ClientCapabilities {
             sampling_tools: object
                 .get("sampling")
                 .is_some_and(|sampling| sampling.get("tools").is_some()),
+            sampling_context: object
+                .get("sampling")
+                .is_some_and(|sampling| sampling.get("context").is_some()),
             roots: object.contains_key("roots"),
             raw,
         });
@@ -90,6 +96,22 @@ impl ClientCapabilities {
         Self {
             own: Arc::new(own),
             beyond: Some((revision, more)),
+        }
+    }
+
+    /// The same of a revision in which sampling with the client's context was no capability of its own.
+    #[must_use]
+    pub fn with_context(self) -> Self {
+        let with = |said: &Arc<Capabilities>| {
+            Arc::new(Capabilities {
+                sampling_context: said.sampling,
+                ..(**said).clone()
+            })
+        };
+        let beyond = self.beyond.as_ref();
+        Self {
+            own: with(&self.own),
+            beyond: beyond.map(|(revision, more)| (*revision, with(more))),
         }
     }
 
@@ -173,9 +195,31 @@ impl Capabilities {
             let mode = if url { " of a URL" } else { "" };
             return Some(format!("{method}{mode}"));
         }
-        let brings_tools = method == "sampling/createMessage"
-            && (member(params, "tools").is_some() || member(params, "toolChoice").is_some());
-        (brings_tools && !self.sampling_tools).then(|| format!("{method} with tools"))
+        let brings_tools = || {
+            method == "sampling/createMessage"
+                && (member(params, "tools").is_some()
+                    || member(params, "toolChoice").is_some()
+                    || sampling::has_tool_content(params))
+        };
+        (!self.sampling_tools && brings_tools()).then(|| format!("{method} with tools"))
+    }
+}
+
+impl Capabilities {
+    /// The question as the client may be asked it: without its context where it did not offer that.
+    /// Spec: SPEC C-70.
+    #[must_use]
+    pub fn fitted(&self, question: Question) -> Question {
+        if self.sampling_context || question.method != "sampling/createMessage" {
+            return question;
+        }
+        match sampling::without_context(question.params_text()) {
+            Some(params) => Question {
+                params: Some(params.into()),
+                ..question
+            },
+            None => question,
+        }
     }
 }
 
@@ -268,6 +312,12 @@ mod tests {
         r#"{"tools":[]}"#,
         None
     )]
+    #[case(
+        r#"{"sampling":{}}"#,
+        "sampling/createMessage",
+        r#"{"messages":[{"role":"user","content":[{"type":"tool_result","toolUseId":"1"}]}]}"#,
+        Some("sampling/createMessage with tools")
+    )]
     #[case(r#"{"roots":{}}"#, "tools/call", "{}", Some("tools/call"))]
     fn modes_and_tools_are_capabilities_of_their_own(
         #[case] declared: &'static str,
@@ -276,6 +326,27 @@ mod tests {
         #[case] missing: Option<&str>,
     ) {
         assert_eq!(read(declared).missing(method, params).as_deref(), missing);
+    }
+
+    // SPEC C-70.
+    #[rstest]
+    #[case(r#"{"sampling":{}}"#, false, "none")]
+    #[case(r#"{"sampling":{}}"#, true, "thisServer")]
+    #[case(r#"{"sampling":{"context":{}}}"#, false, "thisServer")]
+    fn context_is_for_clients_that_offer_it(
+        #[case] declared: &'static str,
+        #[case] is_old: bool,
+        #[case] shown: &str,
+    ) {
+        let read = read(declared);
+        let capabilities = if is_old { read.with_context() } else { read };
+        let question = Question {
+            method: "sampling/createMessage".to_owned(),
+            params: Some(Bytes::from_static(br#"{"includeContext":"thisServer"}"#)),
+        };
+        let fitted = capabilities.fitted(question);
+        let expected = format!(r#"{{"includeContext":"{shown}"}}"#);
+        assert_eq!(fitted.params_text(), expected);
     }
 
     #[test]

@@ -2,11 +2,51 @@
 //! every revision. Spec: SPEC C-71, C-81.
 
 use super::json::{self, member};
+use super::{links, sampling};
+
+/// What is wrong with a question of `method` with these `params` (JSON text) that no client may be asked,
+/// whatever it declares; for who asked it. Spec: SPEC C-70, C-81, C-82.
+pub(crate) fn flaw(method: &str, params: &str) -> Option<&'static str> {
+    match method {
+        "elicitation/create" if is_url(params) => {
+            let url = member(params, "url").and_then(json::string);
+            let is_link = url.is_some_and(|url| links::is_link(&url));
+            (!is_link).then_some("url must be an http or https URL with a host")
+        }
+        "elicitation/create" => {
+            let schema = member(params, "requestedSchema");
+            let is_nested = schema.is_some_and(|schema| !is_flat(schema));
+            is_nested.then_some("requestedSchema must be a flat object of plain values")
+        }
+        "sampling/createMessage" if !sampling::is_balanced(params) => {
+            Some("every tool use must be answered by the next message, of nothing but tool results")
+        }
+        _ => None,
+    }
+}
+
+/// The same of the first flawed one among `inputRequests` (JSON text of an object). Those that two parsers
+/// could read differently are flawed.
+pub(crate) fn flaw_among(requests: &str) -> Option<&'static str> {
+    let Ok(requests) = json::members(requests) else {
+        return Some("the questions must be told apart");
+    };
+    requests.iter().find_map(|(_, request)| {
+        let method = member(request, "method").and_then(json::string)?;
+        flaw(&method, member(request, "params").unwrap_or("{}"))
+    })
+}
+
+/// Whether an elicitation wants a link to be opened.
+fn is_url(params: &str) -> bool {
+    let mode = member(params, "mode").and_then(json::string);
+    mode.is_some_and(|mode| mode == "url")
+}
 
 /// Whether a `requestedSchema`, JSON text, is one level deep: properties that are objects, or lists
 /// of anything but plain values, cannot be put to a user. What else stands in it is the client's
 /// business. Spec: SPEC C-81.
-pub(crate) fn is_flat(schema: &str) -> bool {
+fn is_flat(schema: &str) -> bool {
     let Some(properties) = member(schema, "properties") else {
         return true;
     };
@@ -95,6 +135,54 @@ mod tests {
     #[case(r#"{"properties":[]}"#, false)]
     fn a_form_is_one_level_deep(#[case] schema: &str, #[case] expected: bool) {
         assert_eq!(is_flat(schema), expected);
+    }
+
+    // SPEC C-70, C-81, C-82.
+    #[rstest]
+    #[case(
+        "elicitation/create",
+        r#"{"mode":"url","url":"https://a.example/"}"#,
+        ""
+    )]
+    #[case(
+        "elicitation/create",
+        r#"{"mode":"url","url":"javascript:x"}"#,
+        "url must be"
+    )]
+    #[case("elicitation/create", r#"{"mode":"\u0075rl"}"#, "url must be")]
+    #[case("elicitation/create", r#"{"message":"m"}"#, "")]
+    #[case(
+        "elicitation/create",
+        r#"{"requestedSchema":{"properties":{"a":{"type":"object"}}}}"#,
+        "flat"
+    )]
+    #[case("sampling/createMessage", r#"{"messages":[]}"#, "")]
+    #[case(
+        "sampling/createMessage",
+        r#"{"messages":[{"role":"assistant","content":{"type":"tool_use","id":"1"}}]}"#,
+        "answered"
+    )]
+    #[case("roots/list", "{}", "")]
+    fn flawed_questions_are_told_apart(
+        #[case] method: &str,
+        #[case] params: &str,
+        #[case] why: &str,
+    ) {
+        let flaw = flaw(method, params);
+        assert_eq!(flaw.is_none(), why.is_empty());
+        assert!(flaw.is_none_or(|flaw| flaw.contains(why)), "{flaw:?}");
+    }
+
+    // SPEC C-82, K-14.
+    #[rstest]
+    #[case(r#"{"a":{"method":"roots/list"}}"#, false)]
+    #[case(r#"{"a":{"method":"roots/list"},"a":{"method":"roots/list"}}"#, true)]
+    #[case(
+        r#"{"a":{"method":"roots/list"},"b":{"method":"elicitation/create","params":{"mode":"url","url":"x:y"}}}"#,
+        true
+    )]
+    fn one_flawed_question_among_several_is_found(#[case] requests: &str, #[case] is_flawed: bool) {
+        assert_eq!(flaw_among(requests).is_some(), is_flawed);
     }
 
     #[rstest]

@@ -10,6 +10,7 @@ pub mod icons;
 mod id;
 mod id_scan;
 pub mod json;
+pub(crate) mod links;
 mod message;
 pub mod meta;
 pub mod methods;
@@ -17,6 +18,7 @@ mod names;
 mod number;
 pub mod param_headers;
 mod revision;
+pub(crate) mod sampling;
 pub mod sse;
 pub mod websocket;
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::project::{Asked, Hints, Origin, Projection, Scope, Turned};
 use super::route::Target;
+use super::url_required::without_bad_links;
 use super::view::View;
 use super::{Failure, Relay, cursor_context, foreign, icons, mapping, project};
 use crate::call::{Call, Declared, Reply};
@@ -212,6 +213,9 @@ fn written(target: &Target, error: Bytes) -> Bytes {
 
 /// An upstream's error as the client may see it.
 fn error(call: &Call, target: &Target, source: &Source, message: Message, code: i64) -> Reply {
+    if let Some(refused) = without_bad_links(call, source, &target.upstream, &message) {
+        return refused;
+    }
     // What a modern client declared, also where we pass on less of it.
     let declared = call.message.meta(meta::CLIENT_CAPABILITIES);
     let asked = Asked {

@@ -24,11 +24,15 @@ pub(super) fn capabilities(
             .filter_map(|(name, value)| Some((name, carried(name, value, revision, is_pure)?)));
         Bytes::from(json::object(kept))
     };
-    let own = ClientCapabilities::read(kept(revision));
+    let mut told = ClientCapabilities::read(kept(revision));
     if revision.allows_beyond(revision) {
-        return own.with_beyond(revision, kept(Revision::LATEST_LEGACY));
+        told = told.with_beyond(revision, kept(Revision::LATEST_LEGACY));
     }
-    own
+    // Before 2025-11-25 every client that samples can be asked for its context. Spec: SPEC C-70.
+    if !revision.has_sampling_tools() {
+        told = told.with_context();
+    }
+    told
 }
 
 /// What a client declares (JSON text) that cannot be asked anything now: all but the questions it takes.

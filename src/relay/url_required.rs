@@ -15,9 +15,10 @@ use crate::call::{Answer, Asked, Call, Question, Reply, Round, UpstreamLink};
 use crate::fault::Fault;
 use crate::policy::Permit;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
-use crate::protocol::{Era, Message, json, methods};
+use crate::protocol::{Era, Message, json, links, methods};
 use crate::session::Session;
 use crate::store::lists::digest_of;
+use crate::telemetry::metrics::LABELED;
 
 /// Rounds of visits that one call may take.
 const ROUNDS: usize = 10;
@@ -102,7 +103,11 @@ fn visits(call: &Call, reply: &Reply) -> Vec<Visit> {
 }
 
 fn read(message: &Message) -> Option<Vec<Visit>> {
-    let all = json::member(message.error_member("data")?, "elicitations")?;
+    let data = message.error_member("data")?;
+    if !links::are_links(data) {
+        return None;
+    }
+    let all = json::member(data, "elicitations")?;
     let visit = |text: &str| {
         let url = json::string(json::member(text, "url")?)?;
         let [a, b, c, d, ..] = digest_of([url.as_bytes()]);
@@ -162,10 +167,38 @@ fn is_accepted(answer: &Answer) -> bool {
 fn declined(call: &Call, source: &Source, upstream: &str) -> Reply {
     let text =
         format!("the user did not agree to visit the page that upstream \"{upstream}\" needs");
-    if call.message.method() == Some("tools/call") {
-        return tool_failure(call, source, &text);
+    told_instead(call, source, &text)
+}
+
+/// What a client is told instead of an error -32042 with a link that may not be opened; `None` for any
+/// other reply. Spec: SPEC C-82, C-83.
+pub(super) fn without_bad_links(
+    call: &Call,
+    source: &Source,
+    upstream: &str,
+    message: &Message,
+) -> Option<Reply> {
+    if message.error_code() != Some(URL_ELICITATION_REQUIRED)
+        || message.error_member("data").is_none_or(links::are_links)
+    {
+        return None;
     }
-    Reply::Error(format!(r#"{{"code":-32603,"message":{}}}"#, json::quote(&text)).into())
+    LABELED.upstream_garbage.add(upstream, 1);
+    tracing::warn!(
+        upstream,
+        "an error with a link that may not be opened was refused"
+    );
+    let text = format!(
+        "upstream \"{upstream}\" wants its user to open what is no http or https URL with a host"
+    );
+    Some(told_instead(call, source, &text))
+}
+
+fn told_instead(call: &Call, source: &Source, text: &str) -> Reply {
+    if call.message.method() == Some("tools/call") {
+        return tool_failure(call, source, text);
+    }
+    Reply::Error(format!(r#"{{"code":-32603,"message":{}}}"#, json::quote(text)).into())
 }
 
 #[cfg(test)]

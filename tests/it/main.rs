@@ -47,6 +47,7 @@ mod notices;
 mod oauth;
 mod odd_children;
 mod old_upstream;
+mod question_limits;
 mod questions;
 mod refusals;
 mod renewed_sessions;

@@ -58,7 +58,7 @@ const TOOLS: &[Tool] = &[
     (
         "ask_url",
         "Asks to visit a URL and returns the answer",
-        &["via$"],
+        &["via$", "url$"],
     ),
     (
         "ask_sampling",
@@ -74,7 +74,7 @@ const TOOLS: &[Tool] = &[
     (
         "needs_visit",
         "Refuses to answer before a page was visited",
-        &[],
+        &["url$"],
     ),
     ("end_visit", "Ends that visit and says so", &[]),
     (

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, Method, Needs, Target as Names};
-use crate::protocol::{Era, Message, json};
+use crate::protocol::{Era, Message, asking, json};
 use crate::relay::route::{Target, invalid};
 use crate::relay::{Relay, endpoint_context};
 use crate::seal::Purpose;
@@ -70,6 +70,16 @@ impl Relay {
             method == "tools/call" && message.result_member("resultType") == Some("\"task\"");
         if call.revision.era() == Era::Legacy || !(creates || is_task(method)) {
             return Ok(message);
+        }
+        // Spec: SPEC C-82, K-14.
+        let asked = message.result_member("inputRequests");
+        if let Some(flaw) = asked.and_then(asking::flaw_among) {
+            LABELED.upstream_garbage.add(&target.upstream, 1);
+            let text = format!(
+                "upstream \"{}\" asks what no client may be asked: {flaw}",
+                target.upstream
+            );
+            return Err(Fault::upstream(FaultKind::UpstreamInvalid, text));
         }
         let mut edit = message.edit();
         // Spec: SPEC K-19.

@@ -45,9 +45,10 @@ impl Inputs {
                     "it asks for {missing}, which this client did not offer"
                 ));
             }
-            if is_nested(&question) {
-                return Err("it asks for a form that is not flat".to_owned());
+            if let Some(flaw) = asking::flaw(&question.method, question.params_text()) {
+                return Err(format!("of what it asks, {flaw}"));
             }
+            let question = link.capabilities().fitted(question);
             self.0.insert(key.clone().into_owned());
             fresh.push((key.into_owned(), question));
         }
@@ -117,12 +118,6 @@ fn missing(question: &Question, link: &dyn DownstreamLink) -> Option<String> {
         .missing(&question.method, question.params_text())
 }
 
-/// Whether it is a form that cannot be put to a user. Spec: SPEC C-81.
-fn is_nested(question: &Question) -> bool {
-    let schema = json::member(question.params_text(), "requestedSchema");
-    schema.is_some_and(|schema| !asking::is_flat(schema))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +158,7 @@ mod tests {
         let offered = ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#));
         let link = Nobody::declaring(offered);
         let refused = Inputs::default().fresh(&State::read(&task).unwrap(), &*link);
-        assert!(refused.unwrap_err().contains("not flat"));
+        assert!(refused.unwrap_err().contains("flat"));
     }
 
     // SPEC C-71.

@@ -182,13 +182,10 @@ impl Connection {
         if self.is_pipe() && method != "roots/list" {
             self.settings.asks.note();
         }
-        // Spec: SPEC C-81.
-        if message
-            .param("requestedSchema")
-            .is_some_and(|schema| !asking::is_flat(schema))
-        {
-            let what = "requestedSchema must be a flat object of plain values";
-            return self.answer_later(id, &Err(error(-32602, what)));
+        if let Some(flaw) = asking::flaw(method, params) {
+            LABELED.upstream_garbage.add(&self.settings.name, 1);
+            tracing::warn!(upstream = %self.settings.name, method, flaw, "a question was refused");
+            return self.answer_later(id, &Err(error(-32602, flaw)));
         }
         let withdrawn = CancellationToken::new();
         {
@@ -221,6 +218,7 @@ impl Connection {
             method: method.to_owned(),
             params: related::unmarked(message),
         };
+        let question = capabilities.fitted(question);
         let (this, id) = (Arc::clone(self), id.to_owned());
         self.settings.tasks.spawn_service(async move {
             let answer = tokio::select! {

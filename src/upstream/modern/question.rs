@@ -85,10 +85,9 @@ impl Entry {
         }
     }
 
-    /// Whether it is a form that cannot be put to a user. Spec: SPEC C-81.
-    pub(super) fn is_nested(&self) -> bool {
-        let schema = self.param("requestedSchema");
-        self.is_elicitation() && schema.is_some_and(|schema| !asking::is_flat(schema))
+    /// Why it cannot be put to any client.
+    pub(super) fn flaw(&self) -> Option<&'static str> {
+        asking::flaw(&self.method, self.params.as_deref().unwrap_or("{}"))
     }
 
     /// Whether a client may answer it so: roots are files. Spec: SPEC C-71.
@@ -209,16 +208,6 @@ mod tests {
         let visit = format!(r#"{{"mode":"url","url":"{url}"}}"#);
         let visit = only(&visit, "elicitation/create");
         assert_eq!(visit.what(), format!("a visit to {told}"));
-    }
-
-    // SPEC C-81.
-    #[test]
-    fn a_form_of_several_levels_is_told_from_a_flat_one() {
-        let form = |inner: &str| {
-            let schema = format!(r#"{{"requestedSchema":{{"properties":{{"a":{inner}}}}}}}"#);
-            only(&schema, "elicitation/create").is_nested()
-        };
-        assert!(form(r#"{"type":"object"}"#) && !form(r#"{"type":"string"}"#));
     }
 
     // SPEC M-62.

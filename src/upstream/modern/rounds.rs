@@ -113,14 +113,16 @@ impl ModernLink {
             );
             return Err(LinkError::Unanswered(why));
         }
-        if entries.iter().any(Entry::is_nested) {
-            let why = "it asks for a form that is not flat (SPEC C-81)";
-            return Err(LinkError::Unanswered(why.to_owned()));
+        if let Some(flaw) = entries.iter().find_map(Entry::flaw) {
+            return Err(LinkError::Unanswered(format!("of what it asks, {flaw}")));
         }
         let revision = trip.call.revision;
         let questions: Vec<_> = entries
             .iter()
-            .map(|entry| (entry.key.clone(), entry.question_for(revision)))
+            .map(|entry| {
+                let question = link.capabilities().fitted(entry.question_for(revision));
+                (entry.key.clone(), question)
+            })
             .collect();
         let round = Round {
             entries: questions.clone(),

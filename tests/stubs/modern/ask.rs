@@ -79,7 +79,13 @@ pub(super) fn run(name: &str, params: &Value) -> Outcome {
             }
             match (state, answers) {
                 (Some(STATE), Some(answers)) => Outcome::text(&answers.to_string()),
-                (None, None) => interim(Some(questions(name)), Some(STATE)),
+                (None, None) => {
+                    let mut questions = questions(name);
+                    if let Some(url) = params["arguments"].get("url") {
+                        questions["visit"]["params"]["url"] = url.clone();
+                    }
+                    interim(Some(questions), Some(STATE))
+                }
                 _ => Outcome::text(&format!("wrong state: {state:?}")),
             }
         }
@@ -134,7 +140,7 @@ fn questions(name: &str) -> Value {
             "mode": "url", "message": "Please sign in", "url": "https://consent.example/start"}))}),
         "ask_sampling" => json!({"sample": question("sampling/createMessage", json!({
             "messages": [{"role": "user", "content": {"type": "text", "text": "Say hello"}}],
-            "maxTokens": 16}))}),
+            "includeContext": "thisServer", "maxTokens": 16}))}),
         "ask_two" => json!({"first": form("first"), "second": form("second")}),
         "ask_unasked" => json!({"bad": question("tools/call", json!({}))}),
         _ => json!({"name": form("Your name, please")}),

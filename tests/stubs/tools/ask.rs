@@ -13,7 +13,7 @@ pub(super) async fn run(call: &Call) -> Outcome {
     };
     let session = &call.session;
     let answer = match call.name.as_str() {
-        "ask_url" => session.ask(outlet, "elicitation/create", &url()).await,
+        "ask_url" => session.ask(outlet, "elicitation/create", &url(call)).await,
         "ask_sampling" => {
             session
                 .ask(outlet, "sampling/createMessage", &sampling(call))
@@ -59,11 +59,11 @@ fn form_of(message: &str, kind: &str) -> Value {
     })
 }
 
-pub(super) fn url() -> Value {
+pub(super) fn url(call: &Call) -> Value {
     json!({
         "mode": "url",
         "message": "Please sign in",
-        "url": "https://consent.example/start",
+        "url": call.text("url").unwrap_or("https://consent.example/start"),
         "elicitationId": "elicitation-1",
     })
 }
@@ -77,6 +77,11 @@ fn sampling(call: &Call) -> Value {
     if let (Some("tools"), Some(params)) = (call.text("shape"), params.as_object_mut()) {
         let tools = json!([{"name": "t", "inputSchema": {"type": "object"}}]);
         params.insert("tools".to_owned(), tools);
+    }
+    if let (Some("used"), Some(params)) = (call.text("shape"), params.as_object_mut()) {
+        let used = json!({"type": "tool_use", "id": "1", "name": "t", "input": {}});
+        let messages = json!([{"role": "assistant", "content": [used]}]);
+        params.insert("messages".to_owned(), messages);
     }
     params
 }

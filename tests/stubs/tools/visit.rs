@@ -6,7 +6,7 @@ use super::{Call, ask};
 use crate::rpc::{Outcome, notification};
 
 pub(super) fn run(call: &Call) -> Outcome {
-    let visit = ask::url();
+    let visit = ask::url(call);
     if call.name == "end_visit" {
         call.session.with(|inner| inner.visited = true);
         let params = json!({"elicitationId": visit.get("elicitationId")});
