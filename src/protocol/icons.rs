@@ -2,6 +2,9 @@
 //! not make one run or open anything. Spec: SPEC C-96; MCP 2025-11-25, "Icons".
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::json::{self, Members, ObjectWriter, Scanner};
 
@@ -59,6 +62,69 @@ pub fn purged_items(text: &str) -> Option<Purged> {
         text: json::array(kept),
         icons,
     })
+}
+
+/// The same for the links to resources among `content` (JSON text): a block, or an array of them.
+#[must_use]
+pub fn purged_content(content: &str) -> Option<Purged> {
+    if !may_have_links(content) {
+        return None;
+    }
+    if content.starts_with('[') {
+        purged_items(content)
+    } else {
+        purged(content)
+    }
+}
+
+/// The same for messages of a prompt (JSON text of an array), each with content.
+#[must_use]
+pub fn purged_messages(messages: &str) -> Option<Purged> {
+    if !may_have_links(messages) {
+        return None;
+    }
+    let mut icons = 0;
+    let mut kept = Vec::new();
+    for message in json::elements(messages).ok()? {
+        let purged = purged_holder(message);
+        icons += purged.as_ref().map_or(0, |purged| purged.icons);
+        kept.push(purged.map_or(Cow::Borrowed(message), |purged| purged.text.into()));
+    }
+    (icons > 0).then(|| Purged {
+        text: json::array(kept),
+        icons,
+    })
+}
+
+/// The same for an object with such content: a message of a prompt, or the result of a tool.
+#[must_use]
+pub fn purged_holder(holder: &str) -> Option<Purged> {
+    let members = json::members(holder).ok()?;
+    let mut out = ObjectWriter::default();
+    let mut icons = 0;
+    for (name, value) in &members {
+        match purged_content(value).filter(|_| is_named(name, "content")) {
+            Some(purged) => {
+                out.member(name, &purged.text);
+                icons += purged.icons;
+            }
+            None => out.member(name, value),
+        }
+    }
+    (icons > 0).then(|| Purged {
+        text: out.finish(),
+        icons,
+    })
+}
+
+/// Whether a link to a resource may stand in this JSON text. Looks at every byte of every result: two
+/// quick searches, the second for letters that are written as escapes.
+fn may_have_links(text: &str) -> bool {
+    static LINK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"resource_link"));
+    static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\\u00"));
+    let bytes = text.as_bytes();
+    let is_letter = |at: usize| bytes.get(at + 4).is_some_and(|b| (b'4'..=b'7').contains(b));
+    LINK.find(bytes).is_some() || ESCAPE.find_iter(bytes).any(is_letter)
 }
 
 /// Whether an object in this JSON text may have icons; cheap, to leave most texts unread.
@@ -211,6 +277,31 @@ mod tests {
         assert_eq!(
             text_of(purged_items(&format!("[{twice},1]"))).as_deref(),
             Some("[1]")
+        );
+    }
+
+    // SPEC C-96.
+    #[rstest]
+    #[case("resource_link")]
+    #[case("resource\\u005flink")]
+    fn links_to_resources_lose_their_icons(#[case] kind: &str) {
+        let link = |icons: &str| format!(r#"{{"type":"{kind}","uri":"a:b"{icons}}}"#);
+        let bad = link(r#","icons":[{"src":"javascript:x"}]"#);
+        let text = r#"{"type":"text","text":"\"icons\""}"#;
+        let content = purged_content(&format!("[{text},{bad}]")).unwrap();
+        assert_eq!(content.text, format!("[{text},{}]", link("")));
+        assert_eq!(content.icons, 1);
+        assert_eq!(text_of(purged_content(&bad)), Some(link("")));
+        let good = link(r#","icons":[{"src":"https:x"}]"#);
+        assert_eq!(purged_content(&format!("[{good}]")), None);
+        let message = |content: &str| format!(r#"[{{"role":"user","content":{content}}}]"#);
+        let messages = purged_messages(&message(&bad)).unwrap();
+        assert_eq!(messages.text, message(&link("")));
+        assert_eq!(purged_messages(&message(text)), None);
+        let result = |link: &str| format!(r#"{{"content":[{link}],"isError":false}}"#);
+        assert_eq!(
+            text_of(purged_holder(&result(&bad))),
+            Some(result(&link("")))
         );
     }
 

@@ -109,6 +109,7 @@ impl Relay {
             View::Merged(prefix) => mapping::result(prefix, method, message)?,
         };
         let message = icons::in_directory(method, message, &target.upstream);
+        let message = icons::in_content(method, message, &target.upstream);
         let message = if known(call).is_some_and(Method::is_paged) {
             self.page_of(call, target, message)?
         } else {

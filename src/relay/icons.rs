@@ -5,8 +5,9 @@
 
 use super::catalog::Place;
 use crate::call::Reply;
+use crate::protocol::Message;
+use crate::protocol::icons::{self, Purged};
 use crate::protocol::methods::ListKind;
-use crate::protocol::{Message, icons};
 
 /// The answer to a request for a page, as it may be kept and shown.
 pub(super) fn in_page(reply: Reply, place: Place<'_>) -> Reply {
@@ -26,17 +27,45 @@ pub(super) fn in_directory(method: &str, message: Message, upstream: &str) -> Me
     purged(message, ListKind::Resources.member(), upstream)
 }
 
+/// The answer to a request of `method`, without icons on the resources that its content links to.
+pub(super) fn in_content(method: &str, message: Message, upstream: &str) -> Message {
+    let (member, purged) = match method {
+        "tools/call" | "tasks/result" => {
+            let content = message.result_member("content");
+            ("content", content.and_then(icons::purged_content))
+        }
+        // A task that is done holds the result of its call.
+        "tasks/get" => {
+            let result = message.result_member("result");
+            ("result", result.and_then(icons::purged_holder))
+        }
+        "prompts/get" => {
+            let messages = message.result_member("messages");
+            ("messages", messages.and_then(icons::purged_messages))
+        }
+        _ => return message,
+    };
+    match purged {
+        Some(purged) => edited(message, member, purged, upstream),
+        None => message,
+    }
+}
+
 /// A result whose items are at `member`, without icons that a client must not load.
 fn purged(message: Message, member: &str, upstream: &str) -> Message {
     let items = message.result_member(member);
-    let Some(purged) = items.and_then(icons::purged_items) else {
-        return message;
-    };
+    match items.and_then(icons::purged_items) {
+        Some(purged) => edited(message, member, purged, upstream),
+        None => message,
+    }
+}
+
+fn edited(message: Message, member: &str, purged: Purged, upstream: &str) -> Message {
     tracing::warn!(
         upstream,
-        list = member,
+        member,
         icons = purged.icons,
-        "icons are left out of a list: no client may load them from where they lie"
+        "icons are left out: no client may load them from where they lie"
     );
     let bytes = message.edit().result_member(member, purged.text).finish();
     // What was whole and lost members is whole.

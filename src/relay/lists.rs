@@ -189,6 +189,20 @@ impl Relay {
         index
     }
 
+    /// Whether the session's own lists name `uri`, or a template of theirs may; also where they cannot all
+    /// be had.
+    pub(super) async fn is_listed(&self, call: &Call, session: &Arc<Session>, uri: &str) -> bool {
+        for kind in [ListKind::Resources, ListKind::Templates] {
+            let index = self.index(call, session, kind, uri).await;
+            let known = self.session_indexes.get(&(session.key(), kind));
+            let is_whole = known.is_some_and(|known| known.is_whole);
+            if !is_whole || index.may_name(uri) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether an index says enough of a name: not every unknown name is to wait for an upstream that is
     /// missing, and not every call of a known one is to list what the call before it put in doubt.
     fn is_enough(&self, known: &Indexed, given: &str) -> bool {

@@ -34,6 +34,7 @@ mod route;
 mod send;
 mod tasks;
 mod tools;
+mod uris;
 mod url_required;
 mod view;
 mod visit;

@@ -7,6 +7,7 @@ use super::Relay;
 use super::naming::{Found, Resolved, is_fetchable};
 use super::rewrite::Reference;
 use super::route::{Target, invalid, unknown_method};
+use super::uris::{is_uri, malformed};
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::json;
@@ -153,6 +154,7 @@ fn is_paged(method: &str) -> bool {
 fn nobody(kind: ListKind, given: &str) -> Fault {
     let given: String = given.chars().take(200).collect();
     match kind {
+        ListKind::Resources if !is_uri(&given) => malformed(),
         ListKind::Resources | ListKind::Templates => Fault::downstream(
             FaultKind::ResourceNotFound,
             "there is no such resource here",

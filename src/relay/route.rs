@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::view::View;
-use super::{EMPTY, Relay, cursor_context, tasks};
+use super::{EMPTY, Relay, cursor_context, tasks, uris};
 use crate::call::{Call, Level, Reply};
 use crate::config::Prefix;
 use crate::endpoint::Endpoint;
@@ -116,6 +116,10 @@ impl Relay {
         let pure = self.is_pure(&call.endpoint);
         if pure && session.visit().is_some() {
             self.check_extension(session, method, known).await?;
+        }
+        if pure && let Some(uri) = uris::odd(call, known) {
+            // Rare, and larger than the rest.
+            Box::pin(self.check_listed(call, session, &uri)).await?;
         }
         let target = if session.visit().is_some() && known.is_some_and(tasks::concerns_one) {
             self.task_target(call)?

@@ -46,6 +46,7 @@ mod networks;
 mod notices;
 mod oauth;
 mod odd_children;
+mod odd_resources;
 mod old_upstream;
 mod question_limits;
 mod questions;

@@ -160,6 +160,16 @@ impl Index {
             .map(|(_, entry)| &entry.upstream)
     }
 
+    /// Whether some upstream lists `uri` as it is, or a template that begins as it does.
+    #[must_use]
+    pub fn may_name(&self, uri: &str) -> bool {
+        let begins = |template: &str| {
+            let literal = template.split_once('{').map(|(literal, _)| literal);
+            literal.is_some_and(|literal| uri.starts_with(literal))
+        };
+        self.bare.contains_key(uri) || self.bare.keys().any(|listed| begins(listed))
+    }
+
     /// The owner of the listed template whose text before its first expression is the longest that
     /// `url` begins with; the first one of several. A template that leaves open which host it is
     /// about owns nothing.
@@ -319,6 +329,21 @@ mod tests {
         assert_eq!(two.find_by_start("https://h/docsother"), None);
         assert_eq!(two.find_by_start("https://h.evil/docs"), None);
         assert_eq!(two.find_by_start("a+a:b/c"), None);
+    }
+
+    // SPEC C-53.
+    #[test]
+    fn listed_uris_and_beginnings_of_templates_are_named() {
+        let listed = index(ListKind::Resources, &[("a", r#"[{"uri":"odd one"}]"#)]);
+        assert!(listed.may_name("odd one") && !listed.may_name("odd"));
+        let items = r#"[{"uriTemplate":"notes/{id}"},{"uriTemplate":"x:{id}"}]"#;
+        let templates = index(ListKind::Templates, &[("a", items)]);
+        assert!(templates.may_name("notes/7") && !templates.may_name("other/7"));
+        let any = index(
+            ListKind::Templates,
+            &[("a", r#"[{"uriTemplate":"{path}"}]"#)],
+        );
+        assert!(any.may_name("anything"));
     }
 
     // SPEC G-05; BRIDGING §4.1.

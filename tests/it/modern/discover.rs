@@ -98,3 +98,27 @@ async fn a_server_alone_is_waited_for_and_several_are_not() {
     assert!(alone["ttlMs"].as_u64() > Some(1000), "{alone}");
     gw.stop().await;
 }
+
+// SPEC C-60.
+#[tokio::test]
+async fn lists_of_a_caller_are_equal_on_every_connection() {
+    let setup = Setup::secured().stub("a", &[]);
+    let gw = setup.stub("b", &["--era", "modern"]).start().await;
+    let list = async |method: &str| {
+        let user = Modern::new(gw.principal("alice"), "/mcp");
+        let mut list = user.send(method, json!({})).await.expect("a list");
+        // It counts down.
+        list.as_object_mut().unwrap().remove("ttlMs");
+        list.to_string()
+    };
+    for method in ["tools/list", "prompts/list", "resources/list"] {
+        let first = list(method).await;
+        let user = Modern::new(gw.principal("alice"), "/mcp");
+        let arguments = json!({"key": "k", "value": "v"});
+        user.call("a__state_set", arguments)
+            .await
+            .expect("a result");
+        assert_eq!(list(method).await, first, "{method}");
+    }
+    gw.stop().await;
+}
