@@ -12,6 +12,7 @@ use crate::audit;
 use crate::auth::Authenticator;
 use crate::clock::{SharedClock, SystemClock};
 use crate::config::{self, Config};
+use crate::descriptors::{self, Fit};
 use crate::downstream::admin::{self, Readiness};
 use crate::downstream::listener::Listener;
 use crate::downstream::{Front, FrontParts};
@@ -38,15 +39,25 @@ const LINKS_GRACE: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// Something the configuration asks for cannot be had: a port, a certificate, a key file.
-pub fn run(config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(mut config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
     // Huge pages keep several times the memory that is used, for nothing that can be measured.
     rustix::thread::disable_transparent_huge_pages(true).context("huge pages")?;
+    let descriptors = descriptors::raise();
     let crew = Crew::start(config.server.threads).context("the threads cannot be started")?;
     let telemetry = telemetry::setup::init(&config.telemetry).context("telemetry")?;
+    let fit = Fit::new(&config, descriptors.limit);
+    if let Some(complaint) = fit.complaint() {
+        tracing::warn!("{complaint}");
+    }
+    config.server.max_connections = fit.connections();
+    let host = Host {
+        descriptors: descriptors.inherited,
+        ..Host::current()
+    };
     let workers = crew.workers().clone();
     let mut audit = None;
     let page = telemetry.metrics_page();
-    let served = crew.block_on(serve(config, workers, page, out, &mut audit));
+    let served = crew.block_on(serve((config, host), workers, page, out, &mut audit));
     // Exporters block while they are flushed: outside the runtimes. With these the calls end that the
     // stop has cut off, and each has its record.
     drop(crew);
@@ -58,7 +69,7 @@ pub fn run(config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 async fn serve(
-    mut config: Config,
+    (mut config, host): (Config, Host),
     workers: Workers,
     metrics: MetricsPage,
     out: &mut dyn Write,
@@ -82,7 +93,7 @@ async fn serve(
         .into_iter()
         .map(Arc::new)
         .collect();
-    let parts = assemble(&config, &endpoints, &tasks)?;
+    let parts = assemble(&config, host, &endpoints, &tasks)?;
     let readiness = Readiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
@@ -126,6 +137,7 @@ struct Assembled {
 
 fn assemble(
     config: &Arc<Config>,
+    host: Host,
     endpoints: &[Arc<Endpoint>],
     tasks: &Tasks,
 ) -> anyhow::Result<Assembled> {
@@ -149,8 +161,7 @@ fn assemble(
         Arc::clone(&clock),
         tasks.clone(),
     );
-    let upstreams =
-        Arc::new(Upstreams::new(config, Host::current(), tasks.clone()).context("upstreams")?);
+    let upstreams = Arc::new(Upstreams::new(config, host, tasks.clone()).context("upstreams")?);
     let audit = audit::Sink::start(Arc::clone(&clock), tasks);
     let relay = Relay::new(relay::Parts {
         settings: Arc::clone(config),

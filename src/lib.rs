@@ -9,7 +9,7 @@
 //! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
-//! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`]: failures, handles, address rules, views |
+//! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`] [`descriptors`]: failures, handles, address rules, views, limits |
 //! | 5 | [`call`]: one request in flight and the two link traits |
 //! | 6 | [`store`] [`audit`]: where things are kept |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
@@ -25,6 +25,7 @@ pub mod call;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod descriptors;
 pub mod downstream;
 pub mod egress;
 pub mod endpoint;

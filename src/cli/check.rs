@@ -8,6 +8,7 @@ use url::Url;
 
 use super::{load, out, refuse};
 use crate::config::{AuthMode, Carrier, Config};
+use crate::descriptors::{self, Fit};
 use crate::endpoint::{Endpoint, endpoints};
 
 /// Reads `file` and reports on it.
@@ -19,7 +20,13 @@ pub(super) fn check(file: &Path) -> ExitCode {
             for warning in &config.warnings {
                 out::complain(&format!("warning: {warning}"));
             }
-            out::say(summary(&name, &config).trim_end());
+            let fit = Fit::new(&config, descriptors::attainable());
+            if let Some(complaint) = fit.complaint() {
+                out::complain(&format!("warning: started like this, {complaint}"));
+            }
+            let summary = summary(&name, &config);
+            out::say(summary.trim_end());
+            out::say(&format!("\nfile descriptors\n  {}", fit.summary()));
             ExitCode::SUCCESS
         }
     }

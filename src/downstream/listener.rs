@@ -92,6 +92,22 @@ impl std::fmt::Debug for Settings {
     }
 }
 
+impl Settings {
+    /// Waits after a failed accept: peers that were gone before we looked cost nothing, a shortage needs
+    /// time to pass.
+    async fn pause_after(&self, error: &io::Error) {
+        use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+        if matches!(
+            error.kind(),
+            ConnectionAborted | ConnectionRefused | ConnectionReset
+        ) {
+            return;
+        }
+        self.failures.note_accept(error);
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+}
+
 impl Listener {
     /// Binds `settings.listen`; a request head may have `header_bytes`. Needs a Tokio runtime.
     ///
@@ -169,16 +185,13 @@ impl Listener {
             // Deregister from this runtime: the worker registers the socket with its own reactor.
             match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
                 Ok((stream, peer)) => entrance.admit(stream, peer),
-                Err(error) => pause_after(&error).await,
+                Err(error) => entrance.settings.pause_after(&error).await,
             }
         }
         entrance.settings.draining.store(true, Ordering::Release);
-        let (linger, stopping) = (
-            entrance.settings.drain_linger,
-            entrance.tasks.stopping().clone(),
-        );
+        let stopping = entrance.tasks.stopping().clone();
         let admit = |stream, peer| entrance.admit(stream, peer);
-        backlog::empty(self.socket, linger, &stopping, admit).await;
+        backlog::empty(self.socket, &entrance.settings, &stopping, admit).await;
     }
 }
 
@@ -277,19 +290,6 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
-}
-
-/// Peers that were gone before we looked cost nothing; a shortage needs time to pass.
-async fn pause_after(error: &io::Error) {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    if matches!(
-        error.kind(),
-        ConnectionAborted | ConnectionRefused | ConnectionReset
-    ) {
-        return;
-    }
-    tracing::error!(%error, "cannot accept connections");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod browser;
 mod child_caps;
 mod clients;
 mod conformance;
+mod descriptors;
 mod discovery;
 mod drain;
 mod extensions;

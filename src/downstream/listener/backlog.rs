@@ -5,19 +5,18 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::pin::pin;
-use std::time::Duration;
 
 use socket2::{SockFilter, SockRef};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{BACKLOG, pause_after};
+use super::{BACKLOG, Settings};
 
-/// Accepts what clients have opened, for `linger`, then closes the socket. New handshakes are not
+/// Accepts what clients have opened, for `server.drain_linger`, then closes the socket. New handshakes are not
 /// begun: their clients find the port closed when they try again, a second later.
 pub(super) async fn empty(
     socket: TcpListener,
-    linger: Duration,
+    settings: &Settings,
     stopping: &CancellationToken,
     mut take: impl FnMut(TcpStream, SocketAddr),
 ) {
@@ -25,7 +24,7 @@ pub(super) async fn empty(
         tracing::debug!(%error, "cannot keep new connections out of the backlog");
     }
     // An answer to our half of a handshake may be under way: as long as a round trip takes.
-    let mut over = pin!(tokio::time::sleep(linger));
+    let mut over = pin!(tokio::time::sleep(settings.drain_linger));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -35,7 +34,7 @@ pub(super) async fn empty(
         };
         match accepted.and_then(|(stream, peer)| Ok((stream.into_std()?, peer))) {
             Ok((stream, peer)) => take(stream, peer),
-            Err(error) => pause_after(&error).await,
+            Err(error) => settings.pause_after(&error).await,
         }
     }
     // Asked of the system itself: the runtime hears of new ones only when it looks next.

@@ -31,6 +31,8 @@ pub(super) enum Cause {
     Http2,
     /// As many connections as `server.max_connections` are open.
     Full,
+    /// The system gives no connection: no descriptor or no memory is left.
+    Accept,
 }
 
 impl Cause {
@@ -43,6 +45,7 @@ impl Cause {
             Self::HeadTimeout => "head_timeout",
             Self::Http2 => "http2",
             Self::Full => "full",
+            Self::Accept => "accept",
         }
     }
 
@@ -111,6 +114,15 @@ impl Failures {
         if let Some(muted) = self.admit(cause) {
             let error = chain(error);
             tracing::warn!(reason = cause.word(), %peer, error, muted, "client connection failed");
+        }
+    }
+
+    /// Counts a connection that the system does not hand over, and logs it once a minute.
+    pub(super) fn note_accept(&self, error: &io::Error) {
+        let cause = Cause::Accept;
+        LABELED.connections_failed.add(cause.word(), 1);
+        if let Some(muted) = self.admit(cause) {
+            tracing::error!(%error, muted, "cannot accept connections");
         }
     }
 

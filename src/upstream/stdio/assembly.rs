@@ -35,6 +35,7 @@ impl StdioRuntime {
                 .cwd
                 .clone()
                 .unwrap_or_else(|| home.path().to_owned()),
+            descriptors: self.host.descriptors,
             rlimits: carrier
                 .rlimits
                 .iter()

@@ -27,6 +27,10 @@ pub struct Host {
     pub state_dirs: Vec<PathBuf>,
     /// The variables children may inherit from.
     pub environment: BTreeMap<OsString, OsString>,
+    /// The soft limit on file descriptors that children get, where it is not the gateway's own: programs
+    /// that close every possible one at their start take long under a high limit, and `select` fails
+    /// above 1,024.
+    pub descriptors: Option<u64>,
 }
 
 impl fmt::Debug for Host {
@@ -60,6 +64,7 @@ impl Host {
             exe: PathBuf::from("/proc/self/exe"),
             state_dirs: state_dirs.into_iter().flatten().collect(),
             environment,
+            descriptors: None,
         }
     }
 }

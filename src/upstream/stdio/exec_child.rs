@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getpid, getppid, set_parent_process_death_signal, setrlimit,
+    Pid, Resource, Rlimit, Signal, getpid, getppid, getrlimit, set_parent_process_death_signal,
+    setrlimit,
 };
 
 /// The hidden subcommand.
@@ -28,6 +29,8 @@ pub(super) struct Plan {
     pub(super) parent: i32,
     /// Working directory.
     pub(super) cwd: PathBuf,
+    /// Soft limit on file descriptors, where it is not the one that is inherited.
+    pub(super) descriptors: Option<u64>,
     /// Resource limits by configured name.
     pub(super) rlimits: Vec<(String, u64)>,
     /// The program and its arguments.
@@ -61,6 +64,9 @@ impl Plan {
             "--cwd".into(),
             self.cwd.clone().into_os_string(),
         ];
+        if let Some(soft) = self.descriptors {
+            args.extend(["--descriptors".into(), soft.to_string().into()]);
+        }
         for (name, value) in &self.rlimits {
             args.extend(["--rlimit".into(), format!("{name}={value}").into()]);
         }
@@ -77,6 +83,7 @@ impl Plan {
             match flag.to_str()? {
                 "--parent" => plan.parent = args.next()?.to_str()?.parse().ok()?,
                 "--cwd" => plan.cwd = args.next()?.into(),
+                "--descriptors" => plan.descriptors = Some(args.next()?.to_str()?.parse().ok()?),
                 "--rlimit" => {
                     let text = args.next()?;
                     let (name, value) = text.to_str()?.split_once('=')?;
@@ -147,6 +154,11 @@ fn prepare(plan: &Plan) -> Result<(), PlanError> {
     }
     // The gateway does without huge pages; what the program does is its own affair.
     rustix::thread::disable_transparent_huge_pages(false).map_err(io::Error::from)?;
+    if let Some(soft) = plan.descriptors {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let current = Some(maximum.map_or(soft, |most| soft.min(most)));
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).map_err(io::Error::from)?;
+    }
     for (name, value) in &plan.rlimits {
         let refused = |error| PlanError::Limit(name.clone(), error);
         let resource = resource(name).ok_or_else(|| refused(io::ErrorKind::InvalidInput.into()))?;
@@ -173,6 +185,7 @@ mod tests {
         let plan = Plan {
             parent: 42,
             cwd: "/a b".into(),
+            descriptors: Some(1024),
             rlimits: vec![("nofile".to_owned(), 64), ("core".to_owned(), 0)],
             command: vec!["sh".into(), "--".into(), "--cwd".into(), "a\nb".into()],
         };

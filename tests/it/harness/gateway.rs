@@ -59,10 +59,29 @@ impl Log {
 impl Gateway {
     /// Starts `serve` with this configuration and waits until `/ready` says so.
     pub(crate) async fn start(config: &str, issuer: Option<Arc<Issuer>>) -> Self {
+        let program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
+        Self::start_as(program, config, issuer).await
+    }
+
+    /// The same where `soft` file descriptors may be open at first, and `hard` at most.
+    pub(crate) async fn start_with_descriptors(
+        config: &str,
+        issuer: Option<Arc<Issuer>>,
+        (soft, hard): (u64, u64),
+    ) -> Self {
+        let mut program = Command::new("sh");
+        let script = "ulimit -S -n \"$0\" && ulimit -H -n \"$1\" && shift && exec \"$@\"";
+        let numbers = [soft, hard].map(|number| number.to_string());
+        program.args(["-c", script]).args(numbers);
+        program.arg(env!("CARGO_BIN_EXE_drawbridge"));
+        Self::start_as(program, config, issuer).await
+    }
+
+    async fn start_as(mut program: Command, config: &str, issuer: Option<Arc<Issuer>>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("gateway.toml");
         std::fs::write(&file, config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+        let mut child = program
             .arg("serve")
             .arg("--config")
             .arg(&file)

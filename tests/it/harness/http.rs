@@ -81,7 +81,8 @@ impl Actor {
             .unwrap()
     }
 
-    async fn try_send(
+    /// Any request, where the connection may be refused or closed.
+    pub(crate) async fn try_send(
         &self,
         method: Method,
         path: &str,

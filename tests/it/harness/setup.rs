@@ -13,6 +13,8 @@ pub(crate) struct Setup {
     auth: String,
     issuer: Option<Arc<Issuer>>,
     rest: String,
+    /// Soft and hard limit on file descriptors, where they are not those of the tests.
+    descriptors: Option<(u64, u64)>,
 }
 
 impl Setup {
@@ -23,6 +25,7 @@ impl Setup {
             auth: "mode = \"none\"\n".into(),
             issuer: None,
             rest: String::new(),
+            descriptors: None,
         }
     }
 
@@ -35,6 +38,7 @@ impl Setup {
             auth,
             issuer: Some(issuer),
             rest: String::new(),
+            descriptors: None,
         }
     }
 
@@ -55,6 +59,12 @@ impl Setup {
     /// The lines of `[auth]`.
     pub(crate) fn auth(mut self, lines: &str) -> Self {
         self.auth = format!("{lines}\n");
+        self
+    }
+
+    /// How many file descriptors may be open at first, and at most.
+    pub(crate) fn descriptors(mut self, soft: u64, hard: u64) -> Self {
+        self.descriptors = Some((soft, hard));
         self
     }
 
@@ -120,6 +130,10 @@ impl Setup {
 
     /// Starts it and waits until it is ready.
     pub(crate) async fn start(self) -> Gateway {
-        Gateway::start(&self.render(), self.issuer).await
+        let config = self.render();
+        match self.descriptors {
+            Some(limits) => Gateway::start_with_descriptors(&config, self.issuer, limits).await,
+            None => Gateway::start(&config, self.issuer).await,
+        }
     }
 }

@@ -113,6 +113,7 @@ pub(super) fn host(state: &Path) -> Host {
         environment: std::env::vars_os()
             .chain([(name.into(), value.into())])
             .collect(),
+        descriptors: None,
     }
 }
 

@@ -1,0 +1,49 @@
+//! File descriptors: how many this process may have open, and how many the configuration may use.
+//!
+//! A process that has used up its descriptors accepts no connection, not even a probe, and starts no
+//! child. So the limit is raised as far as the system lets it be, and what does not fit is said.
+
+mod fit;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+pub use self::fit::Fit;
+
+/// The limit on file descriptors of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptors {
+    /// The soft limit that the process was started with, which its children get back; nothing where there
+    /// was none.
+    pub inherited: Option<u64>,
+    /// How many may be open now.
+    pub limit: usize,
+}
+
+/// How many descriptors may be open once the soft limit is raised.
+#[must_use]
+pub fn attainable() -> usize {
+    count(getrlimit(Resource::Nofile).maximum)
+}
+
+/// Raises the soft limit to the hard one. Where the system refuses, it stays as it is.
+#[must_use]
+pub fn raise() -> Descriptors {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    let limit = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => maximum,
+        Err(_) => current,
+    };
+    Descriptors {
+        inherited: current,
+        limit: count(limit),
+    }
+}
+
+fn count(limit: Option<u64>) -> usize {
+    let limit = limit.and_then(|limit| usize::try_from(limit).ok());
+    limit.unwrap_or(usize::MAX)
+}

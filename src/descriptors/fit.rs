@@ -1,0 +1,156 @@
+//! Whether a configuration fits under the limit on file descriptors.
+
+use crate::config::{Carrier, Config};
+
+/// Of one stdio child: three pipes, and the handle that tells its end.
+const PER_CHILD: usize = 4;
+/// For what no key decides: the admin port (64 connections), refusals that are being written and
+/// connections that are being closed (64 each), listeners, event queues, issuers and files.
+const RESERVE: usize = 256;
+
+/// What a configuration may use of the descriptors that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit {
+    limit: usize,
+    /// Enough for all that the configuration allows.
+    needed: usize,
+    /// `server.max_connections`.
+    wanted: usize,
+    /// Client connections that may be open.
+    connections: usize,
+    /// `stdio.max_children`, where there is a stdio upstream.
+    children: usize,
+    /// Connections to HTTP upstreams.
+    upstreams: usize,
+}
+
+impl Fit {
+    /// What `config` may use where `limit` descriptors may be open. A half of the client connections is
+    /// taken to need one to an HTTP upstream at the same time. Where not all fits, a quarter of a small
+    /// limit stays in reserve, and children get a half of the rest at most.
+    #[must_use]
+    pub fn new(config: &Config, limit: usize) -> Self {
+        let (mut children, mut is_http) = (0, false);
+        for upstream in &config.upstreams {
+            match upstream.carrier {
+                Carrier::Stdio(_) => children = config.stdio.max_children,
+                Carrier::Http(_) => is_http = true,
+            }
+        }
+        let wanted = config.server.max_connections;
+        let upstreams = if is_http { wanted.div_ceil(2) } else { 0 };
+        let for_children = children.saturating_mul(PER_CHILD);
+        let needed = [upstreams, for_children, RESERVE];
+        let needed = needed.into_iter().fold(wanted, usize::saturating_add);
+        let connections = if needed <= limit {
+            wanted
+        } else {
+            let rest = limit - RESERVE.min(limit / 4);
+            let rest = rest - for_children.min(rest / 2);
+            let fitting = if is_http { rest / 3 * 2 } else { rest };
+            fitting.clamp(1, wanted.max(1))
+        };
+        Self {
+            limit,
+            needed,
+            wanted,
+            connections,
+            children,
+            upstreams,
+        }
+    }
+
+    /// How many client connections may be open: `server.max_connections`, or what there are
+    /// descriptors for.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections
+    }
+
+    /// What does not fit and what to set, if something does not.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        let Self { limit, needed, .. } = *self;
+        (needed > limit).then(|| {
+            let taken = if self.connections < self.wanted {
+                format!(
+                    "no more than {} client connections are taken, and ",
+                    self.connections
+                )
+            } else {
+                String::new()
+            };
+            format!(
+                "{limit} file descriptors may be open, and this configuration may use {needed}: {uses}; \
+                 {taken}children or upstream connections may fail. Raise the limit to {needed} (ulimit -n, \
+                 LimitNOFILE of systemd), or lower server.max_connections or stdio.max_children",
+                uses = self.uses(),
+            )
+        })
+    }
+
+    /// How many descriptors are enough, for what, and how many there are.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let there = match self.limit {
+            usize::MAX => "no limit".to_owned(),
+            limit => limit.to_string(),
+        };
+        format!("up to {} ({}); here: {there}", self.needed, self.uses())
+    }
+
+    fn uses(&self) -> String {
+        let parts = [
+            (self.wanted, "for clients"),
+            (self.upstreams, "for HTTP upstreams"),
+            (self.children.saturating_mul(PER_CHILD), "for children"),
+            (RESERVE, "for the rest"),
+        ];
+        let used = parts.iter().filter(|(count, _)| *count > 0);
+        let texts = used.map(|(count, what)| format!("{count} {what}"));
+        texts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(more: &str) -> Config {
+        let text = format!("[auth]\nmode = \"none\"\n{more}");
+        crate::config::parse(&text, "g.toml", &|_| None).unwrap()
+    }
+
+    const STDIO: &str = "[upstreams.files]\ncommand = \"npx\"\n";
+    const HTTP: &str = "[upstreams.tracker]\nurl = \"http://127.0.0.1:1/mcp\"\n";
+
+    #[test]
+    fn configuration_that_fits_is_left_alone() {
+        let fit = Fit::new(&config(STDIO), 10_000 + 4 * 256 + 256);
+        assert_eq!((fit.connections(), fit.complaint()), (10_000, None));
+        let fit = Fit::new(&config(HTTP), 15_256);
+        assert_eq!((fit.connections(), fit.complaint()), (10_000, None));
+        let fit = Fit::new(&config(&format!("{STDIO}{HTTP}")), usize::MAX);
+        assert_eq!(fit.connections(), 10_000);
+        assert!(fit.summary().contains("up to 16280"), "{}", fit.summary());
+    }
+
+    #[test]
+    fn connections_are_fewer_where_descriptors_are_short() {
+        let fit = Fit::new(&config(STDIO), 1024);
+        assert_eq!(fit.connections(), 384);
+        let complaint = fit.complaint().unwrap();
+        for part in ["1024 file descriptors", "may use 11280", "no more than 384"] {
+            assert!(complaint.contains(part), "{complaint}");
+        }
+        assert_eq!(Fit::new(&config(HTTP), 1024).connections(), 512);
+        assert!(Fit::new(&config(HTTP), 0).connections() > 0);
+    }
+
+    #[test]
+    fn one_descriptor_short_is_said() {
+        let one = format!("[server]\nmax_connections = 100\n{HTTP}");
+        assert!(Fit::new(&config(&one), 406).complaint().is_none());
+        assert!(Fit::new(&config(&one), 405).complaint().is_some());
+    }
+}
