@@ -124,6 +124,8 @@ fn admin_listener(config: &Config) -> config::Server {
         tls: None,
         trusted_proxies: Vec::new(),
         max_connections: ADMIN_CONNECTIONS,
+        connections_per_address: None,
+        exchanges_per_principal: None,
         ..config.server.clone()
     }
 }

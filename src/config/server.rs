@@ -14,6 +14,8 @@ use super::units;
 
 /// More make nothing faster on any machine there is.
 const MAX_THREADS: usize = 1024;
+/// No machine has more connections.
+const MAX_SHARE: usize = 1 << 30;
 
 /// Reads `[server]`.
 pub(super) fn read(s: &mut Section<'_>) -> Server {
@@ -69,13 +71,16 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
             )
             .duration("30s"),
         idle_timeout: idle_timeout(s),
-        stall_timeout: stall_timeout(s),
-        max_connections: s
+        refused_idle_timeout: s
             .key(
-                "max_connections",
-                "Open connections at once; more are refused.",
+                "refused_idle_timeout",
+                "The same after a 401, while the connection has not brought a good token.",
             )
-            .count(10_000),
+            .duration("10s"),
+        stall_timeout: stall_timeout(s),
+        max_connections: max_connections(s),
+        connections_per_address: connections_per_address(s),
+        exchanges_per_principal: exchanges_per_principal(s),
         sse_after: s
             .key(
                 "sse_after",
@@ -103,6 +108,36 @@ fn idle_timeout(s: &mut Section<'_>) -> Duration {
          not less than `header_timeout`. Longer than proxies keep theirs, so that they close first.",
     )
     .duration("75s")
+}
+
+fn max_connections(s: &mut Section<'_>) -> usize {
+    s.key(
+        "max_connections",
+        "Open connections at once. For one more the oldest that has not brought a good token is closed, else \
+         one that waits for a request; where there is none, it is refused.",
+    )
+    .count(10_000)
+}
+
+fn connections_per_address(s: &mut Section<'_>) -> Option<usize> {
+    s.key(
+        "connections_per_address",
+        "Connections of one client address (of IPv6: one /64) that have not brought a good token, while fewer \
+         than a quarter of `max_connections` are free: for one more its oldest is closed. An address that \
+         brings good tokens of three callers is taken for a proxy and has no such limit; the addresses behind \
+         `trusted_proxies` have one each. Default: a quarter of `max_connections`.",
+    )
+    .optional_count_to(2_500, MAX_SHARE)
+}
+
+fn exchanges_per_principal(s: &mut Section<'_>) -> Option<usize> {
+    s.key(
+        "exchanges_per_principal",
+        "Open requests and streams of one principal, over whatever connections; more are refused with 429 (a \
+         request of a live session with a JSON-RPC error). Not with `auth.mode = \"none\"`. Default: a quarter of \
+         `max_connections`.",
+    )
+    .optional_count_to(2_500, MAX_SHARE)
 }
 
 fn drain(s: &mut Section<'_>) -> Duration {

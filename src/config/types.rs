@@ -74,8 +74,16 @@ pub struct Server {
     pub idle_timeout: Duration,
     /// How long a peer may take nothing of what is written to it.
     pub stall_timeout: Duration,
+    /// How long a connection may stay after a refused token, when it has brought no good one.
+    pub refused_idle_timeout: Duration,
     /// Open connections at once.
     pub max_connections: usize,
+    /// Those of one address without a good token, while places are short; a quarter of all where nothing
+    /// is said.
+    pub connections_per_address: Option<usize>,
+    /// Open exchanges and streams of one principal; as many as a quarter of all connections where nothing
+    /// is said.
+    pub exchanges_per_principal: Option<usize>,
     /// When a silent call on a 2025-11-25 session turns into an event stream.
     pub sse_after: Duration,
     /// Between keep-alive comments on a quiet stream.

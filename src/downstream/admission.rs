@@ -15,8 +15,32 @@ use crate::protocol::Message;
 use crate::session::{CallPlace, Caps, Entry, Lane, Request, Session, Toll, Unserved, Waiting};
 use crate::telemetry::metrics::COUNTERS;
 
-/// What a message still has to take out of the allowance of its principal; nothing where it has.
-pub(super) type Due = Option<Claim>;
+/// What a message still owes before it is served; nothing where it may be.
+pub(super) type Due = Option<Owed>;
+
+/// What a message owes.
+#[derive(Debug)]
+pub(super) enum Owed {
+    /// Its part of the allowance, for which it may wait.
+    Rate(Claim),
+    /// An exchange within the share of its principal, for which nothing waits: a request is refused. What
+    /// is none may still owe its part of the allowance.
+    Exchange(Option<Claim>),
+}
+
+impl Owed {
+    /// The exchange, and what was owed before.
+    pub(super) fn exchange(due: Due) -> Self {
+        Self::Exchange(due.and_then(Self::claim))
+    }
+
+    fn claim(self) -> Option<Claim> {
+        match self {
+            Self::Rate(claim) => Some(claim),
+            Self::Exchange(claim) => claim,
+        }
+    }
+}
 
 /// When a refused request may come again, where nothing else says it.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -31,7 +55,7 @@ impl Front {
     /// Takes one message out of the allowance of `owner`, or notes that this is still to be done.
     pub(super) fn due(&self, owner: OwnerKey) -> Due {
         let checked = self.rate.check(owner);
-        checked.is_err().then(|| self.rate.claim(owner))
+        checked.is_err().then(|| Owed::Rate(self.rate.claim(owner)))
     }
 
     fn caps(&self) -> Caps {
@@ -42,7 +66,7 @@ impl Front {
         }
     }
 
-    fn request(&self, lane: Lane, due: Due) -> Request {
+    fn request(&self, lane: Lane, due: Option<Claim>) -> Request {
         Request {
             lane,
             toll: due.map(|claim| Box::new(claim) as _),
@@ -64,7 +88,7 @@ impl Front {
         if method == Some("ping") {
             return Ok(Entry::Free);
         }
-        let request = self.request(Lane::requests(session.key()), due);
+        let request = self.request(Lane::requests(session.key()), claim(due)?);
         session.enter(request, self.caps()).map_err(refused)
     }
 
@@ -132,6 +156,7 @@ impl Front {
     /// # Cancel safety
     /// A request whose future is dropped has left the line.
     pub(super) async fn pay(&self, owner: OwnerKey, due: Due) -> Result<(), Fault> {
+        let due = claim(due)?;
         if due.is_none() {
             return Ok(());
         }
@@ -156,6 +181,8 @@ impl Front {
         message: Message,
         due: Due,
     ) {
+        // It needs no exchange: nothing stays of it.
+        let due = due.and_then(Owed::claim);
         if due.is_some() && message.method() != Some("notifications/cancelled") {
             let request = self.request(Lane::notifications(session.key()), due);
             let paid = match session.places().pay(request, self.caps()) {
@@ -169,6 +196,24 @@ impl Front {
         }
         self.pass_on(session, message);
     }
+}
+
+/// What a request has to wait for.
+///
+/// # Errors
+/// It is refused without waiting.
+fn claim(due: Due) -> Result<Option<Claim>, Fault> {
+    match due {
+        None => Ok(None),
+        Some(Owed::Rate(claim)) => Ok(Some(claim)),
+        Some(Owed::Exchange(_)) => Err(crowded()),
+    }
+}
+
+/// The refusal where a principal has as many exchanges and streams open as it may.
+pub(super) fn crowded() -> Fault {
+    let text = "too many requests and streams are open";
+    Fault::new(FaultKind::CallerBusy, Side::Gateway, text).retry(Retry::After(RETRY_AFTER))
 }
 
 /// The refusal of a request that was not served in time.

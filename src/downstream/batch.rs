@@ -10,7 +10,7 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::admission::Due;
+use super::admission::{Due, Owed};
 use super::running::{Links, Outcome, Running};
 use super::streamable::{Begun, check_version, note_message, session_id};
 use super::{Front, modern, reply};
@@ -95,10 +95,17 @@ impl Front {
             None if self.rate.check_further(owner, further) => cost,
             None => 1,
         };
+        let owed = || {
+            let rate = Owed::Rate(self.rate.claim(owner));
+            match due {
+                Some(Owed::Exchange(_)) => Owed::exchange(Some(rate)),
+                Some(Owed::Rate(_)) | None => rate,
+            }
+        };
         let each = elements.into_iter().map(|element| {
             let mut due = None;
             if costs(&element) {
-                due = (paid == 0).then(|| self.rate.claim(owner));
+                due = (paid == 0).then(owed);
                 paid = paid.saturating_sub(1);
             }
             (element, due)

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -12,13 +13,17 @@ use http::header::{CACHE_CONTROL, ORIGIN};
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::access_log::{AccessLine, AccessRecord};
+use super::admission::{Due, Owed, crowded};
 use super::guard::RequestKind;
-use super::peer::PeerAddr;
+use super::held_body::hold;
+use super::listener::{Crowded, OpenExchange, Place};
 use super::{Front, Target, Way, cors, modern, reply};
 use crate::auth;
+use crate::call::{OwnerKey, Principal};
 use crate::config::{AuthMode, Config};
 use crate::endpoint::Endpoint;
 use crate::telemetry::metrics::LABELED;
+use crate::telemetry::names::error_type;
 
 /// Every path and what it leads to; a trailing slash is routed too (CLIENTS.md).
 pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<String, Target> {
@@ -79,7 +84,7 @@ impl Front {
     pub(super) async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
         let origin = request.headers().get(ORIGIN).cloned();
         let target = self.paths.get(request.uri().path()).cloned();
-        let client = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
+        let client = request.extensions().get().and_then(Place::client);
         let pattern = pattern(target.as_ref());
         let line = AccessLine::begin(request.method(), pattern, client, &self.stop);
         let kind = match &target {
@@ -94,7 +99,7 @@ impl Front {
 
     async fn route(
         self: &Arc<Self>,
-        request: Request,
+        mut request: Request,
         target: Option<Target>,
         kind: RequestKind,
         record: &AccessRecord,
@@ -129,6 +134,11 @@ impl Front {
             Ok(principal) => principal,
             Err(denied) => {
                 record.outcome(denied.reason);
+                if denied.status == StatusCode::UNAUTHORIZED
+                    && let Some(place) = request.extensions().get::<Place>()
+                {
+                    place.refused();
+                }
                 return reply::denied(&denied);
             }
         };
@@ -143,43 +153,111 @@ impl Front {
         if !way.methods().contains(&method) {
             return reply::method_not_allowed(way.methods());
         }
-        // What is posted may wait: what it is decides.
-        let due = if method == Method::POST {
-            self.due(principal.owner())
-        } else {
-            let taken = self.rate.take(principal.owner());
-            // DELETE counts and is never refused: it frees what a session holds, and the TypeScript SDK
-            // fails to close where it is.
-            if let Err(wait) = taken
-                && method != Method::DELETE
-            {
+        let (open, due) = match self.admit(&mut request, &principal, way) {
+            Ok(admitted) => admitted,
+            Err(Unadmitted::Rate(wait)) => {
                 record.outcome("rate_limited");
                 return reply::over_the_rate(wait);
             }
-            None
+            Err(Unadmitted::Crowded) => {
+                record.outcome(error_type::BUSY);
+                return reply::fault_response(&crowded(), None);
+            }
         };
+        let (target, caller) = ((&endpoint, way), (principal, due));
+        let response = self.hand_over(target, caller, request, record).await;
+        hold(response, open)
+    }
+
+    /// Counts the exchange, and takes the request out of the allowance. What is posted may wait, or be
+    /// refused for itself: what it is decides.
+    fn admit(
+        &self,
+        request: &mut Request,
+        principal: &Principal,
+        way: Way,
+    ) -> Result<(Option<OpenExchange>, Due), Unadmitted> {
+        let (owner, method) = (principal.owner(), request.method().clone());
+        let open = self.begin_exchange_of(owner, request, way);
+        match method {
+            Method::POST => {
+                let due = self.due(owner);
+                Ok(match open {
+                    Ok(open) => (open, due),
+                    Err(Crowded) => (None, Some(Owed::exchange(due))),
+                })
+            }
+            // It counts and is never refused: it frees what a session holds, and the TypeScript SDK
+            // fails to close where it is.
+            Method::DELETE => {
+                let _ = self.rate.take(owner);
+                Ok((open.unwrap_or(None), None))
+            }
+            _ => {
+                self.rate.take(owner).map_err(Unadmitted::Rate)?;
+                let open = open.map_err(|Crowded| Unadmitted::Crowded)?;
+                Ok((open, None))
+            }
+        }
+    }
+
+    /// Notes on the connection whose token it brought, and counts the exchange.
+    fn begin_exchange_of(
+        &self,
+        owner: OwnerKey,
+        request: &mut Request,
+        way: Way,
+    ) -> Result<Option<OpenExchange>, Crowded> {
+        let Some(place) = request.extensions_mut().get_mut::<Place>() else {
+            return Ok(None);
+        };
+        let open = place.begin(owner, self.settings.auth.mode != AuthMode::None)?;
+        if way == Way::Socket {
+            // It is open as long as the socket.
+            place.keep(open);
+            return Ok(None);
+        }
+        Ok(Some(open))
+    }
+
+    async fn hand_over(
+        self: &Arc<Self>,
+        (endpoint, way): (&Arc<Endpoint>, Way),
+        (principal, due): (Arc<Principal>, Due),
+        request: Request,
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        let method = request.method().clone();
         let (mut parts, body) = request.into_parts();
         match way {
             Way::Streamable if method == Method::GET && self.is_for_events(&parts.headers) => {
-                return self.open_events(&endpoint, &principal, &parts.headers, record);
+                return self.open_events(endpoint, &principal, &parts.headers, record);
             }
             Way::Streamable => {}
-            Way::Events => return self.open_events(&endpoint, &principal, &parts.headers, record),
-            Way::Socket => return self.open_socket(&endpoint, &principal, &mut parts, record),
+            Way::Events => return self.open_events(endpoint, &principal, &parts.headers, record),
+            Way::Socket => return self.open_socket(endpoint, &principal, &mut parts, record),
             Way::Messages => {
-                let posted = self.post_to_events(&endpoint, principal, &parts, (body, due), record);
+                let posted = self.post_to_events(endpoint, principal, &parts, (body, due), record);
                 return Box::pin(posted).await;
             }
         }
         match method {
             Method::POST => {
-                self.post(&endpoint, principal, &parts, (body, due), record)
+                self.post(endpoint, principal, &parts, (body, due), record)
                     .await
             }
-            Method::GET => self.get(&endpoint, &principal, &parts.headers, record),
-            _ => self.delete(&endpoint, &principal, &parts.headers, record),
+            Method::GET => self.get(endpoint, &principal, &parts.headers, record),
+            _ => self.delete(endpoint, &principal, &parts.headers, record),
         }
     }
+}
+
+/// Why a request is refused before it is read.
+enum Unadmitted {
+    /// The rate of its principal; how long to wait.
+    Rate(Duration),
+    /// The exchanges of its principal.
+    Crowded,
 }
 
 /// What an access line shows instead of the path that was sent.

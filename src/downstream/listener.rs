@@ -3,12 +3,16 @@
 //! Own code because `axum::serve` installs no timer, so that silent connections live for ever.
 //! Plaintext speaks HTTP/1.1 only: with the protocol sniffed, no head deadline would hold.
 
+mod activity;
+mod address;
 mod backlog;
 mod connection;
 mod failures;
 mod head_clock;
+mod holding;
 mod overload;
 mod place;
+mod places;
 mod preface;
 mod stall;
 mod streams;
@@ -23,13 +27,14 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
 
 pub use self::connection::Answer;
 use self::connection::Protocols;
 use self::failures::{Cause, Failures};
+pub(super) use self::holding::OpenExchange;
 use self::overload::Overload;
-pub(super) use self::place::Place;
+pub(super) use self::place::{Crowded, Place};
+use self::places::{Places, Shares};
 use self::tls::Certificate;
 use super::peer::{BlockError, TrustedProxies};
 use crate::config;
@@ -67,7 +72,7 @@ pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
     settings: Arc<Settings>,
-    max_connections: usize,
+    shares: Shares,
     /// Whether its connections are those of clients.
     is_public: bool,
 }
@@ -131,7 +136,7 @@ impl Listener {
                 draining: AtomicBool::new(false),
                 failures: Failures::default(),
             }),
-            max_connections: settings.max_connections,
+            shares: Shares::new(settings),
             is_public: true,
         })
     }
@@ -162,7 +167,7 @@ impl Listener {
     pub async fn run<S: Answer>(self, service: S, tasks: Tasks, workers: Workers) {
         let entrance = Entrance {
             settings: self.settings,
-            places: Arc::new(Semaphore::new(self.max_connections)),
+            places: Arc::new(Places::new(self.shares, self.is_public)),
             overload: Overload::default(),
             is_public: self.is_public,
             service,
@@ -198,7 +203,7 @@ impl Listener {
 /// What an accepted connection goes through.
 struct Entrance<S> {
     settings: Arc<Settings>,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
     overload: Overload,
     is_public: bool,
     service: S,
@@ -211,10 +216,11 @@ impl<S: Answer> Entrance<S> {
     fn admit(&self, stream: std::net::TcpStream, peer: SocketAddr) {
         // Replies are written whole; waiting for more would only delay them.
         drop(SockRef::from(&stream).set_tcp_nodelay(true));
-        let (Some(place), Some(seat)) = (
-            Place::take(&self.places, self.is_public),
-            self.workers.place(),
-        ) else {
+        // A child token has its own lock: connections do not meet in the one of all.
+        let end = self.tasks.draining().child_token();
+        let is_proxied = self.settings.proxies.trusts(peer.ip());
+        let place = self.places.take(peer.ip(), is_proxied, end);
+        let (Some(place), Some(seat)) = (place, self.workers.place()) else {
             COUNTERS.connections_refused.add(u64::from(self.is_public));
             let error = io::Error::other("as many connections as server.max_connections are open");
             self.settings
@@ -259,9 +265,12 @@ async fn serve_tls<S: Answer>(
     tasks: &Tasks,
 ) {
     let handshake = tokio::time::timeout(settings.handshake_timeout, tls.acceptor().accept(stream));
+    let place = exchange.place();
     let lingered = async {
-        tasks.draining().cancelled().await;
-        tokio::time::sleep(settings.drain_linger).await;
+        place.end().cancelled().await;
+        if !place.has_left() {
+            tokio::time::sleep(settings.drain_linger).await;
+        }
     };
     let stream = tokio::select! {
         biased;

@@ -15,6 +15,7 @@ mod gate;
 mod get_stream;
 pub mod guard;
 mod handshake;
+mod held_body;
 mod http_sse;
 mod initialize;
 mod keep_alive;

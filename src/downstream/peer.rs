@@ -6,10 +6,6 @@ use http::{HeaderMap, HeaderName};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Who sent a request, as far as the network can tell; in the extensions of every request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerAddr(pub IpAddr);
-
 /// A block of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
@@ -40,10 +36,10 @@ impl TrustedProxies {
     /// that is no trusted proxy, if every hop to its right is one. What cannot be read ends the
     /// walk, so a client can only ever add addresses that nobody looks at.
     #[must_use]
-    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> PeerAddr {
+    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut nearest = peer.to_canonical();
         if self.0.is_empty() {
-            return PeerAddr(nearest);
+            return nearest;
         }
         let hops = headers
             .get_all(FORWARDED_FOR)
@@ -59,10 +55,12 @@ impl TrustedProxies {
             };
             nearest = address;
         }
-        PeerAddr(nearest)
+        nearest
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
+    /// Whether `address` is one of them.
+    #[must_use]
+    pub fn trusts(&self, address: IpAddr) -> bool {
         let bits = as_bits(address);
         self.0
             .iter()
@@ -132,10 +130,8 @@ mod tests {
             headers.append(FORWARDED_FOR, HeaderValue::from_str(line).unwrap());
         }
         let proxies = TrustedProxies::parse(&blocks).unwrap();
-        proxies
-            .client(peer.parse().unwrap(), &headers)
-            .0
-            .to_string()
+        let client = proxies.client(peer.parse().unwrap(), &headers);
+        client.to_string()
     }
 
     #[rstest]

@@ -46,6 +46,8 @@ table! {
             "Connections refused because the configured number was open.";
         connections_stalled = CONNECTIONS_STALLED "{connection}"
             "Connections given up because their peer took nothing of what was written.";
+        exchanges_refused = EXCHANGES_REFUSED "{request}"
+            "Requests refused because their principal had as many exchanges and streams open as it may.";
         certificates_refused = CERTIFICATES_REFUSED "{certificate}"
             "Changed certificates of server.tls that could not be used.";
         streams_stalled = STREAMS_STALLED "{stream}"
@@ -194,6 +196,8 @@ table! {
     LabeledCounters LABELED of Labeled {
         connections_failed = CONNECTIONS_FAILED "{connection}" by attribute::REASON,
             "Connections that failed before they carried a request.";
+        connections_evicted = CONNECTIONS_EVICTED "{connection}" by attribute::REASON,
+            "Connections closed to make room for others.";
         requests_refused = REQUESTS_REFUSED "{request}" by attribute::REASON,
             "Requests refused before their token was looked at.";
         auth_refused = AUTH_REFUSED "{request}" by attribute::REASON,

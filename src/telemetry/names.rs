@@ -25,6 +25,10 @@ pub mod metric {
     pub const CONNECTIONS_REFUSED: &str = "drawbridge.connections.refused";
     /// Connections that failed before they carried a request.
     pub const CONNECTIONS_FAILED: &str = "drawbridge.connections.failed";
+    /// Connections closed to make room for others.
+    pub const CONNECTIONS_EVICTED: &str = "drawbridge.connections.evicted";
+    /// Requests refused because their principal had as many exchanges open as it may.
+    pub const EXCHANGES_REFUSED: &str = "drawbridge.exchanges.refused";
     /// Changed certificates of `server.tls` that could not be used.
     pub const CERTIFICATES_REFUSED: &str = "drawbridge.certificates.refused";
     /// Connections given up because their peer took nothing of what was written.

@@ -23,6 +23,7 @@ mod browser;
 mod child_caps;
 mod clients;
 mod conformance;
+mod crowds;
 mod descriptors;
 mod discovery;
 mod drain;

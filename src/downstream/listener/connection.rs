@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use futures_util::future::BoxFuture;
-use http::header::{CONNECTION, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tower::Service;
 
 use super::Settings;
+use super::activity::Activity;
 use super::failures::Cause;
 use super::head_clock::{HeadClock, Watched};
 use super::place::Place;
@@ -47,6 +48,7 @@ pub(super) struct Protocols {
     header_bytes: u32,
     header_timeout: Duration,
     idle_timeout: Duration,
+    refused_timeout: Duration,
     stall_timeout: Duration,
     drain_linger: Duration,
 }
@@ -65,6 +67,7 @@ impl Protocols {
             header_bytes: u32::try_from(header_bytes).unwrap_or(u32::MAX),
             header_timeout: settings.header_timeout,
             idle_timeout: settings.idle_timeout,
+            refused_timeout: settings.refused_idle_timeout,
             stall_timeout: settings.stall_timeout,
             drain_linger: settings.drain_linger,
         }
@@ -76,7 +79,8 @@ impl Protocols {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: Answer,
     {
-        let clock = HeadClock::new(self.header_timeout, self.idle_timeout);
+        let clock = HeadClock::new(self.header_timeout, self.idle_timeout, self.refused_timeout);
+        exchange.place.shows(Activity::Http1(clock.clone()));
         let mut builder = self.http1.clone();
         builder
             .timer(clock.clone())
@@ -86,14 +90,18 @@ impl Protocols {
             |ended| reporter.ended(ended, |error| Cause::of_http1(error, clock.is_idle()));
         let io = TokioIo::new(Watched::new(stream, clock.clone(), self.stall_timeout));
         let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
-        // A child token has its own lock: connections do not meet in the one of all.
-        let draining = tasks.draining().child_token();
+        let end = reporter.place.end().clone();
         let bell = Bell::new();
         tokio::select! {
             biased;
             ended = poll_fn(|cx| bell.poll(connection.as_mut(), cx)) => return note_end(ended),
             // No `graceful_shutdown`: it closes a connection whose next request lies in the socket.
-            () = draining.cancelled() => clock.linger(self.drain_linger),
+            () = end.cancelled() => {
+                if reporter.place.has_left() {
+                    return;
+                }
+                clock.linger(self.drain_linger);
+            }
         }
         tokio::select! {
             biased;
@@ -110,6 +118,7 @@ impl Protocols {
         A: Answer,
     {
         let streams = Streams::default();
+        exchange.place.shows(Activity::Http2(streams.clone()));
         let mut builder = http2::Builder::new(streams.clone());
         builder
             .timer(TokioTimer::new())
@@ -125,13 +134,18 @@ impl Protocols {
             streams: streams.clone(),
         };
         let mut connection = pin!(builder.serve_connection(io, answers));
-        let draining = tasks.draining().child_token();
+        let end = reporter.place.end().clone();
         let mut watch = pin!(streams.watch(self.stall_timeout));
         tokio::select! {
             biased;
             ended = connection.as_mut() => return note_end(ended),
-            () = draining.cancelled() => {}
+            () = end.cancelled() => {
+                if reporter.place.has_left() {
+                    return;
+                }
+            }
             () = streams.idle(self.idle_timeout) => {}
+            () = streams.idle_after_refusal(self.refused_timeout) => {}
             never = watch.as_mut() => match never {},
         }
         connection.as_mut().graceful_shutdown();
@@ -162,8 +176,7 @@ impl<S> Answer for S where
 {
 }
 
-/// The service of one connection: adds the peer's address to every request, and to one for an upgrade
-/// the place of the connection.
+/// The service of one connection: adds its place, with the client's address, to every request.
 #[derive(Debug, Clone)]
 pub(super) struct Exchange<A> {
     service: A,
@@ -176,7 +189,7 @@ pub(super) struct Exchange<A> {
 struct Reporter {
     peer: SocketAddr,
     settings: Arc<Settings>,
-    is_client: bool,
+    place: Place,
 }
 
 impl Reporter {
@@ -185,7 +198,7 @@ impl Reporter {
             && let Some(cause) = cause(&error)
         {
             let failures = &self.settings.failures;
-            failures.note(self.is_client, cause, self.peer, &error);
+            failures.note(self.place.is_client(), cause, self.peer, &error);
         }
     }
 }
@@ -200,6 +213,11 @@ impl<A> Exchange<A> {
         }
     }
 
+    /// The place of the connection.
+    pub(super) fn place(&self) -> Place {
+        self.place.clone()
+    }
+
     /// The connection ends before it has carried a request.
     pub(super) fn failed(&self, cause: Cause, error: &dyn std::error::Error) {
         let failures = &self.settings.failures;
@@ -210,7 +228,7 @@ impl<A> Exchange<A> {
         Reporter {
             peer: self.peer,
             settings: Arc::clone(&self.settings),
-            is_client: self.place.is_client(),
+            place: self.place.clone(),
         }
     }
 }
@@ -221,14 +239,10 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
     type Future = Answering<A::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let peer = self
-            .settings
-            .proxies
-            .client(self.peer.ip(), request.headers());
-        request.extensions_mut().insert(peer);
-        if request.headers().contains_key(UPGRADE) {
-            request.extensions_mut().insert(self.place.clone());
-        }
+        let proxies = &self.settings.proxies;
+        let client = proxies.client(self.peer.ip(), request.headers());
+        let place = self.place.of_request(client);
+        request.extensions_mut().insert(place);
         let settings = (request.version() != Version::HTTP_2).then(|| Arc::clone(&self.settings));
         Answering {
             // Both services there are, are always ready.

@@ -1,18 +1,10 @@
 //! Connections that end before they carry a request: counted, and logged a line a minute per cause.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::lock::lock;
+use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
-
-/// How often the log repeats a cause.
-const REPEAT: Duration = Duration::from_mins(1);
 
 /// Why a connection failed; the label of `drawbridge.connections.failed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,14 +77,7 @@ impl Cause {
 /// What one listener has logged.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
-    logged: Mutex<HashMap<Cause, Logged>>,
-}
-
-#[derive(Debug)]
-struct Logged {
-    at: Instant,
-    /// Failures since then.
-    muted: u64,
+    logged: LineLimit,
 }
 
 impl Failures {
@@ -111,7 +96,7 @@ impl Failures {
         if cause == Cause::TlsClosed {
             return;
         }
-        if let Some(muted) = self.admit(cause) {
+        if let Some(muted) = self.logged.admit(cause.word()) {
             let error = chain(error);
             tracing::warn!(reason = cause.word(), %peer, error, muted, "client connection failed");
         }
@@ -121,25 +106,9 @@ impl Failures {
     pub(super) fn note_accept(&self, error: &io::Error) {
         let cause = Cause::Accept;
         LABELED.connections_failed.add(cause.word(), 1);
-        if let Some(muted) = self.admit(cause) {
+        if let Some(muted) = self.logged.admit(cause.word()) {
             tracing::error!(%error, muted, "cannot accept connections");
         }
-    }
-
-    /// Whether a failure is logged: the number of those before it that were not.
-    fn admit(&self, cause: Cause) -> Option<u64> {
-        let now = Instant::now();
-        let mut logged = lock(&self.logged);
-        let Some(last) = logged.get_mut(&cause) else {
-            logged.insert(cause, Logged { at: now, muted: 0 });
-            return Some(0);
-        };
-        if now.duration_since(last.at) < REPEAT {
-            last.muted += 1;
-            return None;
-        }
-        last.at = now;
-        Some(std::mem::take(&mut last.muted))
     }
 }
 
@@ -153,19 +122,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_cause_is_logged_once_a_minute() {
-        let failures = Failures::default();
-        assert_eq!(failures.admit(Cause::BadHead), Some(0));
-        assert_eq!(failures.admit(Cause::BadHead), None);
-        assert_eq!(failures.admit(Cause::TlsHandshake), Some(0));
-        tokio::time::advance(REPEAT).await;
-        assert_eq!(failures.admit(Cause::BadHead), Some(1));
-    }
 }

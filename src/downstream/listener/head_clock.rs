@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::activity::Use;
 use super::stall::Stall;
 use crate::lock::lock;
 
@@ -38,14 +39,36 @@ struct Shared {
     begun: bool,
     /// Whether the head that is waited for is the first: its deadline stands from the start.
     first: bool,
+    /// How long instead, once its client was refused for its token.
+    refused_timeout: Duration,
+    client: Client,
+    writes: Writes,
     /// Once a drain has begun: how long a connection may wait for bytes of the next head.
     linger: Option<Duration>,
     /// Registered once with the runtime, moved only when it fires.
     sleep: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
+/// What the last token of a connection was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Client {
+    Usual,
+    Refused,
+}
+
+/// Whether the peer takes what is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writes {
+    Flow,
+    Wait,
+}
+
 impl HeadClock {
-    pub(super) fn new(header_timeout: Duration, idle_timeout: Duration) -> Self {
+    pub(super) fn new(
+        header_timeout: Duration,
+        idle_timeout: Duration,
+        refused_timeout: Duration,
+    ) -> Self {
         let born = tokio::time::Instant::now();
         let deadline = born + header_timeout;
         Self {
@@ -57,6 +80,9 @@ impl HeadClock {
                 deadline,
                 begun: false,
                 first: true,
+                refused_timeout,
+                client: Client::Usual,
+                writes: Writes::Flow,
                 linger: None,
                 sleep: None,
             })),
@@ -72,6 +98,7 @@ impl HeadClock {
         let mut shared = self.lock();
         let wait = match (shared.linger, shared.served) {
             (Some(linger), _) => linger,
+            (None, true) if shared.client == Client::Refused => shared.refused_timeout,
             (None, true) => shared.idle_timeout.max(shared.header_timeout),
             (None, false) => shared.header_timeout,
         };
@@ -97,6 +124,31 @@ impl HeadClock {
     /// Whether the head that is waited for has not begun.
     pub(super) fn is_idle(&self) -> bool {
         !self.lock().begun
+    }
+
+    /// What the connection does now.
+    pub(super) fn activity(&self) -> Use {
+        let shared = self.lock();
+        if shared.writes == Writes::Wait {
+            Use::Unread
+        } else if shared.begun {
+            Use::Busy
+        } else {
+            Use::Idle(Some(shared.deadline))
+        }
+    }
+
+    /// Whether the client was refused for its token: then it may be idle for less.
+    pub(super) fn refused(&self, is_refused: bool) {
+        self.lock().client = if is_refused {
+            Client::Refused
+        } else {
+            Client::Usual
+        };
+    }
+
+    fn writes(&self, writes: Writes) {
+        self.lock().writes = writes;
     }
 
     /// Bytes came: a head that has begun has to be finished.
@@ -171,6 +223,7 @@ pub(super) struct Watched<S> {
     writes: Stall,
     /// TLS takes what is written and waits here.
     flushes: Stall,
+    last: Writes,
 }
 
 impl<S> Watched<S> {
@@ -181,7 +234,22 @@ impl<S> Watched<S> {
             clock,
             writes: Stall::new(stall_timeout),
             flushes: Stall::new(stall_timeout),
+            last: Writes::Flow,
         }
+    }
+
+    /// Tells the clock when a wait for the peer begins or is over.
+    fn note<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        let now = if self.writes.is_waiting() || self.flushes.is_waiting() {
+            Writes::Wait
+        } else {
+            Writes::Flow
+        };
+        if now != self.last {
+            self.last = now;
+            self.clock.writes(now);
+        }
+        outcome
     }
 }
 
@@ -206,17 +274,20 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.writes.watch(cx, outcome)
+        let outcome = self.writes.watch(cx, outcome);
+        self.note(outcome)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_flush(cx);
-        self.flushes.watch(cx, outcome)
+        let outcome = self.flushes.watch(cx, outcome);
+        self.note(outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.flushes.watch(cx, outcome)
+        let outcome = self.flushes.watch(cx, outcome);
+        self.note(outcome)
     }
 
     fn poll_write_vectored(
@@ -225,7 +296,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.writes.watch(cx, outcome)
+        let outcome = self.writes.watch(cx, outcome);
+        self.note(outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -241,7 +313,11 @@ mod tests {
     use crate::telemetry::metrics::COUNTERS;
 
     fn watched<S>(stream: S) -> Watched<S> {
-        let clock = HeadClock::new(Duration::from_secs(10), Duration::from_secs(75));
+        let clock = HeadClock::new(
+            Duration::from_secs(10),
+            Duration::from_secs(75),
+            Duration::from_secs(10),
+        );
         Watched::new(stream, clock, Duration::from_mins(10))
     }
 

@@ -1,40 +1,218 @@
-//! The places under `server.max_connections`.
+//! The place of one connection under `server.max_connections`.
 
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 
-use crate::telemetry::metrics::{GAUGES, Open};
+use super::activity::{Activity, Use};
+use super::holding::{Holding, OpenExchange};
+use super::places::Places;
+use crate::call::OwnerKey;
+use crate::lock::lock;
+use crate::telemetry::metrics::{COUNTERS, Open};
+
+/// What the places know of a connection.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// Counts up over the connections of a listener.
+    pub(super) number: u64,
+    /// Whether it comes from one of `server.trusted_proxies`: whose it is, its requests say.
+    pub(super) is_proxied: bool,
+    has_left: AtomicBool,
+    /// Whether its address is known to be that of many callers.
+    pub(super) is_shared: AtomicBool,
+    /// Whose token was the last good one; nothing before the first.
+    holding: Mutex<Option<Arc<Holding>>>,
+    /// Whether the last exchange went beyond the share of its principal.
+    is_crowded: AtomicBool,
+    activity: OnceLock<Activity>,
+    /// Cancelled at the drain, or when the place is wanted for another connection.
+    end: CancellationToken,
+}
+
+impl Entry {
+    pub(super) fn new(number: u64, is_proxied: bool, end: CancellationToken) -> Self {
+        Self {
+            number,
+            is_proxied,
+            has_left: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
+            holding: Mutex::new(None),
+            is_crowded: AtomicBool::new(false),
+            activity: OnceLock::new(),
+            end,
+        }
+    }
+
+    pub(super) fn activity(&self) -> Use {
+        self.activity.get().map_or(Use::Busy, Activity::now)
+    }
+
+    /// Whether its principal has more than its share, and this connection does nothing for it that may
+    /// not end.
+    pub(super) fn is_excess(&self, activity: Use) -> bool {
+        let is_expendable = activity != Use::Busy || self.is_crowded.load(Ordering::Relaxed);
+        let is_greedy = |holding: &Arc<Holding>| holding.is_greedy();
+        is_expendable && lock(&self.holding).as_ref().is_some_and(is_greedy)
+    }
+
+    /// Ends the connection for another one.
+    pub(super) fn evict(&self) {
+        self.has_left.store(true, Ordering::Release);
+        self.end.cancel();
+    }
+
+    /// Whether it has brought a good token.
+    fn is_proven(&self) -> bool {
+        lock(&self.holding).is_some()
+    }
+
+    pub(super) fn disconnect(&self) {
+        if let Some(holding) = lock(&self.holding).take() {
+            holding.disconnected();
+        }
+    }
+}
 
 /// A connection's place, free again when the last clone is dropped: a connection that was upgraded
-/// keeps it for as long as its socket lives.
+/// keeps it for as long as its socket lives. In the extensions of every request, with its sender.
 #[derive(Debug, Clone)]
 pub(in crate::downstream) struct Place {
     taken: Arc<Taken>,
+    client: Option<IpAddr>,
+    /// The exchange of a request for an upgrade, which is open as long as the place is kept.
+    open: Option<Arc<OpenExchange>>,
 }
 
 #[derive(Debug)]
 struct Taken {
-    _permit: OwnedSemaphorePermit,
+    entry: Arc<Entry>,
+    places: Arc<Places>,
     /// Absent for a connection that is not a client's.
     open: Option<Open>,
 }
 
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.places.leave(&self.entry);
+    }
+}
+
+/// The principal has as many exchanges open as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::downstream) struct Crowded;
+
 impl Place {
+    pub(super) fn new(entry: Arc<Entry>, places: Arc<Places>, open: Option<Open>) -> Self {
+        let taken = Arc::new(Taken {
+            entry,
+            places,
+            open,
+        });
+        Self {
+            taken,
+            client: None,
+            open: None,
+        }
+    }
+
+    /// The place with the sender of one of its requests.
+    pub(super) fn of_request(&self, client: IpAddr) -> Self {
+        let entry = &self.taken.entry;
+        if entry.is_proxied && !entry.is_proven() {
+            self.taken.places.seen(entry, client);
+        }
+        Self {
+            taken: Arc::clone(&self.taken),
+            client: Some(client),
+            open: None,
+        }
+    }
+
+    /// Who sent the request.
+    pub(in crate::downstream) fn client(&self) -> Option<IpAddr> {
+        self.client
+    }
+
+    /// Has the exchange last as long as this place is kept.
+    pub(in crate::downstream) fn keep(&mut self, open: OpenExchange) {
+        self.open = Some(Arc::new(open));
+    }
+
     /// Whether a client's connection has it.
     pub(super) fn is_client(&self) -> bool {
         self.taken.open.is_some()
     }
 
-    /// A place, if one is free; a client's is counted as open.
-    pub(super) fn take(places: &Arc<Semaphore>, is_client: bool) -> Option<Self> {
-        let permit = Arc::clone(places).try_acquire_owned().ok()?;
-        let taken = Taken {
-            _permit: permit,
-            open: is_client.then(|| GAUGES.connections_open.enter()),
+    /// Says where it can be seen what the connection does.
+    pub(super) fn shows(&self, activity: Activity) {
+        drop(self.taken.entry.activity.set(activity));
+    }
+
+    /// Cancelled at the drain, and when the connection has to make room.
+    pub(super) fn end(&self) -> &CancellationToken {
+        &self.taken.entry.end
+    }
+
+    /// Whether the connection has to make room for another one.
+    pub(super) fn has_left(&self) -> bool {
+        self.taken.entry.has_left.load(Ordering::Acquire)
+    }
+
+    /// A request brought a good token of `owner`: counts its exchange. `is_limited` says whether its
+    /// principal has a share at all.
+    ///
+    /// # Errors
+    /// The share is used up.
+    pub(in crate::downstream) fn begin(
+        &self,
+        owner: OwnerKey,
+        is_limited: bool,
+    ) -> Result<OpenExchange, Crowded> {
+        let entry = &self.taken.entry;
+        let known = lock(&entry.holding).clone();
+        let holding = match known {
+            Some(holding) if holding.owner == owner => holding,
+            _ => self.change_hands(owner, is_limited),
         };
-        Some(Self {
-            taken: Arc::new(taken),
+        let open = holding.open();
+        entry.is_crowded.store(open.is_none(), Ordering::Relaxed);
+        open.ok_or_else(|| {
+            COUNTERS.exchanges_refused.add(1);
+            Crowded
         })
+    }
+
+    /// Notes that the connection is used by `owner` from now on.
+    fn change_hands(&self, owner: OwnerKey, is_limited: bool) -> Arc<Holding> {
+        let Taken { entry, places, .. } = &*self.taken;
+        let holding = places.holding(owner, is_limited);
+        holding.connected();
+        let before = lock(&entry.holding).replace(Arc::clone(&holding));
+        if let Some(before) = &before {
+            before.disconnected();
+        }
+        let is_first = before.is_none();
+        let may_be_proxy = !entry.is_proxied && !entry.is_shared.load(Ordering::Relaxed);
+        if is_first || may_be_proxy {
+            places.proven(entry, owner, is_first);
+        }
+        if is_first && let Some(activity) = entry.activity.get() {
+            activity.refused(false);
+        }
+        holding
+    }
+
+    /// A request was refused for its token.
+    pub(in crate::downstream) fn refused(&self) {
+        let Taken { entry, places, .. } = &*self.taken;
+        if !entry.is_proven()
+            && !places.is_from_proxy(entry)
+            && let Some(activity) = entry.activity.get()
+        {
+            activity.refused(true);
+        }
     }
 }

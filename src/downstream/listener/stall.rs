@@ -31,6 +31,11 @@ impl Stall {
         }
     }
 
+    /// Whether a write waits.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
     /// The outcome of a write, or the end of our patience.
     pub(super) fn watch<T>(
         &mut self,

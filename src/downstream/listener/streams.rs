@@ -5,12 +5,13 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::rt::Executor;
 use hyper_util::rt::TokioExecutor;
+use tokio::sync::Notify;
 
 use super::window::{Window, Windows};
 use crate::lock::lock;
@@ -24,6 +25,9 @@ struct Counts {
     begun: AtomicU64,
     ended: AtomicU64,
     windows: Windows,
+    /// Whether the client was refused for its token, and told to those that wait.
+    is_refused: AtomicBool,
+    refused: Notify,
     /// That of the stream which comes next.
     next: Mutex<Option<Arc<Window>>>,
 }
@@ -49,6 +53,35 @@ impl Streams {
                 return;
             }
         }
+    }
+
+    /// Resolves when the client was refused for its token and no stream was open for `patience` after it.
+    ///
+    /// # Cancel safety
+    /// Begins to wait anew.
+    pub(super) async fn idle_after_refusal(&self, patience: Duration) {
+        loop {
+            if self.0.is_refused.load(Ordering::Relaxed) {
+                self.idle(patience).await;
+                if self.0.is_refused.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            self.0.refused.notified().await;
+        }
+    }
+
+    /// Notes whether the client was refused for its token.
+    pub(super) fn refused(&self, is_refused: bool) {
+        if self.0.is_refused.swap(is_refused, Ordering::Relaxed) != is_refused && is_refused {
+            self.0.refused.notify_one();
+        }
+    }
+
+    /// Whether no stream is open.
+    pub(super) fn are_none_open(&self) -> bool {
+        let (begun, ended) = self.counts();
+        begun == ended
     }
 
     /// The window of the request that is served now: hyper calls the service, and then hands over the

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::downstream::peer::PeerAddr;
+use crate::call::Principal;
 use crate::downstream::samples;
 
 /// A running listener with a slow route that ends when told to.
@@ -73,16 +73,26 @@ pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
         gate.notified().await;
         "done"
     };
-    let service = Router::new()
-        .route("/", get(|| async { "hello" }))
-        .route(
-            "/peer",
-            get(|Extension(peer): Extension<PeerAddr>| async move { peer.0.to_string() }),
-        )
-        .route("/echo", post(|body: String| async { body }))
-        .route("/endless", get(move || async move { endless(&told) }))
-        .route("/large", get(move || async move { large(&told_of_large) }))
-        .route("/slow", get(slow));
+    let service =
+        Router::new()
+            .route("/", get(|| async { "hello" }))
+            .route(
+                "/peer",
+                get(|Extension(place): Extension<Place>| async move {
+                    place.client().unwrap().to_string()
+                }),
+            )
+            .route(
+                "/known",
+                get(|Extension(place): Extension<Place>| async move {
+                    let owner = Principal::anonymous().owner();
+                    place.begin(owner, false).map_or("crowded", |_| "known")
+                }),
+            )
+            .route("/echo", post(|body: String| async { body }))
+            .route("/endless", get(move || async move { endless(&told) }))
+            .route("/large", get(move || async move { large(&told_of_large) }))
+            .route("/slow", get(slow));
     let address = listener.local_addr();
     let tasks = Tasks::new();
     tasks.spawn(listener.run(service, tasks.clone(), Workers::only_this()));
@@ -181,8 +191,10 @@ async fn a_large_head_is_431() {
 async fn the_cap_refuses_with_503_and_frees_its_places() {
     let running = start(|settings| settings.max_connections = 1);
     let mut first = connect(&running).await;
-    send(&mut first, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
-    until(&mut first, "hello").await;
+    send(&mut first, "GET /known HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    until(&mut first, "known").await;
+    send(&mut first, "GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    running.entered.notified().await;
     let mut second = connect(&running).await;
     send(&mut second, "GET / HTTP/1.1\r\nhost: a\r\n\r\n").await;
     second.shutdown().await.unwrap();

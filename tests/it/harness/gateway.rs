@@ -173,6 +173,11 @@ impl Gateway {
             .collect()
     }
 
+    /// Host and port of the admin port.
+    pub(crate) fn admin_address(&self) -> &str {
+        self.admin.trim_start_matches("http://")
+    }
+
     /// Status and body of a path on the admin port, if it answers.
     pub(crate) async fn admin_text(&self, path: &str) -> Option<(u16, String)> {
         let answer = Actor::new(&self.admin, None).try_get(path).await.ok()?;

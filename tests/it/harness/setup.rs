@@ -10,6 +10,7 @@ use super::upstream::{HttpStub, stub_program};
 /// A gateway to be: ports are chosen by the system, everything else has its default.
 pub(crate) struct Setup {
     server: String,
+    admin: String,
     auth: String,
     issuer: Option<Arc<Issuer>>,
     rest: String,
@@ -22,6 +23,7 @@ impl Setup {
     pub(crate) fn open() -> Self {
         Self {
             server: String::new(),
+            admin: String::new(),
             auth: "mode = \"none\"\n".into(),
             issuer: None,
             rest: String::new(),
@@ -35,6 +37,7 @@ impl Setup {
         let auth = "mode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]\n".into();
         Self {
             server: String::new(),
+            admin: String::new(),
             auth,
             issuer: Some(issuer),
             rest: String::new(),
@@ -65,6 +68,12 @@ impl Setup {
     /// How many file descriptors may be open at first, and at most.
     pub(crate) fn descriptors(mut self, soft: u64, hard: u64) -> Self {
         self.descriptors = Some((soft, hard));
+        self
+    }
+
+    /// Lines for `[admin]`.
+    pub(crate) fn admin(mut self, lines: &str) -> Self {
+        writeln!(self.admin, "{lines}").unwrap();
         self
     }
 
@@ -113,8 +122,8 @@ impl Setup {
             "drain_linger = \"20ms\"\n"
         };
         let mut text = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n{linger}{}\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[auth]\n{}\n",
-            self.server, self.auth
+            "[server]\nlisten = \"127.0.0.1:0\"\n{linger}{}\n[admin]\nlisten = \"127.0.0.1:0\"\n{}\n[auth]\n{}\n",
+            self.server, self.admin, self.auth
         );
         if let Some(issuer) = &self.issuer {
             write!(

@@ -1,0 +1,193 @@
+//! The places under `server.max_connections`, and who has to leave when they are short.
+//!
+//! Until a connection has brought a good token, nothing is known of it but its address: then the oldest
+//! of those goes first. While fewer than a quarter of the places are free, one address has no more of them
+//! than its share. Where every connection has brought a token, those go that wait for a request.
+
+mod table;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio_util::sync::CancellationToken;
+
+use self::table::{Evicted, Table};
+use super::address::Address;
+use super::holding::{Holding, Holdings};
+use super::place::{Entry, Place};
+use crate::call::OwnerKey;
+use crate::config;
+use crate::lock::lock;
+use crate::telemetry::line_limit::LineLimit;
+use crate::telemetry::metrics::{GAUGES, LABELED};
+
+/// Connections that were told to leave and are not closed yet; with so many, further ones are refused.
+const LEAVING: usize = 64;
+
+/// How the places are shared out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shares {
+    /// Open connections.
+    pub(super) total: usize,
+    /// Connections of one address that have not brought a good token, while places are short.
+    pub(super) address: usize,
+    /// Open exchanges of one principal.
+    pub(super) principal: usize,
+}
+
+impl Shares {
+    /// What is configured: a quarter of the places each, where nothing else is.
+    pub(super) fn new(settings: &config::Server) -> Self {
+        let total = settings.max_connections;
+        let quarter = total.div_ceil(4).max(1);
+        Self {
+            total,
+            address: settings.connections_per_address.unwrap_or(quarter),
+            principal: settings.exchanges_per_principal.unwrap_or(quarter),
+        }
+    }
+}
+
+/// Why a connection had to make room; the label of `drawbridge.connections.evicted`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Reason {
+    /// Its address had its share of connections without a good token.
+    Address,
+    /// It had brought no good token.
+    NoToken,
+    /// Its principal had more than its share of connections.
+    Share,
+    /// It waited for a request.
+    Idle,
+}
+
+impl Reason {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::NoToken => "no_token",
+            Self::Share => "share",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// The places of one listener.
+#[derive(Debug)]
+pub(super) struct Places {
+    shares: Shares,
+    /// Whether its connections are those of clients.
+    is_public: bool,
+    table: Mutex<Table>,
+    holdings: Holdings,
+    logged: LineLimit,
+}
+
+impl Places {
+    pub(super) fn new(shares: Shares, is_public: bool) -> Self {
+        Self {
+            shares,
+            is_public,
+            table: Mutex::default(),
+            holdings: Holdings::default(),
+            logged: LineLimit::default(),
+        }
+    }
+
+    /// A place for a connection from `peer`, which is one of the trusted proxies where `is_proxied`; its
+    /// end is `end`. Where places are short another connection has to leave.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        peer: IpAddr,
+        is_proxied: bool,
+        end: CancellationToken,
+    ) -> Option<Place> {
+        // Of probes nothing is known either, and all may come from one address.
+        let address = (self.is_public && !is_proxied).then(|| peer.into());
+        let (entry, evicted) = {
+            let mut table = self.lock();
+            let mut evicted = Vec::new();
+            if let Some(address) = address {
+                evicted.extend(table.evict_of(address, self.shares, None));
+            }
+            if table.taken() >= self.shares.total && table.leaving() < LEAVING {
+                evicted.extend(table.evict_any());
+            }
+            let has_room = table.taken() < self.shares.total;
+            let entry = has_room.then(|| table.enter(address, is_proxied, end));
+            (entry, evicted)
+        };
+        self.tell(evicted);
+        entry.map(|entry| {
+            let open = self.is_public.then(|| GAUGES.connections_open.enter());
+            Place::new(entry, Arc::clone(self), open)
+        })
+    }
+
+    /// A request came from `client` through a trusted proxy.
+    pub(super) fn seen(&self, entry: &Entry, client: IpAddr) {
+        let address = Address::from(client);
+        let evicted = {
+            let mut table = self.lock();
+            let is_new = table.seen(entry.number, address);
+            is_new.then(|| table.evict_of(address, self.shares, Some(entry.number)))
+        };
+        self.tell(evicted.flatten());
+    }
+
+    /// A request of the connection brought a good token of `owner`, its first where `is_first`.
+    pub(super) fn proven(&self, entry: &Entry, owner: OwnerKey, is_first: bool) {
+        let found = self.lock().proven(entry.number, owner, is_first);
+        if let Some(address) = found.filter(|_| !entry.is_proxied) {
+            tracing::warn!(
+                %address,
+                "good tokens of several callers come from one address, which has no share of the connections \
+                 any more: if it is a proxy, name it in server.trusted_proxies"
+            );
+        }
+    }
+
+    /// Whether the connection comes from an address that many callers share.
+    pub(super) fn is_from_proxy(&self, entry: &Entry) -> bool {
+        entry.is_proxied || self.lock().is_from_proxy(entry.number)
+    }
+
+    pub(super) fn holding(&self, owner: OwnerKey, is_limited: bool) -> Arc<Holding> {
+        let share = if is_limited {
+            self.shares.principal
+        } else {
+            usize::MAX
+        };
+        self.holdings.of(owner, share)
+    }
+
+    pub(super) fn leave(&self, entry: &Entry) {
+        self.lock().leave(entry);
+        entry.disconnect();
+    }
+
+    /// Ends connections, outside of the lock: an end wakes its task.
+    fn tell(&self, evicted: impl IntoIterator<Item = Evicted>) {
+        for (entry, reason) in evicted {
+            entry.evict();
+            if self.is_public {
+                LABELED.connections_evicted.add(reason.word(), 1);
+            }
+            if let Some(muted) = self.logged.admit(reason.word()) {
+                let reason = reason.word();
+                tracing::warn!(
+                    reason,
+                    muted,
+                    "a connection is closed to make room for another"
+                );
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        lock(&self.table)
+    }
+}
+
+#[cfg(test)]
+mod tests;

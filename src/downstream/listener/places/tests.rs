@@ -1,0 +1,149 @@
+use std::time::Duration;
+
+use super::*;
+use crate::call::Principal;
+use crate::downstream::listener::activity::Activity;
+use crate::downstream::listener::head_clock::HeadClock;
+
+fn owner(name: &str) -> OwnerKey {
+    Principal::new("i", name, "", Vec::new(), None).owner()
+}
+
+/// Places of which an address and a principal may have a quarter.
+fn places(total: usize) -> Arc<Places> {
+    let shares = Shares {
+        total,
+        address: total / 4,
+        principal: total / 4,
+    };
+    Arc::new(Places::new(shares, true))
+}
+
+fn take(places: &Arc<Places>, peer: &str) -> Option<Place> {
+    places.take(peer.parse().unwrap(), false, CancellationToken::new())
+}
+
+/// A connection that has brought a good token and waits for its next request.
+fn idle(places: &Arc<Places>, peer: &str, name: &str) -> Place {
+    let place = take(places, peer).unwrap();
+    let long = Duration::from_secs(75);
+    place.shows(Activity::Http1(HeadClock::new(long, long, long)));
+    drop(place.begin(owner(name), true).unwrap());
+    place
+}
+
+fn have_left(all: &[Place]) -> Vec<bool> {
+    all.iter().map(Place::has_left).collect()
+}
+
+#[tokio::test]
+async fn oldest_connection_without_a_token_makes_room() {
+    let places = places(4);
+    let _known = idle(&places, "192.0.2.1", "alice");
+    let open: Vec<Place> = (2..5)
+        .filter_map(|n| take(&places, &format!("192.0.2.{n}")))
+        .collect();
+    assert_eq!(have_left(&open), [false, false, false]);
+    let next = take(&places, "192.0.2.9");
+    assert!(next.is_some());
+    assert_eq!(have_left(&open), [true, false, false]);
+    assert!(open[0].end().is_cancelled() && !open[1].end().is_cancelled());
+}
+
+#[tokio::test]
+async fn address_has_its_share_only_while_places_are_short() {
+    let places = places(16);
+    let mut open: Vec<Place> = (0..12).filter_map(|_| take(&places, "192.0.2.1")).collect();
+    assert_eq!(open.len(), 12, "enough are free");
+    assert!(open.iter().all(|place| !place.has_left()));
+    // Fewer than four are free after the next: only its own leave.
+    let other = take(&places, "192.0.2.2").unwrap();
+    open.extend(take(&places, "192.0.2.1"));
+    assert!(open[0].has_left() && !open[1].has_left() && !other.has_left());
+    let others: Vec<Place> = (0..3).filter_map(|_| take(&places, "192.0.2.3")).collect();
+    assert_eq!(have_left(&others), [false, false, false]);
+    assert!(!open[1].has_left(), "places were free");
+}
+
+#[tokio::test]
+async fn networks_of_ipv6_have_one_share() {
+    let places = places(8);
+    let open: Vec<Place> = (1..9)
+        .filter_map(|n| take(&places, &format!("2001:db8::{n}")))
+        .collect();
+    assert_eq!(open.len(), 8);
+    assert!(open[0].has_left());
+}
+
+#[tokio::test]
+async fn address_with_tokens_of_three_callers_has_no_share() {
+    let places = places(16);
+    let _known = ["alice", "bob", "carol"].map(|name| idle(&places, "192.0.2.1", name));
+    let open: Vec<Place> = (0..13).filter_map(|_| take(&places, "192.0.2.1")).collect();
+    assert_eq!(open.len(), 13);
+    assert!(open.iter().all(|place| !place.has_left()));
+}
+
+#[tokio::test]
+async fn connections_of_a_trusted_proxy_count_for_the_address_behind_it() {
+    let places = places(8);
+    let proxied = |client: &str| {
+        let peer = "10.0.0.1".parse().unwrap();
+        let place = places.take(peer, true, CancellationToken::new()).unwrap();
+        drop(place.of_request(client.parse().unwrap()));
+        place
+    };
+    let open = ["192.0.2.1"; 7].map(proxied);
+    assert!(open[0].has_left(), "two are its share");
+    assert!(!open[6].has_left());
+    let other = proxied("192.0.2.2");
+    assert!(!other.has_left());
+}
+
+#[tokio::test]
+async fn idle_connections_of_the_caller_with_most_make_room() {
+    let places = places(8);
+    let alice = idle(&places, "192.0.2.1", "alice");
+    let mallory = [(); 7].map(|()| idle(&places, "192.0.2.2", "mallory"));
+    assert!(take(&places, "192.0.2.3").is_some());
+    assert!(!alice.has_left());
+    let left = have_left(&mallory).into_iter().filter(|left| *left);
+    assert_eq!(left.count(), 1);
+}
+
+#[tokio::test]
+async fn connections_that_are_in_use_stay() {
+    let places = places(4);
+    let open: Vec<Place> = ["alice", "bob", "carol", "dave"]
+        .iter()
+        .map(|name| {
+            let place = take(&places, "192.0.2.1").unwrap();
+            drop(place.begin(owner(name), true).unwrap());
+            place
+        })
+        .collect();
+    assert!(take(&places, "192.0.2.2").is_none());
+    assert_eq!(have_left(&open), [false; 4]);
+    drop(open);
+    assert!(take(&places, "192.0.2.2").is_some());
+}
+
+#[tokio::test]
+async fn principal_without_a_limit_has_no_share() {
+    let places = places(4);
+    let place = take(&places, "127.0.0.1").unwrap();
+    let open: Vec<_> = (0..50)
+        .map(|_| place.begin(owner("anonymous"), false))
+        .collect();
+    assert!(open.iter().all(Result::is_ok));
+}
+
+#[tokio::test]
+async fn nothing_is_kept_of_connections_that_are_closed() {
+    let places = places(4);
+    for n in 0..100 {
+        drop(take(&places, &format!("192.0.2.{n}")));
+        drop(idle(&places, &format!("198.51.100.{n}"), "alice"));
+    }
+    assert!(places.lock().is_empty());
+}
