@@ -14,6 +14,7 @@ use crate::clock::{SharedClock, SystemClock};
 use crate::config::{self, Config};
 use crate::descriptors::{self, Fit};
 use crate::downstream::admin::{self, Readiness};
+use crate::downstream::guard::Guard;
 use crate::downstream::listener::Listener;
 use crate::downstream::{Front, FrontParts};
 use crate::endpoint::{self, Endpoint};
@@ -100,8 +101,9 @@ async fn serve(
     *records = Some(parts.audit);
     let front = Front::new(parts.front);
     announce(out, &config, &endpoints, &admin)?;
+    let guard = Guard::for_operators(&config.admin);
     tasks.spawn_service(admin.run(
-        admin::router(readiness.clone(), Some(metrics)),
+        admin::router(readiness.clone(), Some(metrics), guard),
         Tasks::new(),
         Workers::only_this(),
     ));

@@ -190,7 +190,18 @@ fn check_paths(config: &Config, report: &Report<'_>) {
     }
 }
 
+/// Who reaches the admin port needs no token.
+fn check_admin(config: &Config, report: &Report<'_>) {
+    if config.admin.listen.ip().is_unspecified() && !report.has("admin.allowed_hosts") {
+        let what = "the admin port, which asks for no token, listens on every address";
+        let hint = "name the address that probes use; where only they reach it, say so with \
+            admin.allowed_hosts, which may be []";
+        report.warning("admin.listen", what, Some(hint));
+    }
+}
+
 fn check_oauth(config: &Config, report: &Report<'_>) {
+    check_admin(config, report);
     let auth = &config.auth;
     if auth.issuers.is_empty() && !report.has("auth.issuers") {
         let hint = "[[auth.issuers]]\nissuer = \"https://auth.example.com\"";

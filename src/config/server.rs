@@ -198,7 +198,17 @@ pub(super) fn admin(s: &mut Section<'_>) -> Admin {
             "Where to listen for probes and metrics: /live /ready /metrics.",
         )
         .address("127.0.0.1:9090");
-    Admin { listen }
+    let allowed_hosts = s
+        .key(
+            "allowed_hosts",
+            "Host headers answered to there, besides addresses and loopback names: the names by which probes \
+             and scrapers ask.",
+        )
+        .list(&[], units::host);
+    Admin {
+        listen,
+        allowed_hosts,
+    }
 }
 
 fn tls(s: &mut Section<'_>) -> Option<Tls> {

@@ -123,6 +123,8 @@ pub struct Tls {
 pub struct Admin {
     /// Where to listen for probes and metrics.
     pub listen: SocketAddr,
+    /// Host names allowed besides addresses and loopback names.
+    pub allowed_hosts: Vec<String>,
 }
 
 /// `[auth]`.

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 
+use super::guard::{Guard, RequestKind};
 use crate::lifecycle::Tasks;
 use crate::telemetry::setup::MetricsPage;
 
@@ -45,14 +48,28 @@ impl Readiness {
     }
 }
 
-/// The routes of the admin port; `metrics` is absent when telemetry is not set up.
-pub fn router(readiness: Readiness, metrics: Option<MetricsPage>) -> Router {
+/// The routes of the admin port, for the hosts that `guard` allows; `metrics` is absent when telemetry is
+/// not set up.
+pub fn router(readiness: Readiness, metrics: Option<MetricsPage>, guard: Guard) -> Router {
+    let guard = Arc::new(guard);
+    let checked = move |request: Request, next: Next| check(Arc::clone(&guard), request, next);
     let ready = move || std::future::ready(answer_ready(&readiness));
     let page = move || std::future::ready(answer_metrics(metrics.as_ref()));
     Router::new()
         .route("/live", get(|| async { ([NO_STORE], "live\n") }))
         .route("/ready", get(ready))
         .route("/metrics", get(page))
+        .layer(middleware::from_fn(checked))
+}
+
+/// A page of a foreign name must not read what its browser reaches here.
+async fn check(guard: Arc<Guard>, request: Request, next: Next) -> Response {
+    let kind = RequestKind::Metadata;
+    if let Err(failure) = guard.check(kind, request.uri(), request.headers()) {
+        let text = "this host name is not served here (admin.allowed_hosts)\n";
+        return (failure.status(), [NO_STORE], text).into_response();
+    }
+    next.run(request).await
 }
 
 fn answer_ready(readiness: &Readiness) -> Response {
@@ -75,10 +92,16 @@ mod tests {
     use std::time::Duration;
 
     use axum::body::Body;
-    use http::Request;
     use tower::ServiceExt;
 
     use super::*;
+
+    fn guard() -> Guard {
+        Guard::for_operators(&crate::config::Admin {
+            listen: "127.0.0.1:9090".parse().unwrap(),
+            allowed_hosts: Vec::new(),
+        })
+    }
 
     async fn status(router: &Router, path: &str) -> StatusCode {
         let request = Request::get(path).body(Body::empty()).unwrap();
@@ -90,7 +113,7 @@ mod tests {
     async fn ready_from_the_start_to_the_drain_and_alive_throughout() {
         let tasks = Tasks::new();
         let readiness = Readiness::new(tasks.clone());
-        let router = router(readiness.clone(), None);
+        let router = router(readiness.clone(), None, guard());
         assert_eq!(
             status(&router, "/ready").await,
             StatusCode::SERVICE_UNAVAILABLE
@@ -108,7 +131,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_else_is_there() {
-        let router = router(Readiness::new(Tasks::new()), None);
+        let router = router(Readiness::new(Tasks::new()), None, guard());
         assert_eq!(status(&router, "/mcp").await, StatusCode::NOT_FOUND);
     }
 }

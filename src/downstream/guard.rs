@@ -2,6 +2,8 @@
 //!
 //! Spec: MCP 2025-11-25, Transports, "Security Warning"; SPEC T-02, T-03, T-04. Lists: DESIGN §4.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use http::header::{HOST, ORIGIN};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use url::{Origin, Url};
@@ -63,6 +65,9 @@ pub struct Guard {
     hosts: Vec<AllowedHost>,
     origins: Vec<String>,
     loopback_origins: bool,
+    /// Whether every address is one of ours, and a request without a Host too: a page can only name a host
+    /// of its own by a name.
+    any_address: bool,
 }
 
 /// A host name, with the one port it is served on or with any.
@@ -114,6 +119,25 @@ impl Guard {
             hosts,
             origins,
             loopback_origins,
+            any_address: false,
+        }
+    }
+
+    /// What the operators' port answers to: addresses, as probes know no name, loopback names, and those
+    /// that are configured.
+    #[must_use]
+    pub fn for_operators(settings: &config::Admin) -> Self {
+        let loopback = LOOPBACK_NAMES.iter().map(|name| AllowedHost {
+            name: (*name).to_owned(),
+            port: None,
+        });
+        let configured = settings.allowed_hosts.iter();
+        let configured = configured.filter_map(|text| AllowedHost::read(text));
+        Self {
+            hosts: loopback.chain(configured).collect(),
+            origins: Vec::new(),
+            loopback_origins: false,
+            any_address: true,
         }
     }
 
@@ -168,7 +192,7 @@ impl Guard {
                 target.as_str().eq_ignore_ascii_case(header) && self.allows_authority(header)
             }
             (None, Some(header)) => self.allows_authority(header),
-            (None, None) => false,
+            (None, None) => self.any_address,
         }
     }
 
@@ -180,7 +204,7 @@ impl Guard {
             allowed.name.eq_ignore_ascii_case(name)
                 && allowed.port.is_none_or(|wanted| Some(wanted) == port)
         };
-        self.hosts.iter().any(matches)
+        self.hosts.iter().any(matches) || (self.any_address && is_address(name))
     }
 }
 
@@ -222,12 +246,23 @@ fn read_origin(text: &str) -> String {
     }
 }
 
+/// Whether a host is an address; IPv6 in brackets.
+fn is_address(name: &str) -> bool {
+    let v6 = name
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    match v6 {
+        Some(v6) => v6.parse::<Ipv6Addr>().is_ok(),
+        None => name.parse::<Ipv4Addr>().is_ok(),
+    }
+}
+
 fn is_loopback_name(name: &str) -> bool {
     LOOPBACK_NAMES
         .iter()
         .any(|loopback| loopback.eq_ignore_ascii_case(name))
         || name
-            .parse::<std::net::Ipv4Addr>()
+            .parse::<Ipv4Addr>()
             .is_ok_and(|address| address.is_loopback())
 }
 

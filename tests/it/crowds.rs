@@ -1,12 +1,12 @@
 //! Few places for connections, and clients that want them all.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::harness::http::initialize;
-use crate::harness::{Gateway, Session, Setup, eventually, within};
+use crate::harness::{Actor, Gateway, Session, Setup, eventually, within};
 use crate::modern::Modern;
 
 /// A connection that is spoken to in bytes.
@@ -286,5 +286,38 @@ async fn silent_connections_do_not_keep_probes_out() {
     let live = gw.admin_text("/live").await.map(|(status, _)| status);
     assert_eq!(live, Some(200));
     drop(held);
+    gw.stop().await;
+}
+
+// REVIEW F18.
+#[tokio::test]
+async fn admin_port_answers_to_its_own_names_alone() {
+    let gw = Setup::open()
+        .admin("allowed_hosts = [\"gateway.internal\"]")
+        .stub("stub", &[])
+        .start()
+        .await;
+    let actor = Actor::new(&format!("http://{}", gw.admin_address()), None);
+    let status = async |host: &str| {
+        let headers = [("host", host)];
+        let answer = actor.send(Method::GET, "/metrics", &headers, "").await;
+        answer.status()
+    };
+    for host in [
+        "localhost",
+        "127.0.0.1:9090",
+        "[::1]:9090",
+        "10.1.2.3:9090",
+        "gateway.internal",
+    ] {
+        assert_eq!(status(host).await, 200, "{host}");
+    }
+    for host in [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "gateway.internal.evil.example",
+    ] {
+        assert_eq!(status(host).await, 421, "{host}");
+    }
     gw.stop().await;
 }
