@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Actor, Gateway, Session, Setup, eventually};
+use crate::modern::Modern;
 
 async fn behind(carrier: &str, isolation: &str) -> (Gateway, Option<HttpStub>) {
     let keys = format!("isolation = \"{isolation}\"");
@@ -289,6 +290,29 @@ async fn late_log_line_of_a_shared_pipe_is_not_shown_to_the_next_user(
         assert!(before.is_empty(), "{before:?}");
         assert!(dropped > 1.5, "{dropped}");
     }
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.5.
+#[tokio::test]
+async fn log_lines_of_a_shared_modern_pipe_end_with_its_second_owner() {
+    let keys = "isolation = \"shared\"\nera = \"modern\"";
+    let setup = Setup::secured().stub_with("stub", &["--era", "modern"], keys);
+    let gw = setup.start().await;
+    let logged = async |name: &str| {
+        let meta = json!({"io.modelcontextprotocol/logLevel": "debug"});
+        let user = Modern::new(gw.principal(name), "/mcp/stub").meta(meta);
+        let call = json!({"name": "log", "arguments": {"level": "error"}});
+        let exchange = user.start("tools/call", call).await;
+        let (notices, reply) = exchange.finish().await;
+        reply.expect("a result");
+        notices.len()
+    };
+    assert_eq!(logged("alice").await, 1);
+    assert_eq!(logged("bob").await, 0);
+    assert_eq!(logged("alice").await, 0);
+    let dropped = gw.metric("drawbridge_notices_unread_total", "").await;
+    assert!(dropped > 1.5, "{dropped}");
     gw.stop().await;
 }
 

@@ -90,6 +90,27 @@ async fn a_call_that_lacks_a_scope_is_403_audited_and_reaches_nothing() {
     world.stop().await;
 }
 
+// SPEC A-11
+#[tokio::test]
+async fn scope_is_needed_for_every_spelling_of_a_tool() {
+    let rule = "[[auth.tool_scopes]]\ntools = [\"ec*\"]\nscopes = [\"mcp:admin\"]\n";
+    let world = Guarded::start_with(Setup::secured().toml(rule)).await;
+    let alice = world.gw.principal("alice").open("/mcp/stub").await;
+    let call = |name: &str| {
+        let params = json!({"name": name, "arguments": {}});
+        json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params})
+    };
+    let before = world.received().await;
+    for name in ["ECHO", " echo", "Echo\n", "\u{feff}echo"] {
+        assert_eq!(alice.post(&call(name)).await.status(), 403, "{name:?}");
+    }
+    assert_eq!(world.received().await, before);
+    // No list shows it and no rule concerns it: the server decides.
+    let unlisted = alice.post(&call("unlisted")).await;
+    assert_eq!(unlisted.error().await["message"], "Unknown tool: unlisted");
+    world.stop().await;
+}
+
 // SPEC O-04
 #[tokio::test]
 async fn what_several_upstreams_answer_is_audited_for_each_of_them() {
