@@ -1,4 +1,4 @@
-//! Spellings of a tool's name that an upstream may take for one another.
+//! Spellings of a tool name that an upstream may treat as equal.
 
 use std::borrow::Cow;
 

@@ -73,7 +73,7 @@ table! {
         notices_dropped = NOTICES_DROPPED "{notice}"
             "Notifications dropped because the client did not keep up.";
         notices_unread = NOTICES_UNREAD "{notice}"
-            "Notifications dropped because no stream of the client was open for them.";
+            "Notifications dropped because no stream of the client was open for them, or because they may be another caller's.";
         calls_detached = CALLS_DETACHED "{call}"
             "Calls that outlived the exchange they were asked on.";
         calls_detach_refused = CALLS_DETACH_REFUSED "{call}"

@@ -55,7 +55,8 @@ pub mod metric {
     pub const NOTICES_COALESCED: &str = "drawbridge.notices.coalesced";
     /// Notifications dropped because the client did not keep up.
     pub const NOTICES_DROPPED: &str = "drawbridge.notices.dropped";
-    /// Notifications dropped because no stream of the client was open for them.
+    /// Notifications dropped because no stream of the client was open for them, or because callers of
+    /// several owners share the upstream and it does not say whose they are.
     pub const NOTICES_UNREAD: &str = "drawbridge.notices.unread";
     /// Notifications that no revision knows, dropped because no extension that both sides declare
     /// covers them.
