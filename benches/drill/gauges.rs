@@ -13,12 +13,19 @@ use crate::place::Stub;
 /// Every gauge of a gateway with its value, from its admin listener; those with labels are added
 /// up.
 pub(crate) fn gauges(admin: SocketAddr) -> anyhow::Result<Vec<(String, f64)>> {
-    Ok(parse(&get(admin, "/metrics")?))
+    Ok(parse(&get(admin, "/metrics")?, "gauge"))
 }
 
 /// One gauge of a gateway; zero until it was first set.
 pub(crate) fn gauge(admin: SocketAddr, name: &str) -> anyhow::Result<f64> {
     let all = gauges(admin)?;
+    let found = all.iter().find(|(known, _)| known == name);
+    Ok(found.map_or(0.0, |(_, value)| *value))
+}
+
+/// One counter of a gateway, its series added up; zero until it was first counted.
+pub(crate) fn counter(admin: SocketAddr, name: &str) -> anyhow::Result<f64> {
+    let all = parse(&get(admin, "/metrics")?, "counter");
     let found = all.iter().find(|(known, _)| known == name);
     Ok(found.map_or(0.0, |(_, value)| *value))
 }
@@ -54,10 +61,11 @@ fn get(addr: SocketAddr, path: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn parse(text: &str) -> Vec<(String, f64)> {
+/// The series of this kind.
+fn parse(text: &str, wanted: &str) -> Vec<(String, f64)> {
     let names = text.lines().filter_map(|line| {
         let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
-        (kind.trim() == "gauge").then_some(name)
+        (kind.trim() == wanted).then_some(name)
     });
     names
         .map(|name| {
@@ -79,6 +87,10 @@ mod tests {
     fn gauges_are_summed_over_their_labels_and_counters_left_out() {
         let text = "# TYPE a_open gauge\na_open{x=\"1\"} 2\na_open{x=\"2\"} 3\n\
                     # TYPE a_open_total counter\na_open_total 9\n";
-        assert_eq!(parse(text), vec![("a_open".to_owned(), 5.0)]);
+        assert_eq!(parse(text, "gauge"), vec![("a_open".to_owned(), 5.0)]);
+        assert_eq!(
+            parse(text, "counter"),
+            vec![("a_open_total".to_owned(), 9.0)]
+        );
     }
 }

@@ -20,6 +20,7 @@ mod lifecycle;
 mod load;
 mod memory;
 mod modern;
+mod network;
 mod outcome;
 mod parked;
 mod place;
@@ -56,6 +57,8 @@ enum Command {
     Kills(kills::KillsArgs),
     /// SIGTERM under load.
     Drain(drain::DrainArgs),
+    /// Slow networks, cuts and half-open connections around the moments when servers close idle ones.
+    Network(network::NetworkArgs),
     /// Calls that ask and are never answered: bounded while they wait, nothing left at the deadline.
     Parked(parked::ParkedArgs),
 }
@@ -74,6 +77,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Command::Lifecycle(args) => lifecycle::run(args).await,
             Command::Kills(args) => kills::run(args).await,
             Command::Drain(args) => drain::run(args).await,
+            Command::Network(args) => network::run(args).await,
             Command::Parked(args) => parked::run(args).await,
         }
     })?;

@@ -168,11 +168,11 @@ async fn no_call_is_lost_where_idle_connections_end() {
     };
     let server = Server::start(manner).await;
     let weather = Weather::slow(Duration::from_millis(20));
-    let behind = Network::start(server.port, weather).await;
+    let behind = Network::start(server.port, weather).await.unwrap();
     let keys = "era = \"legacy\"";
     let gw = Setup::open().url("up", &behind.url(), keys).start().await;
     let own = gw.url.parse::<url::Url>().unwrap().port().unwrap();
-    let front = Network::start(own, weather).await;
+    let front = Network::start(own, weather).await.unwrap();
     let base = format!("http://127.0.0.1:{}", front.port);
     let calls = (0..SESSIONS).map(async |session| {
         let user = Actor::new(&base, None).open("/mcp/up").await;
@@ -206,7 +206,7 @@ async fn only_safe_calls_repeat_behind_a_close(#[values("legacy", "modern")] era
         latency: Duration::from_millis(5),
         farewell: Duration::from_millis(100),
     };
-    let network = Network::start(server.port, weather).await;
+    let network = Network::start(server.port, weather).await.unwrap();
     let keys = format!("era = {era:?}\nretry_safe = [\"safe\"]");
     let gw = Setup::open().url("up", &network.url(), &keys).start().await;
     let user = gw.anonymous().open("/mcp/up").await;
@@ -242,7 +242,9 @@ async fn only_what_reads_is_repeated_after_a_cut(#[values("legacy", "modern")] e
         ..Manner::default()
     };
     let server = Server::start(manner).await;
-    let network = Network::start(server.port, Weather::slow(Duration::from_millis(5))).await;
+    let network = Network::start(server.port, Weather::slow(Duration::from_millis(5)))
+        .await
+        .unwrap();
     let keys = format!("era = {era:?}");
     let gw = Setup::open().url("up", &network.url(), &keys).start().await;
     let user = gw.anonymous().open("/mcp/up").await;
@@ -267,7 +269,9 @@ async fn only_what_reads_is_repeated_after_a_cut(#[values("legacy", "modern")] e
 #[tokio::test]
 async fn half_open_connection_fails_one_call() {
     let server = Server::start(Manner::default()).await;
-    let network = Network::start(server.port, Weather::slow(Duration::ZERO)).await;
+    let network = Network::start(server.port, Weather::slow(Duration::ZERO))
+        .await
+        .unwrap();
     let keys = "era = \"legacy\"\nidle_timeout = \"1s\"\npool_idle = \"1m\"";
     let gw = Setup::open().url("up", &network.url(), keys).start().await;
     let user = gw.anonymous().open("/mcp/up").await;

@@ -1,4 +1,5 @@
 //! A network between two programs: latency, cuts, and connections whose other end is gone unnoticed.
+//! Also used by `drill network` (benches/drill/network.rs).
 
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
@@ -45,9 +46,12 @@ pub(crate) struct Network {
 
 impl Network {
     /// Starts a network in front of `port`.
-    pub(crate) async fn start(port: u16, weather: Weather) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let own = listener.local_addr().unwrap().port();
+    ///
+    /// # Errors
+    /// No port is free.
+    pub(crate) async fn start(port: u16, weather: Weather) -> std::io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let own = listener.local_addr()?.port();
         let (cut, cuts) = watch::channel(0);
         let (frozen, freezes) = watch::channel(0);
         let opened = Arc::<AtomicUsize>::default();
@@ -65,12 +69,12 @@ impl Network {
                 });
             }
         });
-        Self {
+        Ok(Self {
             port: own,
             opened,
             cut,
             frozen,
-        }
+        })
     }
 
     /// The URL of `/mcp` behind it.
