@@ -28,7 +28,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Sessions {
         max_detached: s
             .key(
                 "max_detached",
-                "Calls that run on after their client has gone, at once.",
+                "Calls that run on without a stream, at once: their client has gone, or comes back \
+                 for the reply to a stream that the upstream has closed for polling.",
             )
             .count(2000),
         hold_question: s

@@ -232,3 +232,6 @@ async fn discard(mut body: Body) {
     // However it ends, the answer is the same.
     drop(tokio::time::timeout(DISCARD_TIMEOUT, discard).await);
 }
+
+#[cfg(test)]
+mod tests;

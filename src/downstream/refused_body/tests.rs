@@ -1,0 +1,28 @@
+use super::*;
+use crate::call::Principal;
+
+fn owner(name: &str) -> OwnerKey {
+    Principal::new("https://issuer.test", name, "client", Vec::new(), None).owner()
+}
+
+// Spec: SPEC T-17.
+#[test]
+fn scans_are_bounded_per_caller_and_in_all() {
+    let scans = Arc::<Scans>::default();
+    let mut held = Vec::new();
+    for caller in 0..SCANS / SCANS_PER_CALLER {
+        let owner = owner(&format!("caller-{caller}"));
+        for _ in 0..SCANS_PER_CALLER {
+            held.extend(scans.enter(owner));
+        }
+        assert!(scans.enter(owner).is_none(), "a caller has its share");
+    }
+    assert_eq!(held.len(), SCANS);
+    assert!(scans.enter(owner("another")).is_none(), "all are taken");
+    held.pop();
+    let freed = scans.enter(owner("another"));
+    assert!(freed.is_some(), "a place is free again");
+    drop((held, freed));
+    assert_eq!(scans.1.load(Ordering::Relaxed), 0);
+    assert_eq!(lock(&scans.0).of(&owner("caller-0")), 0);
+}
