@@ -20,14 +20,28 @@ pub(crate) struct TlsFront {
 impl TlsFront {
     /// Starts one before `port`.
     pub(crate) async fn start(port: u16) -> Self {
+        Self::speaking(port, &[]).await
+    }
+
+    /// Starts one before `port`, where HTTP/2 is spoken.
+    pub(crate) async fn over_http2(port: u16) -> Self {
+        Self::speaking(port, &["h2"]).await
+    }
+
+    async fn speaking(port: u16, protocols: &[&str]) -> Self {
         let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let key = issued.signing_key.serialize_der().try_into().unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![issued.cert.der().clone()], key)
-            .unwrap();
+        let mut config =
+            ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![issued.cert.der().clone()], key)
+                .unwrap();
+        config.alpn_protocols = protocols
+            .iter()
+            .map(|name| name.as_bytes().to_vec())
+            .collect();
         let directory = tempfile::tempdir().unwrap();
         let front = Self { port: 0, directory };
         std::fs::write(front.ca_file(), issued.cert.pem()).unwrap();

@@ -1,0 +1,126 @@
+//! The GET stream to an upstream, for a client that has none: it closes a while after the last call.
+//! Spec: BRIDGING §2.3, §3.4; DESIGN §6 (GET streams).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::Request;
+use axum::response::Response;
+use drawbridge::call::{ClientCapabilities, Deaf, Principal, UpstreamLink};
+use drawbridge::config;
+use drawbridge::lifecycle::Tasks;
+use drawbridge::protocol::Revision;
+use drawbridge::upstream::stdio::Host;
+use drawbridge::upstream::{Seat, Upstreams};
+use futures_util::{StreamExt as _, stream};
+use http::Method;
+use rstest::rstest;
+
+use crate::harness::eventually;
+use crate::harness::upstream::serve;
+use crate::unsteady_upstream::usual;
+
+/// One open GET stream.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// An upstream that counts the GET streams that are open; its URL.
+async fn upstream(open: &Arc<AtomicUsize>) -> String {
+    let open = Arc::clone(open);
+    let answer = move |request: Request| {
+        let open = Arc::clone(&open);
+        async move {
+            let method = request.method().clone();
+            if method == Method::GET {
+                open.fetch_add(1, Ordering::SeqCst);
+                let held = Open(open);
+                let first = stream::iter([Ok::<_, Infallible>(Bytes::from(": hello\n\n"))]);
+                let rest = stream::poll_fn(move |_| {
+                    let _held = &held;
+                    std::task::Poll::Pending
+                });
+                let response = Response::builder().header("content-type", "text/event-stream");
+                return response.body(Body::from_stream(first.chain(rest))).unwrap();
+            }
+            let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            usual(&method, &serde_json::from_slice(&body).unwrap_or_default())
+        }
+    };
+    serve(answer).await + "/mcp"
+}
+
+fn link(url: &str, tasks: &Tasks) -> Arc<dyn UpstreamLink> {
+    let text =
+        format!("[auth]\nmode = \"none\"\n[upstreams.up]\nurl = {url:?}\nera = \"legacy\"\n");
+    let config = config::parse(&text, "test.toml", &|_| None).unwrap();
+    let upstreams = Upstreams::new(&config, Host::current(), tasks.clone()).unwrap();
+    let seat = Seat {
+        owner: Principal::anonymous().owner(),
+        session: [0; 16],
+        capabilities: ClientCapabilities::none(),
+        client_info: Bytes::from_static(b"{}"),
+        offer: Revision::LATEST_LEGACY,
+        intake: Arc::new(Deaf),
+    };
+    upstreams.link("up", seat).unwrap()
+}
+
+/// Moves the clock, and lets everything run that is due or readable.
+async fn pass(seconds: u64) {
+    tokio::time::advance(Duration::from_secs(seconds)).await;
+    for _ in 0..2000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[rstest]
+#[case::without_a_stream_of_its_own(false)]
+#[case::with_one(true)]
+#[tokio::test]
+async fn get_stream_closes_a_minute_after_the_last_call(#[case] client_listens: bool) {
+    let open = Arc::<AtomicUsize>::default();
+    let url = upstream(&open).await;
+    let tasks = Tasks::new();
+    let link = link(&url, &tasks);
+    link.open().await.expect("a session");
+    // What each call of a session does first.
+    link.prepare().await;
+    if client_listens {
+        link.listen(true);
+    }
+    eventually("the stream", async || {
+        (open.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await;
+    tokio::time::pause();
+    pass(40).await;
+    link.prepare().await;
+    // A minute after the first call, and not yet one after the last.
+    pass(59).await;
+    assert_eq!(open.load(Ordering::SeqCst), 1, "it is still open");
+    pass(2).await;
+    if client_listens {
+        pass(600).await;
+        assert_eq!(open.load(Ordering::SeqCst), 1, "the client hears by it");
+    } else {
+        eventually("its end", async || {
+            (open.load(Ordering::SeqCst) == 0).then_some(())
+        })
+        .await;
+        // The next call opens it again.
+        tokio::time::resume();
+        link.prepare().await;
+        eventually("the stream again", async || {
+            (open.load(Ordering::SeqCst) == 1).then_some(())
+        })
+        .await;
+    }
+}
