@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Front;
@@ -173,14 +174,15 @@ impl Front {
             .map(drop)
     }
 
-    /// Passes a notification on once the rate allows it, or drops it after `limits.call_wait`. A
-    /// cancellation never waits. Spec: SPEC C-10.
+    /// Passes a notification on once the rate allows it and its upstreams have room, or drops it after
+    /// `limits.call_wait`. A cancellation never waits. Spec: SPEC C-10.
     pub(super) async fn pass_on_when_due(
         self: &Arc<Self>,
         session: Arc<Session>,
         message: Message,
         due: Due,
     ) {
+        let until = Instant::now() + self.settings.limits.call_wait;
         // It needs no exchange: nothing stays of it.
         let due = due.and_then(Owed::claim);
         if due.is_some() && message.method() != Some("notifications/cancelled") {
@@ -194,7 +196,8 @@ impl Front {
                 return;
             }
         }
-        self.pass_on(session, message);
+        let held = self.relay.notification(&session, &message, until);
+        held.decided().await;
     }
 }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::HeaderMap;
+use tokio::time::Instant;
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::Due;
@@ -17,7 +17,7 @@ use super::{Front, batch, modern, reply};
 use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
 use crate::protocol::{Kind, Message, RequestId, Revision, json, meta};
-use crate::session::{Delivery, Outlet, Session};
+use crate::session::{Delivery, HeldNotifications, Outlet, Session};
 
 /// One thing that arrived: who sent it, and how.
 #[derive(Debug)]
@@ -224,7 +224,9 @@ impl Front {
         due: Due,
     ) {
         if due.is_none() {
-            return self.pass_on(session, message);
+            // Not waited for: answers come on the same channel.
+            drop(self.pass_on(&session, &message));
+            return;
         }
         let front = Arc::clone(self);
         self.tasks.spawn_service(async move {
@@ -232,16 +234,11 @@ impl Front {
         });
     }
 
-    /// Notifications take effect in their order; an upstream that is slow to take one does not
-    /// hold up what comes after.
-    pub(super) fn pass_on(self: &Arc<Self>, session: Arc<Session>, message: Message) {
-        let front = Arc::clone(self);
-        let mut passing = Box::pin(async move {
-            front.relay.notification(&session, &message).await;
-        });
-        if passing.as_mut().now_or_never().is_none() {
-            self.tasks.spawn_service(passing);
-        }
+    /// Passes a notification on, behind those before it. Where an upstream has no room for it, it is held for
+    /// `limits.call_wait`, then dropped. Spec: SPEC L-06.
+    pub(super) fn pass_on(&self, session: &Arc<Session>, message: &Message) -> HeldNotifications {
+        let until = Instant::now() + self.settings.limits.call_wait;
+        self.relay.notification(session, message, until)
     }
 }
 

@@ -113,10 +113,13 @@ impl Front {
                 Ok(self.exchange(begun, session, &parts.headers, record).await)
             }
             Kind::Notification => {
-                if due.is_none() {
-                    self.pass_on(session, message);
-                } else {
+                if due.is_some() {
                     Box::pin(self.pass_on_when_due(session, message, due)).await;
+                } else {
+                    let held = self.pass_on(&session, &message);
+                    if !held.is_empty() {
+                        Box::pin(held.decided()).await;
+                    }
                 }
                 Ok(reply::empty(StatusCode::ACCEPTED))
             }

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::Relay;
 use super::project::Projection;
@@ -13,9 +14,12 @@ use super::view::View;
 use crate::call::{ClientCapabilities, Declared, Notice};
 use crate::protocol::methods::{self, Direction};
 use crate::protocol::{Era, Message, extensions, json};
-use crate::session::Session;
+use crate::session::{HeldNotifications, Session};
 use crate::telemetry::metrics::LABELED;
 
+/// A notification up to this size is copied, bytes: as a part of its array it would keep the whole array
+/// while it waits.
+const SMALL_BYTES: usize = 16 << 10;
 /// Characters of a method in the log.
 const SHOWN: usize = 64;
 
@@ -65,14 +69,20 @@ impl Relay {
     }
 
     /// Passes a notification of a legacy client to the open upstreams of its session.
-    pub(super) async fn pass_on(&self, session: &Arc<Session>, message: &Message) {
+    pub(super) fn pass_on(
+        &self,
+        session: &Arc<Session>,
+        message: &Message,
+        until: Instant,
+    ) -> HeldNotifications {
         let method = message.method().unwrap_or_default();
         let may = match methods::lookup(method) {
             Some(known) => known.direction != Direction::ToClient && known.is_in(session.revision),
             None => self.is_pure(&session.endpoint),
         };
         if !may {
-            return dropped(method);
+            dropped(method);
+            return HeldNotifications::default();
         }
         let mut links = session.links();
         // The modern era has no notifications of clients that we could write.
@@ -81,11 +91,12 @@ impl Relay {
             declared.is_some_and(|declared| declared.revision.era() == Era::Legacy)
         });
         if links.is_empty() && methods::lookup(method).is_none() {
-            return dropped(method);
+            dropped(method);
         }
-        let told = links
-            .iter()
-            .map(|link| link.notify(message.bytes().clone()));
-        join_all(told).await;
+        let mut bytes = message.bytes().clone();
+        if bytes.len() <= SMALL_BYTES {
+            bytes = Bytes::copy_from_slice(&bytes);
+        }
+        session.send_notification(links, &bytes, until)
     }
 }

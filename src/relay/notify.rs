@@ -5,19 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{EMPTY, Failure, Relay, audited_outcome};
 use crate::call::{Call, Reply};
 use crate::protocol::{Message, RequestId, json};
-use crate::session::Session;
+use crate::session::{HeldNotifications, Session};
 use crate::telemetry::metrics::LABELED;
 
 /// Upstream streams stay open this long after the client's.
 const LISTEN_AFTER: Duration = Duration::from_mins(1);
 
 impl Relay {
-    /// Takes a notification of a client.
-    pub async fn notification(&self, session: &Arc<Session>, message: &Message) {
+    /// Takes a notification of a client. One that is for upstreams goes there behind those before it; where
+    /// their queue is full, it is held until `until`. A cancellation never waits.
+    pub fn notification(
+        &self,
+        session: &Arc<Session>,
+        message: &Message,
+        until: Instant,
+    ) -> HeldNotifications {
         match message.method() {
             Some("notifications/initialized") => session.set_initialized(),
             Some("notifications/cancelled") => {
@@ -30,8 +37,9 @@ impl Relay {
                 }
             }
             Some("notifications/progress") | None => {}
-            Some(_) => self.pass_on(session, message).await,
+            Some(_) => return self.pass_on(session, message, until),
         }
+        HeldNotifications::default()
     }
 
     /// The client opened a stream for messages outside calls: its upstreams may send some.

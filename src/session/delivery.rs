@@ -47,8 +47,8 @@ impl NoticeSource {
 pub(super) struct Waiting {
     /// Whether one connection carries all messages, so that no other stream exists.
     is_one_stream: bool,
-    /// Runs the flush of bursts.
-    tasks: Tasks,
+    /// Runs the flush of bursts, and what sends waiting notifications of the client.
+    pub(super) tasks: Tasks,
     bursts: Mutex<Bursts>,
     /// Notices for the next call, the oldest first; one of each kind.
     held: Mutex<Vec<Notice>>,

@@ -14,6 +14,7 @@ mod hosted;
 mod id;
 mod levels;
 mod link;
+mod notifications;
 mod opening;
 mod places;
 mod questions;
@@ -45,6 +46,7 @@ pub use hosted::{HostedTask, Kept, Outcome, ResultRoom, RunningTask};
 pub use id::{EventId, SessionId, SessionIds};
 pub use levels::Levels;
 pub use link::{CallLink, Outlet};
+pub use notifications::HeldNotifications;
 pub use opening::Opening;
 pub use places::{CallPlace, Caps, Entry, Lane, Places, Request, Toll, Unserved, Waiting};
 pub use questions::{Questions, reply_of};
@@ -88,6 +90,8 @@ pub struct Session {
     undelivered: delivery::Waiting,
     /// Ordered: most sessions have few, and a name is hashed no quicker than it is found.
     links: Mutex<BTreeMap<Arc<str>, Arc<dyn UpstreamLink>>>,
+    /// Notifications of the client that wait for an upstream.
+    notifications: notifications::NotificationQueues,
     absences: Absences,
     /// The places for calls of its principal, and how many of them its own calls have.
     places: Arc<Places>,
@@ -328,6 +332,7 @@ impl Session {
             stream.close();
         }
         self.questions.drop_all();
+        self.notifications.clear();
         self.events.forget(self.key);
         links.into_values().collect()
     }

@@ -275,6 +275,7 @@ impl Sessions {
             questions: super::Questions::default(),
             undelivered,
             links: Mutex::default(),
+            notifications: super::notifications::NotificationQueues::default(),
             absences: super::Absences::default(),
             places: Arc::clone(&owner.places),
             calls_running: AtomicUsize::new(0),

@@ -206,6 +206,8 @@ table! {
             "Calls refused by a rule.";
         notices_unknown = NOTICES_UNKNOWN "{notice}" by attribute::REASON,
             "Notifications that no revision knows, dropped because no extension that both sides declare covers them.";
+        notifications_dropped = NOTIFICATIONS_DROPPED "{notification}" by attribute::UPSTREAM,
+            "Notifications of clients dropped because an upstream did not take them in time.";
         upstream_opened = UPSTREAM_OPENED "{session}" by attribute::UPSTREAM,
             "Sessions opened with an upstream.";
         upstream_failed = UPSTREAM_FAILED "{session}" by attribute::UPSTREAM,

@@ -175,6 +175,8 @@ pub mod metric {
     pub const AUTH_REFUSED: &str = "drawbridge.auth.refused";
     /// Calls refused by a rule.
     pub const POLICY_DENIED: &str = "drawbridge.policy.denied";
+    /// Notifications of clients dropped because an upstream did not take them in time.
+    pub const NOTIFICATIONS_DROPPED: &str = "drawbridge.notifications.dropped";
     /// Sessions opened with an upstream.
     pub const UPSTREAM_OPENED: &str = "drawbridge.upstream.opened";
     /// Sessions with an upstream that could not be opened.

@@ -331,7 +331,7 @@ impl LegacyLink {
     pub(super) async fn notify(&self, message: Bytes) {
         let further = self.further.all();
         for connection in self.open_connection().into_iter().chain(further) {
-            connection.send(message.clone()).await;
+            connection.notify(message.clone()).await;
         }
     }
 

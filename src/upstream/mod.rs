@@ -2,6 +2,7 @@
 
 mod activity;
 mod attempts;
+mod cancellation;
 mod carrier;
 mod duplex;
 mod era;

@@ -51,6 +51,7 @@ mod names;
 mod negotiation;
 mod networks;
 mod notices;
+mod notifications;
 mod oauth;
 mod odd_children;
 mod odd_resources;

@@ -1,5 +1,6 @@
 //! What happens with an incoming message, whatever carried it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -15,7 +16,7 @@ use crate::outlet::Outlet;
 use crate::rpc::{CallParams, Message, Outcome, text_result};
 use crate::session::Session;
 use crate::tools::{self, Call};
-use crate::world::World;
+use crate::world::{World, locked};
 
 /// Revisions spoken, oldest first.
 const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
@@ -156,8 +157,11 @@ fn take(world: &World, session: &Session, message: &Message<'_>) {
         return;
     };
     world.count(method);
+    let params = value(message.params);
+    if let Some(number) = params.get("number").and_then(Value::as_u64) {
+        world.note_number(number);
+    }
     if method == "notifications/cancelled" {
-        let params = value(message.params);
         let id = params
             .get("requestId")
             .map_or_else(String::new, Value::to_string);
@@ -213,6 +217,12 @@ fn call(
     let mut call = Call::new(world, session, id, headers);
     if params.name == "stall" {
         // Before the next line is read.
+        let arguments = value(params.arguments);
+        let until = arguments
+            .get("until")
+            .and_then(Value::as_str)
+            .map(PathBuf::from);
+        *locked(&world.stalled_until) = until;
         world.stalled.store(true, Ordering::Relaxed);
     }
     call.name = if world.stalled.load(Ordering::Relaxed) {

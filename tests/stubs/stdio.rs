@@ -1,7 +1,6 @@
 //! The stdio transport: this thread reads and answers what it can; calls that take time run beside.
 
 use std::io::BufRead as _;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,8 +41,8 @@ pub(crate) fn serve(world: &Arc<World>, runtime: &Handle) -> anyhow::Result<()> 
             world.count("unreadable");
             outlet.message(refusal(-32700, "unreadable message"));
         }
-        while world.stalled.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_secs(1));
+        while world.is_stalled() {
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
     if world.options.ignore_eof {

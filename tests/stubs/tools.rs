@@ -170,7 +170,11 @@ const TOOLS: &[Tool] = &[
         "Writes so many bytes to stderr, then answers",
         &["bytes"],
     ),
-    ("stall", "Reads nothing any more and never answers", &[]),
+    (
+        "stall",
+        "Never answers, and reads nothing until that file appears",
+        &["until$"],
+    ),
     (
         "forget_session",
         "Answers; from then on the session is unknown",

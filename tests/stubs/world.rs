@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +16,8 @@ use crate::session::Session;
 
 /// Live HTTP sessions at most; a further `initialize` gets 503.
 const MAX_SESSIONS: usize = 50_000;
+/// Numbers of notifications remembered.
+const MAX_NUMBERS: usize = 1_000;
 /// Cancellations remembered.
 const MAX_CANCELS: usize = 1_000;
 
@@ -27,6 +30,10 @@ pub(crate) struct World {
     pub(crate) errands: Errands,
     /// Once set, nothing is read any more.
     pub(crate) stalled: AtomicBool,
+    /// The file whose appearance ends that.
+    pub(crate) stalled_until: Mutex<Option<PathBuf>>,
+    /// The numbers of notifications that have one, as they came.
+    numbers: Mutex<Vec<u64>>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     counts: Mutex<BTreeMap<String, u64>>,
     cancels: Mutex<Vec<Value>>,
@@ -42,6 +49,8 @@ impl World {
             errands: Errands::default(),
             options,
             stalled: AtomicBool::new(false),
+            stalled_until: Mutex::default(),
+            numbers: Mutex::default(),
             sessions: Mutex::default(),
             counts: Mutex::default(),
             cancels: Mutex::default(),
@@ -57,6 +66,23 @@ impl World {
         } else if counts.len() < 1_000 {
             counts.insert(what.to_owned(), 1);
         }
+    }
+
+    /// Remembers the number of a notification.
+    pub(crate) fn note_number(&self, number: u64) {
+        let mut numbers = locked(&self.numbers);
+        if numbers.len() < MAX_NUMBERS {
+            numbers.push(number);
+        }
+    }
+
+    /// Whether nothing is to be read now.
+    pub(crate) fn is_stalled(&self) -> bool {
+        let until = locked(&self.stalled_until);
+        if until.as_ref().is_some_and(|file| file.exists()) {
+            self.stalled.store(false, Ordering::Relaxed);
+        }
+        self.stalled.load(Ordering::Relaxed)
     }
 
     /// Remembers the headers of a request on a duplex connection.
@@ -87,6 +113,7 @@ impl World {
             "running": sessions.values().map(|s| s.running()).sum::<usize>(),
             "stalled": self.stalled.load(Ordering::Relaxed),
             "counts": *locked(&self.counts),
+            "numbers": *locked(&self.numbers),
             "cancels": *locked(&self.cancels),
             "headers": *locked(&self.headers),
         })

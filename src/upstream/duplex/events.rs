@@ -216,6 +216,20 @@ impl Posts {
             .unwrap_or(Ok(()))
     }
 
+    /// Posts the cancellation of a request in the background, as soon as fewer than `FAREWELLS` messages are
+    /// on their way; an upstream that takes none of them for `LINGER` does without.
+    pub(super) fn cancel(&self, message: Bytes) {
+        let (way, farewells) = (Arc::clone(&self.way), Arc::clone(&self.farewells));
+        self.tasks.spawn_service(async move {
+            let Ok(Ok(_place)) = timeout(LINGER, farewells.acquire()).await else {
+                return;
+            };
+            if !way.closed.is_cancelled() {
+                drop(timeout(LINGER, way.post(message)).await);
+            }
+        });
+    }
+
     /// Posts a message in the background.
     pub(super) fn try_send(&self, message: Bytes) -> bool {
         let Ok(place) = Arc::clone(&self.farewells).try_acquire_owned() else {

@@ -1,6 +1,7 @@
 //! Carriers that take whole messages both ways over one connection, as a pipe does: children,
 //! HTTP+SSE, WebSocket. What is lost with such a connection is the whole session.
 
+mod departure;
 mod events;
 mod socket;
 
@@ -14,6 +15,7 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::departure::Departure;
 use self::events::Release;
 use super::carrier::Settings;
 use super::error::LinkError;
@@ -116,13 +118,65 @@ impl Duplex {
     /// [`LinkError::SessionGone`] when it did not leave, as the connection is over: the upstream
     /// cannot have seen it. Any other [`LinkError`] when the upstream did not take it.
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
+        self.send_request(message, &Departure::default()).await
+    }
+
+    /// Sends one request, and notes in `departure` how far it got.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    ///
+    /// # Cancel safety
+    /// After a dropped send, [`withdraw`](Self::withdraw) tells whether the upstream may see the request.
+    pub(crate) async fn send_request(
+        &self,
+        message: Bytes,
+        departure: &Departure,
+    ) -> Result<(), LinkError> {
+        self.depart(message, departure, &Release::default()).await
+    }
+
+    async fn depart(
+        &self,
+        message: Bytes,
+        departure: &Departure,
+        release: &Release,
+    ) -> Result<(), LinkError> {
         match self {
-            Self::Child(child) => child.send(message).await.map_err(|error| match error {
-                SendError::Gone => LinkError::SessionGone,
-                SendError::TooLong => self.lost(),
-            }),
-            Self::Events(posts) => posts.send(message, &Release::default()).await,
-            Self::Socket(writer) => writer.send(message).await,
+            Self::Child(child) => {
+                let sent = child.send(message).await;
+                sent.map(|line| departure.waits_as(line))
+                    .map_err(|error| match error {
+                        SendError::Gone => LinkError::SessionGone,
+                        SendError::TooLong => self.lost(),
+                    })
+            }
+            Self::Events(posts) => {
+                departure.has_left();
+                posts.send(message, release).await
+            }
+            Self::Socket(writer) => {
+                departure.has_left();
+                writer.send(message).await
+            }
+        }
+    }
+
+    /// Takes a request back whose send was dropped or is done; `true` where the upstream cannot see it.
+    pub(crate) fn withdraw(&self, departure: &Departure) -> bool {
+        departure.is_undone(|line| match self {
+            Self::Child(child) => child.withdraw(line),
+            Self::Events(_) | Self::Socket(_) => false,
+        })
+    }
+
+    /// Sends the cancellation of a request that [`withdraw`](Self::withdraw) could not take back, before
+    /// anything that waits. Never refused while the connection lasts. For destructors.
+    pub(crate) fn cancel(&self, message: Bytes) {
+        match self {
+            Self::Child(child) => child.cancel(message),
+            Self::Events(posts) => posts.cancel(message),
+            Self::Socket(writer) => writer.cancel(message),
         }
     }
 
@@ -145,23 +199,19 @@ impl Duplex {
         self.tell(message).await.map_err(|error| self.first(error))
     }
 
-    /// Sends one message, and what comes of it: its answer, `reply`, may be there before it is known that
-    /// the message has left.
+    /// Sends one request, and what comes of it: its answer, `reply`, may be there before it is known that
+    /// the request has left, which `departure` notes.
     ///
     /// # Errors
     /// Those of sending where the connection is lost: they tell whether anything can have run.
     pub(crate) async fn ask<T>(
         &self,
         message: Bytes,
+        departure: &Departure,
         reply: impl Future<Output = Result<T, LinkError>>,
     ) -> Result<T, LinkError> {
         let release = Release::default();
-        let sent = async {
-            match self {
-                Self::Events(posts) => posts.send(message, &release).await,
-                Self::Child(_) | Self::Socket(_) => self.send(message).await,
-            }
-        };
+        let sent = self.depart(message, departure, &release);
         let (mut sent, mut reply) = (pin!(sent), pin!(reply));
         tokio::select! {
             biased;
@@ -195,7 +245,7 @@ impl Duplex {
         message: Bytes,
         reply: impl Future<Output = Result<T, LinkError>>,
     ) -> Result<T, LinkError> {
-        let asked = self.ask(message, reply).await;
+        let asked = self.ask(message, &Departure::default(), reply).await;
         asked.map_err(|error| self.first(error))
     }
 
@@ -354,7 +404,8 @@ mod tests {
     async fn a_reply_counts_more_than_what_is_said_of_its_request() {
         let socket = closed().await;
         let message = || Bytes::from_static(b"{}");
-        let replied = socket.ask(message(), ready(Ok("reply"))).await;
+        let departure = Departure::default();
+        let replied = socket.ask(message(), &departure, ready(Ok("reply"))).await;
         assert!(matches!(replied, Ok("reply")), "{replied:?}");
         for reply in [None, Some(LinkError::Timeout)] {
             let reply = async {
@@ -363,7 +414,7 @@ mod tests {
                     Some(error) => Err::<(), _>(error),
                 }
             };
-            let failed = socket.ask(message(), reply).await;
+            let failed = socket.ask(message(), &departure, reply).await;
             assert!(matches!(failed, Err(LinkError::SessionGone)), "{failed:?}");
         }
     }

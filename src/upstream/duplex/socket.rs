@@ -34,6 +34,8 @@ const WRITE_WITHIN: Duration = Duration::from_secs(30);
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// Messages that may wait to be written; each belongs to a call that waits.
 const WAITING: usize = 64;
+/// Cancellations that may wait to be written, each of a call that was running.
+const CANCELLATIONS: usize = 4096;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
@@ -43,6 +45,8 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 #[derive(Debug)]
 pub(crate) struct Writer {
     outbox: mpsc::Sender<Outgoing>,
+    /// Cancellations of requests that were written, or are being written.
+    cancellations: mpsc::Sender<Bytes>,
     closed: CancellationToken,
     /// Cancelled when nothing is written any more.
     ended: CancellationToken,
@@ -52,8 +56,41 @@ pub(crate) struct Writer {
 #[derive(Debug)]
 struct Outgoing {
     text: Bytes,
-    /// Told whether it left for sure; dropped when it did not leave.
-    left: oneshot::Sender<bool>,
+    /// Told whether it left for sure; dropped when it did not leave. `None` where no sender waits.
+    left: Option<oneshot::Sender<bool>>,
+}
+
+impl Outgoing {
+    /// Whether its sender was dropped before it was written.
+    fn is_withdrawn(&self) -> bool {
+        self.left.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+}
+
+/// What waits to be written.
+struct Waiting {
+    cancellations: mpsc::Receiver<Bytes>,
+    messages: mpsc::Receiver<Outgoing>,
+}
+
+impl Waiting {
+    /// The next message to write, cancellations first; `None` once the writer is gone. A message that was
+    /// withdrawn is passed over, so that no cancellation overtakes its request.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    async fn next(&mut self) -> Option<Outgoing> {
+        loop {
+            tokio::select! {
+                biased;
+                Some(text) = self.cancellations.recv() => return Some(Outgoing { text, left: None }),
+                next = self.messages.recv() => match next {
+                    Some(message) if message.is_withdrawn() => {}
+                    next => return next,
+                },
+            }
+        }
+    }
 }
 
 /// The way in.
@@ -113,7 +150,7 @@ fn check(headers: &HeaderMap, key: &str) -> Result<(), LinkError> {
 
 async fn write<S>(
     mut sink: S,
-    mut waiting: mpsc::Receiver<Outgoing>,
+    mut waiting: Waiting,
     closed: CancellationToken,
     ended: CancellationToken,
 ) where
@@ -124,13 +161,13 @@ async fn write<S>(
         let next = tokio::select! {
             biased;
             () = closed.cancelled() => break,
-            next = timeout(PING_EVERY, waiting.recv()) => next,
+            next = timeout(PING_EVERY, waiting.next()) => next,
         };
         let (frame, left) = match next {
             Err(_quiet) => (Message::Ping(Bytes::new()), None),
             Ok(None) => break,
             Ok(Some(Outgoing { text, left })) => match text.try_into() {
-                Ok(text) => (Message::Text(text), Some(left)),
+                Ok(text) => (Message::Text(text), left),
                 // Messages are JSON and thus UTF-8.
                 Err(_) => continue,
             },
@@ -178,11 +215,17 @@ impl Writer {
     where
         S: Sink<Message, Error = WsError> + Unpin + Send + 'static,
     {
-        let (outbox, waiting) = mpsc::channel(WAITING);
+        let (outbox, messages) = mpsc::channel(WAITING);
+        let (sender, cancellations) = mpsc::channel(CANCELLATIONS);
+        let waiting = Waiting {
+            cancellations,
+            messages,
+        };
         let (closed, ended) = (CancellationToken::new(), CancellationToken::new());
         tasks.spawn_service(write(sink, waiting, closed.clone(), ended.clone()));
         Self {
             outbox,
+            cancellations: sender,
             closed,
             ended,
         }
@@ -192,7 +235,7 @@ impl Writer {
         &self.closed
     }
 
-    /// Writes one message.
+    /// Writes one message. A dropped send is not written, unless that has begun.
     ///
     /// # Errors
     /// [`LinkError::SessionGone`] when it did not leave, so that the upstream cannot have seen it;
@@ -202,6 +245,7 @@ impl Writer {
             return Err(LinkError::SessionGone);
         }
         let (left, told) = oneshot::channel();
+        let left = Some(left);
         let queued = self.outbox.send(Outgoing { text, left }).await;
         queued.map_err(|_| LinkError::SessionGone)?;
         match told.await {
@@ -212,8 +256,16 @@ impl Writer {
     }
 
     pub(super) fn try_send(&self, text: Bytes) -> bool {
-        let (left, _) = oneshot::channel();
-        !self.closed.is_cancelled() && self.outbox.try_send(Outgoing { text, left }).is_ok()
+        let message = Outgoing { text, left: None };
+        !self.closed.is_cancelled() && self.outbox.try_send(message).is_ok()
+    }
+
+    /// Writes the cancellation of a request before anything that waits. A socket whose upstream leaves
+    /// `CANCELLATIONS` of them unread is over, which cancels everything.
+    pub(super) fn cancel(&self, text: Bytes) {
+        if self.cancellations.try_send(text).is_err() {
+            self.closed.cancel();
+        }
     }
 
     /// Says goodbye and waits until nothing is written any more: two seconds at most, whatever the other

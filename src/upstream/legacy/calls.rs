@@ -21,6 +21,7 @@ use crate::protocol::{Message, json};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
+use crate::upstream::duplex::Departure;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::observe::{self, client_span};
@@ -49,6 +50,8 @@ pub(super) struct Pending {
     /// The elicitations by URL that the upstream asked for it, by their ids.
     pub(super) visits: Mutex<Vec<String>>,
     pub(super) activity: Arc<Activity>,
+    /// How far it got toward a pipe or a socket.
+    pub(super) departure: Departure,
     /// Cancelled when the request is over: its questions are withdrawn.
     pub(super) over: CancellationToken,
     pub(super) reply: Mutex<Option<oneshot::Sender<Result<Message, LinkError>>>>,
@@ -70,6 +73,7 @@ impl Pending {
             is_talked_of: true,
             visits: Mutex::default(),
             activity: Arc::clone(activity),
+            departure: Departure::default(),
             over: CancellationToken::new(),
             reply: Mutex::default(),
         }
@@ -250,7 +254,7 @@ impl Connection {
             Wire::Duplex(duplex) => {
                 let _busy = duplex.busy();
                 let reply = async { reply.await.map_err(|_| duplex.lost())? };
-                duplex.ask(bytes, reply).await
+                duplex.ask(bytes, &pending.departure, reply).await
             }
             Wire::Http(http) => {
                 let mut take = OwnStream::new(self, pending);

@@ -166,10 +166,24 @@ impl Connection {
 
     /// Sends a notification or a response; a failure shows in the calls.
     pub(super) async fn send(&self, message: Bytes) {
-        let limit = self.settings.upstream.connect_timeout;
-        if let Err(error) = self.wire.send(message, limit).await {
-            tracing::debug!(upstream = %self.settings.name, error = %error, "not delivered");
+        drop(self.deliver_message(message).await);
+    }
+
+    /// Sends a notification of a client, counted as dropped when the upstream does not take it in time.
+    ///
+    /// # Cancel safety
+    /// As that of [`Wire::send`].
+    pub(super) async fn notify(&self, message: Bytes) {
+        if let Err(LinkError::Timeout) = self.deliver_message(message).await {
+            LABELED.notifications_dropped.add(&self.settings.name, 1);
         }
+    }
+
+    async fn deliver_message(&self, message: Bytes) -> Result<(), LinkError> {
+        let sent = self.wire.send(message, &self.settings.upstream).await;
+        sent.inspect_err(|error| {
+            tracing::debug!(upstream = %self.settings.name, %error, "message not delivered");
+        })
     }
 
     /// Keeps a child alive, or lets it end, while nobody calls it.

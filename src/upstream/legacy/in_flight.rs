@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::calls::Pending;
 use super::connection::Connection;
 use super::wire::Wire;
-use crate::protocol::json;
-use crate::upstream::lock;
+use crate::upstream::{cancellation, lock};
 
 /// Tells the upstream that a request is cancelled unless it landed (SPEC C-10, C-11).
 #[derive(Debug)]
@@ -44,19 +41,20 @@ impl InFlight {
         self.tell_cancelled(reason);
     }
 
+    /// Takes the request back where it has not left, else cancels it. Its send must have been dropped.
     fn tell_cancelled(&self, reason: &str) {
+        if let Wire::Duplex(duplex) = &self.connection.wire
+            && duplex.withdraw(&self.pending.departure)
+        {
+            return;
+        }
         // Over HTTP its reply would come on the stream that is closed.
         if self.pending.wants_task && self.connection.is_pipe() {
             self.connection.given_up.note(self.pending.id, ());
         }
-        let reason = json::quote(reason);
-        let bytes: Bytes = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
-            self.pending.id
-        )
-        .into();
+        let bytes = cancellation::of_request(self.pending.id, reason);
         match &self.connection.wire {
-            Wire::Duplex(duplex) => drop(duplex.try_send(bytes)),
+            Wire::Duplex(duplex) => duplex.cancel(bytes),
             Wire::Http(_) => {
                 let connection = Arc::clone(&self.connection);
                 let token = connection.farewells.token();

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
+use crate::config;
 use crate::upstream::duplex::Duplex;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::wire::HttpWire;
@@ -18,14 +20,27 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// Sends a notification or a response; over HTTP, where it is a request of its own, within `limit`.
-    pub(super) async fn send(&self, message: Bytes, limit: Duration) -> Result<(), LinkError> {
-        match self {
-            Self::Duplex(duplex) => duplex.tell(message).await,
-            Self::Http(http) => timeout(limit, http.send(message))
-                .await
-                .unwrap_or(Err(LinkError::Timeout)),
-        }
+    /// Sends a notification or a response, within the `total_timeout` of the upstream: one that does not
+    /// read while it works reads again when the call is over. Over HTTP, where it is a request of its own,
+    /// within the `connect_timeout`.
+    ///
+    /// # Errors
+    /// [`LinkError::Timeout`] when it was not taken by then, and those of sending.
+    ///
+    /// # Cancel safety
+    /// A dropped send to a child has sent nothing or everything.
+    pub(super) async fn send(
+        &self,
+        message: Bytes,
+        upstream: &config::Upstream,
+    ) -> Result<(), LinkError> {
+        let (sent, limit) = match self {
+            Self::Duplex(duplex) => (duplex.tell(message).left_future(), upstream.total_timeout),
+            Self::Http(http) => (http.send(message).right_future(), upstream.connect_timeout),
+        };
+        timeout(limit, sent)
+            .await
+            .unwrap_or(Err(LinkError::Timeout))
     }
 
     /// Ends it; an upstream that does not take leave within `limit` is left without.

@@ -13,8 +13,9 @@ use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
+use crate::upstream::cancellation;
 use crate::upstream::carrier::{Settings, Started};
-use crate::upstream::duplex::{Duplex, Messages, Source};
+use crate::upstream::duplex::{Departure, Duplex, Messages, Source};
 use crate::upstream::error::LinkError;
 use crate::upstream::given_up::GivenUp;
 use crate::upstream::lock;
@@ -288,9 +289,11 @@ impl ModernLink {
             open: &open,
             flight,
             request: bytes.clone(),
+            departure: Departure::default(),
             done: false,
         };
-        if let Err(error) = open.child.send(bytes).await {
+        let sent = open.child.send_request(bytes, &aloft.departure).await;
+        if let Err(error) = sent {
             return Err(match error {
                 LinkError::SessionGone if open.answered.load(Ordering::Relaxed) => error,
                 _ => lost(),
@@ -312,22 +315,18 @@ struct Aloft<'a> {
     open: &'a Open,
     flight: &'a Flight,
     request: Bytes,
+    departure: Departure,
     done: bool,
 }
 
 impl Drop for Aloft<'_> {
     fn drop(&mut self) {
-        if !self.done {
+        if !self.done && !self.open.child.withdraw(&self.departure) {
             if let Some(cancel) = cancelling(&self.request) {
                 self.pipe.given_up.note(self.flight.id, cancel);
             }
-            let reason = json::quote(self.flight.reason());
-            let bytes = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{},"reason":{reason}}}}}"#,
-                self.flight.id
-            );
-            // One that takes no more is ending anyway.
-            let _ = self.open.child.try_send(bytes.into());
+            let cancelled = cancellation::of_request(self.flight.id, self.flight.reason());
+            self.open.child.cancel(cancelled);
         }
         lock(&self.pipe.waiting).remove(&self.flight.id);
     }

@@ -37,14 +37,14 @@ impl StdioConnection {
     }
 
     /// Sends one message, waiting while more than a bound is queued for the child. Raw line
-    /// breaks between its tokens become spaces.
+    /// breaks between its tokens become spaces. Returns the number of its line, from 1 on.
     ///
     /// # Errors
     /// The child takes nothing more, or the message is over `limits.upstream_message`.
     ///
     /// # Cancel safety
     /// A dropped send has sent either nothing or everything.
-    pub async fn send(&self, message: Bytes) -> Result<(), SendError> {
+    pub async fn send(&self, message: Bytes) -> Result<u64, SendError> {
         // Whoever saw the lines end must not find the way in still open (SPEC D-05).
         if self.0.state.over().is_cancelled() {
             return Err(SendError::Gone);
@@ -60,8 +60,21 @@ impl StdioConnection {
         !self.0.state.over().is_cancelled() && self.0.outbox.try_send(message)
     }
 
+    /// Sends the cancellation of a request that has left, whatever waits for the child.
+    pub fn cancel(&self, message: Bytes) {
+        if !self.0.state.over().is_cancelled() {
+            self.0.outbox.cancel(message);
+        }
+    }
+
+    /// Takes a line back that still waits; `false` where the child has the first byte of it.
+    #[must_use]
+    pub fn withdraw(&self, line: u64) -> bool {
+        self.0.outbox.withdraw(line)
+    }
+
     /// A child that reads no more is of no use.
-    fn judge(&self, sent: Result<(), SendError>) -> Result<(), SendError> {
+    fn judge(&self, sent: Result<u64, SendError>) -> Result<u64, SendError> {
         if sent == Err(SendError::Gone) {
             self.0.state.stop(StopReason::Deaf);
         }

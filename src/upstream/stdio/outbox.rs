@@ -15,7 +15,7 @@ use crate::lock::lock;
 /// Bytes that may wait for a slow child before senders have to wait.
 const QUEUE_BYTES: usize = 1024 * 1024;
 
-/// What a notice sent from a destructor may use beyond that, in bytes.
+/// What a request sent from a destructor may use beyond that, in bytes.
 const RESERVE_BYTES: usize = 64 * 1024;
 
 /// Slices handed to the kernel at once.
@@ -49,10 +49,22 @@ pub(super) struct Outbox {
 struct Queue {
     /// Absent once closed.
     pipe: Option<Arc<Sender>>,
-    parts: VecDeque<Bytes>,
+    /// Ordered by the numbers of their lines.
+    parts: VecDeque<Part>,
     bytes: usize,
+    /// The number of the newest line.
+    newest: u64,
+    /// The newest line of which the pipe took a byte.
+    begun: u64,
     /// Nothing more is taken; the pipe closes when the queue is empty.
     closing: bool,
+}
+
+/// A message, or the line feed behind one.
+#[derive(Debug)]
+struct Part {
+    line: u64,
+    bytes: Bytes,
 }
 
 impl Outbox {
@@ -62,6 +74,8 @@ impl Outbox {
             pipe,
             parts: VecDeque::new(),
             bytes: 0,
+            newest: 0,
+            begun: 0,
             closing: false,
         };
         Self {
@@ -72,20 +86,20 @@ impl Outbox {
         }
     }
 
-    /// Takes `message`, waiting for room.
+    /// Takes `message`, waiting for room; returns the number of its line, from 1 on.
     ///
     /// # Errors
     /// The child takes nothing more, or `message` is too long.
     ///
     /// # Cancel safety
     /// A dropped send has sent either nothing or everything.
-    pub(super) async fn send(&self, message: Bytes) -> Result<(), SendError> {
+    pub(super) async fn send(&self, message: Bytes) -> Result<u64, SendError> {
         let message = self.line(message)?;
         loop {
             let mut room = std::pin::pin!(self.room.notified());
             room.as_mut().enable();
-            if self.offer(&message, QUEUE_BYTES)? {
-                return Ok(());
+            if let Some(line) = self.offer(&message, QUEUE_BYTES)? {
+                return Ok(line);
             }
             room.await;
         }
@@ -96,8 +110,26 @@ impl Outbox {
         let Ok(message) = self.line(message) else {
             return false;
         };
-        self.offer(&message, QUEUE_BYTES + RESERVE_BYTES)
-            .unwrap_or(false)
+        let taken = self.offer(&message, QUEUE_BYTES + RESERVE_BYTES);
+        taken.is_ok_and(|line| line.is_some())
+    }
+
+    /// Takes the cancellation of a request whatever waits. Only requests that have left are cancelled, so
+    /// no more of these wait than requests were running or in the pipe when the child stopped reading.
+    pub(super) fn cancel(&self, message: Bytes) {
+        if let Ok(message) = self.line(message) {
+            // A child that takes no more is ending anyway.
+            let _ = self.offer(&message, usize::MAX);
+        }
+    }
+
+    /// Takes a line back of which the pipe has no byte; `false` where it is too late.
+    pub(super) fn withdraw(&self, line: u64) -> bool {
+        let withdrawn = self.queue().withdraw(line);
+        if withdrawn {
+            self.room.notify_waiters();
+        }
+        withdrawn
     }
 
     /// Whether the child has read everything that was sent to it.
@@ -175,16 +207,18 @@ impl Outbox {
         Ok(message.iter().map(blank).collect())
     }
 
-    fn offer(&self, message: &Bytes, bound: usize) -> Result<bool, SendError> {
+    /// Takes `message` where `bound` bytes are not passed by it; returns the number of its line.
+    fn offer(&self, message: &Bytes, bound: usize) -> Result<Option<u64>, SendError> {
         let mut queue = self.queue();
         if queue.closing || queue.pipe.is_none() {
             return Err(SendError::Gone);
         }
         if !queue.parts.is_empty() && queue.bytes + message.len() > bound {
-            return Ok(false);
+            return Ok(None);
         }
         let idle = queue.parts.is_empty();
         queue.push(message.clone());
+        let line = queue.newest;
         if idle {
             queue.flush();
             if queue.pipe.is_none() {
@@ -195,7 +229,7 @@ impl Outbox {
                 self.work.notify_one();
             }
         }
-        Ok(true)
+        Ok(Some(line))
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -206,7 +240,25 @@ impl Outbox {
 impl Queue {
     fn push(&mut self, message: Bytes) {
         self.bytes += message.len() + LINE_FEED.len();
-        self.parts.extend([message, Bytes::from_static(LINE_FEED)]);
+        self.newest += 1;
+        let parts = [message, Bytes::from_static(LINE_FEED)];
+        let line = self.newest;
+        self.parts.extend(parts.map(|bytes| Part { line, bytes }));
+    }
+
+    fn withdraw(&mut self, line: u64) -> bool {
+        if line <= self.begun {
+            return false;
+        }
+        let from = self.parts.partition_point(|part| part.line < line);
+        let to = self.parts.partition_point(|part| part.line <= line);
+        let withdrawn: usize = self
+            .parts
+            .drain(from..to)
+            .map(|part| part.bytes.len())
+            .sum();
+        self.bytes -= withdrawn.min(self.bytes);
+        withdrawn > 0
     }
 
     /// Writes what the pipe takes now, everything that is ready in one go.
@@ -214,7 +266,7 @@ impl Queue {
         while !self.parts.is_empty() {
             let Some(pipe) = &self.pipe else { return };
             let slices: [IoSlice<'_>; BATCH] = std::array::from_fn(|at| {
-                IoSlice::new(self.parts.get(at).map_or(&[][..], |part| part))
+                IoSlice::new(self.parts.get(at).map_or(&[][..], |part| &part.bytes))
             });
             let filled = slices.get(..self.parts.len().min(BATCH)).unwrap_or(&slices);
             match pipe.try_write_vectored(filled) {
@@ -232,12 +284,13 @@ impl Queue {
 
     fn written(&mut self, mut bytes: usize) {
         self.bytes -= bytes.min(self.bytes);
-        while let Some(part) = self.parts.front_mut() {
-            if bytes < part.len() {
-                part.advance(bytes);
+        while let Some(part) = self.parts.front_mut().filter(|_| bytes > 0) {
+            self.begun = part.line;
+            if bytes < part.bytes.len() {
+                part.bytes.advance(bytes);
                 return;
             }
-            bytes -= part.len();
+            bytes -= part.bytes.len();
             self.parts.pop_front();
         }
     }

@@ -1,0 +1,158 @@
+//! Notifications of a client on their way upstream: in their order, one queue for each upstream that does
+//! not take one at once. Spec: SPEC L-06; BRIDGING §2.4.
+
+mod fifo;
+mod held;
+mod queue;
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::sync::{Arc, Mutex, Weak};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+pub use self::held::HeldNotifications;
+use self::queue::{Admission, NotificationQueue, QueuedNotification, Sending};
+use super::{Session, lock};
+use crate::call::UpstreamLink;
+use crate::telemetry::metrics::LABELED;
+
+/// The queues of a session: one for each upstream that takes a notification right now. A session whose
+/// upstreams take theirs at once has none, and no task.
+#[derive(Debug, Default)]
+pub(super) struct NotificationQueues(Mutex<BTreeMap<Arc<str>, NotificationQueue>>);
+
+impl NotificationQueues {
+    /// Drops all that waits.
+    pub(super) fn clear(&self) {
+        let queues = std::mem::take(&mut *lock(&self.0));
+        drop(queues);
+    }
+}
+
+impl Session {
+    /// Sends a notification to each of `links`, in the order of arrival. A full queue holds the notification
+    /// until `until`, then drops and counts it; a queue that holds as many already drops it at once. After the
+    /// end of the session nothing is sent.
+    pub fn send_notification(
+        self: &Arc<Self>,
+        links: Vec<Arc<dyn UpstreamLink>>,
+        message: &Bytes,
+        until: Instant,
+    ) -> HeldNotifications {
+        let mut held = HeldNotifications::default();
+        for link in links {
+            let upstream = Arc::clone(link.upstream());
+            let notification = QueuedNotification {
+                link,
+                message: message.clone(),
+            };
+            match self.send_or_queue(&upstream, notification, until) {
+                Admission::Queued => {}
+                Admission::Held(decided) => held.add(decided),
+                Admission::Dropped { is_first } => note_dropped(&upstream, 1, is_first),
+            }
+        }
+        held
+    }
+
+    fn send_or_queue(
+        self: &Arc<Self>,
+        upstream: &Arc<str>,
+        notification: QueuedNotification,
+        until: Instant,
+    ) -> Admission {
+        let mut queues = lock(&self.notifications.0);
+        if self.closed.is_cancelled() {
+            return Admission::Queued;
+        }
+        if let Some(queue) = queues.get_mut(upstream) {
+            return queue.push(notification, until);
+        }
+        let mut sending = notification.send();
+        // Polled under the lock: a notification that arrives meanwhile is queued behind this one.
+        if sending.as_mut().now_or_never().is_none() {
+            let queue = NotificationQueue::default();
+            let sender = Sender {
+                session: Arc::downgrade(self),
+                closed: self.closed.clone(),
+                upstream: Arc::clone(upstream),
+                changed: queue.changed(),
+            };
+            queues.insert(Arc::clone(upstream), queue);
+            drop(queues);
+            self.undelivered.tasks.spawn_service(sender.run(sending));
+        }
+        Admission::Queued
+    }
+}
+
+fn note_dropped(upstream: &Arc<str>, count: u64, is_first: bool) {
+    LABELED.notifications_dropped.add(upstream, count);
+    if is_first {
+        tracing::warn!(%upstream, "upstream does not take notifications: client notifications dropped");
+    }
+}
+
+/// Sends what waits in one queue, until it is empty or the session ends. Does not keep the session.
+struct Sender {
+    session: Weak<Session>,
+    closed: CancellationToken,
+    upstream: Arc<str>,
+    /// Told when the first notification is held.
+    changed: Arc<Notify>,
+}
+
+impl Sender {
+    async fn run(self, mut sending: Sending) {
+        loop {
+            let expiry = self.drop_expired();
+            let expired = async {
+                match expiry {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.closed.cancelled() => return,
+                () = &mut sending => match self.next() {
+                    Some(next) => sending = next.send(),
+                    None => return,
+                },
+                () = self.changed.notified() => {}
+                () = expired => {}
+            }
+        }
+    }
+
+    /// The next notification; the queue is gone when there is none.
+    fn next(&self) -> Option<QueuedNotification> {
+        let session = self.session.upgrade()?;
+        let mut queues = lock(&session.notifications.0);
+        let next = queues.get_mut(&self.upstream)?.pop();
+        if next.is_none() {
+            queues.remove(&self.upstream);
+        }
+        next
+    }
+
+    /// Drops what was held for too long; when the next one was.
+    fn drop_expired(&self) -> Option<Instant> {
+        let session = self.session.upgrade()?;
+        let mut queues = lock(&session.notifications.0);
+        let expired = queues.get_mut(&self.upstream)?.expire(Instant::now());
+        drop(queues);
+        if expired.count > 0 {
+            note_dropped(&self.upstream, expired.count, expired.is_first);
+        }
+        expired.next
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,32 @@
+//! `notifications/cancelled` for a request of ours.
+
+use bytes::Bytes;
+
+use crate::protocol::json;
+
+/// Bytes of the reason that are told, which the client may have written.
+const MAX_REASON: usize = 512;
+
+/// Tells the upstream that the answer to request `id` is not wanted any more. Spec: SPEC C-10.
+pub(super) fn of_request(id: u64, reason: &str) -> Bytes {
+    let reason = reason.get(..reason.floor_char_boundary(MAX_REASON));
+    let reason = json::quote(reason.unwrap_or_default());
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":{reason}}}}}"#
+    )
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let told = of_request(7, &"ä\u{1F600}".repeat(1000));
+        assert!(told.len() < 2 * MAX_REASON);
+        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        assert_eq!(told["params"]["requestId"], 7);
+        assert!(told["params"]["reason"].as_str().unwrap().len() > MAX_REASON - 4);
+    }
+}
