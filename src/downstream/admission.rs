@@ -167,7 +167,7 @@ impl Front {
             principal,
         };
         let request = self.request(Lane::sessionless(), due);
-        let waiting = self.sessions.places(owner).pay(request, caps);
+        let waiting = self.sessions.pay(owner, request, caps);
         let waiting = Box::new(waiting.map_err(refused)?);
         self.wait(waiting, &CancellationToken::new())
             .await

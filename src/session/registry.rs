@@ -22,8 +22,8 @@ use tokio_util::task::TaskTracker;
 use self::known::KnownIds;
 use super::visit::{Visit, VisitKey};
 use super::{
-    Delivery, EventStream, HostedTask, Opening, Places, ResultRoom, Session, SessionId, SessionIds,
-    lock,
+    Caps, Delivery, EventStream, HostedTask, Opening, Places, Request, ResultRoom, Session,
+    SessionId, SessionIds, Unserved, Waiting, lock,
 };
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
@@ -100,6 +100,15 @@ struct Owner {
     places: Arc<Places>,
     /// Bytes that results of tasks take.
     results: Arc<AtomicUsize>,
+}
+
+impl Owner {
+    /// Whether nothing is counted here, nor can be soon: no session is open, and no request is about to open
+    /// one or to wait for its place. To be asked under the lock of the map, where all clones are made: a
+    /// clone that outlived its entry would be counted beside the next one.
+    fn is_unused(this: &Arc<Self>) -> bool {
+        Arc::strong_count(this) == 1 && lock(&this.sessions).is_empty() && this.places.are_idle()
+    }
 }
 
 impl Sessions {
@@ -200,8 +209,7 @@ impl Sessions {
     }
 
     fn open_as(&self, new: NewSession, visit: Option<Visit>) -> Result<Arc<Session>, Refused> {
-        let owner_key = new.principal.owner();
-        let owner = Arc::clone(&self.owners.entry(owner_key).or_default());
+        let owner = self.owner(new.principal.owner());
         let (spare, session) = {
             let mut sessions = lock(&owner.sessions);
             let full = sessions.len() >= self.settings.max_per_principal;
@@ -227,14 +235,17 @@ impl Sessions {
             self.count.fetch_add(1, Ordering::Relaxed);
             (spare, session)
         };
-        // The owner may have been dropped from the map while we held it: put it back.
-        self.owners.entry(owner_key).or_insert(owner);
         GAUGES.sessions_open.add(1);
         if let Some(spare) = spare {
             COUNTERS.sessions_evicted.add(1);
             self.close(&spare);
         }
         Ok(session)
+    }
+
+    /// The sessions of a principal. While the caller keeps them, the reaper does too ([`Owner::is_unused`]).
+    fn owner(&self, key: OwnerKey) -> Arc<Owner> {
+        Arc::clone(&self.owners.entry(key).or_default())
     }
 
     fn make(&self, new: NewSession, owner: &Owner, visit: Option<Visit>) -> Arc<Session> {
@@ -310,11 +321,12 @@ impl Sessions {
         HostedTask::begin(Arc::clone(&self.clock), ttl)
     }
 
-    /// The places for calls of a principal, which may have no session yet.
-    #[must_use]
-    pub fn places(&self, owner: OwnerKey) -> Arc<Places> {
-        let owner = self.owners.entry(owner).or_default();
-        Arc::clone(&owner.places)
+    /// Waits for the allowance of a principal, which may have no session yet.
+    ///
+    /// # Errors
+    /// As for [`Places::pay`].
+    pub fn pay(&self, owner: OwnerKey, request: Request, caps: Caps) -> Result<Waiting, Unserved> {
+        self.owner(owner).places.pay(request, caps)
     }
 
     /// The session behind an id, for its own binding on its own endpoint only. Forged, foreign,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::MissedTickBehavior;
 
-use super::Sessions;
+use super::{Owner, Sessions};
 use crate::call::UpstreamLink;
 use crate::session::{Session, lock};
 use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
@@ -48,9 +48,8 @@ impl Sessions {
         if let Some(owner) = owner {
             lock(&owner.sessions).remove(&session.key());
         }
-        self.owners.remove_if(&owner_key, |_, owner| {
-            lock(&owner.sessions).is_empty() && owner.places.are_idle()
-        });
+        self.owners
+            .remove_if(&owner_key, |_, owner| Owner::is_unused(owner));
         Some(session.end())
     }
 
@@ -104,8 +103,7 @@ impl Sessions {
             COUNTERS.sessions_expired.add(1);
             self.close(&session);
         }
-        self.owners
-            .retain(|_, owner| !lock(&owner.sessions).is_empty() || !owner.places.are_idle());
+        self.owners.retain(|_, owner| !Owner::is_unused(owner));
         self.events.sweep();
     }
 

@@ -174,6 +174,19 @@ async fn a_busy_session_never_makes_room_and_strangers_sessions_neither() {
     assert!(!busy.closed().is_cancelled());
 }
 
+// SPEC O-01: else the session that is opened next is missing in the caps.
+#[tokio::test]
+async fn reaper_keeps_the_owner_that_a_request_has_found() {
+    let f = fixture(10, 10);
+    let key = principal("alice").owner();
+    let found = f.sessions.owner(key);
+    f.sessions.reap_once();
+    assert!(Arc::ptr_eq(&found, &f.sessions.owner(key)));
+    drop(found);
+    f.sessions.reap_once();
+    assert_eq!(f.sessions.owners.len(), 0);
+}
+
 // SPEC T-50.
 #[tokio::test(start_paused = true)]
 async fn idle_sessions_expire_and_open_streams_keep_them() {
