@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::{HostedTask, Outcome};
 use crate::call::{Asked, DownstreamLink, Round};
@@ -12,11 +14,16 @@ use crate::call::{Asked, DownstreamLink, Round};
 /// Tells rounds apart, and puts who waits in order.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
+/// After the limit of a round, how long its client may take to hand over what was answered by then.
+const COLLECT_WITHIN: Duration = Duration::from_secs(1);
+
 /// A round without answers.
 #[derive(Debug)]
 pub(super) struct Open {
     number: u64,
     round: Round,
+    /// When the round's limit is over.
+    until: Option<Instant>,
     answer: oneshot::Sender<Asked>,
     /// Before whom it is now.
     put_to: Option<u64>,
@@ -30,12 +37,13 @@ impl Open {
 }
 
 impl HostedTask {
-    /// Asks whoever asks for the result, now or later; the round's limit is for both together.
+    /// Asks whoever asks for the result, now or later; the round's limit is for both together. Of several
+    /// questions, those that were answered within it count.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the questions.
     pub async fn ask(&self, round: Round) -> Asked {
-        let limit = round.limit;
+        let until = round.limit.map(|limit| Instant::now() + limit);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
         self.change(|state| {
@@ -44,6 +52,7 @@ impl HostedTask {
                 state.questions.push(Open {
                     number,
                     round,
+                    until,
                     answer,
                     put_to: None,
                 });
@@ -51,14 +60,14 @@ impl HostedTask {
             is_asked
         });
         let _withdraw = Withdraw { task: self, number };
-        let answered = match limit {
-            Some(limit) => tokio::time::timeout(limit, answered).await,
+        let answered = match until {
+            Some(until) => tokio::time::timeout_at(until + COLLECT_WITHIN, answered).await,
             None => Ok(answered.await),
         };
         match answered {
             Ok(Ok(asked)) => asked,
             Ok(Err(_)) => Asked::Unanswered,
-            // What others have answered by now is nothing.
+            // No client was there.
             Err(_) => Asked::Answered(Vec::new()),
         }
     }
@@ -98,7 +107,14 @@ impl HostedTask {
             let mut open = state.questions.iter_mut();
             if let Some(open) = open.find(|open| open.is_for(waiter)) {
                 open.put_to = Some(waiter);
-                taken = Some((open.number, open.round.clone()));
+                let limit = open
+                    .until
+                    .map(|until| until.saturating_duration_since(Instant::now()));
+                let round = Round {
+                    limit,
+                    ..open.round.clone()
+                };
+                taken = Some((open.number, round));
             }
             taken.is_some()
         });

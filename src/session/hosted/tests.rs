@@ -213,6 +213,49 @@ async fn a_question_that_nobody_fetches_has_no_answers_in_the_end() {
     assert_eq!(task.status(), "working");
 }
 
+/// Answers the first question of a round within its limit, and no other.
+#[derive(Debug)]
+struct Hesitant(ClientCapabilities);
+
+impl DownstreamLink for Hesitant {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.0
+    }
+
+    fn notify(&self, _notice: Notice) {}
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        async move {
+            tokio::time::sleep(round.limit.unwrap()).await;
+            let (first, _) = round.entries.into_iter().next().unwrap();
+            let answer = Answer::Result(Bytes::from_static(b"{}"));
+            Asked::Answered(vec![(first, answer)])
+        }
+        .boxed()
+    }
+}
+
+// Spec: BRIDGING §3.2.
+#[tokio::test(start_paused = true)]
+async fn answer_counts_though_another_question_of_its_round_has_none() {
+    let task = begin();
+    let mut both = round(Some(MINUTE));
+    let second = ("r".to_owned(), both.entries[0].1.clone());
+    both.entries.push(second);
+    let asked = task.ask(both);
+    let client = Hesitant(ClientCapabilities::none());
+    let fetching = async {
+        tokio::time::sleep(MINUTE / 2).await;
+        task.outcome(&client).await
+    };
+    let asked = tokio::select! {
+        asked = asked => asked,
+        _ = fetching => unreachable!("the task goes on"),
+    };
+    let answer = Answer::Result(Bytes::from_static(b"{}"));
+    assert_eq!(asked, Asked::Answered(vec![("q".to_owned(), answer)]));
+}
+
 #[tokio::test]
 async fn a_question_that_is_withdrawn_leaves_its_client_alone() {
     let task = begin();
