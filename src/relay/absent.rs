@@ -34,8 +34,6 @@ const RETURN_LONGEST: Duration = Duration::from_mins(1);
 /// The same for one that is open and does not list.
 const SILENT_FIRST: Duration = Duration::from_mins(1);
 const SILENT_LONGEST: Duration = Duration::from_mins(10);
-/// Sessions that wait for the same upstream do not all come at the moment of its return.
-const RETURN_SPREAD_MS: u64 = 1000;
 
 /// A request for one upstream's list that goes on when the client no longer waits for it.
 struct Fetching {
@@ -309,8 +307,8 @@ impl Relay {
         }
         let recovered = self.parts.upstreams.recovered(upstream);
         if tokio::time::timeout(*pause, recovered).await.is_ok() {
-            let spread = rand::random_range(0..RETURN_SPREAD_MS);
-            tokio::time::sleep(Duration::from_millis(spread)).await;
+            // Many sessions may wait: each has its turn.
+            tokio::time::sleep_until(self.parts.upstreams.next_return(upstream)).await;
         }
         *pause = (*pause * 2).min(RETURN_LONGEST);
     }

@@ -20,6 +20,8 @@ const SLOW: Duration = Duration::from_secs(1);
 /// For how long nobody waits for an upstream that hangs: at first, and at most.
 const COOL_FIRST: Duration = Duration::from_secs(1);
 const COOL_LONGEST: Duration = Duration::from_secs(15);
+/// Sessions that open an upstream in a second after its return.
+const RETURNS_PER_SECOND: u32 = 50;
 /// How often the log repeats that an upstream still fails.
 const REPEAT: Duration = Duration::from_mins(1);
 
@@ -60,6 +62,8 @@ pub(super) struct Health {
     state: AtomicU8,
     standing: Mutex<Standing>,
     recovered: Notify,
+    /// When the next session may come back.
+    next_return: Mutex<Option<Instant>>,
     failures: Failures,
 }
 
@@ -95,6 +99,7 @@ impl Health {
                 said: None,
             }),
             recovered: Notify::new(),
+            next_return: Mutex::default(),
         }
     }
 
@@ -191,6 +196,16 @@ impl Health {
     pub(super) async fn recovered(&self) {
         self.recovered.notified().await;
     }
+
+    /// When a session that waited for its return may open it: now for the first one, then
+    /// [`RETURNS_PER_SECOND`], so that it does not fall over again.
+    pub(super) fn next_return(&self) -> Instant {
+        let mut next = lock(&self.next_return);
+        let now = Instant::now();
+        let turn = next.map_or(now, |next| next.max(now));
+        *next = Some(turn + Duration::from_secs(1) / RETURNS_PER_SECOND);
+        turn
+    }
 }
 
 #[cfg(test)]
@@ -283,6 +298,24 @@ mod tests {
         assert_eq!(fails(), down);
         tokio::time::advance(REPEAT / 2).await;
         assert!(fails() > down);
+    }
+
+    // Spec: DESIGN §6.
+    #[tokio::test(start_paused = true)]
+    async fn sessions_come_back_at_a_bounded_rate() {
+        let health = health();
+        let second = Duration::from_secs(1);
+        let each = usize::try_from(RETURNS_PER_SECOND).unwrap();
+        for _ in 0..2 {
+            let began = Instant::now();
+            let turns: Vec<_> = (0..2000).map(|_| health.next_return() - began).collect();
+            assert_eq!(turns[0], Duration::ZERO, "nobody is before the first");
+            for of_a_second in turns.windows(each + 1) {
+                assert!(of_a_second[each] >= of_a_second[0] + second);
+            }
+            assert!(turns[1999] <= 2000 * second / RETURNS_PER_SECOND);
+            tokio::time::advance(2 * turns[1999]).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -193,6 +193,13 @@ impl Upstreams {
         }
     }
 
+    /// When a session that waited for the return of an upstream may open it: 50 of them in a second.
+    #[must_use]
+    pub fn next_return(&self, upstream: &str) -> Instant {
+        let entry = self.entries.get(upstream);
+        entry.map_or_else(Instant::now, |entry| entry.health.next_return())
+    }
+
     /// What is declared to an upstream of what the client can be asked: one that serves everybody
     /// over a single connection cannot know whom it asks (DESIGN §6).
     #[must_use]
