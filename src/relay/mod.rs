@@ -151,7 +151,10 @@ impl Relay {
             rechecks: Semaphore::new(recheck::AT_ONCE),
             catalog: Catalog::new(&parts.settings.lists),
             ourselves: Ourselves::new(&parts.settings.mcp),
-            desks: Desks::new(parts.settings.limits.parked_total),
+            desks: {
+                let limits = &parts.settings.limits;
+                Desks::new(limits.parked_per_principal, limits.parked_total)
+            },
             parts,
             knowledge: Knowledge::default(),
             prefixes,

@@ -84,7 +84,8 @@ impl Bridged<'_> {
     async fn questions(&self) -> Vec<(String, Question)> {
         let key = self.key();
         let desks = &self.relay.desks;
-        if let Some(seat) = desks.open(&key, &self.session.capabilities) {
+        let owner = self.session.owner();
+        if let Some(seat) = desks.open(&key, owner, &self.session.capabilities) {
             let desk = Arc::clone(&seat.desk);
             let shown = self.asking(&desk);
             let Ok(request) = request("tasks/result", &key.2, "") else {

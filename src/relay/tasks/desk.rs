@@ -10,9 +10,12 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 
-use crate::call::{Answer, Asked, ClientCapabilities, DownstreamLink, Notice, Question, Round};
+use crate::call::{
+    Answer, Asked, ClientCapabilities, DownstreamLink, Notice, OwnerKey, Question, Round,
+};
 use crate::lock::lock;
 use crate::store::events::SessionKey;
+use crate::tally::Tally;
 use crate::telemetry::metrics::COUNTERS;
 
 /// How long a task that says it asks is given to do so.
@@ -31,8 +34,15 @@ pub(super) type Key = (SessionKey, Arc<str>, String);
 /// The tasks that ask, bounded.
 #[derive(Debug)]
 pub(in crate::relay) struct Desks {
-    max: usize,
-    open: Mutex<HashMap<Key, Arc<Desk>>>,
+    per_principal: usize,
+    total: usize,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    open: HashMap<Key, Arc<Desk>>,
+    owners: Tally<OwnerKey>,
 }
 
 /// What one task asks.
@@ -53,34 +63,37 @@ struct Open {
 /// A task's place among those that ask; given up when dropped.
 pub(super) struct Seat {
     desks: Arc<Desks>,
+    owner: OwnerKey,
     key: Key,
     pub(super) desk: Arc<Desk>,
 }
 
 impl Desks {
-    /// None; `max` is how many tasks may ask at once.
-    pub(in crate::relay) fn new(max: usize) -> Arc<Self> {
+    /// None; so many tasks of a principal, and in all, may ask at once.
+    pub(in crate::relay) fn new(per_principal: usize, total: usize) -> Arc<Self> {
         Arc::new(Self {
-            max,
-            open: Mutex::default(),
+            per_principal,
+            total,
+            table: Mutex::default(),
         })
     }
 
     pub(super) fn find(&self, key: &Key) -> Option<Arc<Desk>> {
-        lock(&self.open).get(key).map(Arc::clone)
+        lock(&self.table).open.get(key).map(Arc::clone)
     }
 
     /// A place for a task that asks; nothing when it has one, or there is none left.
     pub(super) fn open(
         self: &Arc<Self>,
         key: &Key,
+        owner: OwnerKey,
         capabilities: &ClientCapabilities,
     ) -> Option<Seat> {
-        let mut open = lock(&self.open);
-        if open.contains_key(key) {
+        let mut table = lock(&self.table);
+        if table.open.contains_key(key) {
             return None;
         }
-        if open.len() >= self.max {
+        if table.open.len() >= self.total || table.owners.of(&owner) >= self.per_principal {
             COUNTERS.calls_park_refused.add(1);
             return None;
         }
@@ -89,9 +102,11 @@ impl Desks {
             questions: Mutex::default(),
             asked: Notify::new(),
         });
-        open.insert(key.clone(), Arc::clone(&desk));
+        table.open.insert(key.clone(), Arc::clone(&desk));
+        table.owners.add(owner);
         Some(Seat {
             desks: Arc::clone(self),
+            owner,
             key: key.clone(),
             desk,
         })
@@ -205,16 +220,36 @@ impl DownstreamLink for Desk {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        lock(&self.desks.open).remove(&self.key);
+        let mut table = lock(&self.desks.table);
+        table.open.remove(&self.key);
+        table.owners.remove(&self.owner);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::Principal;
 
     fn key(task: &str) -> Key {
         ([0; 16], "up".into(), task.to_owned())
+    }
+
+    fn open(desks: &Arc<Desks>, task: &str, subject: &str) -> Option<Seat> {
+        let principal = Principal::new("https://issuer", subject, "client", Vec::new(), None);
+        desks.open(&key(task), principal.owner(), &ClientCapabilities::none())
+    }
+
+    // Spec: SPEC O-01; BRIDGING §3.1 step 12.
+    #[test]
+    fn principal_with_many_tasks_that_ask_leaves_places_to_others() {
+        let desks = Desks::new(2, 3);
+        let first = open(&desks, "a", "alice").unwrap();
+        let _second = open(&desks, "b", "alice").unwrap();
+        assert!(open(&desks, "c", "alice").is_none());
+        let _other = open(&desks, "d", "bob").unwrap();
+        drop(first);
+        assert!(open(&desks, "c", "alice").is_some());
     }
 
     fn round() -> Round {
@@ -232,10 +267,10 @@ mod tests {
     // SPEC K-14.
     #[tokio::test]
     async fn a_question_lies_there_until_its_own_answer_comes() {
-        let desks = Desks::new(1);
-        let seat = desks.open(&key("a"), &ClientCapabilities::none()).unwrap();
-        assert!(desks.open(&key("a"), &ClientCapabilities::none()).is_none());
-        assert!(desks.open(&key("b"), &ClientCapabilities::none()).is_none());
+        let desks = Desks::new(1, 1);
+        let seat = open(&desks, "a", "alice").unwrap();
+        assert!(open(&desks, "a", "alice").is_none());
+        assert!(open(&desks, "b", "bob").is_none());
         let answers = async {
             let asked = seat.desk.first_questions().await;
             let answer = r#"{"roots":[]}"#;
@@ -253,8 +288,8 @@ mod tests {
     // SPEC M-65, K-14.
     #[tokio::test]
     async fn a_question_whose_answer_does_not_fit_is_put_under_another_key() {
-        let desks = Desks::new(1);
-        let seat = desks.open(&key("a"), &ClientCapabilities::none()).unwrap();
+        let desks = Desks::new(1, 1);
+        let seat = open(&desks, "a", "alice").unwrap();
         let answers = async {
             let asked = seat.desk.first_questions().await;
             seat.desk.answer(&asked[0].0, "5");
@@ -275,8 +310,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_that_nobody_waits_for_is_taken_back() {
-        let desks = Desks::new(1);
-        let seat = desks.open(&key("a"), &ClientCapabilities::none()).unwrap();
+        let desks = Desks::new(1, 1);
+        let seat = open(&desks, "a", "alice").unwrap();
         {
             let mut asking = seat.desk.ask(round());
             assert!(futures_util::poll!(&mut asking).is_pending());
