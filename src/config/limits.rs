@@ -60,9 +60,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
                 "Calls of a principal that wait for its answer; beyond, it cannot be asked.",
             )
             .count(16),
-        parked_total: s
-            .key("parked_total", "Calls that wait for an answer, in all.")
-            .count(10_000),
+        parked_per_upstream: parked_per_upstream(s),
+        parked_total: parked_total(s),
         tasks_per_session: s
             .key(
                 "tasks_per_session",
@@ -86,6 +85,19 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
             .size("32MiB"),
         rate: rate(s),
     }
+}
+
+fn parked_per_upstream(s: &mut Section<'_>) -> usize {
+    s.key(
+        "parked_per_upstream",
+        "Calls that wait for an answer to one upstream; beyond, its clients cannot be asked.",
+    )
+    .count(5_000)
+}
+
+fn parked_total(s: &mut Section<'_>) -> usize {
+    s.key("parked_total", "Calls that wait for an answer, in all.")
+        .count(10_000)
 }
 
 fn rate(s: &mut Section<'_>) -> Rate {

@@ -343,6 +343,8 @@ pub struct Limits {
     pub call_wait: Duration,
     /// Parked calls of a principal.
     pub parked_per_principal: usize,
+    /// Parked calls that one upstream asks in.
+    pub parked_per_upstream: usize,
     /// Parked calls.
     pub parked_total: usize,
     /// Tasks of 2025-11-25 that a session knows.

@@ -48,7 +48,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::channels::Channels;
 use self::guard::Guard;
-use self::modern::Parking;
+use self::modern::{Parking, ParkingCaps};
 use self::refused_body::Scans;
 use self::request_body::RequestBody;
 use self::running::Background;
@@ -134,8 +134,11 @@ impl Front {
             parts.sealer,
             parts.clock,
             parts.tasks.clone(),
-            limits.parked_per_principal,
-            limits.parked_total,
+            ParkingCaps {
+                per_principal: limits.parked_per_principal,
+                per_upstream: limits.parked_per_upstream,
+                total: limits.parked_total,
+            },
         );
         Arc::new(Self {
             guard: Guard::new(&parts.settings.server),

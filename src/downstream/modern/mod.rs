@@ -28,7 +28,7 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
-pub(super) use parking::Parking;
+pub(super) use parking::{Parking, ParkingCaps};
 pub(super) use socket::{Calls, Frames, on_socket};
 
 use self::envelope::Envelope;

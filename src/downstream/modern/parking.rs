@@ -22,8 +22,7 @@ pub(in crate::downstream) struct Parking {
     pub(super) sealer: Arc<Sealer>,
     pub(super) clock: SharedClock,
     pub(super) tasks: Tasks,
-    per_principal: usize,
-    total: usize,
+    caps: ParkingCaps,
     table: Mutex<Table>,
 }
 
@@ -31,6 +30,15 @@ pub(in crate::downstream) struct Parking {
 struct Table {
     calls: HashMap<Key, Arc<ModernLink>>,
     owners: Tally<OwnerKey>,
+    upstreams: Tally<Arc<str>>,
+}
+
+/// How many calls may be parked at once.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::downstream) struct ParkingCaps {
+    pub(in crate::downstream) per_principal: usize,
+    pub(in crate::downstream) per_upstream: usize,
+    pub(in crate::downstream) total: usize,
 }
 
 /// A call's place, from its first question until it is over; free again when dropped.
@@ -38,38 +46,43 @@ struct Table {
 pub(super) struct Place {
     parking: Arc<Parking>,
     owner: OwnerKey,
+    upstream: Arc<str>,
     key: Key,
     _counted: Open,
 }
 
 impl Parking {
-    /// Nobody is parked; `per_principal` and `total` are `[limits]`.
+    /// No call is parked.
     pub(in crate::downstream) fn new(
         sealer: Arc<Sealer>,
         clock: SharedClock,
         tasks: Tasks,
-        per_principal: usize,
-        total: usize,
+        caps: ParkingCaps,
     ) -> Arc<Self> {
         Arc::new(Self {
             sealer,
             clock,
             tasks,
-            per_principal,
-            total,
+            caps,
             table: Mutex::default(),
         })
     }
 
     /// Whether another call of this principal could be parked now.
     pub(super) fn has_room(&self, owner: OwnerKey) -> bool {
-        self.lock().has_room(owner, self.per_principal, self.total)
+        self.lock().has_room(owner, self.caps)
     }
 
-    /// A place for a call, unless a cap is reached.
-    pub(super) fn enter(self: &Arc<Self>, owner: OwnerKey, link: Arc<ModernLink>) -> Option<Place> {
+    /// A place for a call that `upstream` asks in, unless a cap is reached.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        owner: OwnerKey,
+        upstream: &Arc<str>,
+        link: Arc<ModernLink>,
+    ) -> Option<Place> {
         let mut table = self.lock();
-        if !table.has_room(owner, self.per_principal, self.total) {
+        let is_full = table.upstreams.of(upstream) >= self.caps.per_upstream;
+        if is_full || !table.has_room(owner, self.caps) {
             drop(table);
             COUNTERS.calls_park_refused.add(1);
             return None;
@@ -77,9 +90,11 @@ impl Parking {
         let key: Key = rand::random();
         table.calls.insert(key, link);
         table.owners.add(owner);
+        table.upstreams.add(Arc::clone(upstream));
         Some(Place {
             parking: Arc::clone(self),
             owner,
+            upstream: Arc::clone(upstream),
             key,
             _counted: GAUGES.calls_parked.enter(),
         })
@@ -96,8 +111,8 @@ impl Parking {
 }
 
 impl Table {
-    fn has_room(&self, owner: OwnerKey, per_principal: usize, total: usize) -> bool {
-        self.owners.of(&owner) < per_principal && self.calls.len() < total
+    fn has_room(&self, owner: OwnerKey, caps: ParkingCaps) -> bool {
+        self.owners.of(&owner) < caps.per_principal && self.calls.len() < caps.total
     }
 }
 
@@ -113,6 +128,7 @@ impl Drop for Place {
         let mut table = self.parking.lock();
         let call = table.calls.remove(&self.key);
         table.owners.remove(&self.owner);
+        table.upstreams.remove(&self.upstream);
         drop(table);
         // Perhaps the last that held the call: not under the lock.
         drop(call);

@@ -228,7 +228,9 @@ impl ModernLink {
         }
         if state.rounds.place.is_none() {
             let me = self.me.upgrade()?;
-            state.rounds.place = self.desk.parking.enter(self.desk.owner, me);
+            let unknown = || Arc::from("");
+            let upstream = self.upstream().map_or_else(unknown, Arc::clone);
+            state.rounds.place = self.desk.parking.enter(self.desk.owner, &upstream, me);
         }
         state.rounds.place.as_ref().map(Place::key)
     }

@@ -351,6 +351,26 @@ async fn at_the_cap_a_client_is_not_asked() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.1 step 12; SPEC O-01.
+#[tokio::test]
+async fn calls_parked_at_one_upstream_leave_places_to_others() {
+    let gw = Setup::open()
+        .stub("stub", &[])
+        .stub("other", &[])
+        .toml("[limits]\nparked_per_upstream = 1")
+        .start()
+        .await;
+    ask(&user(&gw), "ask_form", &json!({})).await;
+    let declared = json!({"elicitation": {}});
+    let at = |path| Modern::with(gw.anonymous(), path, declared.clone());
+    let refused = at("/mcp/stub")
+        .call("ask_form", json!({"via": "call"}))
+        .await;
+    assert!(text_of(&refused.unwrap()).contains("cancel"));
+    ask(&at("/mcp/other"), "ask_form", &json!({})).await;
+    gw.stop().await;
+}
+
 // Spec: BRIDGING §3.1 step 12; SPEC N-01: what it declares besides questions concerns no parked call.
 #[tokio::test]
 async fn at_the_cap_a_client_keeps_its_extensions() {

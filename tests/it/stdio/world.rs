@@ -131,6 +131,7 @@ pub(super) fn limits() -> Limits {
         calls_per_principal: 1024,
         call_wait: Duration::from_secs(5),
         parked_per_principal: 16,
+        parked_per_upstream: 5000,
         parked_total: 10000,
         tasks_per_session: 64,
         hosted_tasks: HostedTaskLimits {
