@@ -72,10 +72,12 @@ impl Relay {
                 cursor: cursor.as_deref(),
             };
             let held = session.shelf().last(upstream, place.kind, place.cursor);
-            let Some(page) = held.and_then(|held| self.page(&held)) else {
+            let Some((held, page)) =
+                held.and_then(|held| self.page(&held).map(|page| (held, page)))
+            else {
                 return Known::Unlisted;
             };
-            if let Some(tool) = page.tool(name) {
+            if let Some(tool) = self.catalog.lists.tool(&held.digest, &page, name) {
                 return Known::Found(tool);
             }
             let next = page.message.result_member("nextCursor");

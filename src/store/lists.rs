@@ -19,6 +19,8 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// What one entry costs besides its text, bytes.
 const OVERHEAD_BYTES: usize = 256;
+/// What one name of an index costs besides its text, bytes.
+const ENTRY_BYTES: usize = 64;
 /// Items of one page that are found by name.
 const MAX_NAMES: usize = 20_000;
 
@@ -100,7 +102,7 @@ impl Lists {
     pub fn new(total: usize) -> Self {
         let weigh = |_: &Key, content: &Content| {
             let size = match content {
-                Content::Page(page) => page.message.bytes().len(),
+                Content::Page(page) => page.message.bytes().len() + page.index_size(),
                 Content::Made(made) => made.text.len(),
             };
             u32::try_from(size + OVERHEAD_BYTES).unwrap_or(u32::MAX)
@@ -123,7 +125,7 @@ impl Lists {
         let digest = digest_of([message.result().unwrap_or_default().as_bytes()]);
         let page = || {
             Content::Page(Arc::new(Page {
-                message: message.clone(),
+                message: owned(message),
                 names: OnceLock::new(),
             }))
         };
@@ -139,6 +141,20 @@ impl Lists {
             Content::Page(page) => Some(page),
             Content::Made(_) => None,
         }
+    }
+
+    /// JSON text of the tool called `name` on a kept page. The index of names that the first such look makes
+    /// counts from then on.
+    #[must_use]
+    pub fn tool(&self, digest: &Digest, page: &Arc<Page>, name: &str) -> Option<Bytes> {
+        let has_index = page.names.get().is_some();
+        let tool = page.tool(name);
+        if !has_index {
+            let page = Content::Page(Arc::clone(page));
+            self.0.insert(Key::Page(*digest), page);
+            self.publish();
+        }
+        tool
     }
 
     /// Keeps what was made out of the content `digest`.
@@ -163,9 +179,14 @@ impl Lists {
 }
 
 impl Page {
+    /// Bytes of the index of names, as far as there is one.
+    fn index_size(&self) -> usize {
+        let names = self.names.get().into_iter().flat_map(HashMap::keys);
+        names.map(|name| name.len() + ENTRY_BYTES).sum()
+    }
+
     /// JSON text of the tool called `name`.
-    #[must_use]
-    pub fn tool(&self, name: &str) -> Option<Bytes> {
+    fn tool(&self, name: &str) -> Option<Bytes> {
         let names = self
             .names
             .get_or_init(|| self.read_names().unwrap_or_default());
@@ -203,6 +224,13 @@ impl Made {
         out.push(b'}');
         out.into()
     }
+}
+
+/// A message that shares no buffer: as a part of a larger one it would keep all of that, uncounted.
+fn owned(message: &Message) -> Message {
+    let bytes = Bytes::copy_from_slice(message.bytes());
+    // Its nesting was within bounds when it came.
+    Message::parse(bytes, usize::MAX).unwrap_or_else(|_| message.clone())
 }
 
 /// The digest of several parts, whose borders count.
@@ -244,6 +272,27 @@ mod tests {
         let digest = lists.keep(&reply(1, &long));
         lists.0.run_pending_tasks();
         assert!(lists.page(&digest).is_none());
+    }
+
+    #[test]
+    fn kept_page_counts_its_own_buffer_and_its_index_of_names() {
+        let lists = Lists::new(1 << 20);
+        let tools: Vec<_> = (0..100)
+            .map(|n| format!(r#"{{"name":"{n:050}"}}"#))
+            .collect();
+        let text = reply(1, &format!("[{}]", tools.join(",")));
+        let mut large = text.bytes().to_vec();
+        let length = large.len();
+        large.resize(1 << 20, b' ');
+        let part = Bytes::from(large).slice(..length);
+        let digest = lists.keep(&Message::parse(part.clone(), 128).unwrap());
+        let page = lists.page(&digest).unwrap();
+        assert!(part.is_unique(), "the page keeps none of it");
+        lists.0.run_pending_tasks();
+        let before = lists.0.weighted_size();
+        assert!(lists.tool(&digest, &page, "none").is_none());
+        lists.0.run_pending_tasks();
+        assert!(lists.0.weighted_size() >= before + 100 * 50);
     }
 
     #[test]
