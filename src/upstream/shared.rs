@@ -1,6 +1,7 @@
 //! A link that several sessions share: each has a place at it, hears what belongs to no call, and
 //! follows resources without ending what another one follows. Spec: DESIGN §6; BRIDGING §1.3.
 
+mod followers;
 mod leaving;
 mod levels;
 mod owners;
@@ -9,7 +10,7 @@ mod visits;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +18,7 @@ use dashmap::DashMap;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
+use self::followers::Followers;
 use self::levels::Levels;
 use self::owners::Owners;
 use self::visits::Visits;
@@ -121,7 +123,7 @@ struct Members {
     /// Who wants to hear what belongs to no call.
     listening: Wish<HashSet<u64>>,
     /// Who follows which URI.
-    followers: Mutex<HashMap<String, HashSet<u64>>>,
+    followers: Mutex<Followers>,
     levels: Arc<Levels>,
     visits: Visits,
     /// The sessions of the members.
@@ -140,45 +142,11 @@ impl Members {
         number
     }
 
-    /// Notes a subscription; `false` when the member had it before.
-    fn follow(&self, uri: &str, member: u64) -> bool {
-        let mut followers = lock(&self.followers);
-        followers.entry(uri.to_owned()).or_default().insert(member)
-    }
-
-    fn follows(&self, uri: &str, member: u64) -> bool {
-        let followers = lock(&self.followers);
-        followers
-            .get(uri)
-            .is_some_and(|members| members.contains(&member))
-    }
-
-    /// Ends a subscription; `true` when nobody has it any more.
-    fn unfollow(&self, uri: &str, member: u64) -> bool {
-        let mut followers = lock(&self.followers);
-        let Some(members) = followers.get_mut(uri) else {
-            return true;
-        };
-        members.remove(&member);
-        let is_last = members.is_empty();
-        if is_last {
-            followers.remove(uri);
-        }
-        is_last
-    }
-
     /// Forgets a member; what it alone has followed.
     fn leave(&self, member: u64) -> Vec<String> {
         lock(&self.intakes).remove(&member);
         self.visits.leave(member);
-        let mut left = Vec::new();
-        lock(&self.followers).retain(|uri, members| {
-            if members.remove(&member) && members.is_empty() {
-                left.push(uri.clone());
-            }
-            !members.is_empty()
-        });
-        left
+        lock(&self.followers).leave(member)
     }
 }
 
@@ -253,17 +221,23 @@ impl Place {
     ) -> Result<Reply, Fault> {
         let (link, members) = (&self.pooled.link, &self.pooled.members);
         let uri = &*uri;
+        let Some(is_new) = lock(&members.followers).follow(uri, self.number) else {
+            return Ok(too_many());
+        };
         let mut joining = Joining {
             members,
             uri,
             member: self.number,
-            undone: members.follow(uri, self.number),
+            undone: is_new,
         };
         let reply = link.call(request, call).await;
         let is_refused = reply.as_ref().map_or(true, |reply| reply.error().is_some());
         joining.undone &= is_refused;
         drop(joining);
-        if !is_refused && !members.follows(uri, self.number) && members.unfollow(uri, self.number) {
+        let has_left = |mut followers: MutexGuard<'_, Followers>| {
+            !followers.follows(uri, self.number) && followers.unfollow(uri, self.number)
+        };
+        if !is_refused && has_left(lock(&members.followers)) {
             // The session has ended meanwhile, and nobody else wants it.
             link.unsubscribe(uri).await;
         }
@@ -302,6 +276,13 @@ impl Place {
     }
 }
 
+/// The refusal of one more resource.
+fn too_many() -> Reply {
+    Reply::Error(Bytes::from_static(
+        br#"{"code":-32602,"message":"too many subscriptions"}"#,
+    ))
+}
+
 /// A member that asks to follow a resource; when dropped, it does not follow it where `undone`.
 struct Joining<'a> {
     members: &'a Members,
@@ -313,7 +294,7 @@ struct Joining<'a> {
 impl Drop for Joining<'_> {
     fn drop(&mut self) {
         if self.undone {
-            self.members.unfollow(self.uri, self.member);
+            lock(&self.members.followers).unfollow(self.uri, self.member);
         }
     }
 }
@@ -334,7 +315,7 @@ impl UpstreamLink for Place {
             }
             // The upstream hears of the first who follows and of the last who no longer does.
             (Some("resources/unsubscribe"), Some(uri))
-                if !self.pooled.members.unfollow(&uri, self.number) =>
+                if !lock(&self.pooled.members.followers).unfollow(&uri, self.number) =>
             {
                 let done = Reply::Result(Bytes::from_static(b"{}"));
                 Box::pin(std::future::ready(Ok(done)))

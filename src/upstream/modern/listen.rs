@@ -31,8 +31,10 @@ use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 const METHOD: &str = "subscriptions/listen";
-/// URIs of one filter at most.
+/// URIs in the filter of a session's own link at most.
 const MAX_URIS: usize = 1024;
+/// The same of a shared link, where each session has a bound of its own.
+const MAX_SHARED_URIS: usize = 64 * MAX_URIS;
 
 /// A URI that is to join the filter; when dropped, it leaves it again where `undone`.
 struct Wish<'a> {
@@ -95,7 +97,12 @@ impl ModernLink {
         let Some(uri) = request.param_str("uri") else {
             return Ok(invalid("params.uri must be a string"));
         };
-        let full = |wanted: &Wanted| wanted.uris.len() >= MAX_URIS && !wanted.uris.contains(&*uri);
+        let max = if self.settings.exclusive {
+            MAX_URIS
+        } else {
+            MAX_SHARED_URIS
+        };
+        let full = |wanted: &Wanted| wanted.uris.len() >= max && !wanted.uris.contains(&*uri);
         if full(&lock(&self.listening.wanted)) {
             return Ok(invalid("too many subscriptions"));
         }
