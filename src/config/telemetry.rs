@@ -22,6 +22,13 @@ pub(super) fn read(s: &mut Section<'_>) -> Telemetry {
                 "Share of traces recorded, of those that start here.",
             )
             .share(0.01),
+        caller_traces: s
+            .key(
+                "caller_traces",
+                "Traces recorded beyond that share because a caller's `traceparent` says `sampled`, all callers \
+                 together: anybody can set the flag. Set it higher where only programs of yours can.",
+            )
+            .rate("5/s"),
         log_format: s
             .key(
                 "log_format",

@@ -404,6 +404,8 @@ pub struct Telemetry {
     pub otlp_every_request: bool,
     /// Share of root traces that are recorded, 0 to 1.
     pub sample_ratio: f64,
+    /// Traces that are recorded beyond it because their callers ask for it; a burst of one period's count.
+    pub caller_traces: Rate,
     /// Shape of log lines.
     pub log_format: LogFormat,
     /// `service.name`.

@@ -12,7 +12,7 @@ pub const MASK: &str = "[redacted]";
 /// Authentication schemes whose credentials follow after a space.
 const SCHEMES: [&str; 4] = ["bearer", "basic", "dpop", "negotiate"];
 /// Names whose value is secret, as whole words or as the end of one.
-const SECRET_NAMES: [&str; 12] = [
+const SECRET_NAMES: [&str; 13] = [
     "password",
     "passwd",
     "pwd",
@@ -25,9 +25,20 @@ const SECRET_NAMES: [&str; 12] = [
     "authorization",
     "cookie",
     "assertion",
+    "signature",
 ];
 /// Further names, as whole words only.
-const SECRET_WORDS: [&str; 5] = ["code", "code_verifier", "private_key", "access_key", "sig"];
+const SECRET_WORDS: [&str; 9] = [
+    "code",
+    "code_verifier",
+    "private_key",
+    "access_key",
+    "sig",
+    "key",
+    "secret_key",
+    "account_key",
+    "subscription-key",
+];
 /// How the tokens of well-known services begin.
 const PREFIXES: [&str; 12] = [
     "ghp_",
@@ -43,6 +54,9 @@ const PREFIXES: [&str; 12] = [
     "npm_",
     "pypi-",
 ];
+/// Bytes that [`shown`] looks at before it cuts: a secret that is cut off in the middle might not look like
+/// one.
+const MAX_LOOKED_AT: usize = 4096;
 /// From this length on, what follows a scheme or a prefix is a credential rather than a word.
 const MIN_CREDENTIAL_BYTES: usize = 8;
 
@@ -56,7 +70,7 @@ pub fn is_secret_name(name: &str) -> bool {
     // Asked of every field of every line: most names end otherwise.
     let may_be = matches!(
         &end.map(|byte| byte.to_ascii_lowercase()),
-        b"ord" | b"swd" | b"pwd" | b"ase" | b"ret" | b"ken" | b"key" | b"ion" | b"kie"
+        b"ord" | b"swd" | b"pwd" | b"ase" | b"ret" | b"ken" | b"key" | b"ion" | b"kie" | b"ure"
     );
     may_be
         && SECRET_NAMES
@@ -108,6 +122,23 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     }
     masked.push_str(text.get(copied..).unwrap_or_default());
     Cow::Owned(masked)
+}
+
+/// The first `max` bytes of `text` at most, whole characters only.
+#[must_use]
+pub fn cut(text: &str, max: usize) -> &str {
+    text.get(..text.floor_char_boundary(max))
+        .unwrap_or_default()
+}
+
+/// What may be shown of a text that a peer chose: masked, then cut to `max` bytes. Of a long text only the
+/// first 4 KiB are looked at, so that its length costs nothing.
+#[must_use]
+pub fn shown(text: &str, max: usize) -> Cow<'_, str> {
+    match redact(cut(text, max.max(MAX_LOOKED_AT))) {
+        Cow::Borrowed(text) => Cow::Borrowed(cut(text, max)),
+        Cow::Owned(text) => Cow::Owned(cut(&text, max).to_owned()),
+    }
 }
 
 /// The next secret at or after `from`. Positions are always at ASCII characters.

@@ -154,7 +154,11 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
         .try_init()?;
     std::panic::set_hook(Box::new(report_panic));
     if let Some(tracer) = &tracer {
-        Tracing::install(tracer.tracer(SCOPE), settings.sample_ratio);
+        Tracing::install(
+            tracer.tracer(SCOPE),
+            settings.sample_ratio,
+            settings.caller_traces,
+        );
     }
     opentelemetry::global::set_meter_provider(meter.clone());
     observe(&meter.meter(SCOPE));

@@ -2,6 +2,7 @@
 //!
 //! Spec: W3C Trace Context; SPEC C-98. `baggage` is never read, so that it cannot be forwarded.
 
+mod sampling;
 mod span;
 mod state;
 
@@ -9,7 +10,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-pub use span::{CallSpan, Outcome, Tracing};
+pub use sampling::Tracing;
+pub use span::{CallSpan, Outcome};
 
 /// HTTP header and `_meta` key of the position in a trace.
 pub const TRACEPARENT: &str = "traceparent";
@@ -106,6 +108,14 @@ impl TraceContext {
     pub fn is_sampled(&self) -> bool {
         self.position
             .is_some_and(|position| position.flags & SAMPLED != 0)
+    }
+
+    /// The same place in a trace that nobody is asked to record.
+    fn unsampled(mut self) -> Self {
+        if let Some(position) = &mut self.position {
+            position.flags &= !SAMPLED;
+        }
+        self
     }
 
     /// A new place below this one, or at the root of a new trace that nobody records.

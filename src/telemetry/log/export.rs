@@ -10,8 +10,9 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use super::Stamp;
+use super::line::MAX_VALUE_BYTES;
 use crate::telemetry::record::{self, Record};
-use crate::telemetry::redact::{MASK, is_secret_name, redact};
+use crate::telemetry::redact::{MASK, cut, is_secret_name, redact};
 use crate::telemetry::trace::TraceId;
 
 /// Targets that take part in exporting: what they say about an export must not cause another.
@@ -94,7 +95,7 @@ impl<R: LogRecord> Attributes<'_, R> {
         let safe = if is_secret_name(name) {
             MASK.into()
         } else {
-            redact(value)
+            redact(cut(value, MAX_VALUE_BYTES))
         };
         self.add(name, AnyValue::from(safe.into_owned()));
     }

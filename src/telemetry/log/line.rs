@@ -11,10 +11,10 @@ use super::escape;
 use super::stamp::Stamp;
 use crate::config::LogFormat;
 use crate::telemetry::record::{self, Lasting};
-use crate::telemetry::redact::{MASK, is_harmless, is_secret_name, redact};
+use crate::telemetry::redact::{MASK, cut, is_harmless, is_secret_name, redact};
 
 /// A value is cut here; whole bodies have no place in a log.
-const MAX_VALUE_BYTES: usize = 4096;
+pub(super) const MAX_VALUE_BYTES: usize = 4096;
 /// A line that grew beyond this gives its buffer back.
 const KEPT_BYTES: usize = 16 * 1024;
 
@@ -163,8 +163,7 @@ impl Fields<'_> {
 
 /// Appends what others chose: cut, masked where it looks like a secret, escaped.
 fn put_fit(into: &mut String, format: LogFormat, value: &str) {
-    let cut = value.floor_char_boundary(MAX_VALUE_BYTES);
-    let safe = redact(value.get(..cut).unwrap_or_default());
+    let safe = redact(cut(value, MAX_VALUE_BYTES));
     match format {
         LogFormat::Json => escape::json(into, &safe),
         LogFormat::Text => escape::terminal(into, &safe),

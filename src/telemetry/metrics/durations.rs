@@ -12,6 +12,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{BoundHistogram, Histogram};
 
 use crate::telemetry::names::{SCOPE, attribute};
+use crate::telemetry::redact::redact;
 
 /// Series with a tool name; later tools are counted without theirs.
 const MAX_SERIES: usize = 1500;
@@ -119,7 +120,7 @@ impl Durations {
         attributes.extend(
             series
                 .tool
-                .map(|tool| KeyValue::new(attribute::TOOL, tool.to_owned())),
+                .map(|tool| KeyValue::new(attribute::TOOL, redact(tool).into_owned())),
         );
         if let Some((kind, code)) = series.error {
             attributes.push(KeyValue::new(attribute::ERROR_TYPE, kind));

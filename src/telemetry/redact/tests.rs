@@ -31,6 +31,11 @@ const JWT: &str = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl";
 #[case("https://bob:pass@host/x", "https://bob:[redacted]@host/x")]
 #[case("token ghp_0123456789abcdef", "token [redacted]")]
 #[case("päss password=geheim€", "päss password=[redacted]")]
+#[case("?X-Amz-Signature=0a1b&x=1", "?X-Amz-Signature=[redacted]&x=1")]
+#[case("?X-Goog-Signature=0a1b", "?X-Goog-Signature=[redacted]")]
+#[case("?signature=0a1b&sig=2c", "?signature=[redacted]&sig=[redacted]")]
+#[case("?key=AIzaSy&q=1", "?key=[redacted]&q=1")]
+#[case("?api_key=0a1b", "?api_key=[redacted]")]
 #[case("Bearer\tabcdef123456", "Bearer\t[redacted]")]
 #[case("password\t=\thunter2", "password\t=\t[redacted]")]
 fn secrets_are_masked(#[case] text: &str, #[case] expected: &str) {
@@ -61,8 +66,17 @@ fn ordinary_text_stays(#[case] text: &str) {
     assert!(matches!(redact(text), Cow::Borrowed(_)), "{}", redact(text));
 }
 
+#[test]
+fn a_secret_across_the_cut_is_masked() {
+    let text = format!("https://bob:{}@host/{JWT}", "p".repeat(200));
+    assert_eq!(shown(&text, 128), format!("https://bob:{MASK}@host/{MASK}"));
+    let long = "é".repeat(10_000);
+    assert_eq!(shown(&long, 127), "é".repeat(63));
+}
+
 #[rstest]
 #[case("password", true)]
+#[case("X-Amz-Signature", true)]
 #[case("access_token", true)]
 #[case("clientSecret", true)]
 #[case("Authorization", true)]

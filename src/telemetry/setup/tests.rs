@@ -15,6 +15,10 @@ fn settings(otlp_endpoint: Option<Url>) -> config::Telemetry {
         otlp_endpoint,
         otlp_every_request: true,
         sample_ratio: 1.0,
+        caller_traces: config::Rate {
+            count: 5,
+            per: Duration::from_secs(1),
+        },
         log_format: LogFormat::Json,
         service_name: "drawbridge-test".to_owned(),
     }

@@ -3,7 +3,7 @@
 //! Most calls are not sampled; those cost two clock reads, a random number and one look-up.
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use opentelemetry::trace::{
@@ -11,17 +11,16 @@ use opentelemetry::trace::{
     Tracer,
 };
 use opentelemetry::{Context, KeyValue, Value};
-use opentelemetry_sdk::trace::SdkTracer;
 
-use super::{KNOWN_FLAGS, Position, SAMPLED, TraceContext};
+use super::sampling::Tracing;
+use super::{KNOWN_FLAGS, Position, TraceContext};
 use crate::protocol::{Message, Revision, json};
 use crate::telemetry::metrics::{Durations, Series};
 use crate::telemetry::names::{attribute, method, metric};
+use crate::telemetry::redact::{cut, shown};
 
-/// Names that clients send are cut here.
-const MAX_TARGET_BYTES: usize = 128;
-
-static TRACING: OnceLock<Tracing> = OnceLock::new();
+/// What peers chose is cut here, in bytes.
+const MAX_CHOSEN_BYTES: usize = 128;
 
 static SERVER: Durations = Durations::new(
     metric::SERVER_OPERATION_DURATION,
@@ -33,40 +32,6 @@ static CLIENT: Durations = Durations::new(
     "Time from sending an MCP request upstream to its reply.",
     attribute::UPSTREAM,
 );
-
-/// Where recorded spans go, and how many there are.
-#[derive(Debug)]
-pub struct Tracing {
-    tracer: SdkTracer,
-    /// A random 64-bit number below this is sampled.
-    bound: u64,
-}
-
-impl Tracing {
-    /// Records `ratio` (0 to 1) of the traces that begin here, and all that their parent records.
-    /// `tracer` must record everything it is given. Only the first of a process counts.
-    pub fn install(tracer: SdkTracer, ratio: f64) {
-        drop(TRACING.set(Self::new(tracer, ratio)));
-    }
-
-    fn new(tracer: SdkTracer, ratio: f64) -> Self {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "saturates at both ends; the last bits do not matter"
-        )]
-        let bound = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
-        Self { tracer, bound }
-    }
-
-    fn samples(&self, parent: &TraceContext) -> bool {
-        match parent.position {
-            Some(position) => position.flags & SAMPLED != 0,
-            None => self.bound > 0 && rand::random::<u64>() <= self.bound,
-        }
-    }
-}
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +106,7 @@ impl CallSpan {
     /// A request that a client sent to `endpoint`, under the parent it brought.
     #[must_use]
     pub fn server(parent: &TraceContext, method: &str, endpoint: &Arc<str>) -> Self {
-        let tracing = TRACING.get();
+        let tracing = Tracing::installed();
         Self::start(
             tracing,
             parent,
@@ -155,7 +120,7 @@ impl CallSpan {
     /// A request that we send to `upstream`, under the call's own context.
     #[must_use]
     pub fn client(parent: &TraceContext, method: &str, upstream: &Arc<str>) -> Self {
-        let tracing = TRACING.get();
+        let tracing = Tracing::installed();
         Self::start(
             tracing,
             parent,
@@ -175,8 +140,9 @@ impl CallSpan {
         kind: &SpanKind,
     ) -> Self {
         let method = method::known(wanted);
+        let is_ours = *kind == SpanKind::Client;
         let recorded = tracing
-            .filter(|tracing| tracing.samples(parent))
+            .filter(|tracing| tracing.samples(parent, is_ours))
             .map(|tracing| {
                 let attributes = [
                     KeyValue::new(attribute::METHOD, method),
@@ -184,12 +150,14 @@ impl CallSpan {
                 ];
                 let builder = tracing.tracer.span_builder(method).with_kind(kind.clone());
                 let builder = builder.with_attributes(attributes);
-                let above = above(parent, *kind == SpanKind::Server);
+                let above = above(parent, !is_ours);
                 Box::new(tracing.tracer.build_with_context(builder, &above))
             });
         let context = match &recorded {
             Some(span) => below(parent, span.span_context()),
-            // Spec: SPEC C-98: a place of our own, also when nobody here records it.
+            // Spec: SPEC C-98: a place of our own, also when nobody here records it. Nobody below is told to
+            // record what was not recorded here although a caller asked for it.
+            None if tracing.is_some() => parent.child().unsampled(),
             None => parent.child(),
         };
         Self {
@@ -213,16 +181,16 @@ impl CallSpan {
     /// The tool asked for. It makes a series of its own once it has given a result, so that names
     /// which nobody knows make none.
     pub fn tool(&mut self, name: &str) {
-        self.tool = Some(name.into());
+        self.tool = Some(cut(name, MAX_CHOSEN_BYTES).into());
     }
 
     /// Spec: the conventions' span name, `{method} {target}`.
     fn target(&mut self, key: &'static str, name: &str) {
         let method = self.method;
         if let Some(span) = &mut self.recorded {
-            let name = bounded(name);
+            let name = shown(name, MAX_CHOSEN_BYTES);
             span.update_name(format!("{method} {name}"));
-            span.set_attribute(KeyValue::new(key, name.to_owned()));
+            span.set_attribute(KeyValue::new(key, name.into_owned()));
         }
     }
 
@@ -252,16 +220,21 @@ impl CallSpan {
             _ => {}
         }
         if let Some(uri) = message.param_str("uri") {
-            self.attribute(attribute::RESOURCE, || uri.into_owned());
+            self.chosen(attribute::RESOURCE, &uri);
         }
         self.attribute(attribute::PROTOCOL_VERSION, || revision.as_str());
         let id = id();
         // Without the quotes of a text: the other side says it in the same form.
         let id = json::string(&id).unwrap_or(Cow::Borrowed(&*id));
-        self.attribute(attribute::REQUEST_ID, || bounded(&id).to_owned());
+        self.chosen(attribute::REQUEST_ID, &id);
     }
 
-    /// Adds what is worth knowing of this one call; `value` is only made when it is recorded.
+    /// Adds what a peer chose: masked where it looks like a secret, and cut (SPEC C-22).
+    fn chosen(&mut self, key: &'static str, value: &str) {
+        self.attribute(key, || shown(value, MAX_CHOSEN_BYTES).into_owned());
+    }
+
+    /// Adds what the gateway itself knows of this one call; `value` is only made when it is recorded.
     pub fn attribute<V: Into<Value>>(&mut self, key: &'static str, value: impl FnOnce() -> V) {
         if let Some(span) = &mut self.recorded {
             span.set_attribute(KeyValue::new(key, value()));
@@ -307,26 +280,18 @@ impl Drop for CallSpan {
     }
 }
 
-fn bounded(text: &str) -> &str {
-    text.get(..text.floor_char_boundary(MAX_TARGET_BYTES))
-        .unwrap_or_default()
-}
-
-/// Our context as the SDK's parent.
+/// Our context as the SDK's parent, without its `tracestate`: what vendors of callers wrote there is passed
+/// on, and not exported.
 fn above(parent: &TraceContext, remote: bool) -> Context {
     let Some(position) = parent.position else {
         return Context::new();
     };
-    let state = parent
-        .state
-        .as_deref()
-        .and_then(|state| state.parse::<TraceState>().ok());
     Context::new().with_remote_span_context(SpanContext::new(
         TraceId::from(position.trace),
         SpanId::from(position.span),
         TraceFlags::new(position.flags),
         remote,
-        state.unwrap_or_default(),
+        TraceState::NONE,
     ))
 }
 
@@ -352,6 +317,12 @@ mod tests {
     use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 
     use super::*;
+    use crate::config::Rate;
+
+    const CALLERS: Rate = Rate {
+        count: 2,
+        per: std::time::Duration::from_hours(1),
+    };
 
     const SAMPLED_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const UNSAMPLED_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
@@ -385,7 +356,11 @@ mod tests {
 
     #[test]
     fn a_recorded_call_continues_the_trace_of_its_parent() {
-        let tracing = Tracing::new(SdkTracerProvider::builder().build().tracer("t"), 0.0);
+        let tracing = Tracing::new(
+            SdkTracerProvider::builder().build().tracer("t"),
+            0.0,
+            CALLERS,
+        );
         let outer = server(Some(&tracing), &parent(SAMPLED_PARENT));
         let inner = client(Some(&tracing), outer.context());
         let [above, below] = [&outer, &inner].map(|s| s.context().traceparent().unwrap());
@@ -399,6 +374,69 @@ mod tests {
             !root.context().is_sampled(),
             "no root is recorded at ratio 0"
         );
+    }
+
+    // SPEC C-98, C-99. Upstreams are not told to record what was not recorded here.
+    #[test]
+    fn callers_have_traces_recorded_up_to_their_rate() {
+        let tracing = Tracing::new(
+            SdkTracerProvider::builder().build().tracer("t"),
+            0.0,
+            CALLERS,
+        );
+        let asked = || server(Some(&tracing), &parent(SAMPLED_PARENT));
+        let outer: Vec<_> = (0..10).map(|_| asked()).collect();
+        let recorded = |span: &CallSpan| span.recorded.is_some();
+        assert_eq!(outer.iter().filter(|span| recorded(span)).count(), 2);
+        for span in &outer {
+            let inner = client(Some(&tracing), span.context());
+            let told = span.context().is_sampled();
+            assert_eq!((recorded(&inner), told), (recorded(span), recorded(span)));
+        }
+    }
+
+    // SPEC C-22, C-99.
+    #[test]
+    fn what_peers_chose_is_masked_and_cut() {
+        let kept = Keep::default();
+        let provider = SdkTracerProvider::builder()
+            .with_simple_exporter(kept.clone())
+            .build();
+        let tracing = Tracing::new(provider.tracer("t"), 1.0, CALLERS);
+        let long = "x".repeat(4 * 1024 * 1024);
+        let secret = "X-Amz-Signature=5ECRET5ECRET";
+        let state = Some("vendor=5ECRET");
+        let above = TraceContext::parse(SAMPLED_PARENT, state).unwrap();
+        for (method, member) in [
+            ("tools/call", "name"),
+            ("prompts/get", "name"),
+            ("resources/read", "uri"),
+        ] {
+            let place = "mcp".into();
+            let kind = SpanKind::Server;
+            let mut span = CallSpan::start(Some(&tracing), &above, method, &place, &SERVER, &kind);
+            let params = format!(r#"{{"{member}":"a?{secret}&token=5ECRET&{long}"}}"#);
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
+            let message = Message::parse(text.into(), 128).unwrap();
+            span.tool(&message.param_str(member).unwrap());
+            assert!(span.tool.as_ref().unwrap().len() <= MAX_CHOSEN_BYTES);
+            let id = format!("\"{secret}{long}\"");
+            span.request(&message, || id.as_str().into(), Revision::V2025_11_25);
+            span.finish(Outcome::Ok);
+        }
+        let kept = kept.0.lock().unwrap();
+        assert_eq!(kept.len(), 3);
+        for span in kept.iter() {
+            let told = format!("{span:?}");
+            assert!(
+                !told.contains("5ECRET") && told.contains("[redacted]"),
+                "{told}"
+            );
+            for attribute in &span.attributes {
+                assert!(attribute.value.as_str().len() <= MAX_CHOSEN_BYTES);
+            }
+            assert!(span.name.len() <= 2 * MAX_CHOSEN_BYTES);
+        }
     }
 
     /// Keeps what ends.
@@ -419,7 +457,7 @@ mod tests {
         let provider = SdkTracerProvider::builder()
             .with_simple_exporter(kept.clone())
             .build();
-        let tracing = Tracing::new(provider.tracer("t"), 1.0);
+        let tracing = Tracing::new(provider.tracer("t"), 1.0, CALLERS);
         let read = |params: &str| {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
             Message::parse(text.into(), 128).unwrap()
@@ -470,7 +508,7 @@ mod tests {
         let provider = SdkTracerProvider::builder()
             .with_simple_exporter(kept.clone())
             .build();
-        let tracing = Tracing::new(provider.tracer("t"), 1.0);
+        let tracing = Tracing::new(provider.tracer("t"), 1.0, CALLERS);
         for outcome in [
             Outcome::Refused("upstream_invalid", -32603),
             Outcome::Rpc(4711),
