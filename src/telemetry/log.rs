@@ -19,7 +19,7 @@ use tracing_subscriber::layer::Context;
 pub(super) use export::ExportLayer;
 pub(super) use line::Line;
 pub(super) use stamp::Stamp;
-pub(super) use writer::{Writer, WriterGuard};
+pub(super) use writer::{Kind, Writer, WriterGuard};
 
 use crate::clock::{Clock, SystemClock};
 use crate::config::LogFormat;
@@ -48,7 +48,7 @@ impl<S: Subscriber> Layer<S> for LineLayer {
         LINE.with(|line| {
             if let Ok(mut line) = line.try_borrow_mut() {
                 line.write(self.format, SystemClock.now(), event);
-                self.writer.put(line.as_bytes());
+                self.writer.put(Kind::Log, line.as_bytes());
             }
         });
     }

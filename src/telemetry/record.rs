@@ -9,7 +9,8 @@ use std::time::Duration;
 use opentelemetry_sdk::logs::SdkLogger;
 use tracing::Level;
 
-use super::log::{Line, Writer, export};
+use super::log::{Kind, Line, Writer, export};
+use super::names::AUDIT_TARGET;
 use super::trace::TraceId;
 use crate::clock::{Clock, SystemClock};
 use crate::config::LogFormat;
@@ -144,7 +145,12 @@ pub fn write(target: &'static str, level: Level, record: &dyn Record) {
             line.render(log.format, now, level, target, |fields| {
                 record.fields(fields);
             });
-            log.writer.put(line.as_bytes());
+            let kind = if target == AUDIT_TARGET {
+                Kind::Audit
+            } else {
+                Kind::Log
+            };
+            log.writer.put(kind, line.as_bytes());
         }
     });
     if let Some(exporter) = &log.exporter

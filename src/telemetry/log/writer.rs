@@ -1,15 +1,18 @@
-//! Bytes to standard output from a thread of their own; whoever logs only copies.
+//! Bytes to standard output from a thread of their own; whoever logs only copies. Audit lines have a buffer
+//! of their own and are written first, so that no other line can push them out.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::lock::lock;
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::{COUNTERS, Counter};
 
 /// Lines waiting to be written; what comes on top is dropped and counted.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
+/// Audit lines waiting to be written, in a buffer of their own: some 10,000.
+const MAX_AUDIT_BYTES: usize = 4 * 1024 * 1024;
 /// Room that both buffers keep.
 const KEPT_BYTES: usize = 64 * 1024;
 /// The writer collects for this long, so that a busy gateway wakes it 50 times a second and not
@@ -44,9 +47,49 @@ struct Shared {
     ended: Condvar,
 }
 
+/// What a line belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::telemetry) enum Kind {
+    /// The audit.
+    Audit,
+    /// Everything else.
+    Log,
+}
+
+impl Kind {
+    /// Where lines that are lost are counted.
+    fn dropped(self) -> &'static Counter {
+        match self {
+            Self::Audit => &COUNTERS.audit_dropped,
+            Self::Log => &COUNTERS.log_lines_dropped,
+        }
+    }
+}
+
+/// Whole lines.
+#[derive(Debug, Default)]
+struct Batch {
+    audit: Vec<u8>,
+    log: Vec<u8>,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.audit.is_empty() && self.log.is_empty()
+    }
+
+    /// Empties it; what a burst needed is not kept.
+    fn clear(&mut self) {
+        for lines in [&mut self.audit, &mut self.log] {
+            lines.clear();
+            lines.shrink_to(KEPT_BYTES);
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    waiting: Vec<u8>,
+    waiting: Batch,
     /// The writer sleeps and has to be woken.
     asleep: bool,
     closed: bool,
@@ -76,15 +119,19 @@ impl Writer {
         Ok((Self { shared }, guard))
     }
 
-    /// Queues one line.
-    pub(in crate::telemetry) fn put(&self, line: &[u8]) {
+    /// Queues one line, or drops and counts it where the buffer of its kind is full.
+    pub(in crate::telemetry) fn put(&self, kind: Kind, line: &[u8]) {
         let mut state = self.shared.lock();
-        if state.waiting.len() + line.len() > MAX_WAITING_BYTES {
+        let (lines, most) = match kind {
+            Kind::Audit => (&mut state.waiting.audit, MAX_AUDIT_BYTES),
+            Kind::Log => (&mut state.waiting.log, MAX_WAITING_BYTES),
+        };
+        if lines.len() + line.len() > most {
             drop(state);
-            COUNTERS.log_lines_dropped.add(1);
+            kind.dropped().add(1);
             return;
         }
-        state.waiting.extend_from_slice(line);
+        lines.extend_from_slice(line);
         let wake = std::mem::take(&mut state.asleep);
         drop(state);
         if wake {
@@ -99,7 +146,7 @@ impl Shared {
     }
 
     fn write_all_to(&self, mut out: impl Write) {
-        let mut batch = Vec::new();
+        let mut batch = Batch::default();
         loop {
             let mut state = self.lock();
             while state.waiting.is_empty() && !state.closed {
@@ -116,20 +163,36 @@ impl Shared {
             let last = state.closed;
             std::mem::swap(&mut batch, &mut state.waiting);
             drop(state);
-            // Nobody is left to tell when standard output is gone.
-            for chunk in batch.chunks(CHUNK) {
-                drop(out.write_all(chunk));
-                self.lock().written += 1;
-            }
+            self.write(Kind::Audit, &batch.audit, &mut out);
+            self.write(Kind::Log, &batch.log, &mut out);
             drop(out.flush());
             batch.clear();
-            // What a burst needed is not kept.
-            batch.shrink_to(KEPT_BYTES);
             if last {
                 self.lock().ended = true;
                 self.ended.notify_one();
                 return;
             }
+        }
+    }
+}
+
+impl Shared {
+    /// Writes lines in chunks. Nobody is left to tell when standard output is gone, so those that it did not
+    /// take as a whole are counted.
+    fn write(&self, kind: Kind, lines: &[u8], out: &mut impl Write) {
+        let mut rest = lines;
+        while !rest.is_empty() {
+            let chunk = rest.get(..CHUNK).unwrap_or(rest);
+            match out.write(chunk) {
+                Ok(taken @ 1..) => rest = rest.get(taken..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Ok(0) | Err(_) => {
+                    let lost = memchr::memchr_iter(b'\n', rest).count();
+                    kind.dropped().add(lost.try_into().unwrap_or(u64::MAX));
+                    return;
+                }
+            }
+            self.lock().written += 1;
         }
     }
 }
@@ -160,93 +223,4 @@ impl Drop for WriterGuard {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An output that can be held up.
-    #[derive(Clone, Default)]
-    struct Gate(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Gate {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn everything_put_before_the_end_is_written_in_order() {
-        let gate = Gate::default();
-        let (writer, guard) = Writer::start(gate.clone()).unwrap();
-        for n in 0..1000 {
-            writer.put(format!("{n}\n").as_bytes());
-        }
-        drop(guard);
-        let written = String::from_utf8(gate.0.lock().unwrap().clone()).unwrap();
-        let numbers: Vec<u32> = written.lines().map(|line| line.parse().unwrap()).collect();
-        assert_eq!(numbers, (0..1000).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn an_output_that_blocks_costs_lines_and_nobody_waits() {
-        let gate = Gate::default();
-        let held = Arc::clone(&gate.0);
-        let held = held.lock().unwrap();
-        let before = COUNTERS.log_lines_dropped.get();
-        let (writer, guard) = Writer::start(gate.clone()).unwrap();
-        let line = [b'x'; 1024];
-        for _ in 0..4096 {
-            writer.put(&line);
-        }
-        assert!(COUNTERS.log_lines_dropped.get() > before);
-        drop(held);
-        drop(guard);
-        assert!(gate.0.lock().unwrap().len() <= 3 * MAX_WAITING_BYTES);
-    }
-
-    /// An output whose reader takes a chunk every tenth of a second.
-    struct Slow(Gate);
-
-    impl Write for Slow {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            std::thread::sleep(LAST_LINES / 5);
-            self.0.write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    #[test]
-    fn an_output_that_is_read_slowly_gets_everything() {
-        let out = Gate::default();
-        let (writer, guard) = Writer::start(Slow(out.clone())).unwrap();
-        let line = [b'x'; CHUNK];
-        for _ in 0..8 {
-            writer.put(&line);
-        }
-        drop(guard);
-        assert_eq!(out.0.lock().unwrap().len(), 8 * CHUNK);
-    }
-
-    #[test]
-    fn an_output_that_nobody_reads_does_not_hold_up_the_end() {
-        let gate = Gate::default();
-        let held = Arc::clone(&gate.0);
-        let held = held.lock().unwrap();
-        let (writer, guard) = Writer::start(gate).unwrap();
-        writer.put(b"never read\n");
-        let ended = std::thread::spawn(move || drop(guard));
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while !ended.is_finished() && Instant::now() < deadline {
-            std::thread::yield_now();
-        }
-        assert!(ended.is_finished());
-        drop(held);
-    }
-}
+mod tests;

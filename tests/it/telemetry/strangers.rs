@@ -1,0 +1,161 @@
+//! What callers cannot have the gateway record, keep or lose: traces without end, secrets in spans, audit lines.
+
+use futures_util::future::join_all;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
+use prost::Message as _;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::Collector;
+use crate::harness::process::resident;
+use crate::harness::session::Session;
+use crate::harness::{Setup, eventually};
+
+/// A `traceparent` whose flag asks for a record.
+const ASKS: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+impl Collector {
+    /// The names of the spans of this kind.
+    fn spans(&self, kind: SpanKind) -> Vec<String> {
+        let bodies = self.0.lock().unwrap();
+        let traces = bodies.iter().filter(|(signal, _)| signal == "traces");
+        let requests = traces.map(|(_, body)| ExportTraceServiceRequest::decode(body.clone()));
+        let scopes = requests
+            .flat_map(|request| request.unwrap().resource_spans)
+            .flat_map(|resource| resource.scope_spans);
+        let spans = scopes.flat_map(|scope| scope.spans);
+        spans
+            .filter(|span| span.kind == kind as i32)
+            .map(|span| span.name)
+            .collect()
+    }
+}
+
+async fn read(user: &Session, uri: &str) {
+    let params = json!({"uri": uri, "_meta": {"traceparent": ASKS}});
+    drop(user.request("resources/read", params).await);
+}
+
+// SPEC C-98, C-99
+#[tokio::test]
+async fn a_stranger_has_few_traces_recorded() {
+    let (collector, url) = Collector::start().await;
+    let telemetry = format!(
+        "[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0\ncaller_traces = \"20/h\"\n\
+         [limits]\nrate = \"1000/s\""
+    );
+    let gw = Setup::open()
+        .toml(&telemetry)
+        .stub("stub", &[])
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for _ in 0..100 {
+        let params = json!({"name": "seen_meta", "arguments": {}, "_meta": {"traceparent": ASKS}});
+        user.request("tools/call", params).await.expect("a result");
+    }
+    gw.stop().await;
+    // Stopping flushes.
+    eventually("the traces", async || {
+        (collector.spans(SpanKind::Server).len() == 20).then_some(())
+    })
+    .await;
+    assert_eq!(collector.spans(SpanKind::Client).len(), 20);
+}
+
+// SPEC C-22, C-99
+#[tokio::test]
+async fn a_span_shows_no_secret_of_a_uri() {
+    let (collector, url) = Collector::start().await;
+    let telemetry = format!("[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0");
+    let gw = Setup::open()
+        .toml(&telemetry)
+        .stub("stub", &[])
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    read(
+        &user,
+        "https://files.example/x?token=5ECRET0001&sig=5ECRET0002",
+    )
+    .await;
+    read(
+        &user,
+        "https://s3.example/x?X-Amz-Signature=5ECRET0003&key=5ECRET0004",
+    )
+    .await;
+    gw.stop().await;
+    eventually("the traces", async || {
+        (collector.spans(SpanKind::Server).len() == 2).then_some(())
+    })
+    .await;
+    assert!(collector.has("traces", "https://files.example/x?token=[redacted]"));
+    assert!(!collector.has("traces", "5ECRET") && !collector.has("logs", "5ECRET"));
+}
+
+// SPEC C-99
+#[tokio::test]
+async fn forty_reads_of_large_uris_are_not_kept_for_a_slow_collector() {
+    // It accepts connections and never answers.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let telemetry = format!(
+        "[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0\ncaller_traces = \"1000/s\""
+    );
+    let gw = Setup::open()
+        .toml(&telemetry)
+        .stub("stub", &[])
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let uri = format!("memo:{}", "x".repeat(4 * 1024 * 1024 - 1024));
+    let before = resident(gw.pid());
+    for _ in 0..40 {
+        read(&user, &uri).await;
+    }
+    let kept = resident(gw.pid()).saturating_sub(before);
+    assert!(kept <= 96 * 1024 * 1024, "{kept} bytes");
+    gw.kill().await;
+}
+
+// SPEC O-04
+#[tokio::test]
+async fn audit_lines_and_counted_losses_are_all_calls() {
+    const ROUNDS: i64 = 40;
+    const CALLS: i64 = 100;
+    let gw = Setup::open()
+        .toml("[limits]\nrate = \"100000/s\"")
+        .stub("stub", &[])
+        .start()
+        .await;
+    let user = gw.anonymous();
+    let user = user.open_as("/mcp/stub", "2025-03-26", json!({})).await;
+    gw.hold_output(true);
+    // A name that the audit line cuts at 256 bytes: 4,000 lines are more than one buffer of 1 MiB.
+    let name = "n".repeat(1000);
+    for round in 0..ROUNDS {
+        let call = |n| {
+            json!({"jsonrpc": "2.0", "id": round * CALLS + n, "method": "tools/call",
+                   "params": {"name": name, "arguments": {}}})
+        };
+        let array = Value::Array((0..CALLS).map(call).collect());
+        // An array or a stream, as long as it took.
+        user.post(&array).await.text().await;
+        // Lines that fill the buffer of all other lines.
+        let refused = (0..50).map(|_| user.actor.get(&user.path, &[]));
+        join_all(refused).await;
+    }
+    gw.hold_output(false);
+    let all = usize::try_from(ROUNDS * CALLS).unwrap();
+    eventually("a line or a count for each call", async || {
+        let lines = gw.log();
+        let lines = lines
+            .iter()
+            .filter(|line| line.contains("\"target\":\"audit\""));
+        let lost = gw.metric("drawbridge_audit_dropped_total", "").await;
+        ((lines.count() as f64 + lost - all as f64).abs() < 0.5).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}
