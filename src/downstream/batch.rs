@@ -159,7 +159,7 @@ impl Front {
         };
         let each = calls.into_iter().map(|begun| {
             let Begun { call, link, entry } = begun;
-            let future = self.run(call, entry, Arc::clone(session), record);
+            let future = self.run(call, entry, &link, record);
             async move {
                 let outcome = future.await;
                 link.end();

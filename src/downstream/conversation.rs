@@ -198,7 +198,7 @@ impl Front {
         let principal = Arc::clone(&arrival.principal);
         let begun = self.begin(session, principal, arrival.headers, message, outlet, due)?;
         let Begun { call, link, entry } = begun;
-        let call = self.run(call, entry, Arc::clone(session), arrival.record);
+        let call = self.run(call, entry, &link, arrival.record);
         let (channel, owed) = (Arc::clone(channel), channel.owe());
         let access = arrival.line.clone();
         let record = arrival.record.clone();

@@ -24,7 +24,7 @@ use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::relay::Failure;
-use crate::session::{Entry, EventStream, Session};
+use crate::session::{CallLink, Entry, EventStream, Session};
 use crate::telemetry::metrics::GAUGES;
 
 /// When a silent call becomes a stream where the client takes one without naming it (`*/*`, or no
@@ -50,7 +50,7 @@ impl Front {
     ) -> Response<Body> {
         let Begun { call, link, entry } = begun;
         let running = Running {
-            future: Some(self.run(call, entry, Arc::clone(&session), record)),
+            future: Some(self.run(call, entry, &link, record)),
             links: Links(link, Vec::new()),
             background: self.background.clone(),
         };
@@ -152,10 +152,11 @@ impl Front {
         self: &Arc<Self>,
         mut call: Call,
         entry: Entry,
-        session: Arc<Session>,
+        link: &Arc<CallLink>,
         record: &AccessRecord,
     ) -> BoxFuture<'static, Outcome> {
-        let front = Arc::clone(self);
+        let (front, link) = (Arc::clone(self), Arc::clone(link));
+        let session = Arc::clone(link.session());
         let is_tool_call = call.message.method() == Some("tools/call");
         let span = server_span(&call, Some(&session));
         let record = record.clone();
@@ -175,7 +176,10 @@ impl Front {
             if let Some(word) = outcome.error_type() {
                 record.outcome(word);
             }
-            drop(record);
+            if let Some(upstream) = link.upstream() {
+                record.upstream(upstream);
+            }
+            drop((record, link));
             span.finish(outcome);
             front.outcome(&call, answer)
         })

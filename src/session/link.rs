@@ -145,6 +145,12 @@ impl CallLink {
         &self.id
     }
 
+    /// The upstream that has the call, once that is known.
+    #[must_use]
+    pub fn upstream(&self) -> Option<&Arc<str>> {
+        self.upstream.get()
+    }
+
     pub(super) fn order(&self) -> u64 {
         self.order
     }
