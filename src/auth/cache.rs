@@ -1,4 +1,4 @@
-//! Tokens that were judged before: a look-up instead of a signature check or a question.
+//! Tokens that were verified before: a look-up instead of a signature check or a question.
 //!
 //! Keyed by the SHA-256 of endpoint and token, so that a token verified on one endpoint counts on
 //! no other, and so that no token is kept. Bounded in number and in time.
@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use super::reject::Reject;
 use crate::call::Principal;
 use crate::telemetry::metrics::{GAUGES, Open};
 
@@ -34,7 +33,7 @@ pub(super) struct Verified {
     pub(super) generation: u64,
 }
 
-/// Judged tokens, by key.
+/// Verified tokens, by key.
 #[derive(Debug)]
 pub(super) struct TokenCache {
     shards: [Mutex<HashMap<TokenKey, Entry>>; SHARDS],
@@ -42,7 +41,7 @@ pub(super) struct TokenCache {
 
 #[derive(Debug)]
 struct Entry {
-    judged: Result<Verified, Reject>,
+    verified: Verified,
     /// Since the Unix epoch.
     until: Duration,
     _counted: Open,
@@ -59,6 +58,12 @@ impl TokenKey {
         key.copy_from_slice(context.finish().as_ref());
         Self(key)
     }
+
+    /// A number from 0 to 255, for choosing a shard.
+    pub(super) fn number(&self) -> usize {
+        let [first, ..] = self.0;
+        first.into()
+    }
 }
 
 impl TokenCache {
@@ -69,33 +74,18 @@ impl TokenCache {
     }
 
     /// What is known of a token at `now`.
-    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<Result<Verified, Reject>> {
+    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<Verified> {
         let shard = self.shard(key).lock();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let entry = shard.get(key).filter(|entry| now < entry.until)?;
-        Some(entry.judged.clone())
+        Some(entry.verified.clone())
     }
 
-    /// Remembers a verified token until it expires, `max_age` at most.
+    /// Remembers a verified token until it expires, `max_age` at most. When the shard is full, what has expired
+    /// goes, else what would expire first.
     pub(super) fn put(&self, key: TokenKey, verified: Verified, now: Duration, max_age: Duration) {
         let expires = verified.principal.expires_at().unwrap_or(Duration::MAX);
         let until = expires.min(now.saturating_add(max_age.min(MAX_AGE)));
-        self.keep(key, Ok(verified), now, until);
-    }
-
-    /// Remembers for `age` that a token was refused.
-    pub(super) fn put_refused(&self, key: TokenKey, reject: Reject, now: Duration, age: Duration) {
-        self.keep(key, Err(reject), now, now.saturating_add(age));
-    }
-
-    /// When the shard is full, what has expired goes, else what would expire first.
-    fn keep(
-        &self,
-        key: TokenKey,
-        judged: Result<Verified, Reject>,
-        now: Duration,
-        until: Duration,
-    ) {
         if until <= now {
             return;
         }
@@ -111,7 +101,7 @@ impl TokenCache {
             }
         }
         let entry = Entry {
-            judged,
+            verified,
             until,
             _counted: GAUGES.token_cache_size.enter(),
         };
@@ -119,9 +109,8 @@ impl TokenCache {
     }
 
     fn shard(&self, key: &TokenKey) -> &Mutex<HashMap<TokenKey, Entry>> {
-        let [first, ..] = key.0;
         #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
-        &self.shards[usize::from(first) % SHARDS]
+        &self.shards[key.number() % SHARDS]
     }
 }
 
@@ -159,15 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_age_counts_and_a_refusal_is_forgotten_too() {
+    fn a_shorter_age_counts() {
         let cache = TokenCache::new();
         let key = TokenKey::of("mcp", b"token");
         let age = Duration::from_secs(30);
         cache.put(key, verified(None), NOW, age);
-        assert!(cache.get(&key, NOW + age).is_none());
-        cache.put_refused(key, Reject::Inactive, NOW, age);
-        let refused = cache.get(&key, NOW).expect("remembered");
-        assert_eq!(refused.err(), Some(Reject::Inactive));
         assert!(cache.get(&key, NOW + age).is_none());
     }
 

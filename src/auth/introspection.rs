@@ -25,6 +25,7 @@ use super::cache::TokenKey;
 use super::claims::Members;
 use super::discovery::{self, DiscoveryError};
 use super::fetch::Fetcher;
+use super::refused::REFUSED_AGE;
 use super::reject::Reject;
 use super::terms::{Missing, Terms};
 use crate::call::Principal;
@@ -40,8 +41,6 @@ const MAX_QUESTIONS: usize = 32;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// A discovered endpoint is looked for again after this.
 const ENDPOINT_AGE: Duration = Duration::from_mins(10);
-/// A refused token is asked about again after this, or after `max_age` if that is shorter.
-const REFUSED_AGE: Duration = Duration::from_secs(10);
 
 /// The issuer has not said whether the token is good. The reason is logged where it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,7 +101,7 @@ impl Introspection {
         }
     }
 
-    /// How long a refusal counts.
+    /// How long a refusal counts, and its token is not asked about again.
     pub(super) fn refused_age(&self) -> Duration {
         REFUSED_AGE.min(self.max_age)
     }

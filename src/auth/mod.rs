@@ -14,6 +14,7 @@ mod issuer;
 mod jwt;
 mod key_set;
 mod metadata;
+mod refused;
 mod reject;
 #[cfg(test)]
 mod samples;
@@ -35,6 +36,7 @@ pub use self::challenge::Denied;
 use self::fetch::Fetcher;
 use self::issuer::Issuer;
 pub use self::metadata::metadata;
+use self::refused::RefusedTokens;
 use self::reject::Reject;
 use self::scope::Hierarchy;
 use crate::call::Principal;
@@ -69,6 +71,7 @@ pub struct Authenticator {
     anonymous: Option<Arc<Principal>>,
     issuers: Vec<Arc<Issuer>>,
     cache: TokenCache,
+    refused: RefusedTokens,
     /// Scopes that the configuration names outside endpoints.
     known_scopes: BTreeSet<String>,
     hierarchy: Hierarchy,
@@ -117,6 +120,7 @@ impl Authenticator {
             anonymous,
             issuers,
             cache: TokenCache::new(),
+            refused: RefusedTokens::new(),
             known_scopes,
             hierarchy: Hierarchy::new(&config.scope_implies),
             clock,
@@ -182,14 +186,12 @@ impl Authenticator {
 
     /// What was found about a token, with keys that are still the issuer's.
     fn recall(&self, key: &TokenKey, now: Duration) -> Option<Result<Arc<Principal>, Reject>> {
-        match self.cache.get(key, now)? {
-            Ok(verified) => {
-                let issuer = self.issuers.get(verified.issuer)?;
-                let is_current = issuer.generation() == verified.generation;
-                is_current.then_some(Ok(verified.principal))
-            }
-            Err(reject) => Some(Err(reject)),
-        }
+        let Some(verified) = self.cache.get(key, now) else {
+            return self.refused.get(key, now).map(Err);
+        };
+        let issuer = self.issuers.get(verified.issuer)?;
+        let is_current = issuer.generation() == verified.generation;
+        is_current.then_some(Ok(verified.principal))
     }
 
     /// The time by which tokens are judged, since the Unix epoch.

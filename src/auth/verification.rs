@@ -12,6 +12,7 @@ use super::challenge::Denied;
 use super::introspection::{self, Introspection, Unanswered};
 use super::issuer::Issuer;
 use super::jwt::{self, MAX_LEN, Token};
+use super::refused::REFUSED_AGE;
 use super::reject::Reject;
 use super::terms::Terms;
 use super::{Authenticator, metadata, refuse_malformed, refuse_token};
@@ -30,7 +31,9 @@ enum Failure {
 
 impl From<Reject> for Failure {
     fn from(reject: Reject) -> Self {
-        Self::Rejected(reject, None)
+        // The one refusal by our own judgement that costs more than a look-up.
+        let age = (reject == Reject::Signature).then_some(REFUSED_AGE);
+        Self::Rejected(reject, age)
     }
 }
 
@@ -54,7 +57,7 @@ impl Authenticator {
             }
             Err(Failure::Rejected(reject, age)) => {
                 if let Some(age) = age {
-                    self.cache.put_refused(key, reject, now, age);
+                    self.refused.put(key, reject, now, age);
                 }
                 Err(refuse_token(endpoint, reject))
             }
