@@ -4,6 +4,7 @@
 //! across an await (DEPENDENCIES, "Things that bite" 6).
 
 mod connections;
+mod counted;
 mod ending;
 mod known;
 
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::counted::counted;
 use self::known::KnownIds;
 use super::visit::{Visit, VisitKey};
 use super::{
@@ -31,7 +33,6 @@ use crate::endpoint::Endpoint;
 use crate::lifecycle::Tasks;
 use crate::protocol::Revision;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
-use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::wish::Wish;
 
 /// Lifetimes and caps.
@@ -235,9 +236,9 @@ impl Sessions {
             self.count.fetch_add(1, Ordering::Relaxed);
             (spare, session)
         };
-        GAUGES.sessions_open.add(1);
+        counted(&session).open.add(1);
         if let Some(spare) = spare {
-            COUNTERS.sessions_evicted.add(1);
+            counted(&spare).evicted.add(1);
             self.close(&spare);
         }
         Ok(session)

@@ -58,6 +58,10 @@ table! {
             "Sessions closed to make room for a new one of the same principal.";
         sessions_expired = SESSIONS_EXPIRED "{session}"
             "Sessions closed for being idle or old.";
+        implicit_sessions_evicted = IMPLICIT_SESSIONS_EVICTED "{session}"
+            "Implicit sessions closed to make room for a new one of the same principal.";
+        implicit_sessions_expired = IMPLICIT_SESSIONS_EXPIRED "{session}"
+            "Implicit sessions closed for being idle or old.";
         sessions_unknown = SESSIONS_UNKNOWN "{request}"
             "Requests with a session id that is forged, foreign, expired or closed.";
         streams_resumed = STREAMS_RESUMED "{stream}"
@@ -158,6 +162,8 @@ table! {
             "Client connections that are open.";
         sessions_open = SESSIONS_OPEN "{session}"
             "Client sessions that are alive.";
+        implicit_sessions_open = IMPLICIT_SESSIONS_OPEN "{session}"
+            "Sessions that the gateway keeps for modern clients.";
         streams_open = STREAMS_OPEN "{stream}"
             "Event streams that are open towards clients.";
         channels_open = CHANNELS_OPEN "{connection}"

@@ -41,6 +41,10 @@ pub mod metric {
     pub const SESSIONS_EVICTED: &str = "drawbridge.sessions.evicted";
     /// Sessions closed for being idle or old.
     pub const SESSIONS_EXPIRED: &str = "drawbridge.sessions.expired";
+    /// Implicit sessions closed to make room for a new one of the same principal.
+    pub const IMPLICIT_SESSIONS_EVICTED: &str = "drawbridge.implicit_sessions.evicted";
+    /// Implicit sessions closed for being idle or old.
+    pub const IMPLICIT_SESSIONS_EXPIRED: &str = "drawbridge.implicit_sessions.expired";
     /// Requests with a session id that is forged, foreign, expired or closed.
     pub const SESSIONS_UNKNOWN: &str = "drawbridge.sessions.unknown";
     /// Streams continued with Last-Event-ID.
@@ -129,6 +133,8 @@ pub mod metric {
     pub const CONNECTIONS_OPEN: &str = "drawbridge.connections.open";
     /// Client sessions that are alive.
     pub const SESSIONS_OPEN: &str = "drawbridge.sessions.open";
+    /// Sessions that the gateway keeps for modern clients.
+    pub const IMPLICIT_SESSIONS_OPEN: &str = "drawbridge.implicit_sessions.open";
     /// Event streams that are open towards clients.
     pub const STREAMS_OPEN: &str = "drawbridge.streams.open";
     /// HTTP+SSE streams and sockets that are open towards clients.

@@ -1,5 +1,7 @@
 //! What operators see: metrics, traces, logs, and no secrets in them. Spec: DESIGN §10.
 
+mod strangers;
+
 use std::sync::{Arc, Mutex};
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,7 @@ use tokio::net::TcpListener;
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Setup, eventually, within};
+use crate::modern::Modern;
 
 /// Takes OTLP over HTTP and keeps the bodies, by signal.
 #[derive(Clone, Default)]
@@ -350,7 +353,8 @@ async fn one_structured_line_per_request_and_no_secrets() {
     gw.bearer("wrong-token-value")
         .post("/mcp/stub", &[], &json!({}))
         .await;
-    let is_call = |record: &Value| record.to_string().contains("tools/call");
+    let is_call =
+        |record: &Value| record["target"] == "access" && record.to_string().contains("tools/call");
     let records = eventually("the access lines of both", async || {
         let records = gw.log_records();
         let is_refused = |record: &Value| record["status"] == 401;
@@ -368,6 +372,51 @@ async fn one_structured_line_per_request_and_no_secrets() {
         "wrong-token-value",
     ] {
         assert!(!all.contains(secret), "{secret} in the log");
+    }
+    gw.stop().await;
+}
+
+// A merged endpoint: the path does not tell it.
+#[tokio::test]
+async fn the_access_line_names_the_upstream_that_answered() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open()
+        .stub("left", &[])
+        .http("right", &stub, "")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp").await;
+    user.text("right__echo", json!({"text": "a"})).await;
+    user.text("left__echo", json!({"text": "b"})).await;
+    let lines = eventually("the access lines of both", async || {
+        let mut records = gw.log_records();
+        records.retain(|r| r["target"] == "access" && r["rpc_method"] == "tools/call");
+        (records.len() == 2).then_some(records)
+    })
+    .await;
+    let named: Vec<_> = lines.iter().map(|r| (&r["name"], &r["upstream"])).collect();
+    let expected = [
+        (&json!("right__echo"), &json!("right")),
+        (&json!("left__echo"), &json!("left")),
+    ];
+    assert_eq!(named, expected);
+    gw.stop().await;
+}
+
+// Modern clients know of no session; the one that the gateway keeps for them counts beside those of clients.
+#[tokio::test]
+async fn sessions_kept_for_modern_clients_are_counted_apart() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/stub");
+    let reply = modern.call("echo", json!({"text": "a"})).await;
+    reply.expect("a result");
+    let _legacy = gw.anonymous().open("/mcp/stub").await;
+    for name in [
+        "drawbridge_implicit_sessions_open",
+        "drawbridge_sessions_open",
+    ] {
+        let open = gw.metric(name, "").await;
+        assert!((open - 1.0).abs() < 0.1, "{name}: {open}");
     }
     gw.stop().await;
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::MissedTickBehavior;
 
-use super::{Owner, Sessions};
+use super::{Owner, Sessions, counted};
 use crate::call::UpstreamLink;
 use crate::session::{Session, lock};
-use crate::telemetry::metrics::{COUNTERS, GAUGES, server_session_ended};
+use crate::telemetry::metrics::server_session_ended;
 
 /// How long the links of a session that is over stay open for what its upstreams are still told.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ impl Sessions {
         self.live.remove(&session.key())?;
         self.known.forget(session);
         self.count.fetch_sub(1, Ordering::Relaxed);
-        GAUGES.sessions_open.add(-1);
+        counted(session).open.add(-1);
         self.retire(session);
         if session.visit.is_none() {
             server_session_ended(session.revision.as_str(), session.age());
@@ -100,7 +100,7 @@ impl Sessions {
             .map(|entry| Arc::clone(entry.value()))
             .collect();
         for session in expired {
-            COUNTERS.sessions_expired.add(1);
+            counted(&session).expired.add(1);
             self.close(&session);
         }
         self.owners.retain(|_, owner| !Owner::is_unused(owner));

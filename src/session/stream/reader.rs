@@ -99,8 +99,10 @@ impl EventStream {
         match self.store.after(self.key, seq, usize::MAX) {
             Replay::Events(_) => {}
             Replay::Evicted(events) => {
-                COUNTERS.streams_unresumable.add(1);
-                let reply = events.into_iter().find(|event| event.last).ok_or(NotKept)?;
+                let Some(reply) = events.into_iter().find(|event| event.last) else {
+                    COUNTERS.streams_unresumable.add(1);
+                    return Err(NotKept);
+                };
                 position = reply.seq;
                 pending = Some(reply);
             }

@@ -115,9 +115,9 @@ pub type Labeled = ByLabel<u64>;
 pub type Level = ByLabel<i64>;
 
 impl<N: Copy> ByLabel<N> {
-    /// Values told apart; what comes on top is one, [`Self::OTHER`].
+    /// Values that counts tell apart; what comes on top is one, [`Self::OTHER`].
     pub const MAX_VALUES: usize = 100;
-    /// Stands for all values beyond the bound.
+    /// Stands for all values of counts beyond the bound.
     pub const OTHER: &'static str = "_OTHER";
 
     pub(super) const fn new(
@@ -143,33 +143,34 @@ impl<N: Copy> ByLabel<N> {
             .map(|(value, n)| (value.clone(), *n))
             .collect()
     }
+}
 
-    /// Changes the number of `value` from what it is, or from `zero`.
-    fn change(&self, value: &str, zero: N, change: impl FnOnce(&mut N)) {
+impl Labeled {
+    /// Counts `n` more for `value`.
+    pub fn add(&self, value: &str, n: u64) {
         let mut values = lock(&self.values);
-        if let Some(number) = values.get_mut(value) {
-            return change(number);
+        if let Some(count) = values.get_mut(value) {
+            *count += n;
+            return;
         }
         let value = if values.len() < Self::MAX_VALUES {
             value
         } else {
             Self::OTHER
         };
-        change(values.entry(value.to_owned()).or_insert(zero));
-    }
-}
-
-impl Labeled {
-    /// Counts `n` more for `value`.
-    pub fn add(&self, value: &str, n: u64) {
-        self.change(value, 0, |count| *count += n);
+        *values.entry(value.to_owned()).or_default() += n;
     }
 }
 
 impl Level {
-    /// Sets the number of `value`.
+    /// Sets the number of `value`, which must be a name from the configuration: there is no bound but its
+    /// length. Numbers of several values cannot be one: the last one set would hide the others.
     pub fn set(&self, value: &str, n: i64) {
-        self.change(value, 0, |number| *number = n);
+        let mut values = lock(&self.values);
+        match values.get_mut(value) {
+            Some(number) => *number = n,
+            None => drop(values.insert(value.to_owned(), n)),
+        }
     }
 }
 
@@ -187,6 +188,20 @@ mod tests {
         assert_eq!(GAUGE.get(), 1);
         drop(second);
         assert_eq!(GAUGE.get(), 0);
+    }
+
+    #[test]
+    fn every_level_has_a_value_of_its_own() {
+        static LEVEL: Level = Level::new("l", "1", "", "upstream");
+        let all = 0..2 * i64::try_from(Level::MAX_VALUES).unwrap();
+        for n in all.clone() {
+            LEVEL.set(&format!("upstream {n}"), n);
+        }
+        let levels = LEVEL.get();
+        assert_eq!(levels.len(), all.clone().count());
+        for (name, n) in levels {
+            assert_eq!(name, format!("upstream {n}"));
+        }
     }
 
     #[test]
