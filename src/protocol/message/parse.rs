@@ -13,6 +13,10 @@ use super::{Kind, recent};
 
 /// Longer ids are refused: they become map keys and are echoed.
 const MAX_ID_BYTES: usize = 4096;
+/// Members that are read of one message: of itself, `params`, `result`, `error` and `_meta` together. Each
+/// takes 24 bytes beside its text for as long as the message lives. What a tool is called with (`arguments`)
+/// is not read and may have any number.
+pub(super) const MAX_MEMBERS: usize = 1024;
 
 /// Finds what routing needs, and refuses what is no message.
 pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError> {
@@ -27,6 +31,7 @@ pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError
         decoded: Vec::new(),
         objects: Default::default(),
         top: Top::default(),
+        has_too_many: false,
     };
     let read = reader
         .object(&mut scanner, Section::Top)
@@ -74,6 +79,8 @@ struct Reader {
     decoded: Vec<Box<str>>,
     objects: [Option<Object>; Section::COUNT],
     top: Top,
+    /// Whether members were left out because there are more than [`MAX_MEMBERS`].
+    has_too_many: bool,
 }
 
 /// Where the values lie that decide what a message is.
@@ -122,12 +129,19 @@ impl Reader {
         let mut marks = Marks::NONE;
         let mut may_repeat = false;
         scanner.object(|scanner, key| {
+            if self.is_full() {
+                return self.pass_over(scanner, section, key);
+            }
             let (mark, known) = marks.note(key);
             may_repeat |= known;
             self.member(scanner, (section, mark), key)
         })?;
-        if may_repeat && section == Section::ResultMeta {
+        if section == Section::ResultMeta && (may_repeat || self.is_full()) {
             self.members.truncate(first);
+            return Ok(());
+        }
+        if self.has_too_many {
+            // The message is refused; the scan goes on for its id.
             return Ok(());
         }
         let span = start..scanner.offset();
@@ -178,6 +192,11 @@ impl Reader {
         if section == Section::Top {
             self.top.note(name_of(&self.decoded, key, decoded), value);
         }
+        // Its child may have filled the list.
+        if self.is_full() {
+            self.has_too_many |= section != Section::ResultMeta;
+            return Ok(());
+        }
         self.members.push(Member {
             section,
             mark,
@@ -186,6 +205,28 @@ impl Reader {
             value,
         });
         Ok(())
+    }
+
+    /// Moves over a member beyond the bound. What decides about the message is still noted, for the id.
+    fn pass_over(
+        &mut self,
+        scanner: &mut Scanner<'_>,
+        section: Section,
+        key: RawString<'_>,
+    ) -> Result<(), Stop> {
+        let first = scanner.peek();
+        let start = scanner.offset();
+        scanner.skip(first)?;
+        if section == Section::Top {
+            let value = Span::of(&(start..scanner.offset()));
+            self.top.note(key.bytes(), value);
+        }
+        self.has_too_many |= section != Section::ResultMeta;
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.members.len() >= MAX_MEMBERS
     }
 
     /// Decodes a name that is written with escapes, where its object will be read.
@@ -231,6 +272,9 @@ impl Reader {
             let id = id.filter(|_| !answers).map(ToOwned::to_owned);
             Err(DecodeError::InvalidRequest { reason, id })
         };
+        if self.has_too_many {
+            return invalid("more than 1024 members in the message, \"params\" and \"_meta\"");
+        }
         let is_known =
             |version| version == "\"2.0\"" || json::string(version).as_deref() == Some("2.0");
         if !value(self.top.jsonrpc).is_some_and(is_known) {

@@ -273,3 +273,52 @@ fn debug_output_shows_no_payload() {
     );
     assert!(text.contains("\"m\"") && !text.contains("hush"));
 }
+
+/// A request whose `section` has `count` members of its own.
+fn crowded(section: &str, count: usize) -> String {
+    let members: Vec<String> = (0..count).map(|n| format!(r#""m{n}":1"#)).collect();
+    let members = members.join(",");
+    match section {
+        "params" => format!(r#"{{"method":"m","params":{{{members}}},"jsonrpc":"2.0","id":7}}"#),
+        "_meta" => {
+            let params = format!(r#"{{"_meta":{{{members}}}}}"#);
+            format!(r#"{{"method":"m","params":{params},"jsonrpc":"2.0","id":7}}"#)
+        }
+        "arguments" => {
+            let params = format!(r#"{{"arguments":{{{members}}}}}"#);
+            format!(r#"{{"method":"m","params":{params},"jsonrpc":"2.0","id":7}}"#)
+        }
+        _ => format!(r#"{{"method":"m","jsonrpc":"2.0","id":7,{members}}}"#),
+    }
+}
+
+#[rstest]
+fn message_with_too_many_members_is_refused(#[values("params", "_meta", "top")] section: &str) {
+    let (reason, id) = refusal(&crowded(section, 5000));
+    assert!(reason.contains("1024 members"), "{reason}");
+    assert_eq!(id.as_deref(), Some("7"), "the id behind them is found");
+    assert_eq!(read(&crowded(section, 1000)).id(), Some("7"));
+}
+
+#[test]
+fn arguments_may_have_any_number_of_members() {
+    let message = read(&crowded("arguments", 50_000));
+    assert!(message.layout.members.len() < 10);
+    assert!(
+        message
+            .param("arguments")
+            .unwrap()
+            .ends_with(r#""m49999":1}"#)
+    );
+}
+
+#[test]
+fn result_meta_with_too_many_members_stays_unread() {
+    let members: Vec<String> = (0..5000).map(|n| format!(r#""m{n}":1"#)).collect();
+    let meta = members.join(",");
+    let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"_meta":{{{meta}}},"a":2}}}}"#);
+    let message = read(&text);
+    assert_eq!(message.result_meta("m1"), None);
+    assert_eq!(message.result_member("a"), Some("2"));
+    assert!(message.layout.members.len() < 10);
+}
