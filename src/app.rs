@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::audit;
 use crate::auth::Authenticator;
+use crate::budget::ByteBudget;
 use crate::clock::{SharedClock, SystemClock};
 use crate::config::{self, Config};
 use crate::descriptors::{self, Fit};
@@ -180,6 +181,11 @@ fn assemble(
         auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
             .context("auth")?,
         rate: RateLimiter::new(config.limits.rate),
+        budget: ByteBudget::new(
+            config.limits.bytes_total,
+            config.limits.bytes_per_principal,
+            config.limits.body,
+        ),
         settings: Arc::clone(config),
         endpoints: endpoints.to_vec(),
         sessions: Arc::clone(&sessions),

@@ -11,7 +11,7 @@
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`] [`descriptors`]: failures, handles, address rules, views, limits |
 //! | 5 | [`call`]: one request in flight and the two link traits |
-//! | 6 | [`store`] [`audit`]: where things are kept |
+//! | 6 | [`store`] [`audit`] [`budget`]: where things are kept, and how much |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`relay`]: the spine |
 //! | 9 | [`downstream`]: towards MCP clients |
@@ -21,6 +21,7 @@
 pub mod app;
 pub mod audit;
 pub mod auth;
+pub mod budget;
 pub mod call;
 pub mod cli;
 pub mod clock;

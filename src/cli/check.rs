@@ -55,7 +55,14 @@ fn summary(file: &str, config: &Config) -> String {
         "\nlistens on {} (admin: {})",
         config.server.listen, config.admin.listen
     );
-    let _ = writeln!(text, "authentication: {auth}\n\nendpoints");
+    let _ = writeln!(text, "authentication: {auth}");
+    let limits = &config.limits;
+    let _ = writeln!(
+        text,
+        "memory for what clients send: {} MiB at most, {} MiB for one caller\n\nendpoints",
+        limits.bytes_total >> 20,
+        limits.bytes_per_principal >> 20
+    );
     let server = &config.server;
     for endpoint in endpoints(config) {
         let _ = writeln!(text, "  {}", endpoint_line(&endpoint));
@@ -111,6 +118,10 @@ mod tests {
         let summary = summary("g.toml", &config);
         assert!(
             summary.contains("http://127.0.0.1:8080/mcp  shows files, tracker"),
+            "{summary}"
+        );
+        assert!(
+            summary.contains("512 MiB at most, 128 MiB for one caller"),
             "{summary}"
         );
         assert!(

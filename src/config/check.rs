@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use url::Url;
 
+use super::budget;
 use super::nearest::nearest;
 use super::report::{Report, join};
 use super::types::{AuthMode, Config, Issuer};
@@ -28,6 +29,7 @@ pub(super) fn check(config: &mut Config, report: &Report<'_>) {
     }
     check_upstreams(config, report);
     check_children(config, report);
+    budget::check(config, report);
 }
 
 fn check_names(config: &Config, report: &Report<'_>) {

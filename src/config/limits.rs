@@ -8,6 +8,8 @@ use crate::protocol::json;
 pub(super) fn read(s: &mut Section<'_>) -> Limits {
     Limits {
         body: s.key("body", "A request body.").size("4MiB"),
+        bytes_per_principal: bytes_per_principal(s),
+        bytes_total: bytes_total(s),
         headers: s.key("headers", "A request head.").size("16KiB"),
         upstream_message: s
             .key("upstream_message", "One message from an upstream.")
@@ -76,13 +78,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
                 "Tasks that one subscription follows; those beyond are not acknowledged.",
             )
             .count(64),
-        unread: s
-            .key(
-                "unread",
-                "What may wait for a slow client of HTTP+SSE or WebSocket before its connection \
-                 is closed; a single message of any size may.",
-            )
-            .size("32MiB"),
+        unread: unread(s),
         rate: rate(s),
     }
 }
@@ -98,6 +94,32 @@ fn parked_per_upstream(s: &mut Section<'_>) -> usize {
 fn parked_total(s: &mut Section<'_>) -> usize {
     s.key("parked_total", "Calls that wait for an answer, in all.")
         .count(10_000)
+}
+
+fn bytes_per_principal(s: &mut Section<'_>) -> usize {
+    s.key(
+        "bytes_per_principal",
+        "Messages over 16 KiB of one caller that are being received or kept by running calls; each \
+         counts twice, as a copy of it is sent on. At least twice `body`.",
+    )
+    .size("128MiB")
+}
+
+fn bytes_total(s: &mut Section<'_>) -> usize {
+    s.key(
+        "bytes_total",
+        "The same of all callers. An eighth of it is reserved for messages that are never refused.",
+    )
+    .size("512MiB")
+}
+
+fn unread(s: &mut Section<'_>) -> usize {
+    s.key(
+        "unread",
+        "What may wait for a slow client of HTTP+SSE or WebSocket before its connection \
+         is closed; a single message of any size may.",
+    )
+    .size("32MiB")
 }
 
 fn rate(s: &mut Section<'_>) -> Rate {

@@ -5,6 +5,7 @@
 //! complete and checked.
 
 mod auth;
+mod budget;
 mod carriers;
 mod check;
 mod collection;

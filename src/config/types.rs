@@ -321,6 +321,10 @@ pub struct Lists {
 pub struct Limits {
     /// Request body, bytes.
     pub body: usize,
+    /// Weight of the messages of one caller that are received or kept, bytes.
+    pub bytes_per_principal: usize,
+    /// The same of all callers.
+    pub bytes_total: usize,
     /// Request head, bytes.
     pub headers: usize,
     /// One message from an upstream, bytes.

@@ -11,9 +11,11 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
 use super::admission::{Due, Owed};
+use super::over_budget::{is_dropped, over_budget};
 use super::running::{Links, Outcome, Running};
 use super::streamable::{Begun, check_version, note_message, session_id};
 use super::{Front, modern, reply};
+use crate::budget::Exhausted;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -31,7 +33,7 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (bytes, due): (Bytes, Due),
+        (bytes, due, over): (Bytes, Due, Option<Exhausted>),
         record: &AccessRecord,
     ) -> Response<Body> {
         // Spec: SPEC T-60…T-63: as for a single message.
@@ -51,7 +53,7 @@ impl Front {
                     .iter()
                     .flat_map(|(element, _)| element)
                     .for_each(|message| note_message(record, message));
-                self.run_batch(&session, principal, parts, elements, record)
+                self.run_batch(&session, principal, parts, (elements, over), record)
                     .await
             }
             Err((status, fault)) => {
@@ -118,7 +120,7 @@ impl Front {
         session: &Arc<Session>,
         principal: Arc<Principal>,
         parts: &Parts,
-        elements: Elements,
+        (elements, over): (Elements, Option<Exhausted>),
         record: &AccessRecord,
     ) -> Response<Body> {
         let outlet: Arc<Outlet> = Arc::default();
@@ -134,10 +136,16 @@ impl Front {
                 }
             };
             match message.kind() {
+                Kind::Notification if over.is_some() && is_dropped(&message) => {}
                 // Not waited for: a client that goes meanwhile would leave calls behind that nobody runs.
                 Kind::Notification => self.pass_on_later(Arc::clone(session), message, due),
                 Kind::Response => drop(session.questions().answer(&message)),
                 Kind::Request => {
+                    if let Some(exhausted) = over {
+                        let fault = over_budget(exhausted);
+                        ready.push(reply::error_response(&fault, message.id()));
+                        continue;
+                    }
                     let id = message.id().map(str::to_owned);
                     let principal = Arc::clone(&principal);
                     let outlet = Arc::clone(&outlet);

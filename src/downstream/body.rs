@@ -3,14 +3,16 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::refused_body::RefusedBody;
+use super::room::{Collected, Full, Room};
 use super::{Front, media, reply};
+use crate::budget::{Exhausted, Holder};
 use crate::protocol::json;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -20,26 +22,40 @@ pub(super) enum Unread {
     Answered(Response<Body>),
     /// It is larger than it may be.
     TooLarge(Box<RefusedBody>),
+    /// The byte budget has no room for it.
+    NoRoom(Box<RefusedBody>, Exhausted),
 }
 
-/// What has come of a body.
-enum Read {
-    Whole(Bytes),
-    TooLarge(Vec<Bytes>),
-    BrokenOff,
+impl Unread {
+    /// A body that there is no room for; `begun` is what has come of it.
+    fn of(full: Full, begun: Vec<Bytes>, rest: Body, until: Instant) -> Self {
+        let body = Box::new(RefusedBody { begun, rest, until });
+        match full {
+            Full::TooLarge => {
+                COUNTERS.bodies_too_large.add(1);
+                Self::TooLarge(body)
+            }
+            Full::NoRoom(exhausted) => Self::NoRoom(body, exhausted),
+        }
+    }
 }
 
 impl Front {
-    /// Reads a body that says it is JSON, within the configured bounds; without the byte order mark that
-    /// some writers put before it.
+    /// Reads a body that says it is JSON, within the configured bounds and the share of `holder`; without the
+    /// byte order mark that some writers put before it.
     ///
     /// # Errors
-    /// It is too large, or the answer to give instead: 415 (no JSON, or a compressed one), 408 (too slow)
-    /// or 400 (it broke off).
+    /// It is too large, there is no room for it, or the answer to give instead: 415 (no JSON, or a compressed
+    /// one), 408 (too slow) or 400 (it broke off).
     ///
     /// # Cancel safety
     /// Not cancel safe: what was read is lost.
-    pub(super) async fn read_json(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Unread> {
+    pub(super) async fn read_json(
+        &self,
+        headers: &HeaderMap,
+        body: Body,
+        holder: Holder,
+    ) -> Result<Bytes, Unread> {
         if !media::is_json(headers) {
             let text = "Content-Type must be application/json";
             let answer = reply::plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
@@ -49,18 +65,24 @@ impl Front {
             return Err(Unread::Answered(reply::encoded()));
         }
         let timeout = self.settings.server.body_timeout;
-        let mut bytes = read(headers, body, self.settings.limits.body, timeout).await?;
-        // Spec: RFC 8259 §8.1.
-        if bytes.starts_with(json::BYTE_ORDER_MARK) {
-            bytes.advance(json::BYTE_ORDER_MARK.len());
-        }
-        Ok(bytes)
+        let room = Room::share(&self.budget, holder);
+        let bytes = read(headers, body, room, self.settings.limits.body, timeout).await?;
+        Ok(without_mark(bytes))
     }
+}
+
+/// The text behind a byte order mark. Spec: RFC 8259 §8.1.
+pub(super) fn without_mark(mut bytes: Bytes) -> Bytes {
+    if bytes.starts_with(json::BYTE_ORDER_MARK) {
+        bytes.advance(json::BYTE_ORDER_MARK.len());
+    }
+    bytes
 }
 
 async fn read(
     headers: &HeaderMap,
     mut body: Body,
+    room: Room<'_>,
     limit: usize,
     timeout: Duration,
 ) -> Result<Bytes, Unread> {
@@ -68,42 +90,59 @@ async fn read(
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let until = Instant::now() + timeout;
-    let too_large = |begun, rest| {
-        COUNTERS.bodies_too_large.add(1);
-        Unread::TooLarge(Box::new(RefusedBody { begun, rest, until }))
+    let mut collected = match Collected::begin(limit, announced, room) {
+        Ok(collected) => collected,
+        Err(full) => return Err(Unread::of(full, Vec::new(), body, until)),
     };
-    if announced.is_some_and(|length| length > limit as u64) {
-        return Err(too_large(Vec::new(), body));
+    match collect(&mut collected, &mut body, until).await {
+        Ok(()) => Ok(collected.finish()),
+        Err(Stopped::Full(full, piece)) => {
+            let begun = vec![collected.finish(), piece];
+            Err(Unread::of(full, begun, body, until))
+        }
+        Err(Stopped::Answered(answer)) => Err(Unread::Answered(*answer)),
     }
-    let text = match tokio::time::timeout_at(until, read_up_to(limit, &mut body)).await {
-        Ok(Read::Whole(bytes)) => return Ok(bytes),
-        Ok(Read::TooLarge(begun)) => return Err(too_large(begun, body)),
-        Ok(Read::BrokenOff) => (StatusCode::BAD_REQUEST, "the request body broke off"),
-        Err(_) => (StatusCode::REQUEST_TIMEOUT, "the request body is slow"),
-    };
-    Err(Unread::Answered(reply::plain(text.0, text.1)))
 }
 
-async fn read_up_to(limit: usize, body: &mut Body) -> Read {
-    // Most bodies come in one piece, which is not copied.
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else {
-            return Read::BrokenOff;
-        };
-        let Ok(piece) = frame.into_data() else {
-            continue;
-        };
-        if first.len() + all.len() + piece.len() > limit {
-            return Read::TooLarge(vec![first, all.freeze(), piece]);
-        }
-        if first.is_empty() && all.is_empty() {
-            first = piece;
-        } else {
-            all.extend_from_slice(&std::mem::take(&mut first));
-            all.extend_from_slice(&piece);
-        }
+/// Why a body was not read to its end.
+pub(super) enum Stopped {
+    /// The piece that has no room.
+    Full(Full, Bytes),
+    /// The answer to give instead.
+    Answered(Box<Response<Body>>),
+}
+
+impl Stopped {
+    fn answered(status: StatusCode, text: &'static str) -> Self {
+        Self::Answered(Box::new(reply::plain(status, text)))
     }
-    Read::Whole(if all.is_empty() { first } else { all.freeze() })
+}
+
+/// Reads all of `body` that is still to come.
+///
+/// # Errors
+/// There is no room for a piece, or the answer to give instead: 408 or 400.
+pub(super) async fn collect(
+    collected: &mut Collected<'_>,
+    body: &mut Body,
+    until: Instant,
+) -> Result<(), Stopped> {
+    let reading = async {
+        while let Some(frame) = body.frame().await {
+            let text = "the request body broke off";
+            let broken = |_| Stopped::answered(StatusCode::BAD_REQUEST, text);
+            let Ok(piece) = frame.map_err(broken)?.into_data() else {
+                continue;
+            };
+            if let Err(full) = collected.push(&piece) {
+                return Err(Stopped::Full(full, piece));
+            }
+        }
+        Ok(())
+    };
+    let read = tokio::time::timeout_at(until, reading).await;
+    read.unwrap_or_else(|_| {
+        let text = "the request body is slow";
+        Err(Stopped::answered(StatusCode::REQUEST_TIMEOUT, text))
+    })
 }

@@ -11,9 +11,11 @@ use super::access_log::{AccessLine, AccessRecord};
 use super::admission::Due;
 use super::channel::Channel;
 use super::observe::error_word;
+use super::over_budget::{is_dropped, over_budget};
 use super::running::Outcome;
 use super::streamable::{Begun, note_message};
 use super::{Front, batch, modern, reply};
+use crate::budget::Exhausted;
 use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
 use crate::protocol::{Kind, Message, RequestId, Revision, json, meta};
@@ -32,6 +34,8 @@ pub(super) struct Arrival<'a> {
     pub(super) line: Option<Arc<AccessLine>>,
     /// Modern calls, where they can be made.
     pub(super) modern: Option<&'a modern::Calls>,
+    /// Why its requests are refused: the byte budget had no room for it.
+    pub(super) over: Option<Exhausted>,
 }
 
 /// What is no message, or not one for us: the fault and the JSON text of its id, if it had one.
@@ -85,6 +89,14 @@ impl Front {
         }
         if modern::is_modern(arrival.headers, &message) {
             if let Some(calls) = arrival.modern {
+                if let Some(exhausted) = arrival.over
+                    && message.kind() == Kind::Request
+                {
+                    let fault = over_budget(exhausted);
+                    arrival.record.outcome(error_word(fault.kind));
+                    calls.refuse(channel, &message, &fault, arrival.line.as_ref());
+                    return Ok(());
+                }
                 self.hear_modern(channel, calls, message, arrival.line.clone(), due);
                 return Ok(());
             }
@@ -108,6 +120,14 @@ impl Front {
         channel.renew(&arrival.principal);
         let is_request = message.kind() == Kind::Request;
         let refuse = |fault: &Fault, message: &Message| refuse(channel, arrival, fault, message);
+        if let Some(exhausted) = arrival.over {
+            if is_request {
+                return refuse(&over_budget(exhausted), &message);
+            }
+            if is_dropped(&message) {
+                return;
+            }
+        }
         if is_request && self.tasks.draining().is_cancelled() {
             return refuse(&draining(), &message);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 
 use axum::body::Body;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
@@ -17,9 +17,11 @@ use super::channel::{Channel, Outgoing};
 use super::conversation::Arrival;
 use super::media::Accept;
 use super::observe::error_word;
+use super::over_budget::Unreserved;
 use super::plain_events::PlainEvents;
-use super::refused_body::{NoRequests, RefusedBody, refuse_with, too_large};
+use super::refused_body::{NoRequests, refuse_with, too_large};
 use super::{Front, reply};
+use crate::budget::{Exhausted, Holder};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -96,10 +98,10 @@ impl Front {
         (body, due): (Body, Due),
         record: &AccessRecord,
     ) -> Response<Body> {
-        let read = match self.read_json(&parts.headers, body).await {
-            Ok(bytes) => Ok(bytes),
+        let holder = self.holder(&principal, &parts.extensions);
+        let read = match self.read_json(&parts.headers, body, holder).await {
             Err(Unread::Answered(response)) => return response,
-            Err(Unread::TooLarge(body)) => Err(body),
+            read => read,
         };
         let handle = parts.uri.query().and_then(handle);
         let key =
@@ -114,9 +116,15 @@ impl Front {
             record.outcome(error_word(fault.kind));
             return reply::fault_response(&fault, None);
         };
-        let bytes = match read {
-            Ok(bytes) => bytes,
-            Err(body) => return Box::pin(self.refuse_large_post(&channel, *body)).await,
+        let (bytes, over) = match read {
+            Ok(bytes) => (bytes, None),
+            Err(unread) => {
+                let read = self.read_post_otherwise(&channel, holder, unread);
+                match Box::pin(read).await {
+                    Ok((bytes, exhausted)) => (bytes, Some(exhausted)),
+                    Err(response) => return response,
+                }
+            }
         };
         let arrival = Arrival {
             principal,
@@ -125,6 +133,7 @@ impl Front {
             record,
             line: None,
             modern: None,
+            over,
         };
         match self.hear(&channel, &arrival, bytes, due) {
             Ok(()) => reply::empty(StatusCode::ACCEPTED),
@@ -137,19 +146,40 @@ impl Front {
 }
 
 impl Front {
-    /// A post that is larger than it may be: where it is a request of a live session, the refusal goes on
-    /// the stream.
-    async fn refuse_large_post(&self, channel: &Channel, body: RefusedBody) -> Response<Body> {
-        let fault = too_large(self.settings.limits.body);
+    /// A post that was not read for its size: what is no request is read nonetheless where the byte budget
+    /// alone has no room for it. Then a request is still to be refused.
+    ///
+    /// # Errors
+    /// The answer to the post; where it is a request of a live session, the refusal goes on the stream.
+    async fn read_post_otherwise(
+        &self,
+        channel: &Channel,
+        holder: Holder,
+        unread: Unread,
+    ) -> Result<(Bytes, Exhausted), Response<Body>> {
+        let (body, fault, status) = match unread {
+            Unread::Answered(response) => return Err(response),
+            Unread::TooLarge(body) => {
+                let fault = too_large(self.settings.limits.body);
+                (body, fault, StatusCode::PAYLOAD_TOO_LARGE)
+            }
+            Unread::NoRoom(body, exhausted) => {
+                match self.read_reserved(holder, *body, exhausted).await {
+                    Ok(bytes) => return Ok((bytes, exhausted)),
+                    Err(Unreserved::Answered(response)) => return Err(response),
+                    Err(Unreserved::Refused(body, fault, status)) => (body, fault, status),
+                }
+            }
+        };
         let session = channel.session();
-        match self.requests_of(session.as_deref(), body).await {
+        Err(match self.requests_of(session.as_deref(), *body).await {
             Ok(requests) => {
                 let refusals = requests.each_refusal(&fault).into_iter();
                 refusals.for_each(|refusal| channel.send(refusal));
                 reply::empty(StatusCode::ACCEPTED)
             }
-            Err(NoRequests) => refuse_with(StatusCode::PAYLOAD_TOO_LARGE, &fault),
-        }
+            Err(NoRequests) => refuse_with(status, &fault),
+        })
     }
 }
 

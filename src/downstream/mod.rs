@@ -22,16 +22,20 @@ mod keep_alive;
 pub mod listener;
 mod liveness;
 mod media;
+mod metered;
 mod modern;
 mod observe;
+mod over_budget;
 pub mod peer;
 mod plain_events;
 mod refused_body;
 mod reply;
 mod request_body;
+mod room;
 mod running;
 #[cfg(test)]
 pub(crate) mod samples;
+mod socket_reader;
 mod streamable;
 mod unwritten;
 mod websocket;
@@ -53,6 +57,7 @@ use self::refused_body::Scans;
 use self::request_body::RequestBody;
 use self::running::Background;
 use crate::auth::Authenticator;
+use crate::budget::ByteBudget;
 use crate::clock::SharedClock;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
@@ -91,6 +96,7 @@ pub struct Front {
     auth: Arc<Authenticator>,
     rate: Arc<RateLimiter>,
     scans: Arc<Scans>,
+    budget: Arc<ByteBudget>,
     sessions: Arc<Sessions>,
     channels: Channels,
     relay: Arc<Relay>,
@@ -112,6 +118,8 @@ pub struct FrontParts {
     pub auth: Arc<Authenticator>,
     /// How often.
     pub rate: RateLimiter,
+    /// How much memory messages may take.
+    pub budget: Arc<ByteBudget>,
     /// Legacy sessions.
     pub sessions: Arc<Sessions>,
     /// The spine.
@@ -146,6 +154,7 @@ impl Front {
             auth: parts.auth,
             rate: Arc::new(parts.rate),
             scans: Arc::default(),
+            budget: parts.budget,
             sessions: parts.sessions,
             channels: Channels::new(&parts.settings.sessions),
             relay: parts.relay,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -11,8 +12,10 @@ use super::admission::{Due, RETRY_AFTER};
 use super::body::Unread;
 use super::media::Accept;
 use super::observe::error_word;
-use super::refused_body::{RefusedBody, too_large};
+use super::over_budget::{Unreserved, is_dropped, over_budget};
+use super::refused_body::too_large;
 use super::{Front, modern, reply};
+use crate::budget::Exhausted;
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
@@ -40,17 +43,20 @@ impl Front {
                 "Accept must list application/json and text/event-stream",
             );
         }
-        let bytes = match self.read_json(&parts.headers, body).await {
-            Ok(bytes) => bytes,
-            Err(Unread::Answered(response)) => return response,
-            Err(Unread::TooLarge(body)) => {
-                let refused = self.refuse_large(endpoint, &principal, parts, *body, record);
-                return Box::pin(refused).await;
+        let holder = self.holder(&principal, &parts.extensions);
+        let (bytes, over) = match self.read_json(&parts.headers, body, holder).await {
+            Ok(bytes) => (bytes, None),
+            Err(unread) => {
+                let read = self.read_otherwise(endpoint, &principal, parts, unread, record);
+                match Box::pin(read).await {
+                    Ok((bytes, exhausted)) => (bytes, Some(exhausted)),
+                    Err(response) => return response,
+                }
             }
         };
         record.received(bytes.len());
         if Message::is_batch(&bytes) {
-            let posted = self.post_batch(endpoint, principal, parts, (bytes, due), record);
+            let posted = self.post_batch(endpoint, principal, parts, (bytes, due, over), record);
             return Box::pin(posted).await;
         }
         let message = match Message::parse(bytes, self.settings.limits.json_depth) {
@@ -61,6 +67,16 @@ impl Front {
             }
         };
         note_message(record, &message);
+        if let Some(exhausted) = over {
+            if message.kind() == Kind::Request {
+                let fault = over_budget(exhausted);
+                record.outcome(error_word(fault.kind));
+                return reply::refusal(&fault, message.id());
+            }
+            if is_dropped(&message) {
+                return reply::empty(StatusCode::ACCEPTED);
+            }
+        }
         if modern::is_modern(&parts.headers, &message) {
             // Larger, and a call of a session need not have room for it.
             let posted = self.post_modern(endpoint, principal, parts, (message, due), record);
@@ -130,25 +146,47 @@ impl Front {
         }
     }
 
-    /// A body that is larger than it may be: a request of a live session is refused without a status.
-    async fn refuse_large(
+    /// A body that was not read for its size: what is no request of a live session's is read nonetheless where
+    /// the byte budget alone has no room for it. Then a request is still to be refused.
+    ///
+    /// # Errors
+    /// The answer: a JSON-RPC error where it is a request of a live session, else a status.
+    async fn read_otherwise(
         &self,
         endpoint: &Endpoint,
         principal: &Principal,
         parts: &Parts,
-        body: RefusedBody,
+        unread: Unread,
         record: &AccessRecord,
-    ) -> Response<Body> {
-        record.outcome(error_type::BAD_REQUEST);
+    ) -> Result<(Bytes, Exhausted), Response<Body>> {
         let headers = &parts.headers;
         let is_legacy = check_version(headers).is_ok() && !modern::names_modern(headers);
         let session = session_id(headers)
             .filter(|_| is_legacy)
             .and_then(|id| self.sessions.bind(id, principal, endpoint));
-        let fault = too_large(self.settings.limits.body);
-        let status = StatusCode::PAYLOAD_TOO_LARGE;
-        self.refuse_body(session.as_deref(), body, &fault, status)
-            .await
+        let (body, fault, status) = match unread {
+            Unread::Answered(response) => return Err(response),
+            Unread::TooLarge(body) => {
+                let fault = too_large(self.settings.limits.body);
+                (body, fault, StatusCode::PAYLOAD_TOO_LARGE)
+            }
+            Unread::NoRoom(body, exhausted) if session.is_some() => {
+                let holder = self.holder(principal, &parts.extensions);
+                match self.read_reserved(holder, *body, exhausted).await {
+                    Ok(bytes) => return Ok((bytes, exhausted)),
+                    Err(Unreserved::Answered(response)) => return Err(response),
+                    Err(Unreserved::Refused(body, fault, status)) => (body, fault, status),
+                }
+            }
+            Unread::NoRoom(body, exhausted) => {
+                let fault = over_budget(exhausted);
+                let status = reply::legacy_status(fault.kind);
+                (body, fault, status)
+            }
+        };
+        record.outcome(error_word(fault.kind));
+        let refused = self.refuse_body(session.as_deref(), *body, &fault, status);
+        Err(refused.await)
     }
 
     async fn initialize(

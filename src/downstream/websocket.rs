@@ -30,9 +30,13 @@ use super::conversation::Arrival;
 use super::handshake::{self, NoUpgrade};
 use super::listener::Place;
 use super::liveness::{Liveness, Moving};
+use super::metered::{Meter, Metered};
 use super::modern::{self, Calls, Frames};
 use super::observe::error_word;
+use super::over_budget::over_budget;
+use super::socket_reader::{Incoming, SocketReader};
 use super::{Front, reply};
+use crate::budget::Holder;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::protocol::Revision;
@@ -46,7 +50,7 @@ const DISCARDED_BYTES: u64 = 16 << 20;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
-type Socket = WebSocketStream<Moving<TokioIo<Upgraded>>>;
+type Socket = WebSocketStream<Metered<Moving<TokioIo<Upgraded>>>>;
 
 /// How a socket ends: the code and the reason that the client is told, if it can be told.
 type Close = Option<(CloseCode, &'static str)>;
@@ -80,11 +84,16 @@ impl Front {
         };
         let outgoing = Outgoing::new(self, channel);
         let (front, record) = (Arc::clone(self), record.clone());
+        let holder = self.holder(principal, &parts.extensions);
         // The connection was one of those that may be open, and still is.
         let place = parts.extensions.remove::<Place>();
         self.tasks.spawn(async move {
             match upgrade.await {
-                Ok(upgraded) => front.serve_socket(upgraded, outgoing, &record).await,
+                Ok(upgraded) => {
+                    front
+                        .serve_socket(upgraded, outgoing, holder, &record)
+                        .await;
+                }
                 Err(error) => tracing::debug!(%error, "not upgraded"),
             }
             drop(place);
@@ -96,6 +105,7 @@ impl Front {
         self: Arc<Self>,
         upgraded: Upgraded,
         mut outgoing: Outgoing,
+        holder: Holder,
         record: &AccessRecord,
     ) {
         let limit = self.settings.limits.body;
@@ -108,12 +118,16 @@ impl Front {
         // Two pings may stay without answer.
         let liveness = Liveness::new(server.keep_alive * 3, server.stall_timeout);
         let io = Moving::new(TokioIo::new(upgraded), Arc::clone(&liveness));
+        let meter = Meter::new(limit);
+        let bounds = (limit, server.body_timeout);
+        let reader = SocketReader::new(&self.budget, holder, Arc::clone(&meter), bounds);
+        let io = Metered::new(io, meter);
         let socket = Socket::from_raw_socket(io, Role::Server, Some(config)).await;
         let (mut sink, mut stream) = socket.split();
         let channel = Arc::clone(&outgoing.channel);
         let (calls, mut frames) = modern::on_socket(&self.settings.limits);
         let close = tokio::select! {
-            close = self.read_socket((&channel, record), &calls, &mut stream, &liveness) => close,
+            close = self.read_socket((&channel, record), reader, &calls, &mut stream, &liveness) => close,
             close = self.write_socket(&mut outgoing, &mut frames, &mut sink, &liveness) => close,
             () = liveness.lost() => {
                 if liveness.is_behind() {
@@ -137,18 +151,32 @@ impl Front {
     async fn read_socket(
         self: &Arc<Self>,
         (channel, opening): (&Arc<Channel>, &AccessRecord),
+        mut reader: SocketReader<'_>,
         calls: &Calls,
         stream: &mut SplitStream<Socket>,
         liveness: &Liveness,
     ) -> Close {
         let headers = HeaderMap::new();
         loop {
+            let paused = Instant::now();
             calls.room().await;
-            let frame = stream.next().await;
+            reader.paused(paused);
+            let frame = match reader.next(stream).await {
+                Incoming::Frame(frame) => frame,
+                Incoming::Slow => {
+                    note_refused(opening, "body_timeout", 0);
+                    return Some((CloseCode::Policy, "the message is slow"));
+                }
+                Incoming::NoRoom(exhausted) => {
+                    let fault = over_budget(exhausted);
+                    note_refused(opening, error_word(fault.kind), 0);
+                    return Some((CloseCode::Again, "there is no room for the message"));
+                }
+            };
             liveness.heard();
             match frame {
                 Some(Ok(Message::Text(text))) => {
-                    let bytes = Bytes::from(text);
+                    let (bytes, over) = reader.whole(Bytes::from(text));
                     let line = Arc::new(AccessLine::of_message(opening));
                     let record = line.record();
                     record.received(bytes.len());
@@ -160,6 +188,7 @@ impl Front {
                         record,
                         line: Some(Arc::clone(&line)),
                         modern: Some(calls),
+                        over,
                     };
                     if let Err((fault, id)) = self.hear(channel, &arrival, bytes, due) {
                         record.outcome(error_word(fault.kind));
@@ -313,9 +342,10 @@ async fn end(mut socket: Socket, code: CloseCode, reason: &'static str) {
             drop(socket.flush().await);
             return;
         }
-        if code == CloseCode::Size {
+        if matches!(code, CloseCode::Size | CloseCode::Again) {
             // The rest of the message is no frame any more.
             let rest = socket.get_mut();
+            rest.release();
             let mut rest = rest.take(DISCARDED_BYTES);
             drop(tokio::io::copy(&mut rest, &mut tokio::io::sink()).await);
         } else {

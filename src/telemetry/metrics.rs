@@ -111,11 +111,15 @@ table! {
         calls_refused = CALLS_REFUSED "{call}"
             "Requests refused because of the running calls or the rate, after waiting or with too many waiting.";
         messages_dropped = MESSAGES_DROPPED "{message}"
-            "Notifications of clients dropped because the rate allowed none in time.";
+            "Notifications of clients dropped because the rate or the byte budget allowed none in time.";
         bodies_scanned = BODIES_SCANNED "{request}"
             "Refused bodies that were read on for the ids of their requests.";
         bodies_unscanned = BODIES_UNSCANNED "{request}"
             "Refused bodies answered by a status alone because too many others were read on.";
+        bytes_share_refused = BYTES_SHARE_REFUSED "{message}"
+            "Messages refused because their caller's share of the byte budget was used up.";
+        bytes_total_refused = BYTES_TOTAL_REFUSED "{message}"
+            "Messages refused because the byte budget of all callers was used up.";
         bodies_too_large = BODIES_TOO_LARGE "{request}"
             "Requests refused for the size of their body.";
         rate_limited = RATE_LIMITED "{request}"
@@ -170,6 +174,8 @@ table! {
             "HTTP+SSE streams and sockets that are open towards clients.";
         calls_running = CALLS_RUNNING "{call}"
             "Calls that have no reply yet.";
+        bytes_held = BYTES_HELD "By"
+            "Bytes taken out of the byte budget, by messages being received and running calls.";
         calls_waiting = CALLS_WAITING "{call}"
             "Requests that wait because of the running calls or the rate.";
         calls_detached_now = CALLS_DETACHED_NOW "{call}"

@@ -85,12 +85,18 @@ pub mod metric {
     pub const CALLS_WAITING: &str = "drawbridge.calls.waiting";
     /// Requests refused because of the running calls or the rate.
     pub const CALLS_REFUSED: &str = "drawbridge.calls.refused";
-    /// Notifications of clients dropped because the rate allowed none in time.
+    /// Notifications of clients dropped because the rate or the byte budget allowed none in time.
     pub const MESSAGES_DROPPED: &str = "drawbridge.messages.dropped";
     /// Refused bodies that were read on for the ids of their requests.
     pub const BODIES_SCANNED: &str = "drawbridge.bodies.scanned";
     /// Refused bodies answered by a status alone because too many others were read on.
     pub const BODIES_UNSCANNED: &str = "drawbridge.bodies.unscanned";
+    /// Messages refused because their caller's share of the byte budget was used up.
+    pub const BYTES_SHARE_REFUSED: &str = "drawbridge.bytes.share_refused";
+    /// Messages refused because the byte budget of all callers was used up.
+    pub const BYTES_TOTAL_REFUSED: &str = "drawbridge.bytes.total_refused";
+    /// Bytes taken out of the byte budget.
+    pub const BYTES_HELD: &str = "drawbridge.bytes.held";
     /// Requests refused for the size of their body.
     pub const BODIES_TOO_LARGE: &str = "drawbridge.bodies.too_large";
     /// Requests refused by the rate limit of their principal.

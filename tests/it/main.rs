@@ -20,6 +20,7 @@ mod apps;
 mod auth;
 mod bad_input;
 mod browser;
+mod budget;
 mod child_caps;
 mod clients;
 mod completions;

@@ -27,6 +27,14 @@ use super::{OAUTH, OPEN, errors, read};
 )]
 #[case::spelt_as_elsewhere("[sessions]\nidle_timeout = \"1m\"", "known here: idle,")]
 #[case::of_no_upstream("[upstreams.b]\ncommand = \"x\"\nenabled = false", "known here: ")]
+#[case::small_share(
+    "[limits]\nbytes_per_principal = \"7MiB\"",
+    "must be at least twice limits.body"
+)]
+#[case::small_budget(
+    "[limits]\nbytes_total = \"130MiB\"",
+    "must be at least limits.bytes_per_principal and twice"
+)]
 #[case::no_such_upstream("[mcp]\nupstreams = [\"file\"]", "did you mean \"files\"?")]
 #[case::twice("[mcp]\nupstreams = [\"files\", \"files\"]", "listed twice")]
 #[case::not_shown(

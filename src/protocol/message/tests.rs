@@ -224,7 +224,7 @@ fn a_null_id_makes_no_notification() {
 
 #[test]
 fn many_members_are_still_compared() {
-    let members: Vec<String> = (0..5000).map(|n| format!("\"m{n}\":1")).collect();
+    let members: Vec<String> = (0..1000).map(|n| format!("\"m{n}\":1")).collect();
     let text = |extra: &str| {
         format!(
             r#"{{"jsonrpc":"2.0","method":"a","params":{{{}{extra}}}}}"#,

@@ -120,6 +120,8 @@ pub(super) fn host(state: &Path) -> Host {
 pub(super) fn limits() -> Limits {
     Limits {
         body: 4 << 20,
+        bytes_per_principal: 128 << 20,
+        bytes_total: 512 << 20,
         headers: 16 << 10,
         upstream_message: MAX_MESSAGE,
         sse_event: 16 << 20,

@@ -1,0 +1,88 @@
+//! A part of the byte budget that one message holds.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{ByteBudget, Exhausted, Holder, weight};
+
+/// What one message takes out of its caller's share; given back when it is dropped.
+#[derive(Debug)]
+#[must_use = "the bytes are given back when the lease is dropped"]
+pub struct Lease {
+    budget: Arc<ByteBudget>,
+    holder: Holder,
+    /// Taken so far: the weight, not the length.
+    taken: usize,
+}
+
+/// Bytes that keep their guard for as long as any slice of them lives.
+struct Guarded<G> {
+    bytes: Bytes,
+    _guard: G,
+}
+
+impl<G> AsRef<[u8]> for Guarded<G> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// `bytes`, which keep `guard` until the last slice of them is dropped.
+pub(super) fn guarded<G: Send + 'static>(bytes: Bytes, guard: G) -> Bytes {
+    Bytes::from_owner(Guarded {
+        bytes,
+        _guard: guard,
+    })
+}
+
+impl Lease {
+    /// One that holds nothing yet.
+    pub fn empty(budget: Arc<ByteBudget>, holder: Holder) -> Self {
+        Self {
+            budget,
+            holder,
+            taken: 0,
+        }
+    }
+
+    /// Takes what is missing for a message of `len` bytes; nothing for a shorter one.
+    ///
+    /// # Errors
+    /// What is used up; the lease is unchanged then.
+    pub fn grow_to(&mut self, len: usize) -> Result<(), Exhausted> {
+        let wanted = weight(len);
+        if let Some(more) = wanted.checked_sub(self.taken).filter(|more| *more > 0) {
+            self.budget.add(self.holder, more)?;
+            self.taken = wanted;
+        }
+        Ok(())
+    }
+
+    /// Gives back what a message of `len` bytes does not need.
+    pub fn shrink_to(&mut self, len: usize) {
+        let wanted = weight(len);
+        if let Some(less) = self.taken.checked_sub(wanted).filter(|less| *less > 0) {
+            self.budget.remove(self.holder, less);
+            self.taken = wanted;
+        }
+    }
+
+    /// The message itself, which holds the lease until its last slice is dropped.
+    #[must_use]
+    pub fn hold(mut self, message: Bytes) -> Bytes {
+        self.shrink_to(message.len());
+        if self.taken == 0 {
+            return message;
+        }
+        guarded(message, self)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.taken > 0 {
+            self.budget.remove(self.holder, self.taken);
+        }
+    }
+}

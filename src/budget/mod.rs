@@ -1,0 +1,160 @@
+//! The byte budget: how much memory the messages of all callers may take, with a share for each caller.
+//!
+//! Bytes are taken before they are read and given back when the last holder of the message drops it. Small
+//! messages are exempt: running calls and connections are counted, and each has a read buffer anyway.
+
+mod lease;
+mod reserve;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+pub use lease::Lease;
+pub use reserve::ReservePermit;
+
+use self::reserve::Reserve;
+use crate::call::OwnerKey;
+use crate::lock::lock;
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
+
+/// Messages up to this size take nothing out of the budget, bytes: they fit into one read buffer.
+pub const EXEMPT_BYTES: usize = 16 << 10;
+
+/// A message weighs this many times its size: it is kept for as long as its call runs, beside the copy under
+/// the gateway's own id that is sent on.
+const COPIES: usize = 2;
+
+/// The part of the budget that is set aside for messages that are never refused.
+const RESERVED_PART: usize = 8;
+
+/// Who a share belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Holder {
+    /// A caller with a token.
+    Owner(OwnerKey),
+    /// A caller without one, where none is asked for.
+    Address(IpAddr),
+}
+
+/// What is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exhausted {
+    /// The caller's own share.
+    Share,
+    /// The whole budget.
+    Total,
+}
+
+impl Exhausted {
+    /// Counts one refused message.
+    pub fn count_refusal(self) {
+        match self {
+            Self::Share => COUNTERS.bytes_share_refused.add(1),
+            Self::Total => COUNTERS.bytes_total_refused.add(1),
+        }
+    }
+}
+
+/// The budget. Taking and giving back is one short critical section; exempt messages never enter it.
+#[derive(Debug)]
+pub struct ByteBudget {
+    /// Of all messages but those of the reserve.
+    total: usize,
+    per_holder: usize,
+    used: Mutex<Used>,
+    reserve: Reserve,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    total: usize,
+    /// Without entries of zero.
+    by_holder: HashMap<Holder, usize>,
+}
+
+impl ByteBudget {
+    /// A budget of `total` bytes with a share of `per_holder` bytes for each caller, for messages of at most
+    /// `largest` bytes. The reserve is an eighth of `total`, and holds one such message at least.
+    #[must_use]
+    pub fn new(total: usize, per_holder: usize, largest: usize) -> Arc<Self> {
+        let one = weight(largest).max(1);
+        let permits = (total / RESERVED_PART / one).max(1);
+        Arc::new(Self {
+            total: total.saturating_sub(permits.saturating_mul(one)),
+            per_holder,
+            used: Mutex::default(),
+            reserve: Reserve::new(permits),
+        })
+    }
+
+    /// Takes what a message of `len` bytes weighs out of the share of `holder`.
+    ///
+    /// # Errors
+    /// What is used up; nothing is taken then.
+    pub fn take(self: &Arc<Self>, holder: Holder, len: usize) -> Result<Lease, Exhausted> {
+        let mut lease = Lease::empty(Arc::clone(self), holder);
+        lease.grow_to(len)?;
+        Ok(lease)
+    }
+
+    /// Waits for a place in the reserve, which holds one message of any size: for messages that are never
+    /// refused, such as answers and cancellations. One per holder at a time, in the order of asking.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has left the line.
+    pub async fn reserve(&self, holder: Holder) -> ReservePermit {
+        self.reserve.enter(holder).await
+    }
+
+    /// Bytes that are taken now, without the reserve.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        lock(&self.used).total
+    }
+
+    fn add(&self, holder: Holder, bytes: usize) -> Result<(), Exhausted> {
+        let mut used = lock(&self.used);
+        let own = used.by_holder.get(&holder).copied().unwrap_or_default();
+        if own + bytes > self.per_holder {
+            return Err(Exhausted::Share);
+        }
+        if used.total + bytes > self.total {
+            return Err(Exhausted::Total);
+        }
+        used.by_holder.insert(holder, own + bytes);
+        used.total += bytes;
+        drop(used);
+        GAUGES.bytes_held.add(signed(bytes));
+        Ok(())
+    }
+
+    fn remove(&self, holder: Holder, bytes: usize) {
+        let mut used = lock(&self.used);
+        used.total = used.total.saturating_sub(bytes);
+        if let Some(own) = used.by_holder.get_mut(&holder) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                used.by_holder.remove(&holder);
+            }
+        }
+        drop(used);
+        GAUGES.bytes_held.add(-signed(bytes));
+    }
+}
+
+/// What a message of `len` bytes takes out of the budget.
+fn weight(len: usize) -> usize {
+    if len > EXEMPT_BYTES {
+        len.saturating_mul(COPIES)
+    } else {
+        0
+    }
+}
+
+fn signed(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Counts what is read of a message of a socket before it is whole: the frames are put together below us, out
+//! of sight.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// What one socket has read since its last whole message.
+#[derive(Debug)]
+pub(super) struct Meter {
+    /// Bytes read, frame heads included.
+    read: AtomicUsize,
+    /// How many may be read before room is made for more.
+    allowed: AtomicUsize,
+    /// Whether a read was held back for that.
+    is_held_back: AtomicBool,
+}
+
+/// A stream whose reads are counted, and held back at a bound.
+#[derive(Debug)]
+pub(super) struct Metered<S> {
+    stream: S,
+    meter: Arc<Meter>,
+}
+
+impl Meter {
+    pub(super) fn new(allowed: usize) -> Arc<Self> {
+        Arc::new(Self {
+            read: AtomicUsize::new(0),
+            allowed: AtomicUsize::new(allowed),
+            is_held_back: AtomicBool::new(false),
+        })
+    }
+
+    /// Bytes of the message that is not whole.
+    pub(super) fn read(&self) -> usize {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn allowed(&self) -> usize {
+        self.allowed.load(Ordering::Relaxed)
+    }
+
+    /// Lets so many bytes be read.
+    pub(super) fn allow(&self, bytes: usize) {
+        self.allowed.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether a read was held back since this was last asked.
+    pub(super) fn was_held_back(&self) -> bool {
+        self.is_held_back.swap(false, Ordering::Relaxed)
+    }
+
+    /// A frame of so many bytes is no part of the message.
+    pub(super) fn without(&self, bytes: usize) {
+        let read = self.read().saturating_sub(bytes);
+        self.read.store(read, Ordering::Relaxed);
+    }
+
+    /// The message is whole. What is read of the next one already is less than a read buffer.
+    pub(super) fn restart(&self, allowed: usize) {
+        self.read.store(0, Ordering::Relaxed);
+        self.allow(allowed);
+    }
+}
+
+impl<S> Metered<S> {
+    pub(super) fn new(stream: S, meter: Arc<Meter>) -> Self {
+        Self { stream, meter }
+    }
+
+    /// Holds nothing back any more: what is read is not kept.
+    pub(super) fn release(&self) {
+        self.meter.allow(usize::MAX);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    /// Wakes nobody where it holds back: the task that polls asks [`Meter::was_held_back`], and polls again
+    /// once there is room.
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.meter.read() >= self.meter.allowed() {
+            self.meter.is_held_back.store(true, Ordering::Relaxed);
+            return Poll::Pending;
+        }
+        let before = buf.filled().len();
+        let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let read = buf.filled().len().saturating_sub(before);
+        self.meter.read.fetch_add(read, Ordering::Relaxed);
+        outcome
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn reads_are_held_back_at_the_bound() {
+        let (ours, mut theirs) = tokio::io::duplex(1024);
+        let meter = Meter::new(100);
+        let mut metered = Metered::new(ours, Arc::clone(&meter));
+        theirs.write_all(&[0; 300]).await.unwrap();
+        let mut some = [0; 60];
+        metered.read_exact(&mut some).await.unwrap();
+        metered.read_exact(&mut some).await.unwrap();
+        assert_eq!(meter.read(), 120);
+        let held_back = futures_util::FutureExt::now_or_never(metered.read(&mut some));
+        assert!(held_back.is_none());
+        assert!(meter.was_held_back() && !meter.was_held_back());
+        meter.allow(500);
+        metered.read_exact(&mut some).await.unwrap();
+        meter.without(30);
+        assert_eq!(meter.read(), 150);
+        meter.restart(100);
+        metered.read_exact(&mut some).await.unwrap();
+        assert_eq!(meter.read(), 60);
+    }
+}

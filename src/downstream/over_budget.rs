@@ -1,0 +1,120 @@
+//! Messages that the byte budget has no room for. Requests are refused before they begin; messages without an
+//! id (answers, cancellations) are read into the reserve and taken. Spec: SPEC T-17.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Extensions, Response, StatusCode};
+use tokio::time::{Instant, timeout_at};
+
+use super::admission::RETRY_AFTER;
+use super::body::{Stopped, collect, without_mark};
+use super::listener::Place;
+use super::refused_body::{RefusedBody, too_large};
+use super::room::{Collected, Full, Room};
+use super::{Front, reply};
+use crate::budget::{Exhausted, Holder};
+use crate::call::Principal;
+use crate::config::AuthMode;
+use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::protocol::{Kind, Message};
+use crate::telemetry::metrics::COUNTERS;
+
+/// Why a body was not read into the reserve.
+pub(super) enum Unreserved {
+    /// It is refused with this fault, or with the status where it is no request of a live session.
+    Refused(Box<RefusedBody>, Fault, StatusCode),
+    /// The answer to give instead.
+    Answered(Response<Body>),
+}
+
+/// The refusal of a request that there is no room for; counts it.
+pub(super) fn over_budget(exhausted: Exhausted) -> Fault {
+    exhausted.count_refusal();
+    let (kind, text) = match exhausted {
+        Exhausted::Share => (
+            FaultKind::CallerBusy,
+            "your messages under way take too much memory, try again later",
+        ),
+        Exhausted::Total => (
+            FaultKind::GatewayBusy,
+            "the messages of all callers take too much memory, try again later",
+        ),
+    };
+    Fault::new(kind, Side::Gateway, text).retry(Retry::After(RETRY_AFTER))
+}
+
+/// Whether a message that is in the reserve is dropped there, and counts it: a notification that nobody waits
+/// for. Answers to questions and cancellations are always taken.
+pub(super) fn is_dropped(message: &Message) -> bool {
+    let is_dropped =
+        message.kind() == Kind::Notification && message.method() != Some("notifications/cancelled");
+    if is_dropped {
+        COUNTERS.messages_dropped.add(1);
+    }
+    is_dropped
+}
+
+impl Front {
+    /// Whose share the messages of a caller are taken out of: the principal's, or the client address's where
+    /// no token is asked for and all callers are one principal.
+    pub(super) fn holder(&self, principal: &Principal, extensions: &Extensions) -> Holder {
+        let address = match self.settings.auth.mode {
+            AuthMode::None => extensions.get().and_then(Place::client),
+            AuthMode::OAuth => None,
+        };
+        address.map_or(Holder::Owner(principal.owner()), Holder::Address)
+    }
+
+    /// Reads a body of a live session into the reserve: requests are refused later, other messages taken. The reserve
+    /// is waited for as long as a request may wait for its place (`limits.call_wait`).
+    ///
+    /// # Errors
+    /// There is no place in the reserve, the body is too large, or the answer to give instead.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: what was read is lost.
+    pub(super) async fn read_reserved(
+        &self,
+        holder: Holder,
+        mut body: RefusedBody,
+        exhausted: Exhausted,
+    ) -> Result<Bytes, Unreserved> {
+        let limits = &self.settings.limits;
+        let wait = body.until.min(Instant::now() + limits.call_wait);
+        let Ok(permit) = timeout_at(wait, self.budget.reserve(holder)).await else {
+            let fault = over_budget(exhausted);
+            let status = reply::legacy_status(fault.kind);
+            return Err(Unreserved::Refused(Box::new(body), fault, status));
+        };
+        let room = Room::Reserve(permit);
+        let stopped = match Collected::begin(limits.body, None, room) {
+            Ok(mut collected) => match collect_all(&mut collected, &mut body).await {
+                Ok(()) => return Ok(without_mark(collected.finish())),
+                Err(Stopped::Full(full, piece)) => {
+                    body.begun = vec![collected.finish(), piece];
+                    full
+                }
+                Err(Stopped::Answered(answer)) => return Err(Unreserved::Answered(*answer)),
+            },
+            Err(full) => full,
+        };
+        let (fault, status) = match stopped {
+            Full::TooLarge => (too_large(limits.body), StatusCode::PAYLOAD_TOO_LARGE),
+            Full::NoRoom(exhausted) => {
+                let fault = over_budget(exhausted);
+                let status = reply::legacy_status(fault.kind);
+                (fault, status)
+            }
+        };
+        Err(Unreserved::Refused(Box::new(body), fault, status))
+    }
+}
+
+async fn collect_all(collected: &mut Collected<'_>, body: &mut RefusedBody) -> Result<(), Stopped> {
+    for piece in std::mem::take(&mut body.begun) {
+        if let Err(full) = collected.push(&piece) {
+            return Err(Stopped::Full(full, piece));
+        }
+    }
+    collect(collected, &mut body.rest, body.until).await
+}
