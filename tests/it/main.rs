@@ -31,6 +31,7 @@ mod detached;
 mod discovery;
 mod drain;
 mod extensions;
+mod failed_connections;
 mod fair_start;
 mod h2_upstream;
 mod harness;

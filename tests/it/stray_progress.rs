@@ -1,4 +1,4 @@
-//! Progress that an HTTP upstream sends off the stream of its call. Spec: SPEC C-02.
+//! What an HTTP upstream sends off the stream of the call that it belongs to. Spec: SPEC C-02, T-22.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -142,6 +142,45 @@ async fn progress_reaches_its_call_whatever_stream_it_came_by(
         up.send("GET", &changed).await;
         let first = get.message().await.expect("a notice");
         assert_eq!(first["method"], TOOLS_CHANGED, "{first}");
+    }
+    gw.stop().await;
+}
+
+// Spec: SPEC T-22, C-83: the notice names the elicitation of a call.
+#[tokio::test]
+async fn end_of_an_elicitation_reaches_the_call_that_asked() {
+    let up = Upstream::default();
+    let url = up.start().await;
+    let setup = Setup::open().url("up", &url, "era = \"legacy\"");
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let mut get = user.listen().await;
+    let call = |tool: &str| user.start("tools/call", json!({"name": tool, "arguments": {}}));
+    let ((_, mut asking), (_, mut other)) = tokio::join!(call("asking"), call("other"));
+    for open in ["GET", "asking", "other"] {
+        up.opened(open).await;
+    }
+    let params = json!({
+        "mode": "url", "message": "Sign in", "url": "https://consent.example/", "elicitationId": "e",
+    });
+    let question =
+        json!({"jsonrpc": "2.0", "id": "q", "method": "elicitation/create", "params": params});
+    up.send("asking", &question).await;
+    let asked = asking.next().await.expect("a question");
+    user.answer(&asked, json!({"action": "accept"})).await;
+    let over = "notifications/elicitation/complete";
+    let told = json!({"jsonrpc": "2.0", "method": over, "params": {"elicitationId": "e"}});
+    up.send("GET", &told).await;
+    let told = asking.next().await.expect("a notice");
+    assert_eq!(told["method"], over, "{told}");
+    up.send("GET", &json!({"jsonrpc": "2.0", "method": TOOLS_CHANGED}))
+        .await;
+    let first = get.message().await.expect("a notice");
+    assert_eq!(first["method"], TOOLS_CHANGED, "{first}");
+    for (tool, exchange) in [("other", &mut other), ("asking", &mut asking)] {
+        up.finish(tool).await;
+        let reply = exchange.next().await.expect("a reply");
+        assert_eq!(reply["result"]["content"][0]["text"], tool, "{reply}");
     }
     gw.stop().await;
 }

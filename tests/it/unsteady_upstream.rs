@@ -32,6 +32,8 @@ enum Does {
     /// The same, when this is cancelled.
     Later(CancellationToken),
     Status(u16, &'static str),
+    /// An event stream that begins when this is cancelled, and stays open.
+    Stream(CancellationToken),
     /// Answers with this body under a header.
     Labelled([&'static str; 2], &'static [u8]),
     /// Nothing, for ever.
@@ -104,6 +106,13 @@ impl Upstream {
                 usual(&method, &body)
             }
             Does::Status(status, text) => plain(status, text),
+            Does::Stream(now) => {
+                now.cancelled().await;
+                let first = stream::iter([Ok::<_, Infallible>(Bytes::from(": hello\n\n"))]);
+                let response = Response::builder().header("content-type", "text/event-stream");
+                let body = Body::from_stream(first.chain(stream::pending()));
+                response.body(body).unwrap()
+            }
             Does::Labelled([name, value], body) => {
                 let response = Response::builder().header(name, value);
                 response.body(Body::from(body)).unwrap()

@@ -132,6 +132,8 @@ async fn change_notices_wait_for_the_next_call() {
         pass(1000).await;
     }
     assert!(COUNTERS.notices_unread.get() >= before + 4, "counted");
+    let held = lock(&session.undelivered.held).len();
+    assert_eq!(held, 2, "the last of each kind");
     let call = call_at(&session, "1", "other");
     let expected = [
         "notifications/tools/list_changed",

@@ -69,6 +69,27 @@ async fn get_stream_is_sent_for_before_the_first_call() {
     gw.stop().await;
 }
 
+// Spec: BRIDGING §3.4: a call was sent before the stream was open, and may have changed the list.
+#[tokio::test]
+async fn get_stream_that_opened_late_is_made_good_by_a_list_changed() {
+    let now = CancellationToken::new();
+    let later = now.clone();
+    let up = Upstream::start(move |what, _| match what {
+        "GET" => Does::Stream(later.clone()),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    assert_eq!(user.tools().await, Vec::<String>::new());
+    assert!(outcome(&user, "call").await.contains("done"));
+    let mut stream = user.listen().await;
+    now.cancel();
+    let told = stream.message().await.expect("a notice");
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    gw.stop().await;
+}
+
 // Some servers send the head of the stream with its first event.
 #[rstest]
 #[case::no_head(Does::Hang)]

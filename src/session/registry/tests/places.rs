@@ -187,3 +187,26 @@ async fn a_notification_waits_for_no_request() {
     let paid = notice.turn().await;
     assert!(paid.unwrap().is_none());
 }
+
+#[tokio::test(start_paused = true)]
+async fn line_of_a_principal_is_bounded_over_its_sessions() {
+    let f = fixture(10, 10);
+    let [first, second, third] = [(); 3].map(|()| f.open("alice").unwrap());
+    let _running = [placed(&first, CAPS), placed(&second, CAPS)];
+    let waiting = [waits(&first, CAPS), waits(&second, CAPS)];
+    let full = third.enter(request(&third), CAPS).unwrap_err();
+    assert_eq!(full, Unserved::LineFull, "as many wait as may run");
+    // Notifications have a bound of their own, and another principal has a line of its own.
+    let notice = Request {
+        lane: Lane::notifications(third.key()),
+        toll: Some(Box::new(After(Instant::now() + Duration::from_secs(1)))),
+        patience: PATIENCE,
+    };
+    let notice = third.places().pay(notice, CAPS).unwrap();
+    let bob = f.open("bob").unwrap();
+    let _running_too = placed(&bob, CAPS);
+    let _waiting_too = waits(&bob, CAPS);
+    drop(waiting);
+    let _waiting = waits(&third, CAPS);
+    assert!(notice.turn().await.unwrap().is_none());
+}
