@@ -14,6 +14,7 @@ mod compare;
 mod drain;
 mod figures;
 mod gauges;
+mod hostile;
 mod keys;
 mod kills;
 mod lifecycle;
@@ -59,6 +60,9 @@ enum Command {
     Drain(drain::DrainArgs),
     /// Slow networks, cuts and half-open connections around the moments when servers close idle ones.
     Network(network::NetworkArgs),
+    /// One caller that does everything at once to use up memory, connections and descriptors: the others
+    /// lose nothing.
+    Hostile(hostile::HostileArgs),
     /// Calls that ask and are never answered: bounded while they wait, nothing left at the deadline.
     Parked(parked::ParkedArgs),
 }
@@ -78,6 +82,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Command::Kills(args) => kills::run(args).await,
             Command::Drain(args) => drain::run(args).await,
             Command::Network(args) => network::run(args).await,
+            Command::Hostile(args) => hostile::run(args).await,
             Command::Parked(args) => parked::run(args).await,
         }
     })?;

@@ -37,6 +37,7 @@ mod h2_upstream;
 mod harness;
 mod health;
 mod held_posts;
+mod hostile;
 mod http_upstream;
 mod icons;
 mod id_scans;

