@@ -56,10 +56,14 @@ pub(super) struct Field<'a> {
 }
 
 impl Field<'_> {
-    /// Notes that something was done, then waits for its turn on the thread's half of a core.
+    /// Notes that something was begun.
+    pub(super) fn began(&self, what: &str) {
+        *self.done.borrow_mut().0.entry(what.to_owned()).or_default() += 1;
+    }
+
+    /// Notes what became of something, then waits for its turn on the thread's half of a core.
     pub(super) async fn did(&self, what: &str, how: impl ToString) -> anyhow::Result<()> {
-        let name = format!("{what}_{}", how.to_string());
-        *self.done.borrow_mut().0.entry(name).or_default() += 1;
+        self.began(&format!("{what}_{}", how.to_string()));
         tokio::time::sleep(AGAIN).await;
         self.pace.turn().await
     }

@@ -21,6 +21,7 @@ const HELD: Duration = Duration::from_mins(10);
 /// Keeps the child of the hostile caller from reading.
 pub(super) async fn stall_the_child(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
+        field.began("stall");
         let params = format!(r#"{{"name":"stall","arguments":{{"ms":{STALL}}}}}"#);
         let called = async {
             let mut client = open(&field.victims.stdio).await?;
@@ -33,6 +34,7 @@ pub(super) async fn stall_the_child(field: &Field<'_>) -> anyhow::Result<()> {
 /// Sends large notifications to the child that does not read.
 pub(super) async fn notify(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
+        field.began("notify");
         let Ok(mut client) = open(&field.victims.stdio).await else {
             field.did("notify_session", "refused").await?;
             continue;
@@ -57,6 +59,7 @@ pub(super) async fn notify(field: &Field<'_>) -> anyhow::Result<()> {
 /// Makes long calls with as many members as fit.
 pub(super) async fn hold_calls(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
+        field.began("call");
         let called = async {
             let mut client = open(&field.victims.http).await?;
             let id = client.take_id();
@@ -91,6 +94,7 @@ pub(super) async fn half_bodies(field: &Field<'_>) -> anyhow::Result<()> {
         LARGE + 8,
     );
     loop {
+        field.began("half_body");
         let how = held(
             &caller.target,
             &[head.as_bytes(), ballast().as_bytes()],
@@ -110,6 +114,7 @@ pub(super) async fn half_messages(field: &Field<'_>) -> anyhow::Result<()> {
     frame.extend_from_slice(&(LARGE as u64 + 1).to_be_bytes());
     frame.extend_from_slice(&[0; 4]);
     loop {
+        field.began("half_message");
         let parts: [&[u8]; 3] = [upgrade.as_bytes(), &frame, ballast().as_bytes()];
         let how = held(&caller.target, &parts, HELD).await;
         field.did("half_message", how).await?;

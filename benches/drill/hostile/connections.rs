@@ -25,6 +25,7 @@ pub(super) async fn refused(field: &Field<'_>) -> anyhow::Result<()> {
         target.path, target.host
     );
     loop {
+        field.began("stranger");
         let how = held(target, &[request.as_bytes()], HELD).await;
         field.did("stranger", how).await?;
     }
@@ -33,6 +34,7 @@ pub(super) async fn refused(field: &Field<'_>) -> anyhow::Result<()> {
 /// Connects, and says nothing.
 pub(super) async fn silent(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
+        field.began("silent");
         let how = held(&field.victims.http.target, &[], HELD).await;
         field.did("silent", how).await?;
     }
@@ -41,6 +43,7 @@ pub(super) async fn silent(field: &Field<'_>) -> anyhow::Result<()> {
 /// Opens a session and as many streams as it may have.
 pub(super) async fn streams(field: &Field<'_>) -> anyhow::Result<()> {
     loop {
+        field.began("streams");
         let opened = async {
             let mut client = Client::connect(field.victims.http.clone()).await?;
             client.open().await?;
