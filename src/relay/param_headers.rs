@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
+use super::provided::open;
 use super::route::Target;
 use crate::call::{Call, Declared};
 use crate::fault::{Fault, FaultKind};
@@ -22,8 +23,8 @@ impl Relay {
     /// none.
     ///
     /// # Errors
-    /// [`FaultKind::HeaderMismatch`] when they disagree. A tool whose schema cannot be had is not
-    /// checked.
+    /// [`FaultKind::HeaderMismatch`] when they disagree, or the upstream cannot be reached. A tool whose
+    /// schema cannot be had is not checked.
     pub(super) async fn check_param_headers(
         &self,
         call: &Call,
@@ -45,6 +46,12 @@ impl Relay {
             let tools = if let Some(tools) = known.take() {
                 tools
             } else {
+                // The call itself waits for its upstream as long: to list with less patience would end a child
+                // that starts slowly, and start it a second time.
+                let link = self.link(session, upstream)?;
+                if link.declared().is_none() {
+                    Box::pin(open(&*link, call)).await?;
+                }
                 let tools = Box::pin(self.headers_of_tools(call, session, upstream)).await;
                 visit.keep_tool_headers(upstream, Arc::clone(&tools), session.age());
                 tools

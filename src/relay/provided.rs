@@ -143,7 +143,8 @@ impl Relay {
     }
 }
 
-async fn open(link: &dyn UpstreamLink, call: &Call) -> Result<Arc<Declared>, Fault> {
+/// Waits for the handshake with an upstream, as long as the call is not cancelled.
+pub(super) async fn open(link: &dyn UpstreamLink, call: &Call) -> Result<Arc<Declared>, Fault> {
     tokio::select! {
         biased;
         () = call.cancel.cancelled() => {
