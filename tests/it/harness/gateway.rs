@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
 
 use super::http::Actor;
 use super::issuer::Issuer;
@@ -30,25 +31,31 @@ pub(crate) struct Gateway {
 
 /// Everything the process wrote, on either stream.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+struct Log {
+    lines: Arc<Mutex<Vec<String>>>,
+    /// Whether nothing is read.
+    held: Arc<watch::Sender<bool>>,
+}
 
 impl Log {
     fn follow(&self, stream: impl AsyncRead + Unpin + Send + 'static) {
         let log = self.clone();
+        let mut held = self.held.subscribe();
         tokio::spawn(async move {
             let mut lines = BufReader::new(stream).lines();
             while let Ok(Some(line)) = lines.next_line().await {
-                log.0.lock().unwrap().push(line);
+                log.lines.lock().unwrap().push(line);
+                drop(held.wait_for(|held| !held).await);
             }
         });
     }
 
     fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
+        self.lines.lock().unwrap().clone()
     }
 
     fn after(&self, prefix: &str) -> Option<String> {
-        self.0
+        self.lines
             .lock()
             .unwrap()
             .iter()
@@ -196,6 +203,11 @@ impl Gateway {
             .filter(|(series, _)| series.split('{').next() == Some(name) && series.contains(labels))
             .filter_map(|(_, value)| value.parse::<f64>().ok())
             .sum()
+    }
+
+    /// Whether what the gateway writes is left unread from now on, but for one more line.
+    pub(crate) fn hold_output(&self, hold: bool) {
+        self.log.held.send_replace(hold);
     }
 
     /// Everything written so far, one entry per line.

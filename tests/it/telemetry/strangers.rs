@@ -1,9 +1,11 @@
-//! What callers cannot have the gateway record or keep: traces without end, secrets and long texts in spans.
+//! What callers cannot have the gateway record, keep or lose: traces without end, secrets and long texts in
+//! spans, audit lines.
 
+use futures_util::future::join_all;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::Collector;
@@ -116,4 +118,44 @@ async fn large_uris_are_not_kept_for_a_slow_collector() {
     let kept = resident(gw.pid()).saturating_sub(before);
     assert!(kept <= 96 * 1024 * 1024, "{kept} bytes");
     gw.kill().await;
+}
+
+// SPEC O-04
+#[tokio::test]
+async fn audit_lines_and_counted_losses_are_all_calls() {
+    const ROUNDS: i64 = 80;
+    const CALLS: i64 = 50;
+    let gw = Setup::open()
+        .toml("[limits]\nrate = \"100000/s\"")
+        .stub("stub", &[])
+        .start()
+        .await;
+    let user = gw.anonymous();
+    let user = user.open_as("/mcp/stub", "2025-03-26", json!({})).await;
+    gw.hold_output(true);
+    // A name that the audit line cuts at 256 bytes: 4,000 lines are more than one buffer of 1 MiB.
+    let name = "n".repeat(1000);
+    for round in 0..ROUNDS {
+        let call = |n| {
+            json!({"jsonrpc": "2.0", "id": round * CALLS + n, "method": "tools/call",
+                   "params": {"name": name, "arguments": {}}})
+        };
+        let array = Value::Array((0..CALLS).map(call).collect());
+        // An array or a stream, as long as it took.
+        user.post(&array).await.text().await;
+        // Lines that fill the buffer of all other lines.
+        let refused = (0..50).map(|_| user.actor.get(&user.path, &[]));
+        join_all(refused).await;
+    }
+    gw.hold_output(false);
+    let all = f64::from(u32::try_from(ROUNDS * CALLS).unwrap());
+    eventually("a line or a count for each call", async || {
+        let lines = gw.log();
+        let is_audit = |line: &&String| line.contains("\"target\":\"audit\"");
+        let lines = u32::try_from(lines.iter().filter(is_audit).count()).unwrap();
+        let lost = gw.metric("drawbridge_audit_dropped_total", "").await;
+        ((f64::from(lines) + lost - all).abs() < 0.5).then_some(())
+    })
+    .await;
+    gw.stop().await;
 }
