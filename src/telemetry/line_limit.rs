@@ -1,6 +1,7 @@
 //! `LineLimit`: one log line a minute for each kind of event, with the number of those left out.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use crate::lock::lock;
 const REPEAT: Duration = Duration::from_mins(1);
 
 /// Limits lines that callers or peers can cause as often as they like. Holds one entry for each kind.
-#[derive(Debug, Default)]
-pub struct LineLimit {
-    written: Mutex<BTreeMap<&'static str, Written>>,
+#[derive(Debug)]
+pub struct LineLimit<K = &'static str> {
+    written: Mutex<HashMap<K, Written>>,
 }
 
 #[derive(Debug)]
@@ -24,13 +25,21 @@ struct Written {
     muted: u64,
 }
 
-impl LineLimit {
+impl<K> Default for LineLimit<K> {
+    fn default() -> Self {
+        Self {
+            written: Mutex::default(),
+        }
+    }
+}
+
+impl<K: Eq + Hash> LineLimit<K> {
     /// Whether an event of this `kind` is logged: the number of those before it that were not. `None` when
     /// one was logged within the last minute.
-    pub fn admit(&self, kind: &'static str) -> Option<u64> {
+    pub fn admit(&self, kind: K) -> Option<u64> {
         let now = Instant::now();
         let mut written = lock(&self.written);
-        let Some(last) = written.get_mut(kind) else {
+        let Some(last) = written.get_mut(&kind) else {
             written.insert(kind, Written { at: now, muted: 0 });
             return Some(0);
         };
@@ -49,7 +58,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_line_a_minute_counts_those_left_out() {
-        let limit = LineLimit::default();
+        let limit = LineLimit::<&str>::default();
         assert_eq!(limit.admit("refused"), Some(0));
         assert_eq!(limit.admit("refused"), None);
         assert_eq!(limit.admit("timeout"), Some(0), "another kind");
