@@ -26,7 +26,7 @@ use crate::watch::resident_kib;
 const HONEST: usize = 8;
 /// The honest callers are measured alone for this part of the time.
 const ALONE: u64 = 5;
-/// What the hostile caller may cost the others: factors of the median and of the 99th percentile.
+/// Latency beside the hostile caller, as a multiple of that without it: median and 99th percentile.
 const MEDIAN_FACTOR: f64 = 2.0;
 const P99_FACTOR: f64 = 5.0;
 /// Between two looks at the gateway's memory.

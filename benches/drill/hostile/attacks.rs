@@ -25,7 +25,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// Between two looks at whether to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Whom the hostile caller is, and where.
+/// The endpoints that are attacked, with the hostile caller's tokens.
 #[derive(Debug)]
 pub(super) struct Victims {
     /// Before an HTTP upstream.
@@ -69,7 +69,7 @@ impl Field<'_> {
     }
 }
 
-/// Begins one attack, which has no end.
+/// Starts one attack, which runs until it is dropped.
 type Begin = for<'a> fn(&'a Field<'_>) -> LocalBoxFuture<'a, anyhow::Result<()>>;
 
 /// Attacks until `stop`.

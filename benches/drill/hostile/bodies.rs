@@ -1,4 +1,4 @@
-//! Attacks on memory: bodies that nobody reads, that are kept, and that never end.
+//! Attacks on memory: notifications to a child that reads nothing, large calls, and bodies sent in part.
 
 use std::fmt::Write as _;
 use std::io;
@@ -9,7 +9,7 @@ use super::attacks::Field;
 use super::connections::{held, upgrade};
 use crate::client::{Caller, Client, request_text};
 
-/// `limits.body` by default, less what stands around it.
+/// Size of the text in a message, bytes: the default of `limits.body` less 1 KiB for the rest of it.
 const LARGE: usize = (4 << 20) - 1024;
 /// How long the child reads nothing at a time, milliseconds.
 const STALL: u64 = 30_000;
@@ -146,7 +146,7 @@ fn many_members() -> &'static str {
     })
 }
 
-/// What became of it, in a word.
+/// The outcome as one word, for the name of its counter.
 fn word<T: ToString>(came: io::Result<T>) -> String {
     match came {
         Ok(how) => how.to_string(),

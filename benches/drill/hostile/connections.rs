@@ -14,7 +14,7 @@ use crate::wire::limited;
 const PER_SESSION: usize = 8;
 /// How long a connection is held before another takes its place.
 const HELD: Duration = Duration::from_mins(10);
-/// Bytes read at once of what nobody looks at.
+/// Size of the read buffer, bytes; what is read is thrown away.
 const PIECE: usize = 4096;
 
 /// Calls without a token, and keeps the connection.
@@ -56,7 +56,7 @@ pub(super) async fn streams(field: &Field<'_>) -> anyhow::Result<()> {
                 }
                 streams.push(stream);
             }
-            // The first one that ends is taken for all.
+            // The session's streams count as ended when the first of them ends.
             let reading = async {
                 if let Some(stream) = streams.first_mut() {
                     while let Ok(Some(_)) = stream.wire.chunk().await {}

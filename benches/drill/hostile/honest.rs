@@ -1,4 +1,4 @@
-//! Callers who do nothing wrong: one session each, small calls one after the other.
+//! Honest callers: each has one session and makes small calls, one after the other.
 
 use std::io;
 use std::time::{Duration, Instant};
