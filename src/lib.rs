@@ -9,7 +9,7 @@
 //! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
-//! | 4 | [`fault`] [`seal`] [`egress`] [`endpoint`] [`descriptors`]: failures, handles, address rules, views, limits |
+//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`]: failures, causes, handles, address rules, views, limits |
 //! | 5 | [`call`]: one request in flight and the two link traits |
 //! | 6 | [`store`] [`audit`] [`budget`]: where things are kept, and how much |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
@@ -23,6 +23,7 @@ pub mod audit;
 pub mod auth;
 pub mod budget;
 pub mod call;
+pub mod cause;
 pub mod cli;
 pub mod clock;
 pub mod config;

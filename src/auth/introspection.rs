@@ -29,6 +29,7 @@ use super::refused::REFUSED_AGE;
 use super::reject::Reject;
 use super::terms::{Missing, Terms};
 use crate::call::Principal;
+use crate::cause::LastCause;
 use crate::config;
 use crate::lock::lock;
 use crate::secret::Secret;
@@ -78,6 +79,8 @@ pub(super) struct Introspection {
     questions: Semaphore,
     health: IssuerHealth,
     lines: LineLimit,
+    /// Why the last question failed, unless it was about its token alone.
+    cause: LastCause,
 }
 
 /// One question and everybody who waits for it.
@@ -98,7 +101,13 @@ impl Introspection {
             questions: Semaphore::new(MAX_QUESTIONS),
             health: IssuerHealth::default(),
             lines: LineLimit::default(),
+            cause: LastCause::default(),
         }
+    }
+
+    /// Why the last question failed; empty once one was answered.
+    pub(super) fn cause(&self) -> &LastCause {
+        &self.cause
     }
 
     /// How long a refusal counts, and its token is not asked about again.
@@ -151,12 +160,16 @@ impl Introspection {
         let error = match answer.await.unwrap_or(Err(AskError::TimedOut)) {
             Ok(answer) => {
                 self.health.answered();
+                self.cause.clear();
                 return Ok(answer.into());
             }
             Err(error) => error,
         };
         let in_doubt = self.health.failed(key, error.blame());
         self.log(&error);
+        if !matches!(error, AskError::Refused(_)) {
+            self.cause.set(&error, None);
+        }
         if in_doubt {
             // Its endpoint may have moved. Where the lock is held, it is being looked for.
             if let Ok(mut endpoint) = self.endpoint.try_lock() {

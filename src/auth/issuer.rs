@@ -16,6 +16,7 @@ use super::fetch::{Fetcher, MAX_BYTES};
 use super::introspection::Introspection;
 use super::key_set::{BadKeySet, KeySet};
 use super::terms::SKEW_SECS;
+use crate::cause::{Cause, LastCause};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::lock::lock;
@@ -71,6 +72,8 @@ pub(super) struct Issuer {
     /// Grows whenever the keys change.
     generation: AtomicU64,
     flight: Mutex<Flight>,
+    /// Why the keys could not be loaded, or hold none for signatures.
+    cause: LastCause,
 }
 
 /// The keys as last loaded.
@@ -130,6 +133,7 @@ impl Issuer {
             keys: RwLock::new(keys),
             generation: AtomicU64::new(0),
             flight: Mutex::default(),
+            cause: LastCause::default(),
         })
     }
 
@@ -137,6 +141,12 @@ impl Issuer {
     pub(super) fn keys(&self) -> Option<Arc<Keys>> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         keys.clone()
+    }
+
+    /// Why its keys, or its answers about tokens, cannot be had; `None` while they can.
+    pub(super) fn last_cause(&self) -> Option<Cause> {
+        let asked = || self.introspection.as_ref()?.cause().snapshot();
+        self.cause.snapshot().or_else(asked)
     }
 
     /// Differs from an earlier one when the keys have changed since.
@@ -190,15 +200,19 @@ impl Issuer {
         self.flight.lock().expect("no panic").started.len()
     }
 
-    async fn reload(&self) {
+    /// Loads the keys now, however often that was done.
+    pub(super) async fn reload(&self) {
         COUNTERS.key_set_fetches.add(1);
         let result = timeout(FETCH_TIMEOUT, self.load())
             .await
             .unwrap_or(Err(LoadError::TimedOut));
         let failed = match result {
             Ok(keys) => {
-                if let Err(error) = keys.set.usable() {
-                    self.warn(&error, "an issuer has withdrawn every key for signatures");
+                match keys.set.usable() {
+                    Ok(()) => self.cause.clear(),
+                    Err(error) => {
+                        self.warn(&error, "an issuer has withdrawn every key for signatures");
+                    }
                 }
                 self.store(keys);
                 None
@@ -214,6 +228,7 @@ impl Issuer {
 
     fn warn(&self, error: &(dyn std::error::Error + 'static), what: &str) {
         COUNTERS.key_set_failures.add(1);
+        self.cause.set(error, None);
         tracing::warn!(issuer = self.id, error, "{what}");
     }
 

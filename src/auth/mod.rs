@@ -40,6 +40,7 @@ use self::refused::RefusedTokens;
 use self::reject::Reject;
 use self::scope::Hierarchy;
 use crate::call::Principal;
+use crate::cause::Cause;
 use crate::clock::SharedClock;
 use crate::config;
 use crate::endpoint::Endpoint;
@@ -192,6 +193,14 @@ impl Authenticator {
         let issuer = self.issuers.get(verified.issuer)?;
         let is_current = issuer.generation() == verified.generation;
         is_current.then_some(Ok(verified.principal))
+    }
+
+    /// Each issuer, as configured, and why its keys or its answers about tokens cannot be had; `None` while
+    /// they can.
+    pub fn last_causes(&self) -> impl Iterator<Item = (&str, Option<Cause>)> {
+        self.issuers
+            .iter()
+            .map(|issuer| (issuer.id.as_str(), issuer.last_cause()))
     }
 
     /// The time by which tokens are judged, since the Unix epoch.

@@ -1,5 +1,6 @@
 //! What operators see: names of spans, metrics and fields, and the machinery behind them.
 
+pub mod chain;
 mod collector;
 pub mod line_limit;
 mod log;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::error::LinkError;
 use super::failures::Failures;
 use super::lock;
+use crate::cause::LastCause;
 use crate::telemetry::metrics::LEVELS;
 
 /// Failures in a row after which an upstream is down.
@@ -65,6 +66,8 @@ pub(super) struct Health {
     /// When the next session may come back.
     next_return: Mutex<Option<Instant>>,
     failures: Failures,
+    /// Why the last attempt failed.
+    cause: LastCause,
 }
 
 #[derive(Debug)]
@@ -100,6 +103,7 @@ impl Health {
             }),
             recovered: Notify::new(),
             next_return: Mutex::default(),
+            cause: LastCause::default(),
         }
     }
 
@@ -112,6 +116,7 @@ impl Health {
         standing.failures = 0;
         standing.pause = COOL_FIRST;
         standing.stuck_until = None;
+        self.cause.clear();
         self.enter(&mut standing, State::Up, None);
         drop(standing);
         self.recovered.notify_waiters();
@@ -155,6 +160,9 @@ impl Health {
         } else {
             None
         };
+        if let Some(error) = error {
+            self.cause.set(error, None);
+        }
         self.enter(&mut standing, state, error);
     }
 
@@ -176,6 +184,11 @@ impl Health {
                 tracing::warn!(upstream = %upstream, state = name, error = %error, "upstream fails");
             }
         }
+    }
+
+    /// Why the last attempt to reach it failed; empty once one succeeded.
+    pub(super) fn cause(&self) -> &LastCause {
+        &self.cause
     }
 
     /// Whether it hung lately, so that waiting for it now would be in vain.
@@ -233,6 +246,18 @@ mod tests {
         assert_eq!(state(&health), State::Down);
         health.succeeded();
         assert_eq!(state(&health), State::Up);
+    }
+
+    #[tokio::test]
+    async fn the_cause_of_a_failure_lasts_until_a_success() {
+        let health = health();
+        health.failed(Instant::now(), &LinkError::Status(502));
+        let cause = health.cause().snapshot().unwrap();
+        assert!(cause.text.contains("502"), "{cause:?}");
+        health.was_late();
+        assert_eq!(health.cause().snapshot(), Some(cause));
+        health.succeeded();
+        assert_eq!(health.cause().snapshot(), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ use super::modern::Schemas;
 use super::shared::{PoolKey, SharedLinks};
 use super::stdio::{Host, StdioRuntime};
 use crate::call::{ClientCapabilities, Intake, OwnerKey, UpstreamLink};
+use crate::cause::Cause;
 use crate::config::{self, Isolation, Transport};
 use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Revision};
@@ -167,6 +168,12 @@ impl Upstreams {
         self.entries
             .get(upstream)
             .is_some_and(|entry| entry.health.is_failing())
+    }
+
+    /// Why the last attempt to reach an upstream failed; `None` once one succeeded.
+    #[must_use]
+    pub fn last_cause(&self, upstream: &str) -> Option<Cause> {
+        self.entries.get(upstream)?.health.cause().snapshot()
     }
 
     /// Whether an upstream turned out to speak the modern era, whatever else it speaks.

@@ -116,6 +116,35 @@ async fn a_flood_of_unknown_key_ids_costs_three_loads() {
     assert_eq!(issuer.loads_started(), 3);
 }
 
+#[tokio::test]
+async fn an_issuer_has_its_last_cause_until_its_keys_load() {
+    let world = World::new();
+    let issuer = &world.authenticator.issuers[0];
+    let cause = || {
+        world
+            .authenticator
+            .last_causes()
+            .next()
+            .and_then(|(_, cause)| cause)
+    };
+    assert_eq!(cause(), None);
+    let file = world.dir.path().join("jwks.json");
+    let keys = std::fs::read(&file).expect("a key set");
+    std::fs::write(&file, "<html>").expect("a file");
+    issuer.reload().await;
+    let failed = cause().expect("a cause");
+    assert!(
+        failed.text.contains("not a JWK set: expected value"),
+        "{failed:?}"
+    );
+    std::fs::write(&file, r#"{"keys":[]}"#).expect("a file");
+    issuer.reload().await;
+    assert_eq!(cause().expect("a cause").text, "the set is empty");
+    std::fs::write(&file, keys).expect("a file");
+    issuer.reload().await;
+    assert_eq!(cause(), None);
+}
+
 /// Uses up the loads that are allowed for now.
 async fn exhaust_loads(world: &World) {
     for _ in 0..3 {

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use crate::cause::chain;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
 
@@ -107,19 +108,8 @@ impl Failures {
         let cause = Cause::Accept;
         LABELED.connections_failed.add(cause.word(), 1);
         if let Some(muted) = self.logged.admit(cause.word()) {
-            tracing::error!(%error, muted, "cannot accept connections");
+            let error: &dyn std::error::Error = error;
+            tracing::error!(error, muted, "cannot accept connections");
         }
     }
-}
-
-/// The text of an error and of its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

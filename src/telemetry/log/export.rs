@@ -11,6 +11,7 @@ use tracing_subscriber::layer::Context;
 
 use super::Stamp;
 use super::line::MAX_VALUE_BYTES;
+use crate::telemetry::chain::chain;
 use crate::telemetry::record::{self, Record};
 use crate::telemetry::redact::{MASK, cut, is_secret_name, redact};
 use crate::telemetry::trace::TraceId;
@@ -115,6 +116,10 @@ impl<R: LogRecord> Visit for Attributes<'_, R> {
 
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         self.record_str(field, &format!("{value:?}"));
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.record_str(field, &chain(value));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {

@@ -10,6 +10,7 @@ use tracing::{Event, Level};
 use super::escape;
 use super::stamp::Stamp;
 use crate::config::LogFormat;
+use crate::telemetry::chain::chain;
 use crate::telemetry::record::{self, Lasting};
 use crate::telemetry::redact::{MASK, cut, is_harmless, is_secret_name, redact};
 
@@ -184,6 +185,10 @@ impl Visit for Fields<'_> {
         *self.scratch = scratch;
     }
 
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        self.string(field.name(), &chain(value));
+    }
+
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.plain(field.name(), value);
     }
@@ -298,6 +303,21 @@ mod tests {
         assert_eq!(value["upstream"], "files");
         assert_eq!(value["tries"], 3);
         assert_eq!(value["ok"], false);
+    }
+
+    #[test]
+    fn an_error_is_logged_with_its_sources() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("no keys")]
+        struct NoKeys(#[source] std::io::Error);
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        for format in [LogFormat::Json, LogFormat::Text] {
+            let line = collect(format, || {
+                let error: &(dyn std::error::Error + 'static) = &NoKeys(refused.kind().into());
+                tracing::warn!(error, "failed");
+            });
+            assert!(line.contains(&format!("no keys: {refused}")), "{line}");
+        }
     }
 
     #[test]
