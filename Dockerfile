@@ -1,7 +1,7 @@
 # The gateway in an image of its own: built in the first stage, run from the second.
 #
 #   docker build -t drawbridge .
-#   docker run --read-only --tmpfs /tmp --tmpfs /var/lib/drawbridge:uid=10001,mode=0700 \
+#   docker run --read-only --tmpfs /tmp --tmpfs /var/lib/drawbridge:exec,uid=10001,mode=0700 \
 #     -v ./gateway.toml:/etc/drawbridge/gateway.toml:ro -p 8080:8080 drawbridge
 #
 # Both stages must come from the same distribution release: the program is linked against its C

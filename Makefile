@@ -17,15 +17,23 @@ RELEASE := RUSTFLAGS="$$(deploy/profile/flags.sh)" cargo build --release --locke
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: run
-run: preconditions ## Builds the gateway and runs it with a demonstration upstream
+# Where `make install` puts the program: the directory that rustup has put on the PATH.
+BIN ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+.PHONY: install
+install: preconditions ## Builds the gateway and puts it into ~/.cargo/bin, or BIN
 	$(RELEASE)
+	mkdir -p $(BIN)
+	install -m 755 target/release/drawbridge $(BIN)/drawbridge
+
+.PHONY: run
+run: install ## Builds and installs the gateway, and runs it with a demonstration upstream
 	@printf '%s\n' '' \
 	  'Drawbridge starts on http://127.0.0.1:8080/mcp (config/quickstart.toml). Ctrl-C ends it.' '' \
 	  '  Claude Code     claude mcp add --transport http drawbridge http://127.0.0.1:8080/mcp' \
 	  '  MCP Inspector   npx @modelcontextprotocol/inspector' \
 	  '                  transport "Streamable HTTP", URL http://127.0.0.1:8080/mcp' ''
-	@exec target/release/drawbridge serve --config config/quickstart.toml
+	@exec $(BIN)/drawbridge serve --config config/quickstart.toml
 
 .PHONY: check
 check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format, lints, docs, dependencies, layering, generated files
