@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
+//! | 1 | [`secret`] [`clock`] [`fair_permits`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`]: failures, causes, handles, address rules, views, limits |
@@ -31,6 +31,7 @@ pub mod descriptors;
 pub mod downstream;
 pub mod egress;
 pub mod endpoint;
+pub mod fair_permits;
 pub mod fault;
 pub mod lifecycle;
 pub mod lock;

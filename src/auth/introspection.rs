@@ -8,13 +8,14 @@ mod ask_error;
 mod issuer_health;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http::HeaderValue;
-use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
@@ -31,12 +32,13 @@ use super::terms::{Missing, Terms};
 use crate::call::Principal;
 use crate::cause::LastCause;
 use crate::config;
+use crate::fair_permits::{FairPermit, FairPermits};
 use crate::lock::lock;
 use crate::secret::Secret;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::COUNTERS;
 
-/// Questions to one issuer at once; more wait.
+/// Questions to one issuer at once; more wait, and the addresses that they come from take turns.
 const MAX_QUESTIONS: usize = 32;
 /// For discovery and the question itself, and as long for a place among [`MAX_QUESTIONS`] before.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -76,7 +78,7 @@ pub(super) struct Introspection {
     pub(super) max_age: Duration,
     endpoint: tokio::sync::Mutex<Option<IntrospectionEndpoint>>,
     flights: Mutex<HashMap<TokenKey, Weak<Flight>>>,
-    questions: Semaphore,
+    questions: Arc<FairPermits<IpAddr>>,
     health: IssuerHealth,
     lines: LineLimit,
     /// Why the last question failed, unless it was about its token alone.
@@ -98,7 +100,7 @@ impl Introspection {
             max_age: config.max_age,
             endpoint: tokio::sync::Mutex::default(),
             flights: Mutex::default(),
-            questions: Semaphore::new(MAX_QUESTIONS),
+            questions: FairPermits::new(MAX_QUESTIONS),
             health: IssuerHealth::default(),
             lines: LineLimit::default(),
             cause: LastCause::default(),
@@ -115,20 +117,20 @@ impl Introspection {
         REFUSED_AGE.min(self.max_age)
     }
 
-    /// What the issuer says of `token`: an object with a boolean `active`. All who ask for the same
-    /// token at once share one question.
+    /// What the issuer says of `token`, which came from the client address `from`: an object with a boolean
+    /// `active`. All who ask for the same token at once share one question.
     ///
     /// # Errors
     /// The issuer cannot be asked, refuses the question, or its answer cannot be read.
     ///
     /// # Cancel safety
     /// Another of the waiting callers asks again.
-    pub(super) async fn ask(&self, token: &str) -> Result<Arc<[u8]>, Unanswered> {
+    pub(super) async fn ask(&self, token: &str, from: IpAddr) -> Result<Arc<[u8]>, Unanswered> {
         let key = TokenKey::of("", token.as_bytes());
         let waiting = self.join(key);
         let answer = waiting
             .flight
-            .get_or_init(|| self.question(&key, token))
+            .get_or_init(|| self.question(&key, token, from))
             .await;
         answer.clone()
     }
@@ -148,10 +150,15 @@ impl Introspection {
         }
     }
 
-    async fn question(&self, key: &TokenKey, token: &str) -> Result<Arc<[u8]>, Unanswered> {
+    async fn question(
+        &self,
+        key: &TokenKey,
+        token: &str,
+        from: IpAddr,
+    ) -> Result<Arc<[u8]>, Unanswered> {
         // That many ask is no failure of the issuer: who has waited in vain is told to come back, and
         // those in front go on.
-        let Some(_permit) = self.question_permit(key).await else {
+        let Some(_permit) = self.question_permit(key, from).await else {
             COUNTERS.introspection_failures.add(1);
             return Err(Unanswered::Unavailable);
         };
@@ -184,17 +191,15 @@ impl Introspection {
 
     /// The right to ask about the token of `key` now; waits for it [`TIMEOUT`] at most, and not at all while
     /// the issuer is in doubt.
-    async fn question_permit(&self, key: &TokenKey) -> Option<SemaphorePermit<'_>> {
+    async fn question_permit(&self, key: &TokenKey, from: IpAddr) -> Option<FairPermit<IpAddr>> {
         match self.health.admit(key) {
             Admission::Ask => {
-                let permit = timeout(TIMEOUT, self.questions.acquire())
-                    .await
-                    .ok()?
-                    .ok()?;
+                let turn = self.questions.permit(from);
+                let permit = timeout(TIMEOUT, turn).await.ok().flatten()?;
                 (self.health.admit(key) != Admission::Paused).then_some(permit)
             }
-            Admission::InDoubt if self.questions.available_permits() > MAX_QUESTIONS / 2 => {
-                self.questions.try_acquire().ok()
+            Admission::InDoubt if self.questions.free() > MAX_QUESTIONS / 2 => {
+                self.questions.try_permit()
             }
             Admission::InDoubt | Admission::Paused => None,
         }
@@ -282,7 +287,7 @@ impl Introspection {
     }
 
     #[cfg(test)]
-    pub(super) fn places(&self) -> &Semaphore {
+    pub(super) fn places(&self) -> &Arc<FairPermits<IpAddr>> {
         &self.questions
     }
 

@@ -25,6 +25,7 @@ mod tests;
 mod verification;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -129,7 +130,7 @@ impl Authenticator {
         }))
     }
 
-    /// Names the caller of a request on `endpoint`, and checks the scopes that every request there
+    /// Names the caller of a request from the client address `from` on `endpoint`, and checks the scopes that every request there
     /// needs. A token that was verified within the last minutes is not verified again, and then
     /// nothing is waited for.
     ///
@@ -142,11 +143,12 @@ impl Authenticator {
         &self,
         headers: &HeaderMap,
         query: Option<&str>,
+        from: IpAddr,
         endpoint: &Endpoint,
     ) -> Result<Arc<Principal>, Denied> {
         let result = match &self.anonymous {
             Some(anonymous) => return Ok(Arc::clone(anonymous)),
-            None => self.judge(headers, query, endpoint).await,
+            None => self.judge(headers, query, from, endpoint).await,
         };
         if let Err(denied) = &result {
             LABELED.auth_refused.add(denied.reason, 1);
@@ -158,6 +160,7 @@ impl Authenticator {
         &self,
         headers: &HeaderMap,
         query: Option<&str>,
+        from: IpAddr,
         endpoint: &Endpoint,
     ) -> Result<Arc<Principal>, Denied> {
         let token = match bearer::find(headers, query) {
@@ -172,7 +175,7 @@ impl Authenticator {
                 COUNTERS.token_cache_hits.add(1);
                 judged.map_err(|reject| refuse_token(endpoint, reject))?
             }
-            None => Box::pin(self.verify_anew(token, endpoint, key, now)).await?,
+            None => Box::pin(self.verify_anew(token, from, endpoint, key, now)).await?,
         };
         let required = &endpoint.required_scopes;
         if required

@@ -6,6 +6,7 @@ mod introspection;
 mod keys;
 mod remembered;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
@@ -20,6 +21,8 @@ use super::*;
 use crate::clock::TestClock;
 
 const ISSUER: &str = "https://issuer.test";
+/// The address of callers.
+const FROM: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 /// An authenticator that trusts the keys of one file.
 struct World {
@@ -58,7 +61,7 @@ impl World {
 
     async fn present_on(&self, at: &Endpoint, token: &str) -> Result<Arc<Principal>, Denied> {
         self.authenticator
-            .authenticate(&bearer(token), None, at)
+            .authenticate(&bearer(token), None, FROM, at)
             .await
     }
 
@@ -140,7 +143,7 @@ async fn without_a_token_a_401_says_where_to_get_one() {
     let world = World::new();
     let authenticator = &world.authenticator;
     let denied = authenticator
-        .authenticate(&HeaderMap::new(), None, &endpoint())
+        .authenticate(&HeaderMap::new(), None, FROM, &endpoint())
         .await
         .expect_err("no token");
     assert_eq!(denied.status, StatusCode::UNAUTHORIZED);
@@ -168,7 +171,7 @@ async fn malformed_credentials_are_a_400(
     }
     let denied = world
         .authenticator
-        .authenticate(&headers, query, &endpoint())
+        .authenticate(&headers, query, FROM, &endpoint())
         .await
         .expect_err("malformed");
     assert_eq!(denied.status, StatusCode::BAD_REQUEST);

@@ -1,6 +1,7 @@
 //! From the text of a token to its caller: by signature where it has one, by asking its issuer where
 //! it is opaque.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,7 @@ impl Authenticator {
     pub(super) async fn verify_anew(
         &self,
         token: &[u8],
+        from: IpAddr,
         endpoint: &Endpoint,
         key: TokenKey,
         now: Duration,
@@ -49,7 +51,7 @@ impl Authenticator {
         COUNTERS.token_cache_misses.add(1);
         let token =
             bearer::b64token(token).ok_or_else(|| refuse_malformed(endpoint, Malformed::Syntax))?;
-        match self.verify(token, endpoint, now).await {
+        match self.verify(token, from, endpoint, now).await {
             Ok((verified, max_age)) => {
                 let principal = Arc::clone(&verified.principal);
                 self.cache.put(key, verified, now, max_age);
@@ -69,6 +71,7 @@ impl Authenticator {
     async fn verify(
         &self,
         token: &str,
+        from: IpAddr,
         endpoint: &Endpoint,
         now: Duration,
     ) -> Result<(Verified, Duration), Failure> {
@@ -77,7 +80,7 @@ impl Authenticator {
         }
         let text = token;
         let token = match Token::read(text) {
-            Err(Reject::NotAJwt) => return self.verify_opaque(text, endpoint, now).await,
+            Err(Reject::NotAJwt) => return self.verify_opaque(text, from, endpoint, now).await,
             read => read?,
         };
         let claims = token.claims()?;
@@ -101,7 +104,7 @@ impl Authenticator {
         let Some(introspection) = issuer.introspection.as_ref().filter(|one| one.all) else {
             return Ok((verified, MAX_AGE));
         };
-        let asked = ask(introspection, text, &terms).await?;
+        let asked = ask(introspection, text, from, &terms).await?;
         // Spec: RFC 7662 §2.2: what the issuer says now counts, but not about somebody else.
         if asked.binding() != verified.principal.binding() {
             return Err(Failure::Rejected(
@@ -117,6 +120,7 @@ impl Authenticator {
     async fn verify_opaque(
         &self,
         token: &str,
+        from: IpAddr,
         endpoint: &Endpoint,
         now: Duration,
     ) -> Result<(Verified, Duration), Failure> {
@@ -126,7 +130,7 @@ impl Authenticator {
             .ok_or(Reject::NotAJwt)?;
         let generation = issuer.generation();
         let terms = self.terms(issuer, endpoint, now);
-        let principal = ask(introspection, token, &terms).await?;
+        let principal = ask(introspection, token, from, &terms).await?;
         let verified = Verified {
             principal: Arc::new(principal),
             issuer: position,
@@ -196,10 +200,11 @@ impl Authenticator {
 async fn ask(
     introspection: &Introspection,
     token: &str,
+    from: IpAddr,
     terms: &Terms<'_>,
 ) -> Result<Principal, Failure> {
     let refused = |reject| Failure::Rejected(reject, Some(introspection.refused_age()));
-    match introspection.ask(token).await {
+    match introspection.ask(token, from).await {
         Ok(answer) => introspection::judge(&answer, terms).map_err(refused),
         Err(Unanswered::Refused) => Err(refused(Reject::Unasked)),
         Err(Unanswered::Unavailable) => Err(Failure::Unavailable("introspection_unavailable")),

@@ -4,6 +4,7 @@
 //! 406 / 415 / 413 → 400.
 
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,9 +127,11 @@ impl Front {
             record.upstream(upstream);
         }
         let query = request.uri().query();
+        let from = request.extensions().get().and_then(Place::client);
+        let from = from.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let principal = match self
             .auth
-            .authenticate(request.headers(), query, &endpoint)
+            .authenticate(request.headers(), query, from, &endpoint)
             .await
         {
             Ok(principal) => principal,

@@ -45,12 +45,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use moka::sync::Cache;
-use tokio::sync::Semaphore;
 
 use crate::audit;
-use crate::call::{Call, Declared, Reply, UpstreamLink};
+use crate::call::{Call, Declared, OwnerKey, Reply, UpstreamLink};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
+use crate::fair_permits::FairPermits;
 use crate::fault::{Fault, FaultKind};
 use crate::lifecycle::Tasks;
 use crate::policy::{Denial, Permit, Policy};
@@ -96,8 +96,8 @@ pub struct Relay {
     session_indexes: Cache<(SessionKey, ListKind), Indexed>,
     /// Tasks that ask while their clients poll.
     desks: Arc<Desks>,
-    /// Places for lists that are looked at again.
-    rechecks: Semaphore,
+    /// For lists that are looked at again.
+    rechecks: Arc<FairPermits<OwnerKey>>,
 }
 
 /// What a [`Relay`] is made of.
@@ -148,7 +148,7 @@ impl Relay {
         let prefixes = Prefixes::new(upstreams.map(|upstream| upstream.name.as_str().into()));
         Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
-            rechecks: Semaphore::new(recheck::AT_ONCE),
+            rechecks: FairPermits::new(recheck::AT_ONCE),
             catalog: Catalog::new(&parts.settings.lists),
             ourselves: Ourselves::new(&parts.settings.mcp),
             desks: {

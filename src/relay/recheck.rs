@@ -119,7 +119,7 @@ impl Relay {
     /// Tells the session that a list changed, unless the page that it has is still the same or it
     /// knows already.
     async fn recheck(&self, session: &Arc<Session>, place: Place<'_>, given: &Held, why: Why) {
-        let Ok(_turn) = self.rechecks.acquire().await else {
+        let Some(_permit) = self.rechecks.permit(session.owner()).await else {
             return;
         };
         let is_current = || {

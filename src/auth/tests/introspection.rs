@@ -4,6 +4,7 @@
 mod junk;
 mod server;
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use rstest::rstest;
@@ -13,7 +14,7 @@ use tokio::sync::Semaphore;
 use self::server::Server;
 use super::super::samples::{NOW, Signer, auth, endpoint};
 use super::super::*;
-use super::{assert_invalid, merged};
+use super::{FROM, assert_invalid, merged};
 use crate::clock::TestClock;
 use crate::secret::Secret;
 
@@ -55,10 +56,20 @@ impl World {
     }
 
     async fn present_on(&self, at: &Endpoint, token: &str) -> Result<Arc<Principal>, Denied> {
+        self.present_from(FROM, at, token).await
+    }
+
+    async fn present_from(
+        &self,
+        from: IpAddr,
+        at: &Endpoint,
+        token: &str,
+    ) -> Result<Arc<Principal>, Denied> {
         let mut headers = HeaderMap::new();
         let value = format!("Bearer {token}").parse().expect("a header value");
         headers.insert(http::header::AUTHORIZATION, value);
-        self.authenticator.authenticate(&headers, None, at).await
+        let principal = self.authenticator.authenticate(&headers, None, from, at);
+        principal.await
     }
 }
 
@@ -224,13 +235,50 @@ async fn a_crowd_of_tokens_is_no_failure_of_the_issuer() {
     let world = World::new().await;
     let introspection = world.authenticator.issuers[0].introspection.as_ref();
     let places = introspection.expect("configured").places();
-    let all = u32::try_from(places.available_permits()).expect("a few");
-    let taken = places.acquire_many(all).await.expect("never closed");
+    let taken: Vec<_> = std::iter::from_fn(|| places.try_permit()).collect();
     tokio::time::pause();
     assert_unavailable(world.present("late").await);
     tokio::time::resume();
     drop(taken);
     world.present("opaque").await.expect("it is asked at once");
+}
+
+// REVIEW F9b: places for questions are fair between callers.
+#[tokio::test]
+async fn tokens_of_another_address_do_not_wait_behind_a_crowd_of_one() {
+    let world = Arc::new(World::new().await);
+    world.present("warm").await.expect("the place is known");
+    let introspection = world.authenticator.issuers[0].introspection.as_ref();
+    let places = introspection.expect("configured").places();
+    let mut taken: Vec<_> = std::iter::from_fn(|| places.try_permit()).collect();
+    let crowd: Vec<_> = (0..200)
+        .map(|number| {
+            let world = Arc::clone(&world);
+            let token = format!("junk-{number}");
+            tokio::spawn(async move { world.present(&token).await.map(|_| ()) })
+        })
+        .collect();
+    let other = tokio::spawn({
+        let world = Arc::clone(&world);
+        async move {
+            let from = IpAddr::from([192, 0, 2, 2]);
+            let principal = world.present_from(from, &endpoint(), "opaque").await;
+            principal.map(|_| ())
+        }
+    });
+    while places.waiting() < 201 {
+        tokio::task::yield_now().await;
+    }
+    // One question at a time from here on.
+    drop(taken.pop());
+    other.await.expect("no panic").expect("an active token");
+    let questions = world.server.questions();
+    let asked = |token: &str| questions.iter().position(|form| form.contains(token));
+    let before = asked("opaque").expect("it was asked about") - 1;
+    assert!(before <= 2, "{before} of 200 were asked about before");
+    for one in crowd {
+        one.abort();
+    }
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::super::samples::{NOW, Signer, auth, encode, endpoint};
 use super::super::*;
-use super::{ISSUER, World, assert_invalid, bearer, merged, publish};
+use super::{FROM, ISSUER, World, assert_invalid, bearer, merged, publish};
 use crate::clock::TestClock;
 
 #[tokio::test]
@@ -211,7 +211,7 @@ async fn a_new_token_may_come_back_when_the_keys_were_asked_for_before_it_came()
     let (under_way, _) = listener.accept().await.expect("a fetch");
     let headers = bearer(&Signer::new("k1").mint(&issuer));
     let endpoint = endpoint();
-    let mut presented = pin!(authenticator.authenticate(&headers, None, &endpoint));
+    let mut presented = pin!(authenticator.authenticate(&headers, None, FROM, &endpoint));
     assert!(poll!(&mut presented).is_pending());
     let denied = tokio::select! {
         result = presented => result.expect_err("no key"),
