@@ -50,6 +50,12 @@ check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format
 test: preconditions ## Installs what is missing, then gates and all tests, with counts (35 minutes cold at most)
 	tests/setup/test.sh
 
+.PHONY: test-keycloak
+test-keycloak: preconditions ## Takes eleven real clients through a real Keycloak (Java; fetched; Debian installs what is missing)
+	python3 tests/setup/install.py
+	cargo test --quiet --locked --features stubs --no-run --test layering
+	tests/keycloak/run.py
+
 FUZZ_TARGETS := envelope sse headers seal
 FUZZ_SECONDS ?= 300
 FUZZ := 0.13.2

@@ -1,5 +1,20 @@
-// A user at a browser, in twenty lines: follows redirects with cookies and presses every button,
-// until it is sent back to the client.
+// A user at a browser: follows redirects with cookies, fills in every form and agrees to it, until it is
+// sent back to the client. The user and the password are TOUR_USER (or "user").
+import process from 'node:process';
+
+const USER = process.env.TOUR_USER ?? 'user';
+const plain = (text) => text.replaceAll('&amp;', '&');
+
+/** What a form is answered with: its own values, our user in empty fields, and no button that cancels. */
+function fields(page) {
+  const form = new URLSearchParams();
+  for (const [input] of page.matchAll(/<input[^>]*>/g)) {
+    const name = /\sname="([^"]+)"/.exec(input)?.[1];
+    const value = /\svalue="([^"]*)"/.exec(input)?.[1];
+    if (name && name !== 'cancel' && name !== 'rememberMe') form.append(name, value ? plain(value) : USER);
+  }
+  return form;
+}
 
 /** Visits `start` and gives the URL that the user lands on at `redirectUri`. */
 export async function visit(start, redirectUri) {
@@ -23,9 +38,7 @@ export async function visit(start, redirectUri) {
     if (location) {
       next = { url: new URL(location, next.url).href };
     } else if (action) {
-      const fields = [...page.matchAll(/<input[^>]*name="([^"]+)"[^>]*?(?:value="([^"]*)")?[^>]*>/g)];
-      const form = new URLSearchParams(fields.map(([, name, value]) => [name, value ?? 'user']));
-      next = { url: new URL(action, next.url).href, form };
+      next = { url: new URL(plain(action), next.url).href, form: fields(page) };
     } else {
       throw new Error(`${response.status} at ${next.url}: ${page.slice(0, 500)}`);
     }

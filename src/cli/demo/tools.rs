@@ -60,6 +60,12 @@ pub(super) fn list(revision: Revision) -> Vec<Value> {
             &json!({}),
             &[],
         ),
+        tool(
+            "admin_about",
+            "Tells the version and the process of this server. An example of a tool that a gateway may keep for some users.",
+            &json!({}),
+            &[],
+        ),
     ];
     if revision >= Revision::V2025_03_26 {
         for tool in &mut tools {
@@ -87,6 +93,7 @@ pub(super) fn call(peer: &Arc<Peer>, id: Value, params: &Value) -> std::io::Resu
         },
         Some("add") => Ok(add(params, peer.revision())),
         Some("clock") => Ok(text(&time(peer))),
+        Some("admin_about") => Ok(text(&about())),
         Some("countdown") => {
             let params = params.clone();
             return in_background(peer, id, move |peer, _, inbox| {
@@ -116,6 +123,11 @@ fn add(params: &Value, revision: Revision) -> Value {
         add_member(&mut result, "structuredContent", json!({ "sum": sum }));
     }
     result
+}
+
+fn about() -> String {
+    let (version, process) = (env!("CARGO_PKG_VERSION"), std::process::id());
+    format!("drawbridge {version}, process {process}")
 }
 
 fn time(peer: &Peer) -> String {
