@@ -1,5 +1,12 @@
-//! The documents agree with the tree: links lead somewhere, examples load, metrics are explained.
+//! The documents agree with the tree: links lead somewhere, snippets are read or run, metrics are explained.
 #![expect(clippy::expect_used, reason = "a test program")]
+
+#[path = "documents/links.rs"]
+mod links;
+#[path = "documents/snippets.rs"]
+mod snippets;
+#[path = "documents/walked.rs"]
+mod walked;
 
 use std::path::{Path, PathBuf};
 
@@ -29,25 +36,6 @@ fn documents() -> Vec<PathBuf> {
 }
 
 #[test]
-fn links_lead_to_files() {
-    let mut broken = Vec::new();
-    for document in documents() {
-        for target in read(&document)
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split(')').next())
-        {
-            let path = target.split('#').next().unwrap_or_default();
-            let elsewhere = path.is_empty() || path.contains("://");
-            if !elsewhere && !document.with_file_name(path).exists() {
-                broken.push(format!("{} -> {target}", document.display()));
-            }
-        }
-    }
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
-}
-
-#[test]
 fn the_first_configuration_of_the_readme_loads() {
     let readme = read(&root().join("README.md"));
     let block = readme
@@ -56,6 +44,76 @@ fn the_first_configuration_of_the_readme_loads() {
         .and_then(|rest| rest.split("```").next());
     let config = drawbridge::config::parse(block.expect("a block"), "README.md", &|_| None);
     assert!(config.expect("a valid configuration").warnings.is_empty());
+}
+
+/// The names of series in a query or a rule: words that begin like metrics of ours.
+fn series(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let is_series = |word: &&str| word.starts_with("mcp_") || word.starts_with("drawbridge_");
+    words.filter(is_series).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_series_of_dashboard_and_rules_is_a_metric() {
+    const LABELS: [&str; 3] = [
+        "mcp_method_name",
+        "drawbridge_upstream",
+        "drawbridge_reason",
+    ];
+    const ENDS: [&str; 7] = [
+        "",
+        "_total",
+        "_bytes",
+        "_seconds",
+        "_seconds_count",
+        "_seconds_bucket",
+        "_seconds_sum",
+    ];
+    let known: Vec<String> = metrics()
+        .iter()
+        .map(|name| name.replace('.', "_"))
+        .collect();
+    let is_known = |name: &str| {
+        let bare = ENDS.iter().filter_map(|end| name.strip_suffix(end));
+        bare.into_iter()
+            .any(|bare| known.iter().any(|metric| metric == bare))
+    };
+    let text = read(&root().join("deploy/grafana/drawbridge.json"));
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let targets = panels
+        .iter()
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten();
+    let queries = targets.filter_map(|target| target["expr"].as_str());
+    let mut names: Vec<String> = queries.flat_map(series).collect();
+    let rules = read(&root().join("deploy/alerts/drawbridge.yaml"));
+    let rules = rules
+        .lines()
+        .filter(|line| !line.contains("summary:") && !line.contains('#'));
+    names.extend(rules.flat_map(series));
+    assert!(names.len() > 80, "{} names", names.len());
+    names.retain(|name| !LABELS.contains(&&**name) && !is_known(name));
+    assert!(names.is_empty(), "{names:?}");
+}
+
+#[test]
+fn each_alert_has_a_paragraph_and_each_paragraph_an_alert() {
+    let rules = read(&root().join("deploy/alerts/drawbridge.yaml"));
+    let page = read(&root().join("docs/operations/alerts.md"));
+    let explained: Vec<&str> = page.lines().filter_map(|l| l.strip_prefix("## ")).collect();
+    let mut alerts = Vec::new();
+    for rule in rules.split("- alert: ").skip(1) {
+        let name = rule.lines().next().unwrap_or_default();
+        let runbook = format!(
+            "runbook_url: docs/operations/alerts.md#{}",
+            name.to_lowercase()
+        );
+        assert!(rule.contains(&runbook), "{name}: no `{runbook}`");
+        assert!(rule.contains("description: "), "{name}: no description");
+        alerts.push(name);
+    }
+    assert_eq!(alerts, explained, "rules and docs/operations/alerts.md");
 }
 
 /// The names of all metrics.

@@ -16,7 +16,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Keys {
             "Keys for the handles we give out: the first seals, all open. Each is { id = \"k1\", \
              file = \"seal.key\" } with at least 32 bytes of random text in the file (openssl \
              rand -base64 32), or key = \"${NAME}\" instead of the file. Without any, a random \
-             key per process: after a restart every session is unknown.",
+             key per process. With one, requests of 2026-07-28 may go on at another process. \
+             Sessions live in memory and are unknown after a restart either way.",
         )
         .inline_list(one);
     let mut seen = BTreeSet::new();

@@ -67,8 +67,9 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         tasks_per_session: s
             .key(
                 "tasks_per_session",
-                "Tasks of 2025-11-25 that a session knows. For one more it forgets one that the gateway ran and \
-                 that is over, else its oldest, which runs on at its upstream and ends in the gateway.",
+                "Tasks of 2025-11-25 that are kept for a session. To make room for one more, one \
+                 that the gateway ran and that is over is forgotten, else the oldest. A forgotten \
+                 task runs on at its upstream; one that the gateway runs is ended.",
             )
             .count(64),
         hosted_tasks: hosted_tasks(s),

@@ -158,9 +158,10 @@ fn drain_linger(s: &mut Section<'_>) -> Duration {
 fn stall_timeout(s: &mut Section<'_>) -> Duration {
     s.key(
         "stall_timeout",
-        "How long a peer may take nothing of what is written to it: then its connection is given up, with \
-         HTTP/2 the stream, before twice that has passed. An HTTP/2 peer also has 20 s to answer the ping that \
-         follows 20 s of silence.",
+        "After this long in which a peer reads nothing of what is written to it, its connection \
+         is closed; with HTTP/2 the one stream is reset. It is checked so that this takes at most \
+         twice as long. An HTTP/2 peer also has 20 s to answer the ping that follows 20 s of \
+         silence.",
     )
     .duration("10m")
 }
