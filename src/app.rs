@@ -14,7 +14,7 @@ use crate::budget::ByteBudget;
 use crate::clock::{SharedClock, SystemClock};
 use crate::config::{self, Config};
 use crate::descriptors::{self, Fit};
-use crate::downstream::admin::{self, Readiness};
+use crate::downstream::admin::{self, Access, AdminPort, Readiness, StatusPage};
 use crate::downstream::guard::Guard;
 use crate::downstream::listener::Listener;
 use crate::downstream::{Front, FrontParts};
@@ -100,14 +100,26 @@ async fn serve(
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
     *records = Some(parts.audit);
+    let status = StatusPage {
+        started: Instant::now(),
+        readiness: readiness.clone(),
+        upstreams: Arc::clone(&upstreams),
+        auth: Arc::clone(&parts.front.auth),
+        clock: Arc::new(SystemClock),
+    };
+    if let Some(every) = config.health.interval {
+        upstreams.check_health(every);
+    }
     let front = Front::new(parts.front);
     announce(out, &config, &endpoints, &admin)?;
-    let guard = Guard::for_operators(&config.admin);
-    tasks.spawn_service(admin.run(
-        admin::router(readiness.clone(), Some(metrics), guard),
-        Tasks::new(),
-        Workers::only_this(),
-    ));
+    let port = AdminPort {
+        readiness: readiness.clone(),
+        metrics: Some(metrics),
+        status: Some(status),
+        guard: Guard::for_operators(&config.admin),
+        access: Access::new(config.admin.token.clone()),
+    };
+    tasks.spawn_service(admin.run(admin::router(port), Tasks::new(), Workers::only_this()));
     // The drain waits for it: the backlog is served.
     tasks.spawn(listener.run(front.service(), tasks.clone(), workers));
     readiness.started();

@@ -10,7 +10,7 @@
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`]: failures, causes, handles, address rules, views, limits |
-//! | 5 | [`call`]: one request in flight and the two link traits |
+//! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
 //! | 6 | [`store`] [`audit`] [`budget`]: where things are kept, and how much |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`relay`]: the spine |
@@ -41,6 +41,7 @@ pub mod relay;
 pub mod seal;
 pub mod secret;
 pub mod session;
+pub mod status;
 pub mod store;
 pub mod tally;
 pub mod telemetry;

@@ -268,6 +268,11 @@ impl Keys {
         issued.is_some_and(|issued| issued + SKEW_SECS > loaded)
     }
 
+    /// How long ago they were loaded.
+    pub(super) fn age(&self) -> Duration {
+        self.loaded.elapsed()
+    }
+
     /// Whether they were not loaded before `instant`.
     pub(super) fn are_of(&self, instant: Instant) -> bool {
         self.loaded >= instant

@@ -19,6 +19,7 @@ mod reject;
 #[cfg(test)]
 mod samples;
 mod scope;
+mod status;
 mod terms;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,10 @@
 //! The command line: what the program can be asked to do, and its exit codes.
 
+mod ask;
 mod check;
 pub mod demo;
 mod out;
+mod status;
 
 use std::ffi::OsString;
 use std::io::{BufReader, stdin, stdout};
@@ -52,6 +54,23 @@ enum Command {
         #[arg(long)]
         reference: bool,
     },
+    /// Asks a running gateway what runs: upstreams, issuers, and why they fail.
+    ///
+    /// Exit code 0: all is well. 1: an upstream is degraded or down, an issuer has a fault, or there is no
+    /// answer. 2: wrong options. 78: the configuration cannot be used.
+    Status {
+        #[command(flatten)]
+        target: ask::Target,
+        #[command(flatten)]
+        form: status::Form,
+    },
+    /// Asks a running gateway whether it takes new work, for health checks of containers.
+    ///
+    /// Exit code 0: it does. 1: it does not (yet, or no longer), or cannot be asked. 2: wrong options.
+    Health {
+        #[command(flatten)]
+        target: ask::Target,
+    },
     /// Is a small MCP server on stdin and stdout.
     #[command(hide = true)]
     DemoUpstream,
@@ -82,6 +101,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
                 ExitCode::SUCCESS
             }
             Command::Serve { config } => serve(config.as_deref()),
+            Command::Status { target, form } => status::status(&target, form),
+            Command::Health { target } => status::health(&target),
             Command::DemoUpstream => demo_upstream(),
         },
         Err(refusal) => {

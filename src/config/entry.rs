@@ -220,6 +220,12 @@ impl Entry<'_> {
             })
     }
 
+    /// One secret that may be missing, as text or as `{ file = "…" }`.
+    pub(super) fn optional_secret(self, example: &str) -> Option<Secret> {
+        self.document("secret", Shown::Unset(example.to_owned()));
+        self.secret()
+    }
+
     /// One secret, as text or as `{ file = "…" }`.
     pub(super) fn secret(self) -> Option<Secret> {
         read_secret(self.report, &self.path, self.value?)

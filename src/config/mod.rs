@@ -63,15 +63,53 @@ const NOT_JSON: &str = "this looks like JSON, and TOML is read; \
 /// Every mistake in the file at once; the operator has to correct them.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     let file = path.to_string_lossy();
-    match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text, &file, &process_environment),
-        Err(error) => {
-            let source = Source::new(&file, "", &process_environment);
-            let report = Report::new(&source, &DeTable::new());
-            report.error("", format!("cannot be read: {error}"), None);
-            Err(refusal(report))
-        }
+    let text = read_file(path)?;
+    parse(&text, &file, &process_environment)
+}
+
+/// Reads `[admin]` alone: the rest may be wrong, or need variables that are not set here.
+///
+/// # Errors
+///
+/// Every mistake there, and those of the file's syntax.
+pub fn load_admin(path: &Path) -> Result<Admin, ConfigErrors> {
+    let file = path.to_string_lossy();
+    let text = read_file(path)?;
+    let source = Source::new(&file, &text, &process_environment);
+    let (root, syntax) = DeTable::parse_recoverable(&text);
+    let report = Report::new(&source, root.get_ref());
+    for error in &syntax {
+        let offset = error.span().map_or(0, |span| span.start);
+        report.error_at(offset, "", error.message().to_owned(), None);
     }
+    if !syntax.is_empty() {
+        return Err(refusal(report));
+    }
+    let admin = Section::read_root(&report, Some(root.get_ref()), |root| {
+        root.table("admin", ADMIN, server::admin)
+    });
+    let mut refused = refusal(report);
+    refused
+        .errors
+        .retain(|error| error.key == "admin" || error.key.starts_with("admin."));
+    if refused.errors.is_empty() {
+        Ok(admin)
+    } else {
+        Err(refused)
+    }
+}
+
+/// What `[admin]` is for.
+const ADMIN: &str = "The operators' side.";
+
+fn read_file(path: &Path) -> Result<String, ConfigErrors> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let file = path.to_string_lossy();
+        let source = Source::new(&file, "", &process_environment);
+        let report = Report::new(&source, &DeTable::new());
+        report.error("", format!("cannot be read: {error}"), None);
+        refusal(report)
+    })
 }
 
 /// Reads and checks `text`, which came from `file`: relative paths start at its directory.
@@ -115,7 +153,13 @@ fn refusal(report: Report<'_>) -> ConfigErrors {
 /// The whole file, in the order of the reference.
 fn read_all(root: &mut Section<'_>) -> Config {
     let server = root.table("server", "The public side.", server::read);
-    let admin = root.table("admin", "The operators' side.", server::admin);
+    let admin = root.table("admin", ADMIN, server::admin);
+    let health = root.table(
+        "health",
+        "Upstreams that nobody calls are looked at in the background: over HTTP by one OPTIONS request, which opens no \
+         session (any status below 500 and 501 mean up), running children by a ping. None is started for it.",
+        server::health,
+    );
     let auth = root.table("auth", "Who may call. Has no default.", auth::read);
     let merged = root.table("mcp", "The merged endpoint, /mcp.", endpoints::merged);
     let endpoints = root.named(
@@ -141,6 +185,7 @@ fn read_all(root: &mut Section<'_>) -> Config {
     Config {
         server,
         admin,
+        health,
         auth,
         mcp: merged(&upstreams),
         endpoints: endpoints.into_iter().collect::<BTreeMap<_, _>>(),

@@ -9,8 +9,9 @@ use url::Url;
 use super::files;
 use super::reader::Section;
 use super::reference::Shown;
-use super::types::{Admin, EventPaths, Server, Tls};
+use super::types::{Admin, EventPaths, Health, Server, Tls};
 use super::units;
+use crate::secret::Secret;
 
 /// More make nothing faster on any machine there is.
 const MAX_THREADS: usize = 1024;
@@ -196,7 +197,7 @@ pub(super) fn admin(s: &mut Section<'_>) -> Admin {
     let listen = s
         .key(
             "listen",
-            "Where to listen for probes and metrics: /live /ready /metrics.",
+            "Where to listen for operators: /live /ready /metrics /status.",
         )
         .address("127.0.0.1:9090");
     let allowed_hosts = s
@@ -209,7 +210,46 @@ pub(super) fn admin(s: &mut Section<'_>) -> Admin {
     Admin {
         listen,
         allowed_hosts,
+        token: admin_token(s),
     }
+}
+
+/// Reads `[health]`.
+pub(super) fn health(s: &mut Section<'_>) -> Health {
+    let interval = s
+        .key(
+            "interval",
+            "Between two looks, from 1s to 1h; 0s looks at nothing. While an upstream is down, it is doubled each \
+             time, up to 10m.",
+        )
+        .wait("60s");
+    let bounds = Duration::from_secs(1)..=Duration::from_hours(1);
+    if !interval.is_zero() && !bounds.contains(&interval) {
+        s.error("interval", "must be 0s, or from 1s to 1h", None);
+    }
+    Health {
+        interval: (!interval.is_zero()).then_some(interval),
+    }
+}
+
+/// The least length of the operators' token, in bytes.
+const MIN_TOKEN_BYTES: usize = 16;
+
+fn admin_token(s: &mut Section<'_>) -> Option<Secret> {
+    let token = s
+        .key(
+            "token",
+            "Who sends this as `Authorization: Bearer …` may read /status and change what can be changed at run \
+             time, from wherever the port is reached: 16 printable ASCII characters at least. Without one, only \
+             this machine may: by a loopback address, with a loopback Host. Probes and metrics need no token.",
+        )
+        .optional_secret("{ file = \"admin.token\" }")?;
+    let is_printable = token.expose().bytes().all(|byte| byte.is_ascii_graphic());
+    if token.expose().len() < MIN_TOKEN_BYTES || !is_printable {
+        let what = "must have 16 printable ASCII characters at least, and no blanks";
+        s.error("token", what, Some("make one with: openssl rand -hex 32"));
+    }
+    Some(token)
 }
 
 fn tls(s: &mut Section<'_>) -> Option<Tls> {

@@ -21,6 +21,8 @@ pub struct Config {
     pub server: Server,
     /// The operators' listener.
     pub admin: Admin,
+    /// How upstreams are looked at that nobody calls.
+    pub health: Health,
     /// Who may call.
     pub auth: Auth,
     /// The merged endpoint.
@@ -121,10 +123,19 @@ pub struct Tls {
 /// `[admin]`.
 #[derive(Debug, Clone)]
 pub struct Admin {
-    /// Where to listen for probes and metrics.
+    /// Where to listen for probes, metrics and `/status`.
     pub listen: SocketAddr,
     /// Host names allowed besides addresses and loopback names.
     pub allowed_hosts: Vec<String>,
+    /// What lets in who is not on this machine; at least 16 bytes of printable ASCII.
+    pub token: Option<Secret>,
+}
+
+/// `[health]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Health {
+    /// Between two looks at an upstream, from 1 s to 1 h; absent where none is looked at.
+    pub interval: Option<Duration>,
 }
 
 /// `[auth]`.

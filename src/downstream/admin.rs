@@ -1,5 +1,8 @@
-//! The operators' port: `/live`, `/ready`, `/metrics`. No token, and nothing about upstreams
-//! beyond counts. SPEC O-03.
+//! The operators' port: `/live`, `/ready` and `/metrics` for everybody who reaches it, with nothing about
+//! upstreams beyond counts; `/status` for this machine and for who has the token. SPEC O-03.
+
+mod access;
+mod status;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +13,10 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, StatusCode, Uri};
 
+pub use self::access::Access;
+pub use self::status::StatusPage;
 use super::guard::{Guard, RequestKind};
 use crate::lifecycle::Tasks;
 use crate::telemetry::setup::MetricsPage;
@@ -41,6 +46,12 @@ impl Readiness {
         self.started.store(true, Ordering::Release);
     }
 
+    /// Whether the gateway is about to stop.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.tasks.draining().is_cancelled()
+    }
+
     /// Whether new work is taken now.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -48,17 +59,45 @@ impl Readiness {
     }
 }
 
-/// The routes of the admin port, for the hosts that `guard` allows; `metrics` is absent when telemetry is
-/// not set up.
-pub fn router(readiness: Readiness, metrics: Option<MetricsPage>, guard: Guard) -> Router {
+/// What the admin port serves, and to whom.
+#[derive(Debug)]
+pub struct AdminPort {
+    /// Whether new work is taken.
+    pub readiness: Readiness,
+    /// Absent when telemetry is not set up.
+    pub metrics: Option<MetricsPage>,
+    /// Absent where nothing runs.
+    pub status: Option<StatusPage>,
+    /// The hosts that are answered to.
+    pub guard: Guard,
+    /// Who may see more than probes and metrics.
+    pub access: Access,
+}
+
+/// The routes of the admin port.
+pub fn router(port: AdminPort) -> Router {
+    let AdminPort {
+        readiness,
+        metrics,
+        status,
+        guard,
+        access,
+    } = port;
     let guard = Arc::new(guard);
     let checked = move |request: Request, next: Next| check(Arc::clone(&guard), request, next);
+    let access = Arc::new(access);
+    let allowed = move |request: Request, next: Next| allow(Arc::clone(&access), request, next);
     let ready = move || std::future::ready(answer_ready(&readiness));
     let page = move || std::future::ready(answer_metrics(metrics.as_ref()));
+    let status = move |uri: Uri| std::future::ready(answer_status(status.as_ref(), &uri));
+    let restricted = Router::new()
+        .route("/status", get(status))
+        .route_layer(middleware::from_fn(allowed));
     Router::new()
         .route("/live", get(|| async { ([NO_STORE], "live\n") }))
         .route("/ready", get(ready))
         .route("/metrics", get(page))
+        .merge(restricted)
         .layer(middleware::from_fn(checked))
 }
 
@@ -70,6 +109,21 @@ async fn check(guard: Arc<Guard>, request: Request, next: Next) -> Response {
         return (failure.status(), [NO_STORE], text).into_response();
     }
     next.run(request).await
+}
+
+/// What is not for everybody who reaches the port.
+async fn allow(access: Arc<Access>, request: Request, next: Next) -> Response {
+    match access.check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+fn answer_status(page: Option<&StatusPage>, uri: &Uri) -> Response {
+    match page {
+        Some(page) => page.answer(uri),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
 }
 
 fn answer_ready(readiness: &Readiness) -> Response {
@@ -96,11 +150,19 @@ mod tests {
 
     use super::*;
 
-    fn guard() -> Guard {
-        Guard::for_operators(&crate::config::Admin {
+    fn port(readiness: Readiness) -> AdminPort {
+        let admin = crate::config::Admin {
             listen: "127.0.0.1:9090".parse().unwrap(),
             allowed_hosts: Vec::new(),
-        })
+            token: None,
+        };
+        AdminPort {
+            readiness,
+            metrics: None,
+            status: None,
+            guard: Guard::for_operators(&admin),
+            access: Access::new(admin.token),
+        }
     }
 
     async fn status(router: &Router, path: &str) -> StatusCode {
@@ -113,7 +175,7 @@ mod tests {
     async fn ready_from_the_start_to_the_drain_and_alive_throughout() {
         let tasks = Tasks::new();
         let readiness = Readiness::new(tasks.clone());
-        let router = router(readiness.clone(), None, guard());
+        let router = router(port(readiness.clone()));
         assert_eq!(
             status(&router, "/ready").await,
             StatusCode::SERVICE_UNAVAILABLE
@@ -131,7 +193,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_else_is_there() {
-        let router = router(Readiness::new(Tasks::new()), None, guard());
+        let router = router(port(Readiness::new(Tasks::new())));
         assert_eq!(status(&router, "/mcp").await, StatusCode::NOT_FOUND);
     }
 }

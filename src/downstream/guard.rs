@@ -177,22 +177,11 @@ impl Guard {
             || (self.loopback_origins && is_loopback_origin(origin))
     }
 
-    /// The authority of the request target (HTTP/2, or the absolute form of HTTP/1) stands before
-    /// the header; where both are there they must agree. Spec: RFC 9112 §3.2.2, RFC 9113 §8.3.1.
     fn allows_host(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        let mut lines = headers.get_all(HOST).iter();
-        let header = match (lines.next(), lines.next()) {
-            (Some(line), None) => line.to_str().ok(),
-            (Some(_), Some(_)) => return false,
-            (None, _) => None,
-        };
-        match (uri.authority(), header) {
-            (Some(target), None) => self.allows_authority(target.as_str()),
-            (Some(target), Some(header)) => {
-                target.as_str().eq_ignore_ascii_case(header) && self.allows_authority(header)
-            }
-            (None, Some(header)) => self.allows_authority(header),
-            (None, None) => self.any_address,
+        match host(uri, headers) {
+            Ok(Some(authority)) => self.allows_authority(authority),
+            Ok(None) => self.any_address,
+            Err(Ambiguous) => false,
         }
     }
 
@@ -215,6 +204,37 @@ impl AllowedHost {
             name: name.to_owned(),
             port,
         })
+    }
+}
+
+/// A request that names several hosts.
+struct Ambiguous;
+
+/// The authority of the request target (HTTP/2, or the absolute form of HTTP/1) stands before
+/// the header; where both are there they must agree. Spec: RFC 9112 §3.2.2, RFC 9113 §8.3.1.
+fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<&'r str>, Ambiguous> {
+    let mut lines = headers.get_all(HOST).iter();
+    let header = match (lines.next(), lines.next()) {
+        (Some(line), None) => Some(line.to_str().map_err(|_| Ambiguous)?),
+        (Some(_), Some(_)) => return Err(Ambiguous),
+        (None, _) => None,
+    };
+    match (uri.authority(), header) {
+        (Some(target), Some(header)) if !target.as_str().eq_ignore_ascii_case(header) => {
+            Err(Ambiguous)
+        }
+        (Some(target), None) => Ok(Some(target.as_str())),
+        (_, header) => Ok(header),
+    }
+}
+
+/// Whether a request names this machine by a loopback name or address.
+pub(super) fn is_loopback_host(uri: &Uri, headers: &HeaderMap) -> bool {
+    match host(uri, headers) {
+        Ok(Some(authority)) => {
+            split_authority(authority).is_some_and(|(name, _)| is_loopback_name(name))
+        }
+        Ok(None) | Err(Ambiguous) => false,
     }
 }
 

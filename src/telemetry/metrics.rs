@@ -5,10 +5,13 @@
 
 mod durations;
 mod instrument;
+mod load;
 mod sessions;
 
 pub(super) use durations::{Durations, Series};
 pub use instrument::{Counter, Gauge, Labeled, Level, Open};
+pub(super) use load::Ended;
+pub use load::{Counted, RecentCalls, UpstreamLoad};
 pub use sessions::{UpstreamSession, server_session_ended};
 
 use super::names::{attribute, metric};

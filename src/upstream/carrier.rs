@@ -19,6 +19,7 @@ use crate::call::{ClientCapabilities, Intake, OwnerKey};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Message, Revision};
+use crate::telemetry::metrics::UpstreamLoad;
 
 /// How connections of an upstream are made.
 #[derive(Debug, Clone)]
@@ -53,6 +54,8 @@ pub(super) struct Settings {
     pub(super) message_depth: usize,
     /// How the upstream does, over all its links.
     pub(super) health: Arc<Health>,
+    /// What the upstream carries, over all its links.
+    pub(super) load: Arc<UpstreamLoad>,
 }
 
 /// Whom a question is for that names no call, as those on a pipe or a GET stream do (DESIGN §6).

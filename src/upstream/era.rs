@@ -151,6 +151,17 @@ impl EraCell {
         (!is_stale).then(|| known.verdict.clone())
     }
 
+    /// What it is spoken to in: by what is believed, else by what is pinned. A modern revision is named where it
+    /// is known.
+    pub(super) fn spoken(&self) -> Option<(Era, Option<Revision>)> {
+        match (self.believed(), &self.pin) {
+            (Some(Verdict::Modern(declared)), _) => Some((Era::Modern, Some(declared.revision))),
+            (Some(Verdict::Legacy), _) | (None, Some(Pin::Legacy(_))) => Some((Era::Legacy, None)),
+            (None, Some(Pin::Modern)) => Some((Era::Modern, Some(Revision::V2026_07_28))),
+            (None, None) => None,
+        }
+    }
+
     /// Whether it is believed to speak the modern era; nothing is believed of one that is pinned.
     pub(super) fn speaks_modern(&self) -> bool {
         matches!(self.believed(), Some(Verdict::Modern(_)))

@@ -12,6 +12,8 @@ use super::error::LinkError;
 use super::failures::Failures;
 use super::lock;
 use crate::cause::LastCause;
+use crate::protocol::Revision;
+use crate::status;
 use crate::telemetry::metrics::LEVELS;
 
 /// Failures in a row after which an upstream is down.
@@ -42,11 +44,15 @@ pub(super) enum State {
 
 impl State {
     fn as_str(self) -> &'static str {
+        self.shown().as_str()
+    }
+
+    fn shown(self) -> status::State {
         match self {
-            Self::Connecting => "connecting",
-            Self::Up => "up",
-            Self::Degraded => "degraded",
-            Self::Down => "down",
+            Self::Connecting => status::State::Connecting,
+            Self::Up => status::State::Up,
+            Self::Degraded => status::State::Degraded,
+            Self::Down => status::State::Down,
         }
     }
 }
@@ -61,6 +67,8 @@ pub(super) struct Health {
     upstream: Arc<str>,
     /// A [`State`], readable without the lock.
     state: AtomicU8,
+    /// The legacy revision of the last session with it.
+    revision: Mutex<Option<Revision>>,
     standing: Mutex<Standing>,
     recovered: Notify,
     /// When the next session may come back.
@@ -73,11 +81,14 @@ pub(super) struct Health {
 #[derive(Debug)]
 struct Standing {
     state: State,
+    since: Instant,
     failures: u32,
     /// The cool-down after the next slow failure.
     pause: Duration,
     /// Until when it is stuck.
     stuck_until: Option<Instant>,
+    /// Whether the upstream answered the last attempt that failed, so that it takes more than an answer to be up.
+    has_answered: bool,
     /// When the last attempt that counts failed.
     failed_at: Option<Instant>,
     /// When the log last said why it fails.
@@ -93,11 +104,14 @@ impl Health {
             failures: Failures::new(Arc::clone(&upstream)),
             upstream,
             state: AtomicU8::new(State::Connecting as u8),
+            revision: Mutex::default(),
             standing: Mutex::new(Standing {
                 state: State::Connecting,
+                since: Instant::now(),
                 failures: 0,
                 pause: COOL_FIRST,
                 stuck_until: None,
+                has_answered: false,
                 failed_at: None,
                 said: None,
             }),
@@ -120,6 +134,20 @@ impl Health {
         self.enter(&mut standing, State::Up, None);
         drop(standing);
         self.recovered.notify_waiters();
+    }
+
+    /// It answered a question of ours that is no call: it is up, unless it had answered when it failed last.
+    pub(super) fn looked_well(&self) {
+        let has_answered = lock(&self.standing).has_answered;
+        if !(self.is_failing() && has_answered) {
+            self.succeeded();
+        }
+    }
+
+    /// How long ago the last attempt failed.
+    pub(super) fn last_failure(&self) -> Option<Duration> {
+        let failed = lock(&self.standing).failed_at;
+        failed.map(|at| at.elapsed())
     }
 
     /// An attempt to reach it, begun at `since`, failed. Attempts that overlap count once: one failure
@@ -148,6 +176,7 @@ impl Health {
     fn note(&self, slow: bool, error: Option<&LinkError>) {
         let mut standing = lock(&self.standing);
         standing.failures = standing.failures.saturating_add(1);
+        standing.has_answered = error.is_some_and(has_answered);
         let state = if standing.failures < DOWN_AFTER {
             State::Degraded
         } else {
@@ -169,6 +198,7 @@ impl Health {
     fn enter(&self, standing: &mut Standing, state: State, error: Option<&LinkError>) {
         let before = std::mem::replace(&mut standing.state, state);
         if before != state {
+            standing.since = Instant::now();
             self.state.store(state as u8, Ordering::Relaxed);
             LEVELS.upstream_state.set(&self.upstream, state as i64);
         }
@@ -189,6 +219,22 @@ impl Health {
     /// Why the last attempt to reach it failed; empty once one succeeded.
     pub(super) fn cause(&self) -> &LastCause {
         &self.cause
+    }
+
+    /// How it does, and for how long.
+    pub(super) fn state(&self) -> (status::State, Duration) {
+        let standing = lock(&self.standing);
+        (standing.state.shown(), standing.since.elapsed())
+    }
+
+    /// A legacy session was opened in this revision.
+    pub(super) fn speaks(&self, revision: Revision) {
+        *lock(&self.revision) = Some(revision);
+    }
+
+    /// The revision of the last legacy session.
+    pub(super) fn legacy_revision(&self) -> Option<Revision> {
+        *lock(&self.revision)
     }
 
     /// Whether it hung lately, so that waiting for it now would be in vain.
@@ -218,6 +264,19 @@ impl Health {
         let turn = next.map_or(now, |next| next.max(now));
         *next = Some(turn + Duration::from_secs(1) / RETURNS_PER_SECOND);
         turn
+    }
+}
+
+/// Whether a failure is an answer of the upstream that says more than that it is there, or less: a status of a
+/// server at fault may be that of a proxy before it.
+fn has_answered(error: &LinkError) -> bool {
+    match error {
+        LinkError::Status(status) => *status < 500,
+        LinkError::Handshake(_)
+        | LinkError::Invalid(_)
+        | LinkError::TooLarge { .. }
+        | LinkError::Unanswered(_) => true,
+        _ => false,
     }
 }
 
@@ -275,6 +334,29 @@ mod tests {
         health.failed(first, &LinkError::Timeout);
         assert!(health.is_stuck());
         assert_eq!(lock(&health.standing).failures, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_to_a_look_refutes_no_answer_alone() {
+        let health = health();
+        health.looked_well();
+        assert_eq!(state(&health), State::Up);
+        for refuted in [LinkError::Timeout, LinkError::Status(502)] {
+            health.failed(Instant::now(), &refuted);
+            assert_eq!(state(&health), State::Degraded);
+            health.looked_well();
+            assert_eq!(state(&health), State::Up);
+        }
+        health.was_late();
+        health.looked_well();
+        assert_eq!(state(&health), State::Up);
+        for _ in 0..2 {
+            health.failed(Instant::now(), &LinkError::Status(401));
+        }
+        health.looked_well();
+        assert_eq!(state(&health), State::Down, "it answers, and refuses us");
+        health.succeeded();
+        assert_eq!(state(&health), State::Up);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,9 @@
 //! Whose traffic may share an upstream session or child: one session, one principal, or all.
 //! Spec: DESIGN §6; BRIDGING §1.3.
 
+mod checks;
+mod status;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use self::checks::Links;
 use super::carrier::{AskingHabit, Carrier, Older, Settings, Unattributed};
 use super::duplex::Source;
 use super::era::{EraCell, EraLink};
@@ -23,6 +27,7 @@ use crate::cause::Cause;
 use crate::config::{self, Isolation, Transport};
 use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Revision};
+use crate::telemetry::metrics::UpstreamLoad;
 
 /// A shared HTTP session without users is ended after this.
 const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
@@ -79,6 +84,9 @@ struct Entry {
     era: Arc<EraCell>,
     schemas: Arc<Schemas>,
     health: Arc<Health>,
+    load: Arc<UpstreamLoad>,
+    /// Those to children.
+    links: Links,
 }
 
 impl Upstreams {
@@ -129,6 +137,8 @@ impl Upstreams {
             entries.insert(
                 Arc::clone(&name),
                 Entry {
+                    load: UpstreamLoad::of(&name),
+                    links: Links::default(),
                     health: Arc::new(Health::new(name)),
                     era: Arc::new(EraCell::new(upstream)),
                     schemas: Arc::default(),
@@ -288,9 +298,14 @@ impl Upstreams {
             tasks: self.tasks.clone(),
             message_depth: self.limits.json_depth,
             health: Arc::clone(&entry.health),
+            load: Arc::clone(&entry.load),
         };
         let (era, schemas) = (Arc::clone(&entry.era), Arc::clone(&entry.schemas));
-        EraLink::new(Arc::new(settings), era, schemas)
+        let link = EraLink::new(Arc::new(settings), era, schemas);
+        if let Carrier::Duplex(Source::Children(_)) = entry.carrier {
+            entry.links.add(&link);
+        }
+        link
     }
 
     /// Ends shared links and every child, until `by` at the latest.

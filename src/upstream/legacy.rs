@@ -15,6 +15,7 @@ mod lasting;
 pub(super) mod offer;
 mod opening;
 mod own_stream;
+mod ping;
 mod place;
 mod related;
 mod restore;
@@ -168,6 +169,9 @@ impl LegacyLink {
     /// Makes a connection the current one.
     async fn install(&self, connection: &Arc<Connection>) -> Result<(), LinkError> {
         LABELED.upstream_opened.add(&self.settings.name, 1);
+        self.settings.health.speaks(connection.declared().revision);
+        // Also where nobody waits any more for a slow start.
+        self.settings.health.succeeded();
         let followed = self.restore(connection).await;
         let previous = lock(&self.current).replace(Arc::clone(connection));
         if let Some(previous) = previous {

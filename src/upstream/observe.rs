@@ -17,7 +17,7 @@ pub(super) fn client_span(
     revision: Revision,
 ) -> CallSpan {
     let method = request.method().unwrap_or_default();
-    let mut span = CallSpan::client(&call.trace, method, &settings.name);
+    let mut span = CallSpan::client(&call.trace, method, &settings.load);
     span.request(request, || id.to_string().into(), revision);
     span.attribute(attribute::TRANSPORT, || match settings.upstream.carrier {
         config::Carrier::Stdio(_) => "pipe",

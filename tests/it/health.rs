@@ -1,14 +1,20 @@
 //! How an upstream does is known, shown, and spares its callers waiting in vain.
 //! Spec: DESIGN §6 (health); SPEC G-03.
 
+use std::sync::{Arc, Mutex};
+
+use axum::extract::Request;
+use axum::response::IntoResponse as _;
 use futures_util::future::join_all;
+use http::{Method, StatusCode};
 use rstest::rstest;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::harness::http::initialize;
 use crate::harness::session::text_of;
-use crate::harness::upstream::HttpStub;
+use crate::harness::upstream::{HttpStub, serve, stub_program};
 use crate::harness::{Gateway, Setup, eventually};
 
 /// What `drawbridge.upstream.state` says of an upstream that was reached, and of one that was not.
@@ -199,5 +205,135 @@ async fn who_waits_while_an_attempt_to_open_an_upstream_fails_makes_no_other(
     }
     let failed = gw.metric("drawbridge_upstream_failed_total", "hung").await;
     assert!((1.0..4.0).contains(&failed), "{failed} attempts failed");
+    gw.stop().await;
+}
+
+/// A look each second.
+const EVERY_SECOND: &str = "[health]\ninterval = \"1s\"";
+
+#[tokio::test]
+async fn an_upstream_that_nobody_calls_is_seen_down_and_up_again() {
+    let stub = HttpStub::start(&[]).await;
+    let (port, url) = (stub.port(), stub.url.clone());
+    let gw = Setup::open()
+        .url("up", &url, "")
+        .toml(EVERY_SECOND)
+        .start()
+        .await;
+    reaches(&gw, "up", UP).await;
+    stub.stop().await;
+    reaches(&gw, "up", DOWN).await;
+    let back = HttpStub::start_on(port, &[]).await;
+    reaches(&gw, "up", UP).await;
+    assert_eq!(back.counted("initialize").await, 0, "no session was opened");
+    gw.stop().await;
+}
+
+// Spec: SPEC U-04: a session is not opened where nobody would end it.
+#[rstest]
+#[case::wants_a_token(401, UP)]
+#[case::knows_no_such_path(404, UP)]
+#[case::refuses_the_method(405, UP)]
+#[case::has_no_such_method(501, UP)]
+#[case::is_broken(500, DOWN)]
+#[case::stands_before_one_that_is_gone(502, DOWN)]
+#[case::is_overloaded(503, DOWN)]
+#[tokio::test]
+async fn an_answer_to_a_look_says_whether_a_server_is_there(
+    #[case] status: u16,
+    #[case] state: f64,
+    #[values("auto", "streamable", "sse", "websocket")] transport: &str,
+) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    let origin = serve(move |request: Request| {
+        let session = request.headers().contains_key("mcp-session-id");
+        log.lock()
+            .unwrap()
+            .push((request.method().clone(), session));
+        std::future::ready(StatusCode::from_u16(status).unwrap().into_response())
+    })
+    .await;
+    let gw = Setup::open()
+        .url(
+            "up",
+            &format!("{origin}/mcp"),
+            &format!("transport = {transport:?}"),
+        )
+        .toml(EVERY_SECOND)
+        .start()
+        .await;
+    reaches(&gw, "up", state).await;
+    let asked = asked.lock().unwrap().clone();
+    assert!(
+        asked.iter().all(|one| *one == (Method::OPTIONS, true)),
+        "{asked:?}"
+    );
+    gw.stop().await;
+}
+
+/// The process id of the only stub.
+fn stub_of(gw: &Gateway) -> u32 {
+    let program = stub_program();
+    let children = gw.children().into_iter().map(|child| child.pid);
+    let is_stub = |pid: &u32| {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        command.starts_with(program.as_bytes())
+    };
+    let stubs: Vec<_> = children.filter(is_stub).collect();
+    assert_eq!(stubs.len(), 1, "{stubs:?}");
+    stubs[0]
+}
+
+fn signal(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+// One that hangs keeps its pipe open: only a ping shows it.
+#[tokio::test]
+async fn an_idle_child_that_hangs_is_seen_down_and_up_again() {
+    let gw = Setup::open()
+        .stub_with("stub", &[], "connect_timeout = \"3s\"")
+        .toml(EVERY_SECOND)
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    reaches(&gw, "stub", UP).await;
+    let child = stub_of(&gw);
+    signal(child, Signal::STOP);
+    reaches(&gw, "stub", DOWN).await;
+    signal(child, Signal::CONT);
+    reaches(&gw, "stub", UP).await;
+    assert_eq!(stub_of(&gw), child, "none was started");
+    assert_eq!(user.text("echo", json!({})).await, "{}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn a_look_neither_starts_a_child_nor_keeps_one() {
+    let gw = Setup::open()
+        .stub("stub", &[])
+        .toml(EVERY_SECOND)
+        .toml("[stdio]\nidle = \"3s\"")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    assert_eq!(user.text("echo", json!({})).await, "{}");
+    eventually("the idle child is stopped", async || {
+        let running = gw.metric("drawbridge_children_running", "").await;
+        (running < 0.5).then_some(())
+    })
+    .await;
+    reaches(&gw, "stub", UP).await;
+    let spawned = gw.metric("drawbridge_children_spawned_total", "").await;
+    eventually("some looks later", async || {
+        let status = gw.admin_text("/status").await.unwrap().1;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        (status["uptime_s"].as_u64() >= Some(8)).then_some(())
+    })
+    .await;
+    let now = gw.metric("drawbridge_children_spawned_total", "").await;
+    assert!((spawned - now).abs() < 0.5, "{spawned} {now}");
     gw.stop().await;
 }

@@ -71,6 +71,7 @@ mod schemas;
 mod sessions;
 mod slow_children;
 mod slow_lists;
+mod status;
 mod stdio;
 mod stray_progress;
 mod tasks;

@@ -13,6 +13,13 @@ use super::{OAUTH, OPEN, errors, read};
     "[keys]\nseal = [{ id = \"k1\", key = \"short\" }]",
     "shorter than 32 bytes"
 )]
+#[case::hasty_health("[health]\ninterval = \"500ms\"", "0s, or from 1s to 1h")]
+#[case::lazy_health("[health]\ninterval = \"2h\"", "0s, or from 1s to 1h")]
+#[case::short_admin_token("[admin]\ntoken = \"letmein\"", "16 printable ASCII characters")]
+#[case::blank_in_admin_token(
+    "[admin]\ntoken = \"correct horse battery\"",
+    "16 printable ASCII characters"
+)]
 #[case::no_key("[keys]\nseal = [{ id = \"k1\" }]", "needs `file` or `key`")]
 #[case::reserved("[upstreams.ws]\ncommand = \"x\"", "reserved")]
 // Spec: SPEC N-08: documents about servers may lie below the endpoint one day.

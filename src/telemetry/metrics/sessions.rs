@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Histogram;
 
+use super::load::{Counted, UpstreamLoad};
 use super::{GAUGES, Open};
 use crate::telemetry::names::{SCOPE, attribute, metric};
 
@@ -38,26 +39,28 @@ pub fn server_session_ended(revision: &'static str, lived: Duration) {
 /// A session with an upstream, counted while it lives and timed when it is dropped.
 #[derive(Debug)]
 pub struct UpstreamSession {
-    upstream: Arc<str>,
+    load: Arc<UpstreamLoad>,
     started: Instant,
     _open: Open,
+    _of_upstream: Counted,
 }
 
 impl UpstreamSession {
     /// The session has just been opened.
     #[must_use]
-    pub fn begin(upstream: &Arc<str>) -> Self {
+    pub fn begin(load: &Arc<UpstreamLoad>) -> Self {
         Self {
-            upstream: Arc::clone(upstream),
+            load: Arc::clone(load),
             started: Instant::now(),
             _open: GAUGES.upstream_sessions_open.enter(),
+            _of_upstream: load.session(),
         }
     }
 }
 
 impl Drop for UpstreamSession {
     fn drop(&mut self) {
-        let upstream = KeyValue::new(attribute::UPSTREAM, Arc::clone(&self.upstream));
+        let upstream = KeyValue::new(attribute::UPSTREAM, Arc::clone(self.load.name()));
         CLIENT.record(self.started.elapsed().as_secs_f64(), &[upstream]);
     }
 }

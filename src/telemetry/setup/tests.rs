@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use super::*;
 use crate::config::LogFormat;
 use crate::protocol::{Message, Revision};
+use crate::telemetry::metrics::UpstreamLoad;
 use crate::telemetry::trace::{CallSpan, Outcome, TraceContext};
 
 fn settings(otlp_endpoint: Option<Url>) -> config::Telemetry {
@@ -233,7 +234,8 @@ fn dashboards_and_alerts_ask_for_metrics_that_exist() {
     let guard = init(&settings(None)).unwrap();
     let place: Arc<str> = "x".into();
     drop(CallSpan::server(&TraceContext::default(), "ping", &place));
-    drop(CallSpan::client(&TraceContext::default(), "ping", &place));
+    let load = UpstreamLoad::of("x");
+    drop(CallSpan::client(&TraceContext::default(), "ping", &load));
     for labeled in LABELED.all() {
         labeled.add("x", 1);
     }

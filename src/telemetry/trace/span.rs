@@ -15,8 +15,8 @@ use opentelemetry::{Context, KeyValue, Value};
 use super::sampling::Tracing;
 use super::{KNOWN_FLAGS, Position, TraceContext};
 use crate::protocol::{Message, Revision, json};
-use crate::telemetry::metrics::{Durations, Series};
-use crate::telemetry::names::{attribute, method, metric};
+use crate::telemetry::metrics::{Durations, Ended, Series, UpstreamLoad};
+use crate::telemetry::names::{attribute, error_type, method, metric};
 use crate::telemetry::redact::{cut, shown};
 
 /// What peers chose is cut here, in bytes.
@@ -60,6 +60,16 @@ impl Outcome {
         }
     }
 
+    /// How it counts for its upstream; not at all where the client cancelled it.
+    fn ended(self) -> Option<Ended> {
+        match self {
+            Self::Ok | Self::ToolError => Some(Ended::Answered { failed: false }),
+            Self::Rpc(_) => Some(Ended::Answered { failed: true }),
+            Self::Failed(error_type::CANCELLED) => None,
+            Self::Failed(_) | Self::Refused(..) => Some(Ended::Unanswered),
+        }
+    }
+
     /// The code of the JSON-RPC error that was answered.
     fn code(self) -> Option<i64> {
         match self {
@@ -89,13 +99,29 @@ fn rpc_code(code: i64) -> &'static str {
     }
 }
 
+/// Where a call goes.
+#[derive(Debug)]
+enum Place {
+    Endpoint(Arc<str>),
+    Upstream(Arc<UpstreamLoad>),
+}
+
+impl Place {
+    fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Endpoint(name) => name,
+            Self::Upstream(load) => load.name(),
+        }
+    }
+}
+
 /// One call that is running; ended by [`CallSpan::finish`], or as cancelled when dropped.
 #[derive(Debug)]
 pub struct CallSpan {
     context: TraceContext,
     durations: &'static Durations,
     method: &'static str,
-    place: Arc<str>,
+    place: Place,
     tool: Option<Box<str>>,
     started: Instant,
     recorded: Option<Box<opentelemetry_sdk::trace::Span>>,
@@ -111,21 +137,22 @@ impl CallSpan {
             tracing,
             parent,
             method,
-            endpoint,
+            Place::Endpoint(Arc::clone(endpoint)),
             &SERVER,
             &SpanKind::Server,
         )
     }
 
-    /// A request that we send to `upstream`, under the call's own context.
+    /// A request that we send to the upstream of `load`, under the call's own context.
     #[must_use]
-    pub fn client(parent: &TraceContext, method: &str, upstream: &Arc<str>) -> Self {
+    pub fn client(parent: &TraceContext, method: &str, load: &Arc<UpstreamLoad>) -> Self {
         let tracing = Tracing::installed();
+        load.call_began();
         Self::start(
             tracing,
             parent,
             method,
-            upstream,
+            Place::Upstream(Arc::clone(load)),
             &CLIENT,
             &SpanKind::Client,
         )
@@ -135,7 +162,7 @@ impl CallSpan {
         tracing: Option<&Tracing>,
         parent: &TraceContext,
         wanted: &str,
-        place: &Arc<str>,
+        place: Place,
         durations: &'static Durations,
         kind: &SpanKind,
     ) -> Self {
@@ -146,7 +173,7 @@ impl CallSpan {
             .map(|tracing| {
                 let attributes = [
                     KeyValue::new(attribute::METHOD, method),
-                    KeyValue::new(durations.place, Arc::clone(place)),
+                    KeyValue::new(durations.place, Arc::clone(place.name())),
                 ];
                 let builder = tracing.tracer.span_builder(method).with_kind(kind.clone());
                 let builder = builder.with_attributes(attributes);
@@ -164,7 +191,7 @@ impl CallSpan {
             context,
             durations,
             method,
-            place: Arc::clone(place),
+            place,
             tool: None,
             started: Instant::now(),
             recorded,
@@ -251,11 +278,15 @@ impl CallSpan {
         let error = outcome.error_type();
         let series = Series {
             method: self.method,
-            place: &self.place,
+            place: self.place.name(),
             tool: self.tool.as_deref(),
             error: error.map(|kind| (kind, outcome.code().map(rpc_code))),
         };
-        self.durations.record(&series, self.started.elapsed());
+        let took = self.started.elapsed();
+        self.durations.record(&series, took);
+        if let Place::Upstream(load) = &self.place {
+            load.call_ended(self.started, took, outcome.ended());
+        }
         let Some(span) = &mut self.recorded else {
             return;
         };
@@ -273,9 +304,7 @@ impl CallSpan {
 impl Drop for CallSpan {
     fn drop(&mut self) {
         if !self.finished {
-            self.end(Outcome::Failed(
-                crate::telemetry::names::error_type::CANCELLED,
-            ));
+            self.end(Outcome::Failed(error_type::CANCELLED));
         }
     }
 }
@@ -327,14 +356,18 @@ mod tests {
     const SAMPLED_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const UNSAMPLED_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
+    fn mcp() -> Place {
+        Place::Endpoint("mcp".into())
+    }
+
     fn server(tracing: Option<&Tracing>, parent: &TraceContext) -> CallSpan {
         let kind = SpanKind::Server;
-        CallSpan::start(tracing, parent, "tools/call", &"mcp".into(), &SERVER, &kind)
+        CallSpan::start(tracing, parent, "tools/call", mcp(), &SERVER, &kind)
     }
 
     fn client(tracing: Option<&Tracing>, parent: &TraceContext) -> CallSpan {
         let kind = SpanKind::Client;
-        CallSpan::start(tracing, parent, "tools/call", &"up".into(), &CLIENT, &kind)
+        CallSpan::start(tracing, parent, "tools/call", mcp(), &CLIENT, &kind)
     }
 
     fn parent(text: &str) -> TraceContext {
@@ -412,9 +445,8 @@ mod tests {
             ("prompts/get", "name"),
             ("resources/read", "uri"),
         ] {
-            let place = "mcp".into();
             let kind = SpanKind::Server;
-            let mut span = CallSpan::start(Some(&tracing), &above, method, &place, &SERVER, &kind);
+            let mut span = CallSpan::start(Some(&tracing), &above, method, mcp(), &SERVER, &kind);
             let params = format!(r#"{{"{member}":"a?{secret}&token=5ECRET&{long}"}}"#);
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
             let message = Message::parse(text.into(), 128).unwrap();
@@ -465,9 +497,8 @@ mod tests {
         let none = TraceContext::default();
         let show = |method: &str, params: &str, id: &'static str| {
             for (durations, kind) in [(&SERVER, SpanKind::Server), (&CLIENT, SpanKind::Client)] {
-                let place = "mcp".into();
                 let tracing = Some(&tracing);
-                let mut span = CallSpan::start(tracing, &none, method, &place, durations, &kind);
+                let mut span = CallSpan::start(tracing, &none, method, mcp(), durations, &kind);
                 span.request(&read(params), || id.into(), Revision::V2025_11_25);
                 span.finish(Outcome::Ok);
             }

@@ -23,7 +23,7 @@ use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
 use super::http::wire::{Bounds, retry_after};
 use super::stdio::{
-    BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime,
+    BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime, UnusedGuard,
 };
 use crate::config::Isolation;
 use crate::lifecycle::Tasks;
@@ -324,6 +324,14 @@ impl Duplex {
     pub(crate) fn busy(&self) -> Option<BusyGuard> {
         match self {
             Self::Child(child) => Some(child.busy()),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
+    }
+
+    /// While the guard lives, what a child says does not count as use; `None` for what is no child, or is used.
+    pub(crate) fn unused(&self) -> Option<UnusedGuard> {
+        match self {
+            Self::Child(child) => child.unused(),
             Self::Events(_) | Self::Socket(_) => None,
         }
     }

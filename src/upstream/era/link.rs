@@ -7,6 +7,7 @@ mod resolve;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -218,6 +219,15 @@ impl EraLink {
     pub(in crate::upstream) async fn set_level(&self, level: Level) {
         if let Some(Inner::Legacy { link, .. }) = self.current() {
             link.set_level(level).await;
+        }
+    }
+
+    /// Asks an idle child whether it is alive; `None` where none runs that can be asked.
+    pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
+        match self.current()? {
+            Inner::Legacy { link, .. } => link.ping(limit).await,
+            // The modern era has no ping: its calls tell.
+            Inner::Modern(_) => None,
         }
     }
 

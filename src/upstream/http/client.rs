@@ -18,6 +18,7 @@ use super::exchange_error::ExchangeError;
 use super::targets::{Sent, Targets, Verdict};
 use super::ways::{Carry, Way};
 use crate::config::HttpCarrier;
+use crate::protocol::headers::MCP_SESSION_ID;
 
 /// Headers that are put to a request besides those of its message and the configured ones, at most.
 const MADE_HERE: usize = 3;
@@ -222,6 +223,23 @@ impl HttpClient {
             prepared
         };
         self.send_again(Repeat::IfLost, make).await
+    }
+
+    /// Asks what may be asked, which opens no session: an unknown session id keeps servers from it that open one
+    /// for whatever comes without.
+    ///
+    /// # Errors
+    /// `ExchangeError` when no response head arrives.
+    pub async fn knock(&self) -> Result<Response<UpstreamBody>, ExchangeError> {
+        const UNKNOWN: HeaderValue = HeaderValue::from_static("drawbridge-health");
+        let make = || {
+            let headers = MessageHeaders::default().with(MCP_SESSION_ID, Some(UNKNOWN));
+            self.prepare(Method::OPTIONS, headers, Bytes::new())
+        };
+        match self.carry(make()).await {
+            Err(error) if error.is_unread() => self.carry(make()).await,
+            other => other,
+        }
     }
 
     /// Ends the upstream session. Spec: SPEC U-04.

@@ -58,7 +58,7 @@ pub(super) struct Pending {
 }
 
 /// Where the reply to a request of ours comes, if it does.
-type Landing = oneshot::Receiver<Result<Message, LinkError>>;
+pub(super) type Landing = oneshot::Receiver<Result<Message, LinkError>>;
 
 impl Pending {
     /// A request of our own.
@@ -235,7 +235,11 @@ impl Connection {
         flight.landed();
     }
 
-    fn take_off(self: &Arc<Self>, pending: Pending) -> (InFlight, Landing) {
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn take_off(self: &Arc<Self>, pending: Pending) -> (InFlight, Landing) {
         let (sender, receiver) = oneshot::channel();
         *lock(&pending.reply) = Some(sender);
         let pending = Arc::new(pending);

@@ -86,7 +86,7 @@ impl Connection {
             ears: Ears::default(),
             stretch: next_stretch(),
             held: Mutex::default(),
-            _counted: UpstreamSession::begin(&settings.name),
+            _counted: UpstreamSession::begin(&settings.load),
         })
     }
 

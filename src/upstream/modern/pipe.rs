@@ -232,7 +232,7 @@ impl ModernLink {
             serial,
             answered: AtomicBool::new(false),
             answers: Arc::new(Semaphore::new(self.settings.upstream.open_questions)),
-            _counted: UpstreamSession::begin(&self.settings.name),
+            _counted: UpstreamSession::begin(&self.settings.load),
         });
         let previous = lock(&pipe.current).replace(Arc::clone(&open));
         drop(previous);

@@ -22,7 +22,7 @@ use super::state::{Birth, ChildState, StopReason};
 use super::stderr::{Drain, Log};
 use crate::call::OwnerKey;
 use crate::config::StdioCarrier;
-use crate::telemetry::metrics::{GAUGES, Open};
+use crate::telemetry::metrics::{Counted, GAUGES, Open, UpstreamLoad};
 
 impl StdioRuntime {
     /// The helper that will become the child.
@@ -112,11 +112,13 @@ impl StdioRuntime {
             home: launched.home,
         };
         let reaped = Arc::clone(&state);
+        let load = UpstreamLoad::of(&state.upstream);
         self.keepers.spawn(async move {
             let end = EndOfChild {
                 slot: Some(slot),
                 state: reaped,
                 _running: GAUGES.children_running.enter(),
+                _of_upstream: load.child(),
             };
             keeper.run().await;
             drop(end);
@@ -131,6 +133,7 @@ struct EndOfChild {
     slot: Option<Slot>,
     state: Arc<ChildState>,
     _running: Open,
+    _of_upstream: Counted,
 }
 
 impl Drop for EndOfChild {

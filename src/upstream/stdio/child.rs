@@ -132,6 +132,13 @@ impl StdioConnection {
         HoldGuard(Arc::clone(&self.0.state))
     }
 
+    /// While the guard lives, what the child says does not postpone the idle stop; `None` while it is used.
+    #[must_use]
+    pub fn unused(&self) -> Option<UnusedGuard> {
+        let is_idle = self.0.state.is_idle();
+        is_idle.then(|| UnusedGuard::new(&self.0.state))
+    }
+
     /// Cancelled as soon as the child is gone or being stopped, or has closed its output.
     #[must_use]
     pub fn closed(&self) -> &CancellationToken {
@@ -162,6 +169,24 @@ pub struct BusyGuard(Arc<ChildState>);
 impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.end_use();
+    }
+}
+
+/// Has what one child says count as no use of it.
+#[derive(Debug)]
+#[must_use = "what the child says counts as use when this is dropped"]
+pub struct UnusedGuard(Arc<ChildState>);
+
+impl UnusedGuard {
+    fn new(state: &Arc<ChildState>) -> Self {
+        state.set_asked(true);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for UnusedGuard {
+    fn drop(&mut self) {
+        self.0.set_asked(false);
     }
 }
 

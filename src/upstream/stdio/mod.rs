@@ -28,7 +28,7 @@ mod state;
 mod stderr;
 mod strays;
 
-pub use child::{BusyGuard, HoldGuard, StdioConnection};
+pub use child::{BusyGuard, HoldGuard, StdioConnection, UnusedGuard};
 pub use environment::Host;
 pub use exec_child::{SUBCOMMAND as EXEC_CHILD, exec_child, resource};
 pub use framing::Lines;

@@ -50,6 +50,8 @@ pub(super) struct ChildState {
     /// Milliseconds from `started` to the last use.
     last_used: AtomicU64,
     has_spoken: AtomicBool,
+    /// Whether it is only asked whether it lives.
+    is_asked: AtomicBool,
     starts: Arc<Starts>,
     /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
     start_permit: Mutex<Option<StartPermit>>,
@@ -99,6 +101,7 @@ impl ChildState {
             held: AtomicU32::new(0),
             last_used: AtomicU64::new(0),
             has_spoken: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
             starts: Arc::clone(birth.start_permit.starts()),
             start_permit: Mutex::new(Some(birth.start_permit)),
             stop_reason: OnceLock::new(),
@@ -244,6 +247,11 @@ impl ChildState {
         self.starts.note(&self.upstream, self.has_spoken());
     }
 
+    /// From now on what it says counts, or does not count, as use.
+    pub(super) fn set_asked(&self, asked: bool) {
+        self.is_asked.store(asked, Ordering::Relaxed);
+    }
+
     /// Whether it has written a message.
     pub(super) fn has_spoken(&self) -> bool {
         self.has_spoken.load(Ordering::Relaxed)
@@ -262,7 +270,14 @@ impl ChildState {
         lock(&self.start_permit).is_some()
     }
 
+    /// Notes that something was sent or said, unless that is but a question whether it lives.
     pub(super) fn touch(&self) {
+        if !self.is_asked.load(Ordering::Relaxed) {
+            self.note_use();
+        }
+    }
+
+    fn note_use(&self) {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_used.store(now, Ordering::Relaxed);
     }
@@ -296,12 +311,12 @@ impl ChildState {
     /// Notes a use, which keeps it from counting as idle until it ends.
     pub(super) fn begin_use(&self) {
         self.busy.fetch_add(1, Ordering::AcqRel);
-        self.touch();
+        self.note_use();
     }
 
     /// A use of it is over.
     pub(super) fn end_use(&self) {
-        self.touch();
+        self.note_use();
         if self.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.slots.went_idle(self.owner);
         }
@@ -314,7 +329,7 @@ impl ChildState {
 
     /// Such a reason is gone.
     pub(super) fn let_go(&self) {
-        self.touch();
+        self.note_use();
         self.held.fetch_sub(1, Ordering::AcqRel);
     }
 

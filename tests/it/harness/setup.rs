@@ -134,7 +134,13 @@ impl Setup {
             )
             .unwrap();
         }
-        text + &self.rest
+        // What upstreams count are the test's own requests.
+        let health = if self.rest.contains("[health]") {
+            ""
+        } else {
+            "[health]\ninterval = \"0s\"\n"
+        };
+        text + &self.rest + health
     }
 
     /// Starts it and waits until it is ready.

@@ -8,6 +8,7 @@ use crate::call::{ClientCapabilities, Deaf, Declared, Principal};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Revision};
+use crate::telemetry::metrics::UpstreamLoad;
 use crate::upstream::carrier::{AskingHabit, Carrier, Settings, Unattributed};
 use crate::upstream::health::Health;
 use crate::upstream::holders::Holders;
@@ -45,6 +46,7 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
         asks: AskingHabit::default(),
         tasks: Tasks::new(),
         message_depth: 64,
+        load: UpstreamLoad::of(&name),
         health: Arc::new(Health::new(name)),
     };
     let link = ModernLink::new(Arc::new(settings), Arc::<Schemas>::default(), None, None);

@@ -1,0 +1,109 @@
+//! Who may see more of the admin port than probes and metrics, and change something there.
+
+use std::net::IpAddr;
+
+use aws_lc_rs::constant_time::verify_slices_are_equal;
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use http::header::{AUTHORIZATION, FORWARDED, ORIGIN, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+
+use super::NO_STORE;
+use crate::downstream::guard;
+use crate::downstream::listener::Place;
+use crate::secret::Secret;
+
+/// What a proxy says of the one behind it: then the peer is not the caller.
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// What a browser says of the page that asks.
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The rule: this machine, or the token.
+#[derive(Debug)]
+pub struct Access {
+    token: Option<Secret>,
+}
+
+/// Why a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It brings no token and is not of this machine.
+    NoToken,
+    /// It brings another token.
+    WrongToken,
+    /// There is no token that it could bring.
+    NotLocal,
+}
+
+impl Access {
+    /// With `token`, who brings it may come from elsewhere.
+    #[must_use]
+    pub fn new(token: Option<Secret>) -> Self {
+        Self { token }
+    }
+
+    /// Whether a request may go on. A token counts more than where it comes from: a wrong one is refused, so that
+    /// who tries it out learns of it.
+    pub(super) fn check(&self, request: &Request) -> Result<(), Refusal> {
+        let presented = request.headers().get(AUTHORIZATION);
+        if let (Some(token), Some(presented)) = (&self.token, presented) {
+            let is_ours = bearer(presented).is_some_and(|text| is_same(text, token));
+            return is_ours.then_some(()).ok_or(Refusal::WrongToken);
+        }
+        let peer = request.extensions().get().and_then(Place::client);
+        if peer.is_some_and(is_loopback) && is_of_this_machine(request.uri(), request.headers()) {
+            return Ok(());
+        }
+        Err(match self.token {
+            Some(_) => Refusal::NoToken,
+            None => Refusal::NotLocal,
+        })
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        const CHALLENGE: (HeaderName, HeaderValue) =
+            (WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        let text = match self {
+            Self::NoToken => {
+                "this page needs the token of [admin] token: Authorization: Bearer <token>\n"
+            }
+            Self::WrongToken => "this is not the token of [admin] token\n",
+            Self::NotLocal => {
+                let text = "this page is for this machine only: ask a loopback address with a loopback Host, \
+                            through no proxy; or set [admin] token\n";
+                return (StatusCode::FORBIDDEN, [NO_STORE], text).into_response();
+            }
+        };
+        (StatusCode::UNAUTHORIZED, [CHALLENGE, NO_STORE], text).into_response()
+    }
+}
+
+/// The token of a header, if it holds one. Spec: RFC 6750 §2.1
+fn bearer(header: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, token) = header.as_bytes().split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
+}
+
+/// Compares digests, so that the time tells neither the length nor a first difference.
+fn is_same(text: &[u8], token: &Secret) -> bool {
+    let [one, other] = [text, token.expose().as_bytes()].map(|text| digest(&SHA256, text));
+    verify_slices_are_equal(one.as_ref(), other.as_ref()).is_ok()
+}
+
+fn is_loopback(peer: IpAddr) -> bool {
+    peer.to_canonical().is_loopback()
+}
+
+/// A loopback peer may be a proxy, and its caller a page of a foreign name.
+fn is_of_this_machine(uri: &Uri, headers: &HeaderMap) -> bool {
+    let is_passed_on = headers.contains_key(FORWARDED) || headers.contains_key(FORWARDED_FOR);
+    let is_foreign_page = headers.get(FETCH_SITE).is_some_and(|site| {
+        let own = [&b"same-origin"[..], b"none"];
+        !own.contains(&site.as_bytes())
+    });
+    let has_origin = headers.contains_key(ORIGIN);
+    !is_passed_on && !is_foreign_page && !has_origin && guard::is_loopback_host(uri, headers)
+}

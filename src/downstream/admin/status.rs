@@ -1,0 +1,64 @@
+//! `GET /status`: what runs, as JSON or as text.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, StatusCode, Uri};
+use tokio::time::Instant;
+
+use super::{NO_STORE, Readiness};
+use crate::auth::Authenticator;
+use crate::clock::SharedClock;
+use crate::status::{Status, time_text};
+use crate::upstream::Upstreams;
+
+/// Who knows what the page says.
+#[derive(Debug, Clone)]
+pub struct StatusPage {
+    /// Since when the gateway runs.
+    pub started: Instant,
+    /// Whether it takes new work.
+    pub readiness: Readiness,
+    /// Its upstreams.
+    pub upstreams: Arc<Upstreams>,
+    /// Its issuers.
+    pub auth: Arc<Authenticator>,
+    /// The time of day.
+    pub clock: SharedClock,
+}
+
+impl StatusPage {
+    fn read(&self) -> Status {
+        let now: Duration = self.clock.now();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            time: time_text(now),
+            uptime_s: self.started.elapsed().as_secs(),
+            draining: self.readiness.is_draining(),
+            upstreams: self.upstreams.status(now),
+            issuers: self.auth.status(),
+        }
+    }
+
+    /// The page in the format that the query names: `json` (the default) or `text`.
+    pub(super) fn answer(&self, uri: &Uri) -> Response {
+        const JSON: HeaderValue = HeaderValue::from_static("application/json");
+        const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+        let status = || self.read();
+        match uri.query().unwrap_or("format=json") {
+            "format=json" => match serde_json::to_string_pretty(&status()) {
+                Ok(json) => ([(CONTENT_TYPE, JSON), NO_STORE], json + "\n").into_response(),
+                Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+            },
+            "format=text" => {
+                ([(CONTENT_TYPE, TEXT), NO_STORE], status().to_string()).into_response()
+            }
+            _ => {
+                let text = "the query may be ?format=json or ?format=text\n";
+                (StatusCode::BAD_REQUEST, [NO_STORE], text).into_response()
+            }
+        }
+    }
+}

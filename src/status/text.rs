@@ -1,0 +1,227 @@
+//! The text form: tables whose columns stand below each other, with causes below their rows.
+
+use std::fmt::{self, Display, Write as _};
+
+use super::{CauseStatus, IssuerStatus, Status, UpstreamStatus};
+
+/// Stands where nothing is known.
+const NOTHING: &str = "-";
+
+impl Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let draining = if self.draining { ", draining" } else { "" };
+        writeln!(
+            f,
+            "drawbridge {}, up for {}{draining} ({})",
+            self.version,
+            span(self.uptime_s),
+            self.time
+        )?;
+        let mut upstreams = Table::new([
+            "UPSTREAM",
+            "TRANSPORT",
+            "STATE",
+            "SINCE",
+            "REVISION",
+            "SESSIONS",
+            "CHILDREN",
+            "IN FLIGHT",
+            "CALLS/MIN",
+            "FAILED/MIN",
+            "P50",
+            "P99",
+        ]);
+        for upstream in &self.upstreams {
+            upstreams.row(cells(upstream), upstream.cause.as_ref());
+        }
+        write!(f, "\n{upstreams}")?;
+        if self.issuers.is_empty() {
+            return Ok(());
+        }
+        let mut issuers = Table::new(["ISSUER", "KEYS", "LOADED"]);
+        for issuer in &self.issuers {
+            issuers.row(issuer_cells(issuer), issuer.cause.as_ref());
+        }
+        write!(f, "\n{issuers}")
+    }
+}
+
+fn cells(upstream: &UpstreamStatus) -> [String; 12] {
+    let revision = match (&upstream.era, &upstream.revision) {
+        (Some(era), Some(revision)) => format!("{revision} ({era})"),
+        (Some(era), None) => era.clone(),
+        (None, _) => NOTHING.to_owned(),
+    };
+    let took = |millis: Option<f64>| millis.map_or(NOTHING.to_owned(), duration);
+    [
+        upstream.name.clone(),
+        upstream.transport.clone(),
+        upstream.state.as_str().to_owned(),
+        span(upstream.since_s),
+        revision,
+        upstream.sessions.to_string(),
+        upstream.children.to_string(),
+        upstream.calls_in_flight.to_string(),
+        format!("{:.1}", upstream.calls_per_minute),
+        format!("{:.1}", upstream.failures_per_minute),
+        took(upstream.p50_ms),
+        took(upstream.p99_ms),
+    ]
+}
+
+fn issuer_cells(issuer: &IssuerStatus) -> [String; 3] {
+    let keys = issuer
+        .keys
+        .map_or(NOTHING.to_owned(), |keys| keys.to_string());
+    let age = issuer
+        .keys_age_s
+        .map_or(NOTHING.to_owned(), |age| format!("{} ago", span(age)));
+    [issuer.issuer.clone(), keys, age]
+}
+
+/// Seconds in the largest two units.
+fn span(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{minutes} min"),
+        3600..86_400 => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
+fn duration(millis: f64) -> String {
+    if millis < 10.0 {
+        format!("{millis:.1} ms")
+    } else if millis < 10_000.0 {
+        format!("{millis:.0} ms")
+    } else {
+        format!("{:.0} s", millis / 1000.0)
+    }
+}
+
+/// Rows of `N` cells.
+struct Table<const N: usize> {
+    rows: Vec<([String; N], Option<String>)>,
+}
+
+impl<const N: usize> Table<N> {
+    fn new(head: [&str; N]) -> Self {
+        Self {
+            rows: vec![(head.map(str::to_owned), None)],
+        }
+    }
+
+    fn row(&mut self, cells: [String; N], cause: Option<&CauseStatus>) {
+        let below = cause.map(|cause| {
+            let mut text = format!("  cause:  {} ({})\n", cause.text, cause.at);
+            if let Some(remedy) = &cause.remedy {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "  remedy: {remedy}");
+            }
+            text
+        });
+        self.rows.push((cells, below));
+    }
+
+    fn widths(&self) -> [usize; N] {
+        let mut widths = [0; N];
+        for (cells, _) in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(cells) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        widths
+    }
+}
+
+impl<const N: usize> Display for Table<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.widths();
+        for (cells, below) in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in cells.iter().zip(widths) {
+                let _ = write!(line, "{cell:<width$}  ");
+            }
+            writeln!(f, "{}", line.trim_end())?;
+            f.write_str(below.as_deref().unwrap_or_default())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CauseStatus, IssuerStatus, State, Status, UpstreamStatus};
+
+    fn upstream(name: &str, state: State) -> UpstreamStatus {
+        UpstreamStatus {
+            name: name.into(),
+            transport: "stdio".into(),
+            state,
+            since: "2026-11-23T20:00:00Z".into(),
+            since_s: 192,
+            cause: None,
+            era: Some("legacy".into()),
+            revision: Some("2025-11-25".into()),
+            sessions: 2,
+            children: 1,
+            calls_in_flight: 3,
+            calls_per_minute: 61.24,
+            failures_per_minute: 0.0,
+            p50_ms: Some(3.4),
+            p99_ms: Some(12_400.0),
+        }
+    }
+
+    fn cause(text: &str, remedy: Option<&str>) -> CauseStatus {
+        CauseStatus {
+            text: text.into(),
+            remedy: remedy.map(Into::into),
+            at: "2026-11-23T20:03:00Z".into(),
+        }
+    }
+
+    #[test]
+    fn columns_stand_below_each_other_with_causes_below_rows() {
+        let down = UpstreamStatus {
+            cause: Some(cause("the connection was refused", Some("start it"))),
+            era: None,
+            revision: None,
+            p50_ms: None,
+            p99_ms: None,
+            ..upstream("tracker", State::Down)
+        };
+        let status = Status {
+            version: "1.2.3".into(),
+            time: "2026-11-23T20:03:12Z".into(),
+            uptime_s: 90_000,
+            draining: false,
+            upstreams: vec![upstream("files", State::Up), down],
+            issuers: vec![IssuerStatus {
+                issuer: "https://auth.example.com".into(),
+                keys: None,
+                keys_age_s: None,
+                cause: Some(cause("no route", None)),
+            }],
+        };
+        let expected = "\
+drawbridge 1.2.3, up for 1 d 1 h (2026-11-23T20:03:12Z)
+
+UPSTREAM  TRANSPORT  STATE  SINCE  REVISION             SESSIONS  CHILDREN  IN FLIGHT  CALLS/MIN  FAILED/MIN  P50     P99
+files     stdio      up     3 min  2025-11-25 (legacy)  2         1         3          61.2       0.0         3.4 ms  12 s
+tracker   stdio      down   3 min  -                    2         1         3          61.2       0.0         -       -
+  cause:  the connection was refused (2026-11-23T20:03:00Z)
+  remedy: start it
+
+ISSUER                    KEYS  LOADED
+https://auth.example.com  -     -
+  cause:  no route (2026-11-23T20:03:00Z)
+";
+        assert_eq!(status.to_string(), expected);
+        assert!(!status.is_well());
+        let json = serde_json::to_string(&status).unwrap();
+        let again: Status = serde_json::from_str(&json).unwrap();
+        assert_eq!(again.to_string(), expected, "as the command prints it");
+    }
+}

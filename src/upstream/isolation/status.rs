@@ -1,0 +1,86 @@
+//! What `/status` says of upstreams.
+
+use std::time::Duration;
+
+use super::{Entry, Upstreams};
+use crate::config::{self, Transport};
+use crate::protocol::{Era, Revision};
+use crate::status::{self, UpstreamStatus, millis, tenth, time_text};
+use crate::upstream::carrier::Carrier;
+
+impl Upstreams {
+    /// Every upstream as it does at `now`, since the Unix epoch; by name.
+    #[must_use]
+    pub fn status(&self, now: Duration) -> Vec<UpstreamStatus> {
+        let mut all: Vec<_> = self
+            .entries
+            .iter()
+            .map(|(name, entry)| entry.status(name, now))
+            .collect();
+        all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+}
+
+impl Entry {
+    fn status(&self, name: &str, now: Duration) -> UpstreamStatus {
+        let (state, lasted) = self.health.state();
+        let (era, revision) = self.spoken();
+        let recent = self.load.recent();
+        let count = |number: i64| u64::try_from(number).unwrap_or(0);
+        UpstreamStatus {
+            name: name.to_owned(),
+            transport: self.transport().to_owned(),
+            state,
+            since: time_text(now.saturating_sub(lasted)),
+            since_s: lasted.as_secs(),
+            cause: self.last_cause(state),
+            era: era.map(|era| era_word(era).to_owned()),
+            revision: revision.map(|revision| revision.as_str().to_owned()),
+            sessions: count(self.load.sessions()),
+            children: count(self.load.children()),
+            calls_in_flight: count(self.load.calls()),
+            calls_per_minute: tenth(recent.calls),
+            failures_per_minute: tenth(recent.failures),
+            p50_ms: recent.p50.map(millis),
+            p99_ms: recent.p99.map(millis),
+        }
+    }
+
+    fn last_cause(&self, state: status::State) -> Option<status::CauseStatus> {
+        let is_well = state == status::State::Up;
+        let cause = self.health.cause().snapshot().filter(|_| !is_well);
+        cause.map(Into::into)
+    }
+
+    fn spoken(&self) -> (Option<Era>, Option<Revision>) {
+        let legacy = self.health.legacy_revision();
+        match self.era.spoken() {
+            Some((Era::Modern, revision)) => (Some(Era::Modern), revision),
+            Some((Era::Legacy, _)) => (Some(Era::Legacy), legacy),
+            None => (legacy.map(|_| Era::Legacy), legacy),
+        }
+    }
+
+    /// As in the configuration, but for one that was found to speak HTTP+SSE alone.
+    fn transport(&self) -> &'static str {
+        let http = match &self.settings.carrier {
+            config::Carrier::Stdio(_) => return "stdio",
+            config::Carrier::Http(http) => http,
+        };
+        match (http.transport, &self.carrier) {
+            (Transport::Auto, Carrier::Http(_, _, Some(older))) if older.is_spoken() => "sse",
+            (Transport::Auto, _) => "auto",
+            (Transport::Streamable, _) => "streamable",
+            (Transport::Sse, _) => "sse",
+            (Transport::WebSocket, _) => "websocket",
+        }
+    }
+}
+
+fn era_word(era: Era) -> &'static str {
+    match era {
+        Era::Legacy => "legacy",
+        Era::Modern => "modern",
+    }
+}
