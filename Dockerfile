@@ -43,5 +43,7 @@ ENV XDG_STATE_HOME=/var/lib
 USER 10001:10001
 WORKDIR /var/lib/drawbridge
 EXPOSE 8080 9090
+HEALTHCHECK --interval=10s --timeout=6s --start-period=10s \
+    CMD ["/usr/local/bin/drawbridge", "health", "--config", "/etc/drawbridge/gateway.toml"]
 ENTRYPOINT ["/usr/bin/tini", "--", "/usr/local/bin/drawbridge"]
 CMD ["serve", "--config", "/etc/drawbridge/gateway.toml"]
