@@ -1,7 +1,8 @@
 //! The composition root: configuration in, a serving gateway out. The only module that names
 //! concrete parts.
 
-use std::io::Write;
+mod started;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,8 @@ use crate::relay::{self, Relay};
 use crate::seal::Sealer;
 use crate::session::{SessionIds, Sessions, Settings};
 use crate::store::events::{Bounds, EventStore, MemoryEvents};
-use crate::telemetry::{self, setup::MetricsPage};
+use crate::telemetry;
+use crate::telemetry::setup::{LogControl, MetricsPage};
 use crate::upstream::Upstreams;
 use crate::upstream::stdio::Host;
 use crate::workers::{Crew, Workers};
@@ -37,11 +39,12 @@ const ADMIN_CONNECTIONS: usize = 64;
 /// How long upstream sessions may take to end at a shutdown.
 const LINKS_GRACE: Duration = Duration::from_secs(2);
 
-/// Serves until a signal ends it; says where it listens on `out`.
+/// Serves until a signal ends it. `file` names the configuration in the event at the start; `None` is the
+/// built-in one.
 ///
 /// # Errors
 /// Something the configuration asks for cannot be had: a port, a certificate, a key file.
-pub fn run(mut config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
+pub fn run(mut config: Config, file: Option<&str>) -> anyhow::Result<()> {
     // Huge pages keep several times the memory that is used, for nothing that can be measured.
     rustix::thread::disable_transparent_huge_pages(true).context("huge pages")?;
     let descriptors = descriptors::raise();
@@ -58,8 +61,8 @@ pub fn run(mut config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
     };
     let workers = crew.workers().clone();
     let mut audit = None;
-    let page = telemetry.metrics_page();
-    let served = crew.block_on(serve((config, host), workers, page, out, &mut audit));
+    let shown = (telemetry.metrics_page(), telemetry.log_control());
+    let served = crew.block_on(serve((config, file, host), workers, shown, &mut audit));
     // Exporters block while they are flushed: outside the runtimes. With these the calls end that the
     // stop has cut off, and each has its record.
     drop(crew);
@@ -71,10 +74,9 @@ pub fn run(mut config: Config, out: &mut dyn Write) -> anyhow::Result<()> {
 }
 
 async fn serve(
-    (mut config, host): (Config, Host),
+    (mut config, file, host): (Config, Option<&str>, Host),
     workers: Workers,
-    metrics: MetricsPage,
-    out: &mut dyn Write,
+    (metrics, log): (MetricsPage, LogControl),
     records: &mut Option<audit::Sink>,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::install().context("signal handlers")?;
@@ -95,6 +97,7 @@ async fn serve(
         .into_iter()
         .map(Arc::new)
         .collect();
+    let missing = started::shortcomings(&config, &host);
     let parts = assemble(&config, host, &endpoints, &tasks)?;
     let readiness = Readiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
@@ -111,11 +114,12 @@ async fn serve(
         upstreams.check_health(every);
     }
     let front = Front::new(parts.front);
-    announce(out, &config, &endpoints, &admin)?;
+    let (address, admin_address) = (listener.local_addr(), admin.local_addr());
     let port = AdminPort {
         readiness: readiness.clone(),
         metrics: Some(metrics),
         status: Some(status),
+        log: Some(log),
         guard: Guard::for_operators(&config.admin),
         access: Access::new(config.admin.token.clone()),
     };
@@ -123,6 +127,8 @@ async fn serve(
     // The drain waits for it: the backlog is served.
     tasks.spawn(listener.run(front.service(), tasks.clone(), workers));
     readiness.started();
+    let missing = missing.as_deref();
+    started::log(&config, file, &endpoints, address, admin_address, missing);
     let Drained { clean, by } = signals.drain(&tasks, config.server.drain).await;
     // Children that are closed with their sessions are on their ladder already.
     let left = by.saturating_duration_since(Instant::now());
@@ -212,20 +218,4 @@ fn assemble(
         upstreams,
         audit,
     })
-}
-
-fn announce(
-    out: &mut dyn Write,
-    config: &Config,
-    endpoints: &[Arc<Endpoint>],
-    admin: &Listener,
-) -> anyhow::Result<()> {
-    let base = config.server.public_url.as_str().trim_end_matches('/');
-    let path = endpoints
-        .first()
-        .map_or("/mcp", |endpoint| endpoint.path.as_str());
-    writeln!(out, "listening on {base}{path}")?;
-    writeln!(out, "admin on http://{}", admin.local_addr())?;
-    out.flush()?;
-    Ok(())
 }

@@ -110,12 +110,11 @@ pub struct Drained {
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// Absent where whoever started us wants it ignored, as `nohup` does.
-    hangup: Option<Signal>,
+    hangup: Signal,
 }
 
 impl Signals {
-    /// Takes over SIGTERM, SIGINT and, unless it is ignored, SIGHUP. Needs a Tokio runtime.
+    /// Takes over SIGTERM, SIGINT and SIGHUP. Needs a Tokio runtime.
     ///
     /// # Errors
     /// The system refuses to install a handler.
@@ -123,29 +122,24 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hangup: if ignores_hangup() {
-                None
-            } else {
-                Some(signal(SignalKind::hangup())?)
-            },
+            hangup: signal(SignalKind::hangup())?,
         })
     }
 
-    /// Waits for the next request to end.
+    /// Waits for the next request to end. A SIGHUP makes a line in the log and nothing else.
     ///
     /// # Cancel safety
     /// No signal is lost.
     pub async fn next(&mut self) -> &'static str {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(hangup) => drop(hangup.recv().await),
-                None => std::future::pending().await,
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => tracing::warn!(
+                    signal = "SIGHUP",
+                    "the configuration is not read again: restart to use a changed one"
+                ),
             }
-        };
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
-            () = hangup => "SIGHUP",
         }
     }
 
@@ -166,14 +160,6 @@ impl Signals {
         let clean = tasks.shut_down(Duration::ZERO).await;
         Drained { clean, by }
     }
-}
-
-/// Whether this process was started with SIGHUP ignored: the first bit of a mask in hexadecimal.
-fn ignores_hangup() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & 1 == 1)
 }
 
 #[cfg(test)]

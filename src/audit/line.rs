@@ -44,6 +44,9 @@ impl record::Record for Line<'_> {
         if let Some(reason) = &record.reason {
             to.text("reason", reason);
         }
+        if let Some(tag) = &record.tag {
+            to.word("request_id", tag.as_str());
+        }
         if let Some(trace) = &record.trace {
             to.trace(trace);
         }

@@ -19,6 +19,7 @@ use crate::lifecycle::Tasks;
 use crate::lock::lock;
 use crate::protocol::methods;
 use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::request_tag::{self, RequestTag};
 use crate::telemetry::trace::TraceId;
 
 /// Records that wait at once; more are dropped and counted.
@@ -53,6 +54,7 @@ pub struct Record {
     outcome: Outcome,
     rule: Option<Box<str>>,
     reason: Option<Box<str>>,
+    tag: Option<RequestTag>,
     trace: Option<TraceId>,
 }
 
@@ -78,6 +80,7 @@ impl Record {
             },
             rule: rule.map(Into::into),
             reason: None,
+            tag: request_tag::current(),
             trace: call.trace.trace_id(),
         }
     }

@@ -36,7 +36,7 @@ use crate::fair_permits::{FairPermit, FairPermits};
 use crate::lock::lock;
 use crate::secret::Secret;
 use crate::telemetry::line_limit::LineLimit;
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::LABELED;
 
 /// Questions to one issuer at once; more wait, and the addresses that they come from take turns.
 const MAX_QUESTIONS: usize = 32;
@@ -90,6 +90,9 @@ type Flight = OnceCell<Result<Arc<[u8]>, Unanswered>>;
 
 impl Introspection {
     pub(super) fn new(config: &config::Introspection, issuer: &str, fetcher: Fetcher) -> Self {
+        for counter in [&LABELED.introspections, &LABELED.introspection_failures] {
+            counter.add(issuer, 0);
+        }
         Self {
             issuer: issuer.to_owned(),
             fetcher,
@@ -159,10 +162,10 @@ impl Introspection {
         // That many ask is no failure of the issuer: who has waited in vain is told to come back, and
         // those in front go on.
         let Some(_permit) = self.question_permit(key, from).await else {
-            COUNTERS.introspection_failures.add(1);
+            LABELED.introspection_failures.add(&self.issuer, 1);
             return Err(Unanswered::Unavailable);
         };
-        COUNTERS.introspections.add(1);
+        LABELED.introspections.add(&self.issuer, 1);
         let answer = timeout(TIMEOUT, self.post(token));
         let error = match answer.await.unwrap_or(Err(AskError::TimedOut)) {
             Ok(answer) => {
@@ -185,7 +188,7 @@ impl Introspection {
         } else if matches!(error, AskError::Refused(_)) {
             return Err(Unanswered::Refused);
         }
-        COUNTERS.introspection_failures.add(1);
+        LABELED.introspection_failures.add(&self.issuer, 1);
         Err(Unanswered::Unavailable)
     }
 

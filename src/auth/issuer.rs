@@ -20,7 +20,7 @@ use crate::cause::{Cause, LastCause};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::lock::lock;
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::LABELED;
 
 /// Fetches that may follow each other within [`WINDOW`].
 const BURST: usize = 3;
@@ -124,6 +124,10 @@ impl Issuer {
             Some(how) => Some(Introspection::new(how, &config.issuer, fetcher()?)),
             None => None,
         };
+        // From the start: `increase` of Prometheus does not see the first count of a new series.
+        for counter in [&LABELED.key_set_fetches, &LABELED.key_set_failures] {
+            counter.add(&config.issuer, 0);
+        }
         Ok(Self {
             id: config.issuer.clone(),
             introspection,
@@ -202,7 +206,7 @@ impl Issuer {
 
     /// Loads the keys now, however often that was done.
     pub(super) async fn reload(&self) {
-        COUNTERS.key_set_fetches.add(1);
+        LABELED.key_set_fetches.add(&self.id, 1);
         let result = timeout(FETCH_TIMEOUT, self.load())
             .await
             .unwrap_or(Err(LoadError::TimedOut));
@@ -227,7 +231,7 @@ impl Issuer {
     }
 
     fn warn(&self, error: &(dyn std::error::Error + 'static), what: &str) {
-        COUNTERS.key_set_failures.add(1);
+        LABELED.key_set_failures.add(&self.id, 1);
         self.cause.set(error, None);
         tracing::warn!(issuer = self.id, error, "{what}");
     }

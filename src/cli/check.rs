@@ -4,17 +4,59 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
+use clap::Args;
+use serde_json::{Value, json};
 use url::Url;
 
-use super::{load, out, refuse};
-use crate::config::{AuthMode, Carrier, Config};
+use super::{BAD_CONFIG, Log, out, refuse, with_levels};
+use crate::config::{self, AuthMode, Carrier, Config, Doubt, Problem};
 use crate::descriptors::{self, Fit};
 use crate::endpoint::{Endpoint, endpoints};
+use crate::upstream::stdio::{Host, missing};
+
+/// How a configuration is judged.
+#[derive(Debug, Clone, Copy, Args)]
+pub(super) struct How {
+    /// Ends with 1 where there is a warning.
+    #[arg(long)]
+    strict: bool,
+    /// Takes variables that are not set for set: for machines that do not have the secrets. Programs and
+    /// directories are not looked for.
+    #[arg(long)]
+    assume_env: bool,
+    /// Prints mistakes and warnings as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
 
 /// Reads `file` and reports on it.
-pub(super) fn check(file: &Path) -> ExitCode {
+pub(super) fn check(file: &Path, how: How, log: &Log) -> ExitCode {
     let name = file.to_string_lossy();
-    match load(Some(file)) {
+    let environment = |name: &str| {
+        let known = config::process_environment(name);
+        known.or_else(|| how.assume_env.then(|| placeholder(name)))
+    };
+    let look = |config: &Config| match how.assume_env {
+        true => Vec::new(),
+        false => missing_of(config),
+    };
+    let loaded = with_levels(config::load_with(file, &environment, &look), log);
+    if how.json {
+        let (errors, warnings) = match &loaded {
+            Ok(config) => (Vec::new(), &config.warnings),
+            Err(refusal) => (
+                refusal.errors.iter().map(as_json).collect(),
+                &refusal.warnings,
+            ),
+        };
+        let warnings: Vec<_> = warnings.iter().map(as_json).collect();
+        out::say(&json!({"file": name, "errors": errors, "warnings": warnings}).to_string());
+        return match &loaded {
+            Ok(config) => verdict(config, how),
+            Err(_) => ExitCode::from(BAD_CONFIG),
+        };
+    }
+    match loaded {
         Err(refusal) => refuse(&name, &refusal),
         Ok(config) => {
             for warning in &config.warnings {
@@ -27,9 +69,50 @@ pub(super) fn check(file: &Path) -> ExitCode {
             let summary = summary(&name, &config);
             out::say(summary.trim_end());
             out::say(&format!("\nfile descriptors\n  {}", fit.summary()));
-            ExitCode::SUCCESS
+            verdict(&config, how)
         }
     }
+}
+
+/// 0, or 1 where warnings count.
+fn verdict(config: &Config, how: How) -> ExitCode {
+    if how.strict && !config.warnings.is_empty() {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// What stands for a variable that is not set: long enough for a key, and a URL where its name says so.
+fn placeholder(name: &str) -> String {
+    if name.ends_with("URL") || name.ends_with("ENDPOINT") {
+        return "https://placeholder.example.com".to_owned();
+    }
+    format!("placeholder-for-the-variable-{name}")
+}
+
+/// Programs and directories of stdio upstreams that are not on this machine.
+fn missing_of(config: &Config) -> Vec<Doubt> {
+    let host = Host::current();
+    let mut doubts = Vec::new();
+    for upstream in &config.upstreams {
+        if let Carrier::Stdio(carrier) = &upstream.carrier {
+            for one in missing(&host.environment, carrier) {
+                doubts.push(Doubt {
+                    key: format!("upstreams.{}.{}", upstream.name, one.key),
+                    what: one.what,
+                    hint: one.remedy.to_owned(),
+                });
+            }
+        }
+    }
+    doubts
+}
+
+fn as_json(problem: &Problem) -> Value {
+    json!({
+        "line": problem.line, "column": problem.column, "key": problem.key,
+        "what": problem.what, "hint": problem.hint,
+    })
 }
 
 /// Endpoints and upstreams, a line each.
@@ -114,7 +197,7 @@ mod tests {
         let text = "[auth]\nmode = \"none\"\n\
             [upstreams.files]\ncommand = \"npx\"\nargs = [\"--key=hunter2\"]\n\
             [upstreams.tracker]\nurl = \"https://tracker.example.net/mcp\"\n";
-        let config = crate::config::parse(text, "g.toml", &|_| None).unwrap();
+        let config = config::parse(text, "g.toml", &|_| None).unwrap();
         let summary = summary("g.toml", &config);
         assert!(
             summary.contains("http://127.0.0.1:8080/mcp  shows files, tracker"),
@@ -136,7 +219,7 @@ mod tests {
         let text = "[auth]\nmode = \"none\"\n[upstreams.tracker]\n\
             url = \"https://tracker.example.net/mcp?api_key=${KEY}\"\n";
         let env = |name: &str| (name == "KEY").then(|| "hunter2".to_owned());
-        let config = crate::config::parse(text, "g.toml", &env).unwrap();
+        let config = config::parse(text, "g.toml", &env).unwrap();
         let summary = summary("g.toml", &config);
         assert!(
             summary.contains("http   https://tracker.example.net/mcp?…\n"),
@@ -150,7 +233,7 @@ mod tests {
         let text = "[auth]\nmode = \"none\"\n[upstreams.files]\ncommand = \"npx\"\n";
         let summary_of = |more: &str| {
             let text = format!("{text}{more}");
-            let config = crate::config::parse(&text, "g.toml", &|_| None).unwrap();
+            let config = config::parse(&text, "g.toml", &|_| None).unwrap();
             summary("g.toml", &config)
         };
         let both = summary_of(

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 
 use crate::clock::SystemClock;
-use crate::config::{self, Config, ConfigErrors};
+use crate::config::{self, Config, ConfigErrors, LogLevels, Problem};
 use crate::upstream::stdio;
 
 /// The exit code for a configuration that cannot be used (`EX_CONFIG` of sysexits).
@@ -34,11 +34,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the gateway until SIGTERM, SIGINT or SIGHUP; without a file, the built-in demonstration.
+    /// Runs the gateway until SIGTERM or SIGINT; without a file, the built-in demonstration.
+    ///
+    /// The first of these signals lets running calls finish, a second one stops at once. SIGHUP does nothing:
+    /// the configuration is read at the start only.
     Serve {
         /// The configuration.
         #[arg(long, env = "DRAWBRIDGE_CONFIG", value_name = "FILE")]
         config: Option<PathBuf>,
+        #[command(flatten)]
+        log: Log,
     },
     /// Reports every mistake in a configuration, or what it amounts to. Opens no port.
     Check {
@@ -53,6 +58,10 @@ enum Command {
         /// Prints every key with its meaning, type and default instead.
         #[arg(long)]
         reference: bool,
+        #[command(flatten)]
+        how: check::How,
+        #[command(flatten)]
+        log: Log,
     },
     /// Asks a running gateway what runs: upstreams, issuers, and why they fail.
     ///
@@ -76,6 +85,14 @@ enum Command {
     DemoUpstream,
 }
 
+/// What is logged, said outside the configuration.
+#[derive(Debug, clap::Args)]
+struct Log {
+    /// Goes before `telemetry.log_level`: "info", or "info,drawbridge::upstream=debug".
+    #[arg(long = "log-level", env = "DRAWBRIDGE_LOG", value_name = "LEVELS")]
+    levels: Option<String>,
+}
+
 /// Does what `args` ask for; the first of them is the program.
 ///
 /// Must be called before any other thread exists: two of the hidden commands turn this process
@@ -95,12 +112,14 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Check {
                 config: Some(file),
                 reference: false,
-            } => check::check(&file),
+                how,
+                log,
+            } => check::check(&file, how, &log),
             Command::Check { .. } => {
                 out::say(config::reference().trim_end());
                 ExitCode::SUCCESS
             }
-            Command::Serve { config } => serve(config.as_deref()),
+            Command::Serve { config, log } => serve(config.as_deref(), &log),
             Command::Status { target, form } => status::status(&target, form),
             Command::Health { target } => status::health(&target),
             Command::DemoUpstream => demo_upstream(),
@@ -112,8 +131,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn serve(file: Option<&Path>) -> ExitCode {
-    let config = match load(file) {
+fn serve(file: Option<&Path>, log: &Log) -> ExitCode {
+    let config = match load(file, log) {
         Ok(config) => config,
         Err(refusal) => {
             let name = file.map_or("quickstart.toml".into(), Path::to_string_lossy);
@@ -123,7 +142,8 @@ fn serve(file: Option<&Path>) -> ExitCode {
     for warning in &config.warnings {
         out::complain(&format!("warning: {warning}"));
     }
-    match crate::app::run(config, &mut stdout()) {
+    let name = file.map(Path::to_string_lossy);
+    match crate::app::run(config, name.as_deref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             out::complain(&format!("error: {error:#}"));
@@ -140,10 +160,44 @@ fn demo_upstream() -> ExitCode {
 }
 
 /// The configuration of a run: a file's, or the built-in demonstration's.
-fn load(file: Option<&Path>) -> Result<Config, ConfigErrors> {
-    match file {
+fn load(file: Option<&Path>, log: &Log) -> Result<Config, ConfigErrors> {
+    let config = match file {
         Some(file) => config::load(file),
         None => config::parse(QUICKSTART, "quickstart.toml", &config::process_environment),
+    };
+    with_levels(config, log)
+}
+
+/// The configuration with the levels of log lines that were said outside it.
+fn with_levels(
+    mut config: Result<Config, ConfigErrors>,
+    log: &Log,
+) -> Result<Config, ConfigErrors> {
+    let levels = log.levels.as_deref().filter(|levels| !levels.is_empty());
+    let levels = levels.map(str::parse::<LogLevels>).transpose();
+    match (&mut config, levels) {
+        (Ok(config), Ok(Some(levels))) => config.telemetry.log_level = levels,
+        (_, Ok(_)) => {}
+        (Ok(config), Err(what)) => {
+            return Err(ConfigErrors {
+                errors: vec![wrong_levels(what)],
+                warnings: std::mem::take(&mut config.warnings),
+            });
+        }
+        (Err(refusal), Err(what)) => refusal.errors.push(wrong_levels(what)),
+    }
+    config
+}
+
+/// A mistake that stands in no file.
+fn wrong_levels(what: String) -> Problem {
+    Problem {
+        file: "command line or environment".to_owned(),
+        line: 1,
+        column: 1,
+        key: "--log-level, DRAWBRIDGE_LOG".to_owned(),
+        what,
+        hint: None,
     }
 }
 
@@ -174,9 +228,25 @@ mod tests {
 
     #[test]
     fn the_built_in_configuration_is_right() {
-        let config = load(None).expect("a valid quickstart");
+        let log = Log { levels: None };
+        let config = load(None, &log).expect("a valid quickstart");
         assert!(config.warnings.is_empty(), "{:?}", config.warnings);
         assert!(config.server.listen.ip().is_loopback());
+    }
+
+    #[test]
+    fn levels_of_the_environment_go_before_those_of_the_file() {
+        let load = |levels: &str| {
+            let levels = Some(levels.to_owned());
+            load(None, &Log { levels }).map(|config| config.telemetry.log_level.to_string())
+        };
+        assert_eq!(load("debug").as_deref(), Ok("debug"));
+        assert_eq!(load("").as_deref(), Ok("info"));
+        let refusal = load("loud").unwrap_err().to_string();
+        assert!(
+            refusal.contains("DRAWBRIDGE_LOG: expected levels"),
+            "{refusal}"
+        );
     }
 
     #[test]

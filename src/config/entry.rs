@@ -11,6 +11,7 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeValue};
 use url::Url;
 
+use super::log_levels::LogLevels;
 use super::nearest::nearest;
 use super::reader::found;
 use super::reference::Shown;
@@ -72,6 +73,12 @@ impl Entry<'_> {
         let none = SocketAddr::from(([127, 0, 0, 1], 0));
         self.coded(default, "address and port", units::address)
             .unwrap_or(none)
+    }
+
+    /// Levels of log lines.
+    pub(super) fn log_levels(self, default: &str) -> LogLevels {
+        self.coded(default, "levels", str::parse)
+            .unwrap_or_default()
     }
 
     /// Plain text.
@@ -291,10 +298,13 @@ pub(super) fn read_text<T>(
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Option<T> {
     let Some(raw) = value.get_ref().as_str() else {
+        let hint = kind
+            .starts_with("duration")
+            .then_some("with its unit, as in \"10s\", \"5m\" or \"250ms\"");
         report.error(
             path,
             format!("expected {kind} in quotes, found {}", found(value)),
-            None,
+            hint,
         );
         return None;
     };
@@ -346,12 +356,27 @@ pub(super) fn read_secret(
     read.map_err(|what| report.error(path, what, None)).ok()
 }
 
+/// Words of other programs, and what is called so here.
+const MEANT: [(&str, &str); 6] = [
+    ("user", "principal"),
+    ("caller", "principal"),
+    ("none", "shared"),
+    ("http", "streamable"),
+    ("streamable-http", "streamable"),
+    ("ws", "websocket"),
+];
+
 pub(super) fn number(integer: &DeInteger<'_>) -> Option<usize> {
     usize::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
 pub(super) fn unknown_word(known: &[&str], word: &str) -> String {
-    match nearest(word, known) {
+    let meant = MEANT.iter().find(|(said, _)| *said == word);
+    let meant = meant.map(|(_, meant)| *meant);
+    match meant
+        .filter(|meant| known.contains(meant))
+        .or_else(|| nearest(word, known))
+    {
         Some(near) => format!("not one of {}; did you mean \"{near}\"?", known.join(", ")),
         None => format!("not one of {}", known.join(", ")),
     }

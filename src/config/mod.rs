@@ -9,11 +9,13 @@ mod budget;
 mod carriers;
 mod check;
 mod collection;
+mod doubts;
 mod endpoints;
 mod entry;
 mod files;
 mod keys;
 mod limits;
+mod log_levels;
 mod nearest;
 mod problem;
 mod reader;
@@ -38,7 +40,8 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
-pub use problem::{ConfigErrors, Problem};
+pub use log_levels::LogLevels;
+pub use problem::{ConfigErrors, Doubt, Problem};
 pub use reference::reference;
 pub use source::{Environment, OWN_PROGRAM, process_environment};
 pub use types::*;
@@ -56,15 +59,57 @@ const NOT_JSON: &str = "this looks like JSON, and TOML is read; \
     args = [\"-y\", \"some-server\"]\n\
     env = { KEY = \"${KEY}\" }";
 
+/// For who brings the file of another program.
+const NOT_YAML: &str = "this looks like YAML, and TOML is read: tables are written [upstreams.files], \
+    and their keys command = \"npx\"";
+
+/// For who writes a path of Windows.
+const BACKSLASH: &str = "in double quotes a backslash begins an escape: write '…' in single quotes, or \\\\ \
+    for each one";
+
+/// For who writes a table twice.
+const TWICE: &str = "each table and each key stands once: put the keys of both into one table; only \
+    [[…]] in double brackets may be repeated";
+
+/// Whether the first line that says something is a key of YAML.
+fn looks_like_yaml(text: &str) -> bool {
+    let lines = text.lines().map(str::trim_end);
+    let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let is_key = |line: &str| {
+        line == "---"
+            || line.split_once(':').is_some_and(|(key, rest)| {
+                let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+                !key.is_empty()
+                    && key.chars().all(plain)
+                    && (rest.is_empty() || rest.starts_with(' '))
+            })
+    };
+    lines.next().is_some_and(is_key)
+}
+
 /// Reads and checks the file at `path`, with the environment of this process.
 ///
 /// # Errors
 ///
 /// Every mistake in the file at once; the operator has to correct them.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+    load_with(path, &process_environment, &|_| Vec::new())
+}
+
+/// The same with the variables of `env`, and with what `look` finds to be doubtful about a correct
+/// configuration, as further warnings.
+///
+/// # Errors
+///
+/// As those of [`load`].
+pub fn load_with(
+    path: &Path,
+    env: Environment<'_>,
+    look: &dyn Fn(&Config) -> Vec<Doubt>,
+) -> Result<Config, ConfigErrors> {
     let file = path.to_string_lossy();
     let text = read_file(path)?;
-    parse(&text, &file, &process_environment)
+    parse_with(&text, &file, env, look)
 }
 
 /// Reads `[admin]` alone: the rest may be wrong, or need variables that are not set here.
@@ -118,24 +163,52 @@ fn read_file(path: &Path) -> Result<String, ConfigErrors> {
 ///
 /// Every mistake at once; only when the text is no TOML at all, just the mistakes of its syntax.
 pub fn parse(text: &str, file: &str, env: Environment<'_>) -> Result<Config, ConfigErrors> {
+    parse_with(text, file, env, &|_| Vec::new())
+}
+
+fn parse_with(
+    text: &str,
+    file: &str,
+    env: Environment<'_>,
+    look: &dyn Fn(&Config) -> Vec<Doubt>,
+) -> Result<Config, ConfigErrors> {
     let source = Source::new(file, text, env);
     let (root, syntax) = DeTable::parse_recoverable(text);
     let root = root.get_ref();
     let report = Report::new(&source, root);
     if !syntax.is_empty() {
         let is_json = text.trim_start().starts_with('{');
+        let is_yaml = !is_json && looks_like_yaml(text);
         // All of it is wrong, which is said once.
-        let count = if is_json { 1 } else { syntax.len() };
+        let count = if is_json || is_yaml { 1 } else { syntax.len() };
         for error in syntax.into_iter().take(count) {
             // Only the message: the error's own text repeats the line, which may hold a secret.
             let offset = error.span().map_or(0, |span| span.start);
-            let hint = is_json.then_some(NOT_JSON);
+            let hint = match error.message() {
+                _ if is_json => Some(NOT_JSON),
+                _ if is_yaml => Some(NOT_YAML),
+                message
+                    if ["escape", "unicode"]
+                        .iter()
+                        .any(|word| message.contains(word)) =>
+                {
+                    Some(BACKSLASH)
+                }
+                message if message.contains("duplicate key") => Some(TWICE),
+                _ => None,
+            };
             report.error_at(offset, "", error.message().to_owned(), hint);
         }
         return Err(refusal(report));
     }
     let mut config = Section::read_root(&report, Some(root), read_all);
     check::check(&mut config, &report);
+    doubts::check(&config, &report);
+    if !report.has_errors() {
+        for doubt in look(&config) {
+            report.warning(&doubt.key, doubt.what, Some(&doubt.hint));
+        }
+    }
     let (errors, warnings) = report.into_problems();
     if errors.is_empty() {
         config.warnings = warnings;

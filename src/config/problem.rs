@@ -19,6 +19,17 @@ pub struct Problem {
     pub hint: Option<String>,
 }
 
+/// Something doubtful about a correct configuration that its text alone does not show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Doubt {
+    /// The key it is about.
+    pub key: String,
+    /// What is doubtful.
+    pub what: String,
+    /// What to do about it.
+    pub hint: String,
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;

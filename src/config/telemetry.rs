@@ -39,6 +39,15 @@ pub(super) fn read(s: &mut Section<'_>) -> Telemetry {
                 &[("json", LogFormat::Json), ("text", LogFormat::Text)],
             )
             .unwrap_or(LogFormat::Json),
+        log_level: s
+            .key(
+                "log_level",
+                "From which level on lines are written: off, error, warn, info, debug or trace, and after it \
+                 other levels for parts, as in \"info,drawbridge::upstream=debug\". Libraries stay at warn \
+                 unless they are named. Access and audit lines are always written. The variable \
+                 DRAWBRIDGE_LOG goes before it, and `/log-level` on the admin port changes it at run time.",
+            )
+            .log_levels("info"),
         service_name: s
             .key("service_name", "`service.name` of what is exported.")
             .text("drawbridge"),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::log_levels::LogLevels;
 use super::problem::Problem;
 use super::upstream_types::Upstream;
 use crate::secret::Secret;
@@ -423,6 +424,8 @@ pub struct Telemetry {
     pub caller_traces: Rate,
     /// Shape of log lines.
     pub log_format: LogFormat,
+    /// From which level on they are written.
+    pub log_level: LogLevels,
     /// `service.name`.
     pub service_name: String,
 }

@@ -22,6 +22,7 @@ use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::telemetry::names::{ACCESS_TARGET, error_type};
 use crate::telemetry::record::{self, Record};
+use crate::telemetry::request_tag::{self, RequestTag};
 use crate::telemetry::trace::TraceId;
 
 /// Names that clients send are cut here.
@@ -48,6 +49,8 @@ struct Fields {
     started: Instant,
     /// Cancelled when we stop.
     stop: Arc<CancellationToken>,
+    /// The id that its caller may quote.
+    tag: Option<RequestTag>,
     /// Absent for a message of a socket.
     method: Option<Method>,
     path: &'static str,
@@ -84,7 +87,7 @@ impl AccessLine {
 
     /// Begins the line of a message that came on the socket which `socket`, the record of a request,
     /// opened. It is written when the line is dropped: [`AccessRecord::answered`] in time says that
-    /// somebody was still there.
+    /// somebody was still there. Begun [within](RequestTag::within) the message's own id.
     #[must_use]
     pub fn of_message(socket: &AccessRecord) -> Self {
         let fields = socket.0.as_ref().map(|socket| {
@@ -250,6 +253,7 @@ impl Fields {
         Self {
             started: Instant::now(),
             stop,
+            tag: request_tag::current(),
             method,
             path,
             client,
@@ -310,6 +314,9 @@ impl Record for Fields {
             "refused"
         };
         to.word("outcome", self.outcome.unwrap_or(by_status));
+        if let Some(tag) = &self.tag {
+            to.word("request_id", tag.as_str());
+        }
         if let Some(trace) = &self.trace {
             to.trace(trace);
         }

@@ -1,7 +1,8 @@
 //! The operators' port: `/live`, `/ready` and `/metrics` for everybody who reaches it, with nothing about
-//! upstreams beyond counts; `/status` for this machine and for who has the token. SPEC O-03.
+//! upstreams beyond counts (SPEC O-03); `/status` and `/log-level` for those that [`Access`] lets through.
 
 mod access;
+mod log_level;
 mod status;
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ pub use self::access::Access;
 pub use self::status::StatusPage;
 use super::guard::{Guard, RequestKind};
 use crate::lifecycle::Tasks;
-use crate::telemetry::setup::MetricsPage;
+use crate::telemetry::setup::{LogControl, MetricsPage};
 
 const NO_STORE: (http::HeaderName, HeaderValue) =
     (CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -68,6 +69,8 @@ pub struct AdminPort {
     pub metrics: Option<MetricsPage>,
     /// Absent where nothing runs.
     pub status: Option<StatusPage>,
+    /// Absent when telemetry is not set up.
+    pub log: Option<LogControl>,
     /// The hosts that are answered to.
     pub guard: Guard,
     /// Who may see more than probes and metrics.
@@ -80,6 +83,7 @@ pub fn router(port: AdminPort) -> Router {
         readiness,
         metrics,
         status,
+        log,
         guard,
         access,
     } = port;
@@ -92,6 +96,7 @@ pub fn router(port: AdminPort) -> Router {
     let status = move |uri: Uri| std::future::ready(answer_status(status.as_ref(), &uri));
     let restricted = Router::new()
         .route("/status", get(status))
+        .merge(log.map_or_else(Router::new, log_level::routes))
         .route_layer(middleware::from_fn(allowed));
     Router::new()
         .route("/live", get(|| async { ([NO_STORE], "live\n") }))
@@ -160,6 +165,7 @@ mod tests {
             readiness,
             metrics: None,
             status: None,
+            log: None,
             guard: Guard::for_operators(&admin),
             access: Access::new(admin.token),
         }

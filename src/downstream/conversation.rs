@@ -20,6 +20,7 @@ use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
 use crate::protocol::{Kind, Message, RequestId, Revision, json, meta};
 use crate::session::{Delivery, HeldNotifications, Outlet, Session};
+use crate::telemetry::request_tag;
 
 /// One thing that arrived: who sent it, and how.
 #[derive(Debug)]
@@ -178,7 +179,7 @@ impl Front {
         let (principal, record) = (Arc::clone(&arrival.principal), arrival.record.clone());
         let line = arrival.line.clone();
         let headers = arrival.headers.clone();
-        self.tasks.spawn(async move {
+        self.tasks.spawn(request_tag::keep(async move {
             let endpoint = &channel.endpoint;
             let opened = async {
                 front.pay(principal.owner(), due).await?;
@@ -202,7 +203,7 @@ impl Front {
                 }
             }
             drop((owed, line));
-        });
+        }));
     }
 
     /// Runs a call in the background until its reply is on the channel, or the session ends.

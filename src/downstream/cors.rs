@@ -14,8 +14,9 @@ use super::guard::{Guard, RequestKind};
 
 const ALLOWED_HEADERS: &str = "authorization, content-type, accept, last-event-id, \
      mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
-const EXPOSED_HEADERS: HeaderValue =
-    HeaderValue::from_static("mcp-session-id, mcp-protocol-version, www-authenticate, retry-after");
+const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
+    "mcp-session-id, mcp-protocol-version, www-authenticate, retry-after, x-request-id",
+);
 const MCP_METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
 const METADATA_METHODS: HeaderValue = HeaderValue::from_static("GET, OPTIONS");
 /// Two hours: the longest that any browser keeps a preflight.

@@ -26,6 +26,7 @@ use crate::protocol::Revision;
 use crate::relay::Failure;
 use crate::session::{CallLink, Entry, EventStream, Session};
 use crate::telemetry::metrics::GAUGES;
+use crate::telemetry::request_tag;
 
 /// When a silent call becomes a stream where the client takes one without naming it (`*/*`, or no
 /// `Accept`) and its revision is older than 2025-11-25: programs that read JSON alone are written so.
@@ -162,7 +163,7 @@ impl Front {
         let record = record.clone();
         record.trace(span.context().trace_id());
         call.trace = span.context().clone();
-        Box::pin(async move {
+        Box::pin(request_tag::keep(async move {
             let answer = match front.seat(entry, &call.cancel).await {
                 Ok(place) => {
                     let counted = GAUGES.calls_running.enter();
@@ -182,7 +183,7 @@ impl Front {
             drop((record, link));
             span.finish(outcome);
             front.outcome(&call, answer)
-        })
+        }))
     }
 
     fn outcome(&self, call: &Call, answer: Result<Reply, Failure>) -> Outcome {

@@ -7,6 +7,7 @@ mod activity;
 mod address;
 mod backlog;
 mod connection;
+mod expiry;
 mod failures;
 mod head_clock;
 mod holding;

@@ -13,7 +13,7 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use super::admission;
 use crate::auth::Denied;
 pub(super) use crate::fault::told::{
-    data_of, error_object, is_tool_error, legacy_code, tool_error,
+    data_of, error_object, is_tool_error, legacy_code, tool_error, with_request_id,
 };
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::headers::X_ACCEL_BUFFERING;

@@ -42,6 +42,7 @@ use crate::endpoint::Endpoint;
 use crate::protocol::Revision;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
+use crate::telemetry::request_tag::RequestTag;
 
 /// How long the closing handshake may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
@@ -177,7 +178,8 @@ impl Front {
             match frame {
                 Some(Ok(Message::Text(text))) => {
                     let (bytes, over) = reader.whole(Bytes::from(text));
-                    let line = Arc::new(AccessLine::of_message(opening));
+                    let tag = RequestTag::random();
+                    let line = tag.within(|| Arc::new(AccessLine::of_message(opening)));
                     let record = line.record();
                     record.received(bytes.len());
                     let due = self.due(channel.principal.owner());
@@ -190,11 +192,13 @@ impl Front {
                         modern: Some(calls),
                         over,
                     };
-                    if let Err((fault, id)) = self.hear(channel, &arrival, bytes, due) {
-                        record.outcome(error_word(fault.kind));
-                        let refusal = reply::error_response(&fault, id.as_deref());
-                        channel.answer(refusal, record, Some(&line));
-                    }
+                    tag.within(|| {
+                        if let Err((fault, id)) = self.hear(channel, &arrival, bytes, due) {
+                            record.outcome(error_word(fault.kind));
+                            let refusal = reply::error_response(&fault, id.as_deref());
+                            channel.answer(refusal, record, Some(&line));
+                        }
+                    });
                 }
                 Some(Ok(Message::Pong(payload))) => liveness.pong(&payload),
                 // Pings are answered below us, while we read on.
@@ -304,7 +308,7 @@ fn refusal_of(error: &Error, opening: &AccessRecord) -> Close {
 
 /// Writes the line of a frame that is no message; `bytes` is its size, 0 where nobody knows it.
 fn note_refused(opening: &AccessRecord, word: &'static str, bytes: usize) {
-    let line = AccessLine::of_message(opening);
+    let line = RequestTag::random().within(|| AccessLine::of_message(opening));
     line.record().received(bytes);
     line.record().outcome(word);
 }

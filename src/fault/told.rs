@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::{Fault, FaultKind, Retry, Side};
 use crate::protocol::json;
+use crate::telemetry::request_tag;
 
 /// JSON text of the error object for a legacy client.
 #[must_use]
@@ -67,9 +68,30 @@ pub fn legacy_code(kind: FaultKind) -> i64 {
     }
 }
 
-/// JSON text of `error.data`; nothing where the fault is the client's own and says no more.
+/// JSON text of `error.data`, with the id of the request that is being served; nothing where there is none,
+/// and the fault is the client's own and says no more.
 #[must_use]
 pub fn data_of(fault: &Fault) -> Option<String> {
+    with_request_id(said_of(fault))
+}
+
+/// JSON text of `error.data`, an object of ours or nothing, with the id of the request that is being served.
+#[must_use]
+pub fn with_request_id(data: Option<String>) -> Option<String> {
+    let Some(tag) = request_tag::current() else {
+        return data;
+    };
+    let id = format!(r#"{{"requestId":"{}""#, tag.as_str());
+    let said = data.as_deref().unwrap_or("{}");
+    match said.strip_prefix('{').map(str::trim_start) {
+        Some("}") => Some(format!("{id}}}")),
+        Some(members) => Some(format!("{id},{members}")),
+        // It has no members.
+        None => data,
+    }
+}
+
+fn said_of(fault: &Fault) -> Option<String> {
     if fault.data.is_some() {
         return fault.data.clone();
     }
@@ -84,4 +106,37 @@ pub fn data_of(fault: &Fault) -> Option<String> {
         Retry::Never => String::new(),
     };
     Some(format!(r#"{{"side":"{side}"{retry}}}"#))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::telemetry::request_tag::RequestTag;
+
+    #[rstest]
+    #[case::of_the_caller(None, json!({}))]
+    #[case::of_ours(Some(r#"{"maxMessages":3}"#), json!({"maxMessages": 3}))]
+    #[case::empty(Some("{}"), json!({}))]
+    fn an_error_names_its_request(#[case] data: Option<&str>, #[case] mut expected: Value) {
+        let mut fault = Fault::downstream(FaultKind::InvalidParams, "no");
+        fault.data = data.map(str::to_owned);
+        let tag = RequestTag::random();
+        let error = tag.within(|| error_object(&fault));
+        let error: Value = serde_json::from_slice(&error).unwrap();
+        expected["requestId"] = tag.as_str().into();
+        assert_eq!(error["data"], expected);
+    }
+
+    #[test]
+    fn without_a_request_nothing_is_added() {
+        let fault = Fault::downstream(FaultKind::InvalidParams, "no");
+        assert_eq!(data_of(&fault), None);
+        assert_eq!(
+            with_request_id(Some("[1]".to_owned())).as_deref(),
+            Some("[1]")
+        );
+    }
 }

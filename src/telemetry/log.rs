@@ -5,6 +5,7 @@
 
 mod escape;
 pub(super) mod export;
+mod level;
 mod line;
 mod stamp;
 mod writer;
@@ -13,16 +14,16 @@ use std::cell::RefCell;
 
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::Context;
 
 pub(super) use export::ExportLayer;
-pub(super) use line::Line;
+pub use level::LogControl;
+pub(super) use level::filter;
+pub(super) use line::{Line, Look};
 pub(super) use stamp::Stamp;
 pub(super) use writer::{Kind, Writer, WriterGuard};
 
 use crate::clock::{Clock, SystemClock};
-use crate::config::LogFormat;
 
 thread_local! {
     static LINE: RefCell<Line> = RefCell::default();
@@ -31,13 +32,13 @@ thread_local! {
 /// Writes every event as one line.
 #[derive(Debug)]
 pub(super) struct LineLayer {
-    format: LogFormat,
+    look: Look,
     writer: Writer,
 }
 
 impl LineLayer {
-    pub(super) fn new(format: LogFormat, writer: Writer) -> Self {
-        Self { format, writer }
+    pub(super) fn new(look: Look, writer: Writer) -> Self {
+        Self { look, writer }
     }
 }
 
@@ -47,17 +48,9 @@ impl<S: Subscriber> Layer<S> for LineLayer {
         // event is left out rather than mixed in.
         LINE.with(|line| {
             if let Ok(mut line) = line.try_borrow_mut() {
-                line.write(self.format, SystemClock.now(), event);
+                line.write(self.look, SystemClock.now(), event);
                 self.writer.put(Kind::Log, line.as_bytes());
             }
         });
     }
-}
-
-/// What is logged: everything of ours from INFO on, of others from WARN on.
-pub(super) fn filter() -> Targets {
-    use tracing::level_filters::LevelFilter;
-    Targets::new()
-        .with_default(LevelFilter::WARN)
-        .with_target("drawbridge", LevelFilter::INFO)
 }

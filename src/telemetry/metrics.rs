@@ -6,6 +6,7 @@
 mod durations;
 mod instrument;
 mod load;
+pub(super) mod process;
 mod sessions;
 
 pub(super) use durations::{Durations, Series};
@@ -131,14 +132,6 @@ table! {
             "Requests whose token was verified before.";
         token_cache_misses = TOKEN_CACHE_MISSES "{request}"
             "Requests whose token had to be verified.";
-        key_set_fetches = KEY_SET_FETCHES "{fetch}"
-            "Fetches of issuers' keys.";
-        key_set_failures = KEY_SET_FAILURES "{fetch}"
-            "Fetches of issuers' keys that failed, or brought none for signatures.";
-        introspections = INTROSPECTIONS "{request}"
-            "Questions to issuers about tokens.";
-        introspection_failures = INTROSPECTION_FAILURES "{request}"
-            "Questions to issuers about tokens that got no usable answer.";
         lists_hits = LISTS_HITS "{list}"
             "Lists answered from what is kept.";
         lists_misses = LISTS_MISSES "{list}"
@@ -149,8 +142,6 @@ table! {
             "Lists of one upstream answered with what it listed before, because it took too long.";
         lists_evicted = LISTS_EVICTED "{entry}"
             "Kept lists dropped for size.";
-        children_spawned = CHILDREN_SPAWNED "{process}"
-            "Stdio children started.";
         children_killed = CHILDREN_KILLED "{process}"
             "Stdio children that had to be killed.";
         stderr_dropped = STDERR_DROPPED "{line}"
@@ -217,6 +208,14 @@ table! {
             "Requests refused before their token was looked at.";
         auth_refused = AUTH_REFUSED "{request}" by attribute::REASON,
             "Requests refused for their token.";
+        key_set_fetches = KEY_SET_FETCHES "{fetch}" by attribute::ISSUER,
+            "Fetches of issuers' keys.";
+        key_set_failures = KEY_SET_FAILURES "{fetch}" by attribute::ISSUER,
+            "Fetches of issuers' keys that failed, or brought none for signatures.";
+        introspections = INTROSPECTIONS "{request}" by attribute::ISSUER,
+            "Questions to issuers about tokens.";
+        introspection_failures = INTROSPECTION_FAILURES "{request}" by attribute::ISSUER,
+            "Questions to issuers about tokens that got no usable answer.";
         policy_denied = POLICY_DENIED "{call}" by attribute::REASON,
             "Calls refused by a rule.";
         notices_unknown = NOTICES_UNKNOWN "{notice}" by attribute::REASON,
@@ -247,6 +246,8 @@ table! {
             "Upstreams that spoke the modern era and no longer do.";
         schemas_unknown = SCHEMAS_UNKNOWN "{call}" by attribute::UPSTREAM,
             "Calls sent without parameter headers because the tools could not be listed.";
+        children_spawned = CHILDREN_SPAWNED "{process}" by attribute::UPSTREAM,
+            "Stdio children started.";
         spawns_refused = SPAWNS_REFUSED "{process}" by attribute::REASON,
             "Stdio children that were not started.";
     }
@@ -257,6 +258,8 @@ table! {
     Levels LEVELS of Level {
         upstream_state = UPSTREAM_STATE "{state}" by attribute::UPSTREAM,
             "How an upstream does: 0 not reached yet, 1 up, 2 degraded, 3 down.";
+        certificate_expiry = CERTIFICATE_EXPIRY "s" by attribute::LISTENER,
+            "When the certificate in use expires, seconds since the Unix epoch; of a chain, the earliest.";
     }
 }
 

@@ -8,5 +8,6 @@ pub mod metrics;
 pub mod names;
 pub mod record;
 pub mod redact;
+pub mod request_tag;
 pub mod setup;
 pub mod trace;

@@ -218,6 +218,20 @@ pub mod metric {
     pub const SCHEMAS_UNKNOWN: &str = "drawbridge.upstream.schemas.unknown";
     /// Stdio children that were not started.
     pub const SPAWNS_REFUSED: &str = "drawbridge.spawns.refused";
+    /// When the certificate of the public listener expires.
+    pub const CERTIFICATE_EXPIRY: &str = "drawbridge.certificate.expiry";
+    /// Always 1, with the version.
+    pub const BUILD_INFO: &str = "drawbridge.build.info";
+    /// Processor time used. Prometheus adds `_seconds_total`.
+    pub const PROCESS_CPU: &str = "process.cpu";
+    /// Resident memory. Prometheus adds `_bytes`.
+    pub const PROCESS_RESIDENT_MEMORY: &str = "process.resident_memory";
+    /// Open file descriptors.
+    pub const PROCESS_OPEN_FDS: &str = "process.open_fds";
+    /// File descriptors that may be open.
+    pub const PROCESS_MAX_FDS: &str = "process.max_fds";
+    /// When the process began. Prometheus adds `_seconds`.
+    pub const PROCESS_START_TIME: &str = "process.start_time";
 }
 
 /// Attributes of spans and metrics.
@@ -236,6 +250,8 @@ pub mod attribute {
     pub const PROMPT: &str = "gen_ai.prompt.name";
     /// `execute_tool` for tool calls.
     pub const OPERATION: &str = "gen_ai.operation.name";
+    /// The id of the HTTP request, or message of a WebSocket, that callers may quote.
+    pub const REQUEST_TAG: &str = "drawbridge.request.id";
     /// The JSON-RPC id, as text.
     pub const REQUEST_ID: &str = "jsonrpc.request.id";
     /// The JSON-RPC error code, as text; in metrics bounded as `error.type` is.
@@ -252,6 +268,12 @@ pub mod attribute {
     pub const SERVICE_VERSION: &str = "service.version";
     /// This process.
     pub const SERVICE_INSTANCE: &str = "service.instance.id";
+    /// The table of the configuration that a certificate stands in.
+    pub const LISTENER: &str = "drawbridge.listener";
+    /// A trusted issuer, as it is configured.
+    pub const ISSUER: &str = "drawbridge.issuer";
+    /// The version of the program, on the metric that says nothing else.
+    pub const BUILD_VERSION: &str = "version";
     /// Why something was refused; one word.
     pub const REASON: &str = "drawbridge.reason";
 }

@@ -9,11 +9,10 @@ use std::time::Duration;
 use opentelemetry_sdk::logs::SdkLogger;
 use tracing::Level;
 
-use super::log::{Kind, Line, Writer, export};
+use super::log::{Kind, Line, Look, Writer, export};
 use super::names::AUDIT_TARGET;
 use super::trace::TraceId;
 use crate::clock::{Clock, SystemClock};
-use crate::config::LogFormat;
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
@@ -107,7 +106,7 @@ pub trait Record {
 /// Where records go.
 #[derive(Debug)]
 pub(super) struct Log {
-    pub(super) format: LogFormat,
+    pub(super) look: Look,
     pub(super) writer: Writer,
     /// Where they are exported to, if they are.
     pub(super) exporter: Option<SdkLogger>,
@@ -142,7 +141,7 @@ pub fn write(target: &'static str, level: Level, record: &dyn Record) {
     LINE.with(|line| {
         if let Ok(mut line) = line.try_borrow_mut() {
             let now = SystemClock.now();
-            line.render(log.format, now, level, target, |fields| {
+            line.render(log.look, now, level, target, |fields| {
                 record.fields(fields);
             });
             let kind = if target == AUDIT_TARGET {
@@ -207,7 +206,7 @@ pub(crate) mod capture {
                 return false;
             };
             let mut line = Line::default();
-            line.render(LogFormat::Json, Duration::ZERO, level, target, |fields| {
+            line.render(Look::Json, Duration::ZERO, level, target, |fields| {
                 record.fields(fields);
             });
             let line = String::from_utf8(line.as_bytes().to_vec()).expect("text");

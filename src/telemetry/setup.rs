@@ -1,5 +1,6 @@
 //! Switches telemetry on at the start of the process, and off so that nothing is lost.
 
+use std::io::IsTerminal;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -17,18 +18,19 @@ use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use prometheus::{Registry, TextEncoder};
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use url::Url;
 
-use super::collector::{Watched, is_repetition};
-use super::log::{self, ExportLayer, LineLayer, Writer, WriterGuard};
-use super::metrics::{COUNTERS, GAUGES, LABELED, LEVELS};
+use super::collector::Watched;
+pub use super::log::LogControl;
+use super::log::{self, ExportLayer, LineLayer, Look, Writer, WriterGuard};
+use super::metrics::{COUNTERS, GAUGES, LABELED, LEVELS, process};
 use super::names::{SCOPE, attribute};
 use super::record;
 use super::trace::Tracing;
-use crate::config;
+use crate::clock::{Clock, SystemClock};
+use crate::config::{self, process_environment};
 
 /// For one export at the end; a collector that is gone must not hold up the exit.
 const LAST_EXPORT: Duration = Duration::from_secs(2);
@@ -65,6 +67,7 @@ pub struct TelemetryGuard {
     tracer: Option<SdkTracerProvider>,
     logger: Option<SdkLoggerProvider>,
     meter: SdkMeterProvider,
+    control: LogControl,
     /// Last, so that the other parts can still say what went wrong.
     _writer: WriterGuard,
 }
@@ -137,9 +140,10 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
         );
     }
     let meter = meter.build();
+    let look = Look::new(settings.log_format, shows_colours());
     let (writer, writer_guard) = Writer::start(std::io::stdout())?;
     record::install(record::Log {
-        format: settings.log_format,
+        look,
         writer: writer.clone(),
         exporter: logger.as_ref().map(|provider| provider.logger(SCOPE)),
         exports_all: settings.otlp_every_request,
@@ -147,10 +151,10 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
     let export = logger
         .as_ref()
         .map(|provider| ExportLayer::new(provider.logger(SCOPE)));
+    let (filter, control) = log::filter(settings.log_level.clone());
     tracing_subscriber::registry()
-        .with(LineLayer::new(settings.log_format, writer).and_then(export))
-        .with(log::filter())
-        .with(filter_fn(|event| !is_repetition(event)))
+        .with(filter)
+        .with(LineLayer::new(look, writer).and_then(export))
         .try_init()?;
     std::panic::set_hook(Box::new(report_panic));
     if let Some(tracer) = &tracer {
@@ -161,12 +165,15 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
         );
     }
     opentelemetry::global::set_meter_provider(meter.clone());
-    observe(&meter.meter(SCOPE));
+    let meters = meter.meter(SCOPE);
+    observe(&meters);
+    process::observe(&meters, SystemClock.now());
     Ok(TelemetryGuard {
         registry,
         tracer,
         logger,
         meter,
+        control,
         _writer: writer_guard,
     })
 }
@@ -176,6 +183,12 @@ impl TelemetryGuard {
     #[must_use]
     pub fn metrics_page(&self) -> MetricsPage {
         MetricsPage(self.registry.clone())
+    }
+
+    /// What shows and changes the levels of log lines while the gateway runs.
+    #[must_use]
+    pub fn log_control(&self) -> LogControl {
+        self.control.clone()
     }
 }
 
@@ -249,6 +262,14 @@ fn observe(meter: &Meter) {
             })
             .build();
     }
+}
+
+/// Whether standard output is a terminal whose user wants colours (<https://no-color.org>).
+fn shows_colours() -> bool {
+    let is_set = |name| process_environment(name).filter(|value| !value.is_empty());
+    std::io::stdout().is_terminal()
+        && is_set("NO_COLOR").is_none()
+        && is_set("TERM").is_some_and(|terminal| terminal != "dumb")
 }
 
 fn report_panic(panic: &std::panic::PanicHookInfo<'_>) {

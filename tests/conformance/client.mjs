@@ -36,8 +36,8 @@ const exited = new Promise((resolve) => gateway.on('exit', resolve));
 
 async function listening() {
   for await (const line of readline.createInterface({ input: gateway.stdout })) {
-    const url = /^listening on (\S+)$/.exec(line)?.[1];
-    if (url) return new URL('/mcp/suite', url);
+    const { message, url } = JSON.parse(line);
+    if (message === 'gateway started') return new URL('/mcp/suite', url);
   }
   throw new Error('the gateway did not start');
 }

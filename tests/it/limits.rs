@@ -121,7 +121,7 @@ async fn array_longer_than_any_allowance_is_refused_for_good() {
     assert_eq!(answer.header("retry-after"), None);
     let refusal = answer.json().await;
     assert_eq!(refusal["error"]["code"], -32600);
-    assert_eq!(refusal["error"]["data"], json!({"maxMessages": 16}));
+    assert_eq!(refusal["error"]["data"]["maxMessages"], 16);
     // Nothing was taken for it.
     assert_eq!(
         user.request("tools/list", json!({})).await.map(drop),

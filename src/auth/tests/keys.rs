@@ -105,14 +105,14 @@ async fn a_withdrawn_key_ends_the_tokens_it_signed_also_the_remembered_ones() {
 #[tokio::test]
 async fn a_flood_of_unknown_key_ids_costs_three_loads() {
     let world = World::new();
-    let before = COUNTERS.key_set_fetches.get();
+    let before = LABELED.key_set_fetches.total();
     for n in 0..50 {
         let token = world.changed(&json!({"kid": format!("x{n}")}), &json!({"iat": NOW - 600}));
         assert_invalid(world.present(&token).await, "token_unknown_key");
     }
     // Other tests count too when they share the process.
     let issuer = &world.authenticator.issuers[0];
-    assert!(COUNTERS.key_set_fetches.get() > before);
+    assert!(LABELED.key_set_fetches.total() > before);
     assert_eq!(issuer.loads_started(), 3);
 }
 
@@ -241,9 +241,9 @@ async fn a_new_token_is_refused_when_the_keys_are_just_loaded() {
 async fn keys_are_kept_when_a_set_holds_nothing_that_is_a_key(#[case] change: Value) {
     let world = World::new();
     publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
-    let before = COUNTERS.key_set_failures.get();
+    let before = LABELED.key_set_failures.total();
     world.authenticator.issuers[0].refresh(&Tasks::new()).await;
-    assert!(COUNTERS.key_set_failures.get() > before);
+    assert!(LABELED.key_set_failures.total() > before);
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("the key is kept");
 }
@@ -259,9 +259,9 @@ async fn a_set_of_keys_for_other_purposes_withdraws_every_key(#[case] change: Va
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("good");
     publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
-    let before = COUNTERS.key_set_failures.get();
+    let before = LABELED.key_set_failures.total();
     world.authenticator.issuers[0].refresh(&Tasks::new()).await;
-    assert!(COUNTERS.key_set_failures.get() > before);
+    assert!(LABELED.key_set_failures.total() > before);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }
 
@@ -269,9 +269,9 @@ async fn a_set_of_keys_for_other_purposes_withdraws_every_key(#[case] change: Va
 async fn an_empty_set_withdraws_every_key() {
     let world = World::new();
     publish(&world.dir, &[]);
-    let before = COUNTERS.key_set_failures.get();
+    let before = LABELED.key_set_failures.total();
     world.authenticator.issuers[0].refresh(&Tasks::new()).await;
-    assert!(COUNTERS.key_set_failures.get() > before);
+    assert!(LABELED.key_set_failures.total() > before);
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }

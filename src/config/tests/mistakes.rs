@@ -42,6 +42,24 @@ use super::{OAUTH, OPEN, errors, read};
     "[limits]\nbytes_total = \"130MiB\"",
     "must be at least limits.bytes_per_principal and twice"
 )]
+#[case::log_level(
+    "[telemetry]\nlog_level = \"loud\"",
+    "each one of off, error, warn, info, debug, trace"
+)]
+#[case::part_of_a_log_level(
+    "[telemetry]\nlog_level = \"info,drawbridge::upstraem=debug\"",
+    "did you mean `drawbridge::upstream`?"
+)]
+#[case::other_word(
+    "[upstreams.b]\ncommand = \"x\"\nisolation = \"user\"",
+    "did you mean \"principal\"?"
+)]
+#[case::bare_duration("[sessions]\nidle = 10", "with its unit, as in \"10s\"")]
+#[case::windows_path(
+    "[upstreams.b]\ncommand = \"C:\\Users\\b.exe\"",
+    "write '…' in single quotes"
+)]
+#[case::table_twice("[mcp]\n[mcp]\n", "stands once")]
 #[case::no_such_upstream("[mcp]\nupstreams = [\"file\"]", "did you mean \"files\"?")]
 #[case::twice("[mcp]\nupstreams = [\"files\", \"files\"]", "listed twice")]
 #[case::not_shown(
@@ -204,6 +222,14 @@ fn an_issuer_on_a_loopback_host_may_speak_plain_http() {
 #[case::shared_principal(&format!("{OPEN}isolation = \"principal\"\n"), "isolation")]
 #[case::ignored_scopes(&OPEN.replace("\"none\"", "\"none\"\nrequired_scopes = [\"x\"]"), "no effect")]
 #[case::no_scopes(&OAUTH.replace("required_scopes = [\"mcp:tools\"]\n", ""), "requires a scope")]
+#[case::double_path(&OAUTH.replace("[upstreams", "[server]\npublic_url = \"https://a.example/mcp\"\n[upstreams"), "leave /mcp out")]
+#[case::document(&OAUTH.replace(".com", ".com/.well-known/openid-configuration"), "most likely \"https://auth.example.com\"")]
+#[case::grpc(&format!("{OPEN}[telemetry]\notlp_endpoint = \"http://c:4317\"\n"), "on 4318")]
+#[case::never_idle(&format!("{OPEN}idle_timeout = \"2h\"\ntotal_timeout = \"1h\"\n"), "`total_timeout`, which ends it")]
+#[case::never_absolute(&format!("{OPEN}[sessions]\nidle = \"9d\"\nabsolute = \"1h\"\n"), "`absolute`, which ends it")]
+#[case::tilde(&OPEN.replace("\"files\"", "\"~/bin/files\""), "no shell reads")]
+#[case::home(&format!("{OPEN}args = [\"$$HOME/x\"]\n"), "${HOME}")]
+#[case::tilde_of_a_directory(&format!("{OPEN}cwd = \"~/work\"\n"), "upstreams.files.cwd")]
 #[case::clear_text(&format!("{OAUTH}[upstreams.b]\nurl = \"http://b.example\"\n"), "plain http")]
 #[case::whole_line(&OPEN.replace("\"files\"", "\"npx -y files\""), "one by one")]
 #[case::unused(&format!("{OPEN}restartable = true\n"), "no effect in this version")]
@@ -212,4 +238,14 @@ fn a_doubt_is_a_warning(#[case] text: &str, #[case] said: &str) {
     let warnings = read(text).unwrap().warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].to_string().contains(said), "{warnings:?}");
+}
+
+#[test]
+fn a_file_of_yaml_is_told_so_once() {
+    let refusal = read("# servers\nupstreams:\n  files:\n    command: npx\n").unwrap_err();
+    assert_eq!(refusal.errors.len(), 1, "{refusal}");
+    assert!(
+        refusal.to_string().contains("this looks like YAML"),
+        "{refusal}"
+    );
 }

@@ -31,6 +31,7 @@ use super::window::WatchedBody;
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::request_tag::{self, RequestTag};
 use crate::wake::Bell;
 
 /// A quiet HTTP/2 connection is asked whether it is alive; without an answer it is closed.
@@ -243,22 +244,26 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
         let client = proxies.client(self.peer.ip(), request.headers());
         let place = self.place.of_request(client);
         request.extensions_mut().insert(place);
+        let is_trusted = || proxies.trusts(self.peer.ip());
+        let tag = RequestTag::of_request(is_trusted, request.headers());
         let settings = (request.version() != Version::HTTP_2).then(|| Arc::clone(&self.settings));
         Answering {
             // Both services there are, are always ready.
-            answer: self.service.clone().call(request),
+            answer: tag.within(|| self.service.clone().call(request)),
             settings,
+            tag,
         }
     }
 }
 
 pin_project! {
-    /// An answer, which says during a drain that its connection closes afterwards.
+    /// An answer, which says its request's id, and during a drain that its connection closes afterwards.
     pub(super) struct Answering<F> {
         #[pin]
         answer: F,
         // Absent for HTTP/2, where GOAWAY says it.
         settings: Option<Arc<Settings>>,
+        tag: RequestTag,
     }
 }
 
@@ -270,7 +275,12 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut answer = ready!(this.answer.poll(cx));
+        let mut answer = ready!(this.tag.within(|| this.answer.poll(cx)));
+        if let Ok(response) = &mut answer
+            && let Some(id) = this.tag.header()
+        {
+            response.headers_mut().insert(request_tag::HEADER, id);
+        }
         let draining = |settings: &Arc<Settings>| settings.draining.load(Ordering::Acquire);
         if let Ok(response) = &mut answer
             && this.settings.as_ref().is_some_and(draining)

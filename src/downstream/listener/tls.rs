@@ -12,9 +12,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::expiry::not_after;
 use crate::config;
 use crate::lock::lock;
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::{COUNTERS, LEVELS};
 
 /// No chain and no key is as large.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
@@ -164,9 +165,14 @@ impl Pair {
             .collect::<Result<_, _>>()
             .map_err(fail(&files.cert))?;
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(fail(&files.key))?;
+        let expiry = chain.iter().filter_map(|one| not_after(one)).min();
         let mut config = ServerConfig::builder()
             .with_no_client_auth()
             .with_single_cert(chain, key)?;
+        if let Some(expiry) = expiry {
+            let seconds = i64::try_from(expiry.as_secs()).unwrap_or(i64::MAX);
+            LEVELS.certificate_expiry.set("server.tls", seconds);
+        }
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }

@@ -50,6 +50,7 @@ use crate::relay::{Failure, without_questions};
 use crate::session::Session;
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::names::error_type;
+use crate::telemetry::request_tag;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 impl Front {
@@ -277,7 +278,7 @@ impl Front {
         link.traced(span.context());
         call.trace = span.context().clone();
         let front = Arc::clone(self);
-        Ok(Box::pin(async move {
+        Ok(Box::pin(request_tag::keep(async move {
             let answer = match front.seat(entry, &call.cancel).await {
                 Ok(place) => {
                     let counted = GAUGES.calls_running.enter();
@@ -302,7 +303,7 @@ impl Front {
             span.finish(outcome);
             drop(visiting);
             front.modern_outcome(&call, &session, answer)
-        }))
+        })))
     }
 
     fn modern_outcome(

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use crate::call::Reply;
-use crate::downstream::reply::{self, data_of, json_response, retry_after};
+use crate::downstream::reply::{self, data_of, json_response, retry_after, with_request_id};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::error_codes::{
     HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
@@ -85,7 +85,8 @@ impl Refusal {
 
     /// The error as a reply.
     pub(super) fn reply(&self) -> Reply {
-        Reply::Error(error_object(self.code, &self.message, self.data.as_deref()))
+        let data = with_request_id(self.data.clone());
+        Reply::Error(error_object(self.code, &self.message, data.as_deref()))
     }
 
     /// The answer to the request `id` (JSON text), or to what had none.

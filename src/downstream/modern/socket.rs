@@ -26,6 +26,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::lock::lock;
 use crate::protocol::{Kind, Message, RequestId};
 use crate::telemetry::names::error_type;
+use crate::telemetry::request_tag;
 
 /// What was heard and is not yet looked at by the writer; then no more frames are read.
 const WAITING: usize = 16;
@@ -258,14 +259,14 @@ impl Front {
         let about = record;
         let complete = Arc::new(AtomicBool::new(false));
         let whole = Arc::clone(&complete);
-        let messages = async move {
+        let messages = request_tag::keep(async move {
             let begun = front.messages_of(asked, due, &about, whole).await;
             begun.unwrap_or_else(|stopped| {
                 about.outcome(stopped.word());
                 let text = stopped.reply().into_response(&id);
                 stream::iter([vec![text]]).boxed()
             })
-        };
+        });
         let messages = messages.flatten_stream();
         let messages = messages.take_until(cancelled.cancelled_owned()).boxed();
         calls.put(Entry {

@@ -20,6 +20,7 @@ use crate::relay::route::{Target, invalid};
 use crate::relay::{Failure, Relay, record};
 use crate::session::{HostedTask, Kept, NoticeSource, Outcome, RunningTask, Session};
 use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::request_tag;
 
 /// Nesting of what was within bounds when it came.
 const ANY_DEPTH: usize = usize::MAX;
@@ -89,7 +90,8 @@ impl Relay {
             task,
         };
         // A drain waits for what runs, as for every call, and not until it is unknown.
-        self.parts.tasks.spawn(hosted.work(call, running));
+        let work = request_tag::keep(hosted.work(call, running));
+        self.parts.tasks.spawn(work);
         self.parts.tasks.spawn_service(known.live());
         Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))
     }

@@ -14,6 +14,7 @@ use super::line::MAX_VALUE_BYTES;
 use crate::telemetry::chain::chain;
 use crate::telemetry::record::{self, Record};
 use crate::telemetry::redact::{MASK, cut, is_secret_name, redact};
+use crate::telemetry::request_tag;
 use crate::telemetry::trace::TraceId;
 
 /// Targets that take part in exporting: what they say about an export must not cause another.
@@ -40,6 +41,9 @@ impl<S: Subscriber> Layer<S> for ExportLayer {
         }
         emit(&self.0, target, level, |attributes| {
             event.record(attributes);
+            if let Some(tag) = request_tag::current() {
+                record::Fields::word(attributes, "request_id", tag.as_str());
+            }
         });
     }
 }

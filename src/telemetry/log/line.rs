@@ -13,11 +13,34 @@ use crate::config::LogFormat;
 use crate::telemetry::chain::chain;
 use crate::telemetry::record::{self, Lasting};
 use crate::telemetry::redact::{MASK, cut, is_harmless, is_secret_name, redact};
+use crate::telemetry::request_tag;
 
 /// A value is cut here; whole bodies have no place in a log.
 pub(super) const MAX_VALUE_BYTES: usize = 4096;
 /// A line that grew beyond this gives its buffer back.
 const KEPT_BYTES: usize = 16 * 1024;
+
+/// How lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::telemetry) enum Look {
+    /// One JSON object each.
+    Json,
+    /// Text for people.
+    Text,
+    /// The same with colours, for a terminal.
+    Coloured,
+}
+
+impl Look {
+    /// What `format` means where the output is a terminal that shows colours, or not.
+    pub(in crate::telemetry) fn new(format: LogFormat, colours: bool) -> Self {
+        match format {
+            LogFormat::Json => Self::Json,
+            LogFormat::Text if colours => Self::Coloured,
+            LogFormat::Text => Self::Text,
+        }
+    }
+}
 
 /// A buffer for lines that keeps what successive lines share.
 #[derive(Debug, Default)]
@@ -30,17 +53,20 @@ pub(in crate::telemetry) struct Line {
 
 impl Line {
     /// Replaces the content by `event`, with a line feed.
-    pub(super) fn write(&mut self, format: LogFormat, now: Duration, event: &Event<'_>) {
+    pub(super) fn write(&mut self, look: Look, now: Duration, event: &Event<'_>) {
         let about = event.metadata();
-        self.render(format, now, *about.level(), about.target(), |fields| {
+        self.render(look, now, *about.level(), about.target(), |fields| {
             event.record(fields);
+            if let Some(tag) = request_tag::current() {
+                record::Fields::word(fields, "request_id", tag.as_str());
+            }
         });
     }
 
     /// Replaces the content by a line with these fields, and a line feed.
     pub(in crate::telemetry) fn render(
         &mut self,
-        format: LogFormat,
+        look: Look,
         now: Duration,
         level: Level,
         target: &str,
@@ -48,33 +74,39 @@ impl Line {
     ) {
         self.text.clear();
         self.text.shrink_to(KEPT_BYTES);
-        let (level, text) = (level_word(level), &mut self.text);
-        match format {
-            LogFormat::Json => {
+        let (word, text) = (level_word(level), &mut self.text);
+        match look {
+            Look::Json => {
                 text.push_str(r#"{"timestamp":""#);
                 self.written.put(text, now);
                 push_all(
                     text,
-                    &["\",\"level\":\"", level, "\",\"target\":\"", target, "\""],
+                    &["\",\"level\":\"", word, "\",\"target\":\"", target, "\""],
                 );
             }
-            LogFormat::Text => {
+            Look::Text => {
                 self.written.put(text, now);
                 // Writing to a String cannot fail.
-                let _ = write!(text, " {level:<5} {target}:");
+                let _ = write!(text, " {word:<5} {target}:");
+            }
+            Look::Coloured => {
+                text.push_str(DIM);
+                self.written.put(text, now);
+                let colour = colour(level);
+                let _ = write!(
+                    text,
+                    "{PLAIN} {colour}{word:<5}{PLAIN} {DIM}{target}:{PLAIN}"
+                );
             }
         }
         fields(&mut Fields {
-            format,
+            look,
             text: &mut self.text,
             scratch: &mut self.scratch,
             stamp: &mut self.told,
         });
-        self.text.push_str(if format == LogFormat::Json {
-            "}\n"
-        } else {
-            "\n"
-        });
+        self.text
+            .push_str(if look == Look::Json { "}\n" } else { "\n" });
     }
 
     pub(in crate::telemetry) fn as_bytes(&self) -> &[u8] {
@@ -103,9 +135,24 @@ fn level_word(level: Level) -> &'static str {
     }
 }
 
+/// Ends what the other sequences began.
+const PLAIN: &str = "\u{1b}[0m";
+const DIM: &str = "\u{1b}[2m";
+
+/// The sequence that begins the colour of a level.
+fn colour(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "\u{1b}[31m",
+        Level::WARN => "\u{1b}[33m",
+        Level::INFO => "\u{1b}[32m",
+        Level::DEBUG => "\u{1b}[34m",
+        Level::TRACE => "\u{1b}[35m",
+    }
+}
+
 /// Writes the fields of an event or a record.
 pub(in crate::telemetry) struct Fields<'a> {
-    format: LogFormat,
+    look: Look,
     text: &'a mut String,
     scratch: &'a mut String,
     stamp: &'a mut Stamp,
@@ -113,13 +160,13 @@ pub(in crate::telemetry) struct Fields<'a> {
 
 impl Fields<'_> {
     fn name(&mut self, name: &str) {
-        match self.format {
-            LogFormat::Json => {
+        match self.look {
+            Look::Json => {
                 self.text.push_str(",\"");
                 self.text.push_str(name);
                 self.text.push_str("\":");
             }
-            LogFormat::Text => {
+            Look::Text | Look::Coloured => {
                 self.text.push(' ');
                 if name != "message" {
                     self.text.push_str(name);
@@ -137,7 +184,7 @@ impl Fields<'_> {
     /// What needs neither masking nor escaping.
     fn quoted(&mut self, name: &str, put: impl FnOnce(&mut String, &mut Stamp)) {
         self.name(name);
-        let json = self.format == LogFormat::Json;
+        let json = self.look == Look::Json;
         if json {
             self.text.push('"');
         }
@@ -151,23 +198,23 @@ impl Fields<'_> {
         if is_harmless(value) && value.len() <= MAX_VALUE_BYTES && !is_secret_name(name) {
             return self.quoted(name, |text, _| text.push_str(value));
         }
-        let (format, secret) = (self.format, is_secret_name(name));
+        let (look, secret) = (self.look, is_secret_name(name));
         self.quoted(name, |text, _| {
             if secret {
                 text.push_str(MASK);
             } else {
-                put_fit(text, format, value);
+                put_fit(text, look, value);
             }
         });
     }
 }
 
 /// Appends what others chose: cut, masked where it looks like a secret, escaped.
-fn put_fit(into: &mut String, format: LogFormat, value: &str) {
+fn put_fit(into: &mut String, look: Look, value: &str) {
     let safe = redact(cut(value, MAX_VALUE_BYTES));
-    match format {
-        LogFormat::Json => escape::json(into, &safe),
-        LogFormat::Text => escape::terminal(into, &safe),
+    match look {
+        Look::Json => escape::json(into, &safe),
+        Look::Text | Look::Coloured => escape::terminal(into, &safe),
     }
 }
 
@@ -216,21 +263,21 @@ impl record::Fields for Fields<'_> {
     }
 
     fn text(&mut self, name: &'static str, value: &str) {
-        let format = self.format;
+        let look = self.look;
         self.quoted(name, |text, _| {
             if is_harmless(value) && value.len() <= MAX_VALUE_BYTES {
                 text.push_str(value);
             } else {
-                put_fit(text, format, value);
+                put_fit(text, look, value);
             }
         });
     }
 
     fn lasting(&mut self, name: &'static str, value: &Lasting) {
-        let format = self.format;
+        let look = self.look;
         let fit = value.fit(|text| {
             let mut fit = String::new();
-            put_fit(&mut fit, format, text);
+            put_fit(&mut fit, look, text);
             fit
         });
         self.quoted(name, |text, _| text.push_str(fit));
@@ -272,7 +319,7 @@ mod tests {
     use super::*;
 
     /// Collects lines instead of writing them.
-    struct Collect(LogFormat, Arc<Mutex<String>>);
+    struct Collect(Look, Arc<Mutex<String>>);
 
     impl<S: tracing::Subscriber> Layer<S> for Collect {
         fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
@@ -282,9 +329,9 @@ mod tests {
         }
     }
 
-    fn collect(format: LogFormat, work: impl FnOnce()) -> String {
+    fn collect(look: Look, work: impl FnOnce()) -> String {
         let lines = Arc::new(Mutex::new(String::new()));
-        let layer = Collect(format, Arc::clone(&lines));
+        let layer = Collect(look, Arc::clone(&lines));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), work);
         let lines = lines.lock().unwrap();
         lines.clone()
@@ -292,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_json_line_is_one_object_with_its_fields_on_top() {
-        let line = collect(LogFormat::Json, || {
+        let line = collect(Look::Json, || {
             tracing::warn!(upstream = "files", tries = 3, ok = false, "gone \"away\"\n");
         });
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -311,7 +358,7 @@ mod tests {
         #[error("no keys")]
         struct NoKeys(#[source] std::io::Error);
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        for format in [LogFormat::Json, LogFormat::Text] {
+        for format in [Look::Json, Look::Text] {
             let line = collect(format, || {
                 let error: &(dyn std::error::Error + 'static) = &NoKeys(refused.kind().into());
                 tracing::warn!(error, "failed");
@@ -322,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_text_line_cannot_be_broken_by_what_it_says() {
-        let line = collect(LogFormat::Text, || {
+        let line = collect(Look::Text, || {
             tracing::info!(name = "a\n2026 ERROR forged\u{1b}[2J", "hello");
         });
         assert_eq!(line.matches('\n').count(), 1);
@@ -331,10 +378,24 @@ mod tests {
     }
 
     #[test]
+    fn only_a_line_for_a_terminal_has_colours() {
+        let plain = |look| collect(look, || tracing::warn!(name = "a\u{1b}[2Jb", "hello"));
+        for look in [Look::Json, Look::Text] {
+            assert!(!plain(look).contains('\u{1b}'), "{look:?}");
+        }
+        let coloured = plain(Look::Coloured);
+        assert!(coloured.contains("\u{1b}[33mWARN \u{1b}[0m"), "{coloured}");
+        assert!(!coloured.contains("\u{1b}[2J"), "{coloured}");
+        assert_eq!(Look::new(LogFormat::Json, true), Look::Json);
+        assert_eq!(Look::new(LogFormat::Text, false), Look::Text);
+        assert_eq!(Look::new(LogFormat::Text, true), Look::Coloured);
+    }
+
+    #[test]
     fn secrets_are_masked_in_fields_and_messages() {
         let token = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2ln";
-        for format in [LogFormat::Json, LogFormat::Text] {
-            let line = collect(format, || {
+        for look in [Look::Json, Look::Text] {
+            let line = collect(look, || {
                 let shown = format!("Authorization: Bearer {token}");
                 tracing::info!(password = "hunter2", header = %shown, debug = ?Some(token), "token={token}");
             });
@@ -344,7 +405,7 @@ mod tests {
 
     #[test]
     fn long_values_are_cut() {
-        let line = collect(LogFormat::Json, || {
+        let line = collect(Look::Json, || {
             tracing::info!(body = "é".repeat(10_000), "x");
         });
         assert!(line.len() < MAX_VALUE_BYTES + 200);

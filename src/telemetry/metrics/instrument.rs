@@ -146,6 +146,11 @@ impl<N: Copy> ByLabel<N> {
 }
 
 impl Labeled {
+    /// The count of all values together.
+    pub fn total(&self) -> u64 {
+        lock(&self.values).values().sum()
+    }
+
     /// Counts `n` more for `value`.
     pub fn add(&self, value: &str, n: u64) {
         let mut values = lock(&self.values);

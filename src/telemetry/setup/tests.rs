@@ -21,6 +21,7 @@ fn settings(otlp_endpoint: Option<Url>) -> config::Telemetry {
             per: Duration::from_secs(1),
         },
         log_format: LogFormat::Json,
+        log_level: config::LogLevels::default(),
         service_name: "drawbridge-test".to_owned(),
     }
 }

@@ -18,6 +18,7 @@ use crate::protocol::{Message, Revision, json};
 use crate::telemetry::metrics::{Durations, Ended, Series, UpstreamLoad};
 use crate::telemetry::names::{attribute, error_type, method, metric};
 use crate::telemetry::redact::{cut, shown};
+use crate::telemetry::request_tag;
 
 /// What peers chose is cut here, in bytes.
 const MAX_CHOSEN_BYTES: usize = 128;
@@ -178,7 +179,12 @@ impl CallSpan {
                 let builder = tracing.tracer.span_builder(method).with_kind(kind.clone());
                 let builder = builder.with_attributes(attributes);
                 let above = above(parent, !is_ours);
-                Box::new(tracing.tracer.build_with_context(builder, &above))
+                let mut span = tracing.tracer.build_with_context(builder, &above);
+                if let Some(tag) = request_tag::current() {
+                    let id = tag.as_str().to_owned();
+                    span.set_attribute(KeyValue::new(attribute::REQUEST_TAG, id));
+                }
+                Box::new(span)
             });
         let context = match &recorded {
             Some(span) => below(parent, span.span_context()),

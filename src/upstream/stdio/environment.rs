@@ -16,7 +16,7 @@ use crate::telemetry::redact::is_secret_name;
 const INHERITED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 
 /// Where programs are looked up when we have no `PATH` ourselves.
-const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+pub(super) const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// What the gateway's own process lends to its children.
 #[derive(Clone)]

@@ -24,7 +24,7 @@ use super::state::StopReason;
 use crate::call::OwnerKey;
 use crate::config::{self, Carrier};
 use crate::lifecycle::Tasks;
-use crate::telemetry::metrics::{COUNTERS, GAUGES, LABELED};
+use crate::telemetry::metrics::{GAUGES, LABELED};
 use crate::upstream::holders::Holders;
 
 /// A wait that is shorter is waited for instead of refused.
@@ -220,7 +220,7 @@ impl StdioRuntime {
         let home = self.homes.home(owner, &name);
         let command = self.command(carrier, &home).map_err(OpenError::NoProgram)?;
         let launched = self.launcher.launch(command, home).await?;
-        COUNTERS.children_spawned.add(1);
+        LABELED.children_spawned.add(&name, 1);
         tracing::info!(
             upstream = &*name, owner = ?owner, pid = launched.child.id(),
             "started an upstream process"

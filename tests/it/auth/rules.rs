@@ -16,7 +16,7 @@ async fn audited(gw: &Gateway, count: usize) -> Vec<Value> {
     let mut records = records.await;
     for record in &mut records {
         let record = record.as_object_mut().unwrap();
-        for name in ["timestamp", "level", "time", "trace_id"] {
+        for name in ["timestamp", "level", "time", "request_id", "trace_id"] {
             assert!(
                 record.remove(name).is_some(),
                 "{name} is missing in {record:?}"

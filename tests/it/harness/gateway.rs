@@ -54,12 +54,17 @@ impl Log {
         self.lines.lock().unwrap().clone()
     }
 
-    fn after(&self, prefix: &str) -> Option<String> {
-        self.lines
-            .lock()
-            .unwrap()
-            .iter()
-            .find_map(|line| line.strip_prefix(prefix).map(str::to_owned))
+    /// The URLs of the first endpoint and of the admin port, from the event at the start.
+    fn started(&self) -> Option<(String, String)> {
+        let lines = self.lines.lock().unwrap();
+        let line = lines.iter().find(|line| line.contains("gateway started"))?;
+        if let Ok(event) = serde_json::from_str::<Value>(line) {
+            let field = |name: &str| Some(event[name].as_str()?.to_owned());
+            return field("url").zip(field("admin"));
+        }
+        let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name));
+        let (url, admin) = field("url=").zip(field("admin="))?;
+        Some((url.to_owned(), admin.to_owned()))
     }
 }
 
@@ -104,8 +109,8 @@ impl Gateway {
         log.follow(child.stderr.take().unwrap());
         let started = Instant::now();
         let (url, admin) = loop {
-            if let (Some(url), Some(admin)) = (log.after("listening on "), log.after("admin on ")) {
-                break (url, admin);
+            if let Some(urls) = log.started() {
+                break urls;
             }
             let exited = child.try_wait().unwrap();
             assert!(

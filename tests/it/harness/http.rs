@@ -199,6 +199,13 @@ pub(crate) fn initialize(id: i64, revision: &str, capabilities: &Value) -> Value
     })
 }
 
+/// Takes the id of its request out of an error of the gateway's own, so that errors of several requests can be
+/// compared; fails where there is none.
+pub(crate) fn without_request_id(error: &mut Value) {
+    let data = error["data"].as_object_mut().expect("data");
+    data.remove("requestId").expect("the id of its request");
+}
+
 /// A response whose body has not been read.
 pub(crate) struct Answer(http::Response<Incoming>);
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Modern, over_both};
+use crate::harness::http::without_request_id;
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
@@ -194,8 +195,9 @@ async fn a_state_is_good_once_for_its_own_request_and_caller() {
     let answers = json!({questions(&asked)[0].0: accept("x")});
     let good = retry("ask_form", &arguments, &asked, &answers);
     let refused = async |user: &Modern, method: &str, params: &Value| {
-        let error = user.send(method, params.clone()).await.unwrap_err();
+        let mut error = user.send(method, params.clone()).await.unwrap_err();
         assert_eq!(error["code"], -32602, "{error}");
+        without_request_id(&mut error);
         error
     };
     let mallory = Modern::new(gw.principal("mallory"), "/mcp/stub");

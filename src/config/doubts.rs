@@ -1,0 +1,112 @@
+//! What is legal, and most likely not meant: warnings, each with its remedy.
+
+use std::path::{Component, Path};
+
+use super::report::{Report, join};
+use super::types::Config;
+use super::upstream_types::{Carrier, StdioCarrier, Upstream};
+
+/// The port of OTLP over gRPC.
+const OTLP_GRPC: u16 = 4317;
+/// Where issuers and resources keep documents about themselves. Spec: RFC 8615.
+const WELL_KNOWN: &str = "/.well-known/";
+
+/// Notes every doubt.
+pub(super) fn check(config: &Config, report: &Report<'_>) {
+    check_addresses(config, report);
+    check_times(config, report);
+    for upstream in &config.upstreams {
+        if let Carrier::Stdio(stdio) = &upstream.carrier {
+            check_paths(upstream, stdio, report);
+        }
+    }
+}
+
+fn check_addresses(config: &Config, report: &Report<'_>) {
+    let url = config.server.public_url.as_str().trim_end_matches('/');
+    if let Some(base) = url.strip_suffix("/mcp") {
+        let what = format!("repeats /mcp: the first endpoint is {url}/mcp");
+        let hint = format!("leave /mcp out: public_url = \"{base}\" makes it {url}");
+        report.warning("server.public_url", what, Some(&hint));
+    }
+    for (index, issuer) in config.auth.issuers.iter().enumerate() {
+        if let Some((issuer, _)) = issuer.issuer.split_once(WELL_KNOWN) {
+            let key = format!("auth.issuers[{index}].issuer");
+            let hint = format!(
+                "write what the document itself calls \"issuer\", most likely \"{issuer}\" or a path below it"
+            );
+            report.warning(
+                &key,
+                "is the address of a document, not an issuer",
+                Some(&hint),
+            );
+        }
+    }
+    let otlp = config.telemetry.otlp_endpoint.as_ref();
+    if otlp.is_some_and(|url| url.port() == Some(OTLP_GRPC)) {
+        let what = "4317 is the port of OTLP over gRPC, and OTLP over HTTP is spoken here";
+        let hint = "collectors listen for it on 4318";
+        report.warning("telemetry.otlp_endpoint", what, Some(hint));
+    }
+}
+
+/// Times that can never be reached, because another one ends the same thing earlier.
+fn check_times(config: &Config, report: &Report<'_>) {
+    let (server, sessions) = (&config.server, &config.sessions);
+    let mut pairs = vec![
+        (
+            ("server", "drain_linger", server.drain_linger),
+            ("drain", server.drain),
+        ),
+        (
+            ("sessions", "idle", sessions.idle),
+            ("absolute", sessions.absolute),
+        ),
+    ];
+    let tables: Vec<String> = config
+        .upstreams
+        .iter()
+        .map(|upstream| join("upstreams", &upstream.name))
+        .collect();
+    for (upstream, table) in config.upstreams.iter().zip(&tables) {
+        pairs.push((
+            (table, "idle_timeout", upstream.idle_timeout),
+            ("total_timeout", upstream.total_timeout),
+        ));
+    }
+    for ((table, name, time), (other, end)) in pairs {
+        let key = format!("{table}.{name}");
+        if report.has(&key) && time > end {
+            let what = format!("is longer than `{other}`, which ends it first");
+            let hint = format!("make it shorter, or `{other}` longer");
+            report.warning(&key, what, Some(&hint));
+        }
+    }
+}
+
+/// Paths as a shell would read them.
+fn check_paths(upstream: &Upstream, stdio: &StdioCarrier, report: &Report<'_>) {
+    let table = join("upstreams", &upstream.name);
+    let has_home = |path: &Path| {
+        path.components()
+            .any(|part| matches!(part, Component::Normal(name) if name == "~" || name == "$HOME"))
+    };
+    let mut keys = Vec::new();
+    if has_home(Path::new(&stdio.command)) {
+        keys.push(format!("{table}.command"));
+    }
+    if stdio.cwd.as_deref().is_some_and(has_home) {
+        keys.push(format!("{table}.cwd"));
+    }
+    for (index, argument) in stdio.args.iter().enumerate() {
+        let starts = |word: &str| argument == word || argument.starts_with(&format!("{word}/"));
+        if starts("~") || starts("$HOME") {
+            keys.push(format!("{table}.args[{index}]"));
+        }
+    }
+    for key in keys {
+        let what = "is taken as it is written: no shell reads `~` and `$HOME` here";
+        let hint = "write the whole path, or ${HOME} for the home of the gateway itself";
+        report.warning(&key, what, Some(hint));
+    }
+}

@@ -1,0 +1,148 @@
+//! When a certificate expires: the one field of X.509 that is read here. Spec: RFC 5280 §4.1.
+
+use std::time::Duration;
+
+/// Tags of DER.
+const INTEGER: u8 = 0x02;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const SEQUENCE: u8 = 0x30;
+const VERSION: u8 = 0xa0;
+
+/// `notAfter` of a certificate in DER, since the Unix epoch; `None` where it cannot be read.
+pub(super) fn not_after(der: &[u8]) -> Option<Duration> {
+    let (SEQUENCE, certificate, _) = value(der)? else {
+        return None;
+    };
+    let (SEQUENCE, mut rest, _) = value(certificate)? else {
+        return None;
+    };
+    // Before it: version, serial number, algorithm, issuer.
+    for expected in [VERSION, INTEGER, SEQUENCE, SEQUENCE] {
+        let (tag, _, after) = value(rest)?;
+        if tag == expected {
+            rest = after;
+        } else if expected != VERSION {
+            return None;
+        }
+    }
+    let (SEQUENCE, validity, _) = value(rest)? else {
+        return None;
+    };
+    let (_, _, after) = value(validity)?;
+    let (tag, text, _) = value(after)?;
+    time(tag, std::str::from_utf8(text).ok()?)
+}
+
+/// The first value: tag, content, and what stands behind it.
+fn value(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = if first < 0x80 {
+        (usize::from(first), rest)
+    } else {
+        let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+        if bytes.is_empty() || bytes.len() > 4 {
+            return None;
+        }
+        let add = |length: usize, byte: &u8| (length << 8) | usize::from(*byte);
+        (bytes.iter().fold(0, add), rest)
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
+}
+
+/// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`, in UTC.
+fn time(tag: u8, text: &str) -> Option<Duration> {
+    let digits = text.strip_suffix('Z')?;
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let (year, rest) = match tag {
+        UTC_TIME => {
+            let (year, rest) = digits.split_at_checked(2)?;
+            let year: i64 = year.parse().ok()?;
+            // Spec: RFC 5280 §4.1.2.5.1
+            (if year < 50 { 2000 + year } else { 1900 + year }, rest)
+        }
+        GENERALIZED_TIME => {
+            let (year, rest) = digits.split_at_checked(4)?;
+            (year.parse().ok()?, rest)
+        }
+        _ => return None,
+    };
+    if rest.len() != 10 {
+        return None;
+    }
+    let two = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
+    let (month, day) = (two(0)?, two(2)?);
+    if !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let of_day = two(4)? * 3600 + two(6)? * 60 + two(8)?;
+    let seconds = days(year, month, day) * 86_400 + of_day;
+    Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+}
+
+/// Days from the Unix epoch to a date of the Gregorian calendar. Years begin in March here, so that a leap
+/// day is the last of its year.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::epoch(UTC_TIME, "700101000000Z", 0)]
+    #[case::leap_day(UTC_TIME, "240229235959Z", 1_709_251_199)]
+    #[case::last_of_the_short_form(UTC_TIME, "491231235959Z", 2_524_607_999)]
+    #[case::first_of_the_long_form(GENERALIZED_TIME, "20500101000000Z", 2_524_608_000)]
+    #[case::never(GENERALIZED_TIME, "99991231235959Z", 253_402_300_799)]
+    #[case::long_ago(UTC_TIME, "500101000000Z", 0)]
+    fn times_are_seconds_since_the_epoch(
+        #[case] tag: u8,
+        #[case] text: &str,
+        #[case] expected: u64,
+    ) {
+        assert_eq!(time(tag, text), Some(Duration::from_secs(expected)));
+    }
+
+    #[test]
+    fn what_is_no_time_is_none() {
+        for text in [
+            "",
+            "Z",
+            "2401010000Z",
+            "241301000000Z",
+            "2401010000000",
+            "24010100000aZ",
+        ] {
+            assert_eq!(time(UTC_TIME, text), None, "{text}");
+        }
+        assert_eq!(time(SEQUENCE, "700101000000Z"), None);
+    }
+
+    #[test]
+    fn a_certificate_says_when_it_expires() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut request = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        request.not_after = rcgen::date_time_ymd(2031, 3, 1);
+        let der = request.self_signed(&key).unwrap();
+        let expected = Duration::from_secs(1_930_089_600);
+        assert_eq!(not_after(der.der()), Some(expected));
+        // Cut anywhere, and with any byte changed, it is read or not: nothing panics.
+        for end in 0..der.der().len() {
+            let _ = not_after(&der.der()[..end]);
+            let mut changed = der.der().to_vec();
+            changed[end] ^= 0xff;
+            let _ = not_after(&changed);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Which events become lines, and the handle that changes it while the gateway runs.
+
+use std::sync::{Arc, Mutex};
+
+use tracing::subscriber::Interest;
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::{Layer, Registry, reload};
+
+use crate::config::LogLevels;
+use crate::lock::lock;
+use crate::telemetry::collector::is_repetition;
+
+/// The filter of all events. It decides by place in the code alone, so that the answer is kept there: an
+/// event whose level is off costs one load, and one whose level is on is not asked about again.
+#[derive(Debug)]
+pub(in crate::telemetry) struct Filter(Targets);
+
+impl Filter {
+    fn new(levels: &LogLevels) -> Self {
+        let targets = levels.targets();
+        Self(
+            targets.fold(Targets::new(), |all, (name, level)| match name {
+                "" => all.with_default(level),
+                name => all.with_target(name, level),
+            }),
+        )
+    }
+
+    fn shows(&self, event: &Metadata<'_>) -> bool {
+        self.0.would_enable(event.target(), event.level()) && !is_repetition(event)
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Filter {
+    fn register_callsite(&self, event: &'static Metadata<'static>) -> Interest {
+        if self.shows(event) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
+    }
+
+    fn enabled(&self, event: &Metadata<'_>, _context: Context<'_, S>) -> bool {
+        self.shows(event)
+    }
+
+    fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
+        Layer::<S>::max_level_hint(&self.0)
+    }
+}
+
+/// Shows and changes the levels of log lines; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct LogControl {
+    handle: reload::Handle<Filter, Registry>,
+    levels: Arc<Mutex<LogLevels>>,
+}
+
+impl LogControl {
+    /// The levels in force.
+    #[must_use]
+    pub fn levels(&self) -> LogLevels {
+        lock(&self.levels).clone()
+    }
+
+    /// Puts `levels` in force for every event from now on.
+    pub fn set(&self, levels: LogLevels) {
+        let mut known = lock(&self.levels);
+        // It fails where the subscriber is gone: then there is no line to show.
+        drop(self.handle.reload(Filter::new(&levels)));
+        *known = levels;
+    }
+}
+
+/// The filter for `levels`, directly on the registry, and what changes it.
+pub(in crate::telemetry) fn filter(
+    levels: LogLevels,
+) -> (reload::Layer<Filter, Registry>, LogControl) {
+    let (layer, handle) = reload::Layer::new(Filter::new(&levels));
+    let levels = Arc::new(Mutex::new(levels));
+    (layer, LogControl { handle, levels })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    struct Count(Arc<AtomicUsize>);
+
+    impl<S: Subscriber> Layer<S> for Count {
+        fn on_event(&self, _event: &tracing::Event<'_>, _context: Context<'_, S>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn levels_change_while_the_gateway_runs() {
+        let (layer, control) = filter("info,drawbridge::upstream=debug".parse().unwrap());
+        let count = Arc::new(AtomicUsize::new(0));
+        let subscriber = tracing_subscriber::registry()
+            .with(layer)
+            .with(Count(Arc::clone(&count)));
+        let say = || {
+            tracing::info!(target: "drawbridge::relay", "shown at info");
+            tracing::debug!(target: "drawbridge::relay", "shown at debug");
+            tracing::debug!(target: "drawbridge::upstream::http", "shown at debug");
+            tracing::info!(target: "hyper", "a library");
+            tracing::warn!(target: "hyper", "a library");
+            count.swap(0, Ordering::Relaxed)
+        };
+        tracing::subscriber::with_default(subscriber, || {
+            assert_eq!(say(), 3);
+            control.set("debug".parse().unwrap());
+            assert_eq!(say(), 4);
+            control.set("debug,hyper=info".parse().unwrap());
+            assert_eq!(say(), 5);
+            control.set("off".parse().unwrap());
+            assert_eq!(say(), 0);
+            control.set(LogLevels::default());
+            assert_eq!(say(), 2);
+        });
+        assert_eq!(control.levels(), LogLevels::default());
+    }
+
+    #[test]
+    fn failed_exports_are_said_by_the_gateway_alone() {
+        let (layer, _control) = filter(LogLevels::default());
+        let count = Arc::new(AtomicUsize::new(0));
+        let subscriber = tracing_subscriber::registry()
+            .with(layer)
+            .with(Count(Arc::clone(&count)));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(name: "BatchSpanProcessor.ExportError", target: "opentelemetry_sdk", "x");
+            tracing::warn!(name: "Other", target: "opentelemetry_sdk", "x");
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
+}

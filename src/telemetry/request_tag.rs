@@ -1,0 +1,158 @@
+//! The id of the HTTP request, or message of a WebSocket, that is being served: callers quote it, and what the
+//! gateway writes about the request carries it.
+//!
+//! The id belongs to the task that serves the request, so that nothing in between passes it on. Work that goes
+//! on elsewhere takes it along by [`keep`].
+
+use std::fmt;
+use std::future::Future;
+
+use futures_util::future::Either;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tokio::task_local;
+
+/// The header of requests and answers.
+pub const HEADER: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest id that is taken over, in bytes.
+const MOST: usize = 64;
+/// Hexadecimal digits of an id of our own.
+const OWN: u8 = 16;
+
+task_local! {
+    static CURRENT: RequestTag;
+}
+
+/// An id of 1 to 64 letters, digits, `.`, `_` and `-`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct RequestTag {
+    text: [u8; MOST],
+    length: u8,
+}
+
+impl RequestTag {
+    /// A random one.
+    #[must_use]
+    pub fn random() -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut rest = rand::random::<u64>();
+        let mut text = [0; MOST];
+        for place in text.iter_mut().take(OWN.into()) {
+            let digit = usize::try_from(rest & 0xf).unwrap_or_default();
+            *place = DIGITS.get(digit).copied().unwrap_or(b'0');
+            rest >>= 4;
+        }
+        Self { text, length: OWN }
+    }
+
+    /// That of a request with these headers, whose sender `is_trusted` to choose it; a random one where the
+    /// sender is not, or chose none that is well-formed.
+    #[must_use]
+    pub fn of_request(is_trusted: impl FnOnce() -> bool, headers: &HeaderMap) -> Self {
+        let mut lines = headers.get_all(HEADER).iter();
+        match (lines.next(), lines.next()) {
+            (Some(line), None) if is_trusted() => {
+                Self::read(line.as_bytes()).unwrap_or_else(Self::random)
+            }
+            _ => Self::random(),
+        }
+    }
+
+    fn read(sent: &[u8]) -> Option<Self> {
+        let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
+        let mut text = [0; MOST];
+        let room = text.get_mut(..sent.len())?;
+        if sent.is_empty() || !sent.iter().all(fits) {
+            return None;
+        }
+        room.copy_from_slice(sent);
+        let length = u8::try_from(sent.len()).ok()?;
+        Some(Self { text, length })
+    }
+
+    /// The id as text; nothing in it has to be escaped.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let text = self.text.get(..self.length.into());
+        text.and_then(|text| std::str::from_utf8(text).ok())
+            .unwrap_or_default()
+    }
+
+    /// The value of [`HEADER`].
+    #[must_use]
+    pub fn header(&self) -> Option<HeaderValue> {
+        HeaderValue::from_str(self.as_str()).ok()
+    }
+
+    /// Runs `work` as part of this request.
+    pub fn within<T>(self, work: impl FnOnce() -> T) -> T {
+        CURRENT.sync_scope(self, work)
+    }
+}
+
+impl fmt::Debug for RequestTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The id of the request that this task serves now.
+#[must_use]
+pub fn current() -> Option<RequestTag> {
+    CURRENT.try_with(|tag| *tag).ok()
+}
+
+/// `work` as part of the request that this task serves now, wherever it is polled.
+pub fn keep<F: Future>(work: F) -> impl Future<Output = F::Output> {
+    match current() {
+        Some(tag) => Either::Left(CURRENT.scope(tag, work)),
+        None => Either::Right(work),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(lines: &[&'static str]) -> HeaderMap {
+        let lines = lines.iter().copied().map(HeaderValue::from_static);
+        lines.map(|line| (HEADER, line)).collect()
+    }
+
+    #[test]
+    fn only_a_trusted_sender_chooses_the_id() {
+        let headers = sent(&["7b1c-42.A_z"]);
+        assert_eq!(
+            RequestTag::of_request(|| true, &headers).as_str(),
+            "7b1c-42.A_z"
+        );
+        let own = RequestTag::of_request(|| false, &headers);
+        assert_eq!(own.as_str().len(), usize::from(OWN));
+        assert_ne!(own, RequestTag::of_request(|| false, &headers));
+    }
+
+    #[test]
+    fn ids_that_are_not_well_formed_are_replaced() {
+        let long = "a".repeat(MOST + 1);
+        for bad in ["", "a b", "a\"b", "a\\b", "ä", "a=b", &long] {
+            assert_eq!(RequestTag::read(bad.as_bytes()), None, "{bad}");
+        }
+        let longest = "a".repeat(MOST);
+        let read = RequestTag::read(longest.as_bytes()).unwrap();
+        assert_eq!(read.as_str(), longest);
+        let two = RequestTag::of_request(|| true, &sent(&["one", "two"]));
+        assert_eq!(two.as_str().len(), usize::from(OWN));
+    }
+
+    #[tokio::test]
+    async fn work_elsewhere_keeps_its_id() {
+        assert_eq!(current(), None);
+        let tag = RequestTag::random();
+        let kept = tag.within(|| {
+            assert_eq!(current(), Some(tag));
+            keep(async { current() })
+        });
+        assert_eq!(kept.await, Some(tag));
+        assert_eq!(keep(async { current() }).await, None);
+    }
+}

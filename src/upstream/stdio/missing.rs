@@ -1,0 +1,107 @@
+//! What a child would not find on this machine, looked up before any child is started.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use super::environment::{self, find_program};
+use crate::config::StdioCarrier;
+
+/// One key of an upstream that names something which is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// `command` or `cwd`.
+    pub key: &'static str,
+    /// What is not there, for the operator. Names the value of the key.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+/// What children of `carrier` would miss if they were started now, with `host` as the gateway's own
+/// environment. Reads the file system, and starts nothing.
+#[must_use]
+pub fn missing(host: &BTreeMap<OsString, OsString>, carrier: &StdioCarrier) -> Vec<Missing> {
+    let mut all = Vec::new();
+    let path = carrier.env.get("PATH").map(|path| path.expose().into());
+    let path = path.or_else(|| host.get(OsStr::new("PATH")).cloned());
+    let path = path.unwrap_or_else(|| environment::DEFAULT_PATH.into());
+    let around = BTreeMap::from([(OsString::from("PATH"), path)]);
+    let command = &carrier.command;
+    if find_program(command, &around).is_err() {
+        let (what, remedy) = if command.contains('/') {
+            (
+                format!("there is no program {command} that can be run"),
+                "correct the path, or make the file executable",
+            )
+        } else {
+            (
+                format!("the program {command} is in no directory of PATH"),
+                "install it, correct the name, or write its whole path; children get the PATH of the \
+                 gateway unless `env` sets one",
+            )
+        };
+        all.push(Missing {
+            key: "command",
+            what,
+            remedy,
+        });
+    }
+    if let Some(directory) = carrier.cwd.as_ref().filter(|directory| !directory.is_dir()) {
+        all.push(Missing {
+            key: "cwd",
+            what: format!("there is no directory {}", directory.display()),
+            remedy: "create it, or leave `cwd` out: each child then has a directory of its own",
+        });
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::secret::Secret;
+
+    fn carrier(command: &str) -> StdioCarrier {
+        StdioCarrier {
+            command: command.to_owned(),
+            args: Vec::new(),
+            cwd: None,
+            env: BTreeMap::new(),
+            inherit: Vec::new(),
+            rlimits: BTreeMap::new(),
+            stop_eof: Duration::ZERO,
+            stop_term: Duration::ZERO,
+            max_children: 1,
+        }
+    }
+
+    fn host(path: &str) -> BTreeMap<OsString, OsString> {
+        BTreeMap::from([("PATH".into(), path.into())])
+    }
+
+    #[test]
+    fn programs_are_looked_for_in_the_path_of_the_child() {
+        assert_eq!(missing(&host("/bin"), &carrier("sh")), []);
+        let found = missing(&host("/nowhere"), &carrier("sh"));
+        let expected = "the program sh is in no directory of PATH";
+        assert_eq!((found[0].key, &*found[0].what), ("command", expected));
+        let mut own = carrier("sh");
+        own.env.insert("PATH".to_owned(), Secret::new("/bin"));
+        assert_eq!(missing(&host("/nowhere"), &own), []);
+        let found = missing(&host("/bin"), &carrier("/opt/nope/server"));
+        assert!(found[0].what.contains("/opt/nope/server"), "{found:?}");
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_missing() {
+        let mut carrier = carrier("sh");
+        carrier.cwd = Some("/".into());
+        assert_eq!(missing(&host("/bin"), &carrier), []);
+        carrier.cwd = Some("/no/such/directory".into());
+        let found = missing(&host("/bin"), &carrier);
+        let expected = "there is no directory /no/such/directory";
+        assert_eq!((found[0].key, &*found[0].what), ("cwd", expected));
+    }
+}

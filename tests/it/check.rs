@@ -1,0 +1,82 @@
+//! `drawbridge check`: what it says, and its exit codes.
+
+use std::process::Output;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+const OPEN: &str = "[auth]\nmode = \"none\"\n";
+
+/// Runs `check` on a file with this text; `/opt/nope` is no directory.
+async fn check(text: &str, options: &[&str]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    std::fs::write(&file, format!("{OPEN}{text}")).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+        .args(["check", "--config"])
+        .arg(&file)
+        .args(options)
+        .env_remove("NOT_SET")
+        .output()
+        .await
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+const GONE: &str = "[upstreams.gone]\ncommand = \"no-such-program\"\ncwd = \"/opt/nope\"\n";
+
+#[tokio::test]
+async fn missing_programs_and_directories_are_warnings() {
+    let output = check(GONE, &[]).await;
+    let said = said(&output);
+    assert!(said.contains("gateway.toml:4:11: upstreams.gone.command: the program no-such-program is in no directory of PATH"), "{said}");
+    assert!(
+        said.contains("gateway.toml:5:7: upstreams.gone.cwd: there is no directory /opt/nope"),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn warnings_fail_where_that_is_asked_for() {
+    let output = check(GONE, &["--strict"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let fine = "[upstreams.there]\ncommand = \"sh\"\n";
+    let output = check(fine, &["--strict"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+#[tokio::test]
+async fn unset_variables_are_assumed_where_that_is_asked_for() {
+    let text = "[upstreams.a]\ncommand = \"sh\"\nenv = { KEY = \"${NOT_SET}\" }\n";
+    let output = check(text, &[]).await;
+    assert_eq!(output.status.code(), Some(78), "{}", said(&output));
+    let output = check(text, &["--assume-env", "--strict"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    // A machine without the secrets has not the programs either.
+    let output = check(GONE, &["--assume-env", "--strict"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+}
+
+#[tokio::test]
+async fn mistakes_and_warnings_are_json_where_that_is_asked_for() {
+    let json = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
+    let output = check(GONE, &["--json"]).await;
+    let report = json(&output);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(report["errors"].as_array().unwrap().len(), 0, "{report}");
+    assert_eq!(report["warnings"][0]["key"], "upstreams.gone.command");
+    assert_eq!(report["warnings"][0]["line"], 4);
+    let output = check("[upstreams.a]\ncommnd = \"sh\"\n", &["--json"]).await;
+    assert_eq!(output.status.code(), Some(78));
+    let keys: Vec<_> = json(&output)["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|error| error["key"].clone())
+        .collect();
+    assert!(keys.contains(&"upstreams.a.commnd".into()), "{keys:?}");
+}

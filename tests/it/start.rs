@@ -1,0 +1,90 @@
+//! What the gateway says of itself when it starts.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+use crate::harness::{Setup, within};
+
+/// Starts `serve` with these lines in front of one upstream whose program is not there; its line about
+/// the start.
+async fn start_line(telemetry: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("gateway.toml");
+    let text = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[auth]\nmode = \"none\"\n\
+         {telemetry}[upstreams.gone]\ncommand = \"no-such-program\"\ncwd = \"/no/such/directory\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut gateway = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+        .args(["serve", "--config"])
+        .arg(&file)
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
+    let line = loop {
+        let line = within("a line", lines.next_line()).await.unwrap();
+        let line = line.expect("the event");
+        if line.contains("gateway started") {
+            break line;
+        }
+    };
+    gateway.kill().await.unwrap();
+    line
+}
+
+#[tokio::test]
+async fn the_start_is_one_json_event() {
+    let line = start_line("").await;
+    let event: Value = serde_json::from_str(&line).expect("standard output holds JSON lines only");
+    assert_eq!(event["message"], "gateway started");
+    assert_eq!(event["version"], env!("CARGO_PKG_VERSION"));
+    let file = event["configuration"].as_str().unwrap();
+    assert!(file.ends_with("/gateway.toml"), "{line}");
+    let listen = event["listen"].as_str().unwrap();
+    assert!(!listen.ends_with(":0"), "{line}");
+    assert_eq!(event["url"], json!(format!("http://{listen}/mcp")));
+    assert_eq!(event["endpoints"], "/mcp, /mcp/gone");
+    assert_eq!(event["issuers"], "none, loopback only");
+    assert_eq!(event["upstreams"], "gone");
+    let missing = "gone: the program no-such-program is in no directory of PATH; \
+        gone: there is no directory /no/such/directory";
+    assert_eq!(event["missing"], missing);
+}
+
+#[tokio::test]
+async fn text_for_a_pipe_has_no_colours() {
+    let line = start_line("[telemetry]\nlog_format = \"text\"\n").await;
+    assert!(
+        line.contains(" INFO  drawbridge: gateway started url=http://127.0.0.1:"),
+        "{line}"
+    );
+    assert!(!line.contains('\u{1b}'), "{line}");
+}
+
+#[tokio::test]
+async fn nothing_is_missing_where_all_is_there() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    let records = gw.log_records();
+    let mut starts = records
+        .iter()
+        .filter(|record| record["message"] == "gateway started");
+    let start = starts.next().expect("an event");
+    assert!(start.get("missing").is_none(), "{start}");
+    assert!(starts.next().is_none(), "{records:#?}");
+    let lines = gw.log();
+    let is_json = |line: &&String| serde_json::from_str::<Value>(line).is_ok();
+    assert_eq!(
+        lines.iter().filter(is_json).count(),
+        lines.len(),
+        "{lines:#?}"
+    );
+    gw.stop().await;
+}
