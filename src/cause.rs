@@ -1,11 +1,14 @@
 //! Why something fails: the text of an error with its sources, and the last cause of a part that is watched.
 
+mod connection;
+
 use std::borrow::Cow;
 use std::error::Error;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use self::connection::ConnectionFault;
 use crate::clock::{Clock, SystemClock};
 use crate::lock::lock;
 pub use crate::telemetry::chain::chain;

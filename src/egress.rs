@@ -2,11 +2,15 @@
 //!
 //! What an operator configured may be private; what a document names may not, so that no document
 //! can make us knock on doors inside (SPEC X-01). Names are judged by the addresses that they
-//! resolve to, at connect: see `auth::fetch`, which puts these rules into its resolver.
+//! resolve to, at connect: see [`learned_documents`], which has these rules in its resolver.
+
+mod documents;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
+
+pub use self::documents::{documents, learned_documents};
 
 /// Why a URL or an address is not contacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -206,6 +206,23 @@ fn crates_stay_in_their_places() {
     assert!(wrong.is_empty(), "out of place:\n{}", wrong.join("\n"));
 }
 
+// An operator needs the cause below the outermost text: `chain(&error)`, or the error itself as a field.
+#[test]
+fn logged_errors_have_their_chain() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        for line in source.code.lines() {
+            if ["%error", "?error", "error = %", "error = ?"]
+                .iter()
+                .any(|form| line.contains(form))
+            {
+                wrong.push(format!("{}: {}", source.path.display(), line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "cut off:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn files_stay_small() {
     let sizes = sources()

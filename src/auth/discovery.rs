@@ -6,13 +6,17 @@ use serde::Deserialize;
 use url::Url;
 
 use super::fetch::{FetchError, Fetcher};
+use crate::telemetry::redact::shown;
+
+/// Bytes of another issuer's name that an error shows.
+const MAX_SHOWN: usize = 128;
 
 /// Why what an issuer offers could not be found.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiscoveryError {
     #[error("the issuer is not a URL")]
     Issuer(#[from] url::ParseError),
-    #[error("no metadata at {url}")]
+    #[error("no document from {url}")]
     Fetch {
         url: Url,
         #[source]
@@ -24,8 +28,8 @@ pub(super) enum DiscoveryError {
         #[source]
         source: serde_json::Error,
     },
-    #[error("the metadata at {0} is that of another issuer")]
-    OtherIssuer(Url),
+    #[error("the metadata at {url} is that of another issuer, {other:?}")]
+    OtherIssuer { url: Url, other: String },
     #[error("the metadata at {url} names no usable `{member}`")]
     Member {
         url: Url,
@@ -33,6 +37,38 @@ pub(super) enum DiscoveryError {
         #[source]
         source: Option<url::ParseError>,
     },
+}
+
+impl DiscoveryError {
+    /// What an operator can do.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self {
+            Self::Issuer(_) => "write `issuer` as an https:// URL",
+            Self::Fetch { source, .. } => source.remedy(),
+            Self::Document { .. } => {
+                "correct `issuer`: what answers at this address (a web page, a proxy?) is no authorization server"
+            }
+            Self::OtherIssuer { .. } => {
+                "write `issuer` exactly as the metadata has it, if that is the issuer that you trust"
+            }
+            Self::Member { .. } => {
+                "let the issuer publish this address, or set `jwks_file` (keys) or `introspection.endpoint`"
+            }
+        }
+    }
+
+    /// How much the failure of one place says: a place without a document says least.
+    fn weight(&self) -> u8 {
+        match self {
+            Self::Fetch {
+                source: FetchError::Status(404 | 410),
+                ..
+            } => 0,
+            Self::Fetch { .. } | Self::Issuer(_) => 1,
+            Self::Document { .. } => 2,
+            Self::OtherIssuer { .. } | Self::Member { .. } => 3,
+        }
+    }
 }
 
 /// What we need of the metadata of an authorization server.
@@ -47,27 +83,30 @@ struct Metadata {
 /// Fetches the key set document of `issuer`.
 ///
 /// # Errors
-/// What stopped the last of the places that may hold the metadata.
+/// The most telling failure of the places that may hold the metadata.
 ///
 /// # Cancel safety
 /// Dropping the future abandons the request under way.
-pub(super) async fn key_set(fetcher: &Fetcher, issuer: &str) -> Result<Vec<u8>, DiscoveryError> {
+pub(super) async fn key_set(
+    fetcher: &Fetcher,
+    issuer: &str,
+) -> Result<(Url, Vec<u8>), DiscoveryError> {
     let base = Url::parse(issuer)?;
     let (_, url) = find(fetcher, issuer, &base, "jwks_uri", |metadata| {
         metadata.jwks_uri.as_deref()
     })
     .await?;
-    fetcher
-        .get(&url, &base)
-        .await
-        .map_err(|source| DiscoveryError::Fetch { url, source })
+    match fetcher.get(&url, &base).await {
+        Ok(document) => Ok((url, document)),
+        Err(source) => Err(DiscoveryError::Fetch { url, source }),
+    }
 }
 
 /// Where `issuer` answers questions about its tokens, and whether it wants our credentials in the
 /// body, because it does not take them as `Authorization`. Spec: RFC 8414 §2
 ///
 /// # Errors
-/// What stopped the last of the places that may hold the metadata.
+/// The most telling failure of the places that may hold the metadata.
 ///
 /// # Cancel safety
 /// Dropping the future abandons the request under way.
@@ -97,19 +136,16 @@ async fn find(
     member: &'static str,
     read: fn(&Metadata) -> Option<&str>,
 ) -> Result<(Metadata, Url), DiscoveryError> {
-    let mut failure = DiscoveryError::OtherIssuer(base.clone());
+    let mut failure: Option<DiscoveryError> = None;
     for url in places(base) {
-        match metadata(fetcher, issuer, base, &url).await {
+        let error = match metadata(fetcher, issuer, base, &url).await {
             Ok(metadata) => match read(&metadata).map(Url::parse) {
                 Some(Ok(found)) => return Ok((metadata, found)),
-                wrong => {
-                    let source = wrong.and_then(Result::err);
-                    failure = DiscoveryError::Member {
-                        url,
-                        member,
-                        source,
-                    };
-                }
+                wrong => DiscoveryError::Member {
+                    url,
+                    member,
+                    source: wrong.and_then(Result::err),
+                },
             },
             // Another place on a host that does not answer will not do better.
             Err(
@@ -118,10 +154,17 @@ async fn find(
                     ..
                 },
             ) => return Err(error),
-            Err(error) => failure = error,
+            Err(error) => error,
+        };
+        if failure
+            .as_ref()
+            .is_none_or(|before| before.weight() <= error.weight())
+        {
+            failure = Some(error);
         }
     }
-    Err(failure)
+    // There is no issuer without places.
+    Err(failure.unwrap_or(DiscoveryError::Issuer(url::ParseError::EmptyHost)))
 }
 
 async fn metadata(
@@ -144,7 +187,10 @@ async fn metadata(
         })?;
     // Spec: RFC 8414 §3.3: identical, or not used at all; SPEC B-03
     if metadata.issuer != issuer {
-        return Err(DiscoveryError::OtherIssuer(url.clone()));
+        return Err(DiscoveryError::OtherIssuer {
+            url: url.clone(),
+            other: shown(&metadata.issuer, MAX_SHOWN).into_owned(),
+        });
     }
     Ok(metadata)
 }

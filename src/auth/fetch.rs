@@ -5,17 +5,15 @@
 //! learned from a document and goes through the egress rules, names being judged by the addresses
 //! they resolve to at connect (SPEC X-01). No redirects, no proxies of the environment, 1 MiB, 5 s.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::HeaderValue;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder, Response};
 use url::{Host, Url};
 
+use crate::cause::ConnectionFault;
 use crate::egress::{self, Refusal};
 
 /// The largest document that is read, in bytes.
@@ -31,15 +29,81 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// a client (SPEC X-02).
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    #[error("the URL is refused")]
+    #[error("the gateway does not ask there")]
     Refused(#[from] Refusal),
-    #[error("the request failed")]
-    Transport(#[from] reqwest::Error),
+    #[error("no answer")]
+    Transport(#[source] reqwest::Error),
     #[error("the answer was HTTP {0}")]
     Status(u16),
     #[error("the document is larger than {0} bytes")]
     TooLarge(usize),
 }
+
+impl From<reqwest::Error> for FetchError {
+    /// Without the URL: whoever fetches names it.
+    fn from(error: reqwest::Error) -> Self {
+        Self::Transport(error.without_url())
+    }
+}
+
+impl FetchError {
+    /// What an operator can do.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => {
+                "correct the issuer's metadata: what it names on another origin has to be https and public"
+            }
+            Self::Transport(error) => of_transport(error),
+            Self::Status(300..=399) => {
+                "write the address that it leads to: redirections are not followed"
+            }
+            Self::Status(404 | 410) => {
+                "correct the path of `issuer` (the realm or tenant): it is the `issuer` that the issuer's own \
+                 metadata shows"
+            }
+            Self::Status(401 | 403) => "let the issuer show this document without a login",
+            Self::Status(500..) => "look into the issuer's own log",
+            Self::Status(_) => "ask for this address from this machine, for instance with curl",
+            Self::TooLarge(_) => {
+                "look what answers at this address: no such document is that large"
+            }
+        }
+    }
+}
+
+fn of_transport(error: &reqwest::Error) -> &'static str {
+    match ConnectionFault::of(error) {
+        Some(ConnectionFault::Refused) => {
+            "start the issuer, or correct host and port of `issuer`: no program listens there"
+        }
+        Some(ConnectionFault::UnknownHost) => {
+            "correct the host of `issuer`, or the DNS of this machine: the name has no address here"
+        }
+        Some(ConnectionFault::NoRoute) => "give this machine a route to the issuer",
+        Some(ConnectionFault::NotTls) => {
+            "correct scheme or port of `issuer`: the port speaks no TLS (http:// is for loopback hosts alone)"
+        }
+        Some(ConnectionFault::UnknownIssuer | ConnectionFault::Authority) => {
+            "add the authority of the issuer's certificate to the trust store of this machine \
+             (`SSL_CERT_FILE` names another one)"
+        }
+        Some(ConnectionFault::OtherName) => {
+            "write the host name that the issuer's certificate is for, or give the issuer one for this name"
+        }
+        Some(ConnectionFault::Expired) => {
+            "renew the issuer's certificate, or correct the clock of this machine"
+        }
+        Some(ConnectionFault::Handshake | ConnectionFault::Untrusted) => {
+            "look at the issuer's TLS settings: the gateway speaks TLS 1.2 and 1.3"
+        }
+        Some(ConnectionFault::TimedOut) => NO_ANSWER,
+        None if error.is_timeout() => NO_ANSWER,
+        None => "ask for this address from this machine, for instance with curl",
+    }
+}
+
+/// What to do about an issuer that takes too long.
+pub(super) const NO_ANSWER: &str = "look whether a firewall is between this machine and the issuer, and whether the issuer is overloaded";
 
 /// What was answered to a form.
 #[derive(Debug)]
@@ -63,11 +127,8 @@ impl Fetcher {
     /// There are no trust anchors.
     pub(super) fn new() -> Result<Self, reqwest::Error> {
         Ok(Self {
-            configured: builder().build()?,
-            learned: builder()
-                .https_only(true)
-                .dns_resolver(PublicOnly)
-                .build()?,
+            configured: limited(egress::documents()).build()?,
+            learned: limited(egress::learned_documents()).build()?,
         })
     }
 
@@ -149,16 +210,8 @@ async fn read_body(answer: Response, limit: usize) -> Result<Vec<u8>, FetchError
     Ok(document)
 }
 
-fn builder() -> ClientBuilder {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one client builder of the resource server"
-    )]
-    let builder = Client::builder();
+fn limited(builder: ClientBuilder) -> ClientBuilder {
     builder
-        .redirect(Policy::none())
-        .no_proxy()
-        .referer(false)
         .timeout(TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_max_idle_per_host(4)
@@ -179,59 +232,11 @@ fn check_configured(url: &Url) -> Result<(), Refusal> {
     }
 }
 
-/// Resolves names to public addresses only, so that the address that is checked is the one that is
-/// connected to.
-struct PublicOnly;
-
-impl Resolve for PublicOnly {
-    fn resolve(&self, name: Name) -> Resolving {
-        Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            Ok(public_only(found)?)
-        })
-    }
-}
-
-fn public_only(found: impl Iterator<Item = SocketAddr>) -> Result<Addrs, Refusal> {
-    let public: Vec<SocketAddr> = found
-        .filter(|address| egress::check_address(address.ip()).is_ok())
-        .collect();
-    if public.is_empty() {
-        return Err(Refusal::Address);
-    }
-    Ok(Box::new(public.into_iter()))
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
     use super::*;
-
-    fn kept(found: &[&str]) -> Option<Vec<String>> {
-        let found: Vec<SocketAddr> = found
-            .iter()
-            .map(|address| SocketAddr::new(address.parse().expect("an address"), 0))
-            .collect();
-        let kept = public_only(found.into_iter()).ok()?;
-        Some(kept.map(|address| address.ip().to_string()).collect())
-    }
-
-    // SPEC X-01: a name that also leads inside
-    #[test]
-    fn of_the_addresses_of_a_name_only_the_public_ones_are_tried() {
-        let found = ["10.0.0.1", "93.184.216.34", "::1"];
-        assert_eq!(kept(&found), Some(vec!["93.184.216.34".to_owned()]));
-        assert_eq!(kept(&["169.254.169.254", "::ffff:10.0.0.1"]), None);
-        assert_eq!(kept(&[]), None);
-    }
-
-    // SPEC X-01
-    #[tokio::test]
-    async fn a_name_that_leads_to_this_machine_is_not_resolved() {
-        let name = "localhost".parse().expect("a name");
-        assert!(PublicOnly.resolve(name).await.is_err());
-    }
 
     // SPEC A-24
     #[rstest]

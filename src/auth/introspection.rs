@@ -178,7 +178,7 @@ impl Introspection {
         let in_doubt = self.health.failed(key, error.blame());
         self.log(&error);
         if !matches!(error, AskError::Refused(_)) {
-            self.cause.set(&error, None);
+            self.cause.set(&error, Some(error.remedy().into()));
         }
         if in_doubt {
             // Its endpoint may have moved. Where the lock is held, it is being looked for.
@@ -210,12 +210,16 @@ impl Introspection {
 
     fn log(&self, error: &AskError) {
         if let Some(muted) = self.lines.admit(error.kind()) {
-            let error: &dyn std::error::Error = error;
+            let remedy = error.remedy();
+            let endpoint = self.configured.as_ref().map(Url::as_str);
+            let error: &(dyn std::error::Error + 'static) = error;
             tracing::warn!(
                 issuer = self.issuer,
+                endpoint,
                 error,
+                remedy,
                 muted,
-                "an issuer gave no answer about a token"
+                "issuer gave no answer about a token"
             );
         }
     }

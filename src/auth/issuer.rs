@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::discovery::{self, DiscoveryError};
-use super::fetch::{Fetcher, MAX_BYTES};
+use super::fetch::{Fetcher, MAX_BYTES, NO_ANSWER};
 use super::introspection::Introspection;
 use super::key_set::{BadKeySet, KeySet};
 use super::terms::SKEW_SECS;
@@ -20,7 +20,9 @@ use crate::cause::{Cause, LastCause};
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::lock::lock;
+use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
+use crate::telemetry::redact::shown;
 
 /// Fetches that may follow each other within [`WINDOW`].
 const BURST: usize = 3;
@@ -34,19 +36,56 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// withdrawn does not stay.
 const STALE: Duration = Duration::from_mins(5);
 
+/// Bytes of the address of a key set that are kept.
+const MAX_PLACE: usize = 512;
+
 /// Why keys could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LoadError {
-    #[error("the file cannot be read")]
-    File(#[from] std::io::Error),
-    #[error("the file is larger than 1 MiB")]
-    TooLarge,
-    #[error("the issuer's keys cannot be found")]
-    Discovery(#[from] DiscoveryError),
-    #[error("the issuer does not answer in time")]
-    TimedOut,
+    #[error("the key file {} cannot be read", .path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the key file {} is larger than 1 MiB", .0.display())]
+    TooLarge(PathBuf),
     #[error(transparent)]
-    BadKeySet(#[from] BadKeySet),
+    Discovery(#[from] DiscoveryError),
+    #[error("the documents of {0} take longer than 10 s")]
+    TimedOut(String),
+    #[error("the keys at {place} cannot be used")]
+    BadKeySet {
+        place: String,
+        #[source]
+        source: BadKeySet,
+    },
+}
+
+impl LoadError {
+    /// What an operator can do.
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::File { .. } => "correct `jwks_file`, or the rights of the file",
+            Self::TooLarge(_) => "write the issuer's keys alone into `jwks_file`",
+            Self::Discovery(error) => error.remedy(),
+            Self::TimedOut(_) => NO_ANSWER,
+            Self::BadKeySet {
+                source: BadKeySet::Empty,
+                ..
+            } => "let the issuer publish a key for signatures: no token of its can be accepted",
+            Self::BadKeySet {
+                source: BadKeySet::NothingUsable(_),
+                ..
+            } => {
+                "let the issuer sign with RS256 to RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA: it \
+                 publishes no key for them"
+            }
+            Self::BadKeySet { .. } => {
+                "correct where the keys are: the document there is no JWK set (RFC 7517)"
+            }
+        }
+    }
 }
 
 /// Where keys come from.
@@ -74,6 +113,7 @@ pub(super) struct Issuer {
     flight: Mutex<Flight>,
     /// Why the keys could not be loaded, or hold none for signatures.
     cause: LastCause,
+    lines: LineLimit,
 }
 
 /// The keys as last loaded.
@@ -83,6 +123,8 @@ pub(super) struct Keys {
     digest: Vec<u8>,
     /// When the load began: they lack nothing that was published before.
     loaded: Instant,
+    /// The file or URL that they were read from.
+    place: String,
 }
 
 /// What is known of fetches.
@@ -105,11 +147,12 @@ impl Issuer {
         fetcher: &mut impl FnMut() -> Result<Fetcher, super::AuthError>,
     ) -> Result<Self, super::AuthError> {
         let (source, keys) = if let Some(path) = &config.jwks_file {
+            let file = path.display().to_string();
             let keys = std::fs::read(path)
-                .map_err(LoadError::from)
-                .and_then(|json| Keys::read(&json, Instant::now()))
+                .map_err(|source| unreadable(path, source))
+                .and_then(|json| Keys::read(&json, Instant::now(), file))
                 .and_then(|keys| {
-                    keys.set.usable()?;
+                    keys.usable()?;
                     Ok(keys)
                 })
                 .map_err(|source| super::AuthError::Keys {
@@ -138,6 +181,7 @@ impl Issuer {
             generation: AtomicU64::new(0),
             flight: Mutex::default(),
             cause: LastCause::default(),
+            lines: LineLimit::default(),
         })
     }
 
@@ -209,20 +253,18 @@ impl Issuer {
         LABELED.key_set_fetches.add(&self.id, 1);
         let result = timeout(FETCH_TIMEOUT, self.load())
             .await
-            .unwrap_or(Err(LoadError::TimedOut));
+            .unwrap_or_else(|_| Err(LoadError::TimedOut(self.id.clone())));
         let failed = match result {
             Ok(keys) => {
-                match keys.set.usable() {
+                match keys.usable() {
                     Ok(()) => self.cause.clear(),
-                    Err(error) => {
-                        self.warn(&error, "an issuer has withdrawn every key for signatures");
-                    }
+                    Err(error) => self.fail(&error, "issuer publishes no key for signatures"),
                 }
                 self.store(keys);
                 None
             }
             Err(error) => {
-                self.warn(&error, "the keys of an issuer cannot be had");
+                self.fail(&error, "cannot load the keys of an issuer");
                 Some(Instant::now())
             }
         };
@@ -230,20 +272,28 @@ impl Issuer {
         flight.failed = failed;
     }
 
-    fn warn(&self, error: &(dyn std::error::Error + 'static), what: &str) {
+    /// Counts and keeps a failure, and logs it unless the same remedy was logged within a minute.
+    fn fail(&self, error: &LoadError, what: &str) {
         LABELED.key_set_failures.add(&self.id, 1);
-        self.cause.set(error, None);
-        tracing::warn!(issuer = self.id, error, "{what}");
+        let remedy = error.remedy();
+        self.cause.set(error, Some(remedy.into()));
+        if let Some(muted) = self.lines.admit(remedy) {
+            let error: &(dyn std::error::Error + 'static) = error;
+            tracing::warn!(issuer = self.id, error, remedy, muted, "{what}");
+        }
     }
 
     async fn load(&self) -> Result<Keys, LoadError> {
         // What is published from now on may be missing.
         let begun = Instant::now();
-        let json = match &self.source {
-            Source::File(path) => read_file(path).await?,
-            Source::Discovery(fetcher) => discovery::key_set(fetcher, &self.id).await?,
+        let (place, json) = match &self.source {
+            Source::File(path) => (path.display().to_string(), read_file(path).await?),
+            Source::Discovery(fetcher) => {
+                let (url, json) = discovery::key_set(fetcher, &self.id).await?;
+                (shown(url.as_str(), MAX_PLACE).into_owned(), json)
+            }
         };
-        Keys::read(&json, begun)
+        Keys::read(&json, begun, place)
     }
 
     fn store(&self, keys: Keys) {
@@ -282,12 +332,24 @@ impl Keys {
         self.loaded >= instant
     }
 
-    fn read(json: &[u8], loaded: Instant) -> Result<Self, LoadError> {
-        Ok(Self {
-            set: KeySet::read(json)?,
-            digest: digest(&SHA256, json).as_ref().to_vec(),
-            loaded,
+    /// That they hold one for signatures.
+    fn usable(&self) -> Result<(), LoadError> {
+        self.set.usable().map_err(|source| LoadError::BadKeySet {
+            place: self.place.clone(),
+            source,
         })
+    }
+
+    fn read(json: &[u8], loaded: Instant, place: String) -> Result<Self, LoadError> {
+        match KeySet::read(json) {
+            Ok(set) => Ok(Self {
+                set,
+                digest: digest(&SHA256, json).as_ref().to_vec(),
+                loaded,
+                place,
+            }),
+            Err(source) => Err(LoadError::BadKeySet { place, source }),
+        }
     }
 }
 
@@ -313,9 +375,20 @@ impl Flight {
 }
 
 async fn read_file(path: &Path) -> Result<Vec<u8>, LoadError> {
-    let size = tokio::fs::metadata(path).await?.len();
-    if size > MAX_BYTES as u64 {
-        return Err(LoadError::TooLarge);
+    let read = async {
+        if tokio::fs::metadata(path).await?.len() > MAX_BYTES as u64 {
+            return Ok(None);
+        }
+        tokio::fs::read(path).await.map(Some)
+    };
+    match read.await {
+        Ok(Some(json)) => Ok(json),
+        Ok(None) => Err(LoadError::TooLarge(path.to_owned())),
+        Err(source) => Err(unreadable(path, source)),
     }
-    Ok(tokio::fs::read(path).await?)
+}
+
+fn unreadable(path: &Path, source: std::io::Error) -> LoadError {
+    let path = path.to_owned();
+    LoadError::File { path, source }
 }

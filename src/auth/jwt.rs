@@ -15,6 +15,9 @@ use crate::call::Principal;
 /// The longest token that is looked at, in bytes.
 pub(super) const MAX_LEN: usize = 16 * 1024;
 
+/// Claims that stand in ID tokens and logout tokens alone.
+pub(super) const FOREIGN: [&str; 5] = ["nonce", "at_hash", "c_hash", "s_hash", "events"];
+
 /// A token taken apart, nothing of it verified.
 #[derive(Debug)]
 pub(super) struct Token<'t> {
@@ -133,7 +136,6 @@ pub(super) fn check(
 /// Whether the claims are those of an ID token, a logout token, or (as Keycloak marks them) of
 /// anything but a bearer token. Spec: RFC 8725 §3.12
 fn is_another_kind(claims: &Members<'_>) -> Result<bool, Reject> {
-    const FOREIGN: [&str; 5] = ["nonce", "at_hash", "c_hash", "s_hash", "events"];
     let kind = claims.text("typ")?;
     Ok(FOREIGN.iter().any(|name| claims.has(name))
         || kind.is_some_and(|kind| !kind.eq_ignore_ascii_case("Bearer")))

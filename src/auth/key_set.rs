@@ -112,6 +112,13 @@ impl KeySet {
         }
     }
 
+    /// The ids of its keys, for the log.
+    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
+        self.keys
+            .iter()
+            .map(|key| key.id.as_deref().unwrap_or("none"))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.keys.len()
     }

@@ -14,6 +14,7 @@ mod issuer;
 mod jwt;
 mod key_set;
 mod metadata;
+mod refusals;
 mod refused;
 mod reject;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use self::challenge::Denied;
 use self::fetch::Fetcher;
 use self::issuer::Issuer;
 pub use self::metadata::metadata;
+use self::refusals::{Refusal, RefusalLines};
 use self::refused::RefusedTokens;
 use self::reject::Reject;
 use self::scope::Hierarchy;
@@ -75,6 +77,7 @@ pub struct Authenticator {
     issuers: Vec<Arc<Issuer>>,
     cache: TokenCache,
     refused: RefusedTokens,
+    refusal_lines: RefusalLines,
     /// Scopes that the configuration names outside endpoints.
     known_scopes: BTreeSet<String>,
     hierarchy: Hierarchy,
@@ -124,6 +127,7 @@ impl Authenticator {
             issuers,
             cache: TokenCache::new(),
             refused: RefusedTokens::new(),
+            refusal_lines: RefusalLines::default(),
             known_scopes,
             hierarchy: Hierarchy::new(&config.scope_implies),
             clock,
@@ -167,14 +171,14 @@ impl Authenticator {
         let token = match bearer::find(headers, query) {
             Ok(Presented::Token(token)) => token,
             Ok(Presented::Nothing) => return Err(Denied::no_token(endpoint)),
-            Err(malformed) => return Err(refuse_malformed(endpoint, malformed)),
+            Err(malformed) => return Err(self.refuse_credentials(endpoint, malformed)),
         };
         let key = TokenKey::of(&endpoint.resource, token);
         let now = self.clock.now();
         let principal = match self.recall(&key, now) {
             Some(judged) => {
                 COUNTERS.token_cache_hits.add(1);
-                judged.map_err(|reject| refuse_token(endpoint, reject))?
+                judged.map_err(|refusal| self.refuse(token, endpoint, refusal, None))?
             }
             None => Box::pin(self.verify_anew(token, from, endpoint, key, now)).await?,
         };
@@ -190,7 +194,7 @@ impl Authenticator {
     }
 
     /// What was found about a token, with keys that are still the issuer's.
-    fn recall(&self, key: &TokenKey, now: Duration) -> Option<Result<Arc<Principal>, Reject>> {
+    fn recall(&self, key: &TokenKey, now: Duration) -> Option<Result<Arc<Principal>, Refusal>> {
         let Some(verified) = self.cache.get(key, now) else {
             return self.refused.get(key, now).map(Err);
         };
@@ -223,6 +227,8 @@ impl Authenticator {
         needed: &[String],
         principal: &Principal,
     ) -> Denied {
+        let wanted: Vec<String> = [&endpoint.required_scopes, needed].concat();
+        self.note_missing_scope(endpoint, &wanted, principal);
         let kept = principal
             .scopes()
             .iter()

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::cache::TokenKey;
-use super::reject::Reject;
+use super::refusals::Refusal;
 use crate::lock::lock;
 
 /// A refusal is remembered this long at most.
@@ -22,7 +22,7 @@ pub(super) struct RefusedTokens([Mutex<HashMap<TokenKey, Refused>>; SHARDS]);
 
 #[derive(Debug, Clone, Copy)]
 struct Refused {
-    reject: Reject,
+    refusal: Refusal,
     /// Since the Unix epoch.
     until: Duration,
 }
@@ -33,15 +33,15 @@ impl RefusedTokens {
     }
 
     /// Why a token was refused, if that still counts at `now`.
-    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<Reject> {
+    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<Refusal> {
         let shard = lock(self.shard(key));
         let refused = shard.get(key).filter(|refused| now < refused.until)?;
-        Some(refused.reject)
+        Some(refused.refusal)
     }
 
     /// Remembers a refusal for `age`. Where there is no room, expired ones go, else the one that would expire
     /// first.
-    pub(super) fn put(&self, key: TokenKey, reject: Reject, now: Duration, age: Duration) {
+    pub(super) fn put(&self, key: TokenKey, refusal: Refusal, now: Duration, age: Duration) {
         let mut shard = lock(self.shard(&key));
         if shard.len() >= SHARD_TOKENS && !shard.contains_key(&key) {
             shard.retain(|_, refused| now < refused.until);
@@ -53,7 +53,7 @@ impl RefusedTokens {
             }
         }
         let until = now.saturating_add(age);
-        shard.insert(key, Refused { reject, until });
+        shard.insert(key, Refused { refusal, until });
     }
 
     fn shard(&self, key: &TokenKey) -> &Mutex<HashMap<TokenKey, Refused>> {
@@ -65,6 +65,7 @@ impl RefusedTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::reject::Reject;
 
     const NOW: Duration = Duration::from_secs(1_000_000);
 
@@ -72,8 +73,8 @@ mod tests {
     fn a_refusal_is_forgotten_after_its_age() {
         let refused = RefusedTokens::new();
         let key = TokenKey::of("mcp", b"token");
-        refused.put(key, Reject::Signature, NOW, REFUSED_AGE);
-        assert_eq!(refused.get(&key, NOW), Some(Reject::Signature));
+        refused.put(key, Reject::Signature.into(), NOW, REFUSED_AGE);
+        assert_eq!(refused.get(&key, NOW), Some(Reject::Signature.into()));
         assert_eq!(refused.get(&key, NOW + REFUSED_AGE), None);
     }
 
@@ -82,7 +83,7 @@ mod tests {
         let refused = RefusedTokens::new();
         for n in 0..2 * SHARDS * SHARD_TOKENS {
             let key = TokenKey::of("mcp", n.to_string().as_bytes());
-            refused.put(key, Reject::Inactive, NOW, REFUSED_AGE);
+            refused.put(key, Reject::Inactive.into(), NOW, REFUSED_AGE);
         }
         let kept: usize = refused.0.iter().map(|shard| lock(shard).len()).sum();
         assert!(kept <= SHARDS * SHARD_TOKENS, "{kept}");

@@ -47,6 +47,32 @@ impl Reject {
         }
     }
 
+    /// For the log: what would have been accepted, where that needs no name.
+    pub(super) fn wanted(self) -> &'static str {
+        match self {
+            Self::TooLong => "at most 16 KiB: let the issuer put fewer claims into its tokens",
+            Self::NotAJwt => {
+                "a signed JWT; opaque tokens need `introspection` at one issuer of the endpoint"
+            }
+            Self::Inactive => "a token that its issuer calls active",
+            Self::Unasked => "a token that its issuer answers questions about",
+            Self::Algorithm => "RS256 to RS512, PS256 to PS512, ES256, ES384 or EdDSA",
+            Self::Type => {
+                "an access token (`typ` at+jwt, JWT or none): is an ID token or a refresh token sent?"
+            }
+            Self::Critical => "no `crit` in the header",
+            Self::Claim => "`exp`, and every claim of its type",
+            Self::Issuer => "another `iss`",
+            Self::Audience => "another `aud`",
+            Self::Expired => "a token that has not expired: the client has to refresh it",
+            Self::NotYet => "`nbf` and `iat` in the past",
+            Self::Subject => "a subject, the one of the introspected token: see `subject_claim`",
+            Self::Bound => "a plain bearer token, without `cnf`",
+            Self::UnknownKey => "a key that the issuer publishes",
+            Self::Signature => "a signature by the key of this `kid`",
+        }
+    }
+
     /// For the client, in the challenge.
     pub(super) fn description(self) -> &'static str {
         match self {

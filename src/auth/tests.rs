@@ -3,7 +3,9 @@
 
 mod endpoints;
 mod introspection;
+mod issuers;
 mod keys;
+mod refusals;
 mod remembered;
 
 use std::net::Ipv4Addr;

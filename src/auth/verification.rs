@@ -10,13 +10,15 @@ use tokio::time::Instant;
 use super::bearer::{self, Malformed};
 use super::cache::{MAX_AGE, TokenKey, Verified};
 use super::challenge::Denied;
+use super::claims::Members;
 use super::introspection::{self, Introspection, Unanswered};
 use super::issuer::Issuer;
 use super::jwt::{self, MAX_LEN, Token};
+use super::refusals::Refusal;
 use super::refused::REFUSED_AGE;
 use super::reject::Reject;
 use super::terms::Terms;
-use super::{Authenticator, metadata, refuse_malformed, refuse_token};
+use super::{Authenticator, metadata};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::telemetry::metrics::COUNTERS;
@@ -24,17 +26,39 @@ use crate::telemetry::metrics::COUNTERS;
 /// Why a token was not verified.
 #[derive(Debug, PartialEq, Eq)]
 enum Failure {
-    /// It is bad, and stays so for a while where that is said.
-    Rejected(Reject, Option<Duration>),
+    /// It is bad.
+    Rejected(Rejected),
     /// It cannot be judged now.
     Unavailable(&'static str),
 }
 
+#[derive(Debug, PartialEq, Eq)]
+struct Rejected {
+    refusal: Refusal,
+    /// For how long it stays refused without another look.
+    age: Option<Duration>,
+    /// What its issuer said of it, if the issuer was asked.
+    answer: Option<Arc<[u8]>>,
+}
+
 impl From<Reject> for Failure {
     fn from(reject: Reject) -> Self {
-        // The one refusal by our own judgement that costs more than a look-up.
-        let age = (reject == Reject::Signature).then_some(REFUSED_AGE);
-        Self::Rejected(reject, age)
+        Self::Rejected(Rejected {
+            refusal: reject.into(),
+            // The one refusal by our own judgement that costs more than a look-up.
+            age: (reject == Reject::Signature).then_some(REFUSED_AGE),
+            answer: None,
+        })
+    }
+}
+
+impl Failure {
+    /// The same, found by the rules of the issuer at `position`.
+    fn at(mut self, position: usize) -> Self {
+        if let Self::Rejected(rejected) = &mut self {
+            rejected.refusal.issuer = Some(position);
+        }
+        self
     }
 }
 
@@ -49,19 +73,21 @@ impl Authenticator {
         now: Duration,
     ) -> Result<Arc<Principal>, Denied> {
         COUNTERS.token_cache_misses.add(1);
-        let token =
-            bearer::b64token(token).ok_or_else(|| refuse_malformed(endpoint, Malformed::Syntax))?;
+        let token = bearer::b64token(token)
+            .ok_or_else(|| self.refuse_credentials(endpoint, Malformed::Syntax))?;
         match self.verify(token, from, endpoint, now).await {
             Ok((verified, max_age)) => {
                 let principal = Arc::clone(&verified.principal);
                 self.cache.put(key, verified, now, max_age);
                 Ok(principal)
             }
-            Err(Failure::Rejected(reject, age)) => {
-                if let Some(age) = age {
-                    self.refused.put(key, reject, now, age);
+            Err(Failure::Rejected(rejected)) => {
+                let refusal = rejected.refusal;
+                if let Some(age) = rejected.age {
+                    self.refused.put(key, refusal, now, age);
                 }
-                Err(refuse_token(endpoint, reject))
+                let answer = rejected.answer.as_deref();
+                Err(self.refuse(token.as_bytes(), endpoint, refusal, answer))
             }
             Err(Failure::Unavailable(reason)) => Err(Denied::unavailable(reason)),
         }
@@ -90,12 +116,28 @@ impl Authenticator {
             .issuers_of(endpoint)
             .find(|(_, issuer)| Some(issuer.id.as_str()) == named.as_deref())
             .ok_or(Reject::Issuer)?;
+        self.verify_of(
+            (position, issuer),
+            (text, &token, &claims),
+            (from, endpoint),
+            now,
+        )
+        .await
+        .map_err(|failure| failure.at(position))
+    }
+
+    /// [`verify`](Self::verify) by the rules of one issuer.
+    async fn verify_of(
+        &self,
+        (position, issuer): (usize, &Arc<Issuer>),
+        (text, token, claims): (&str, &Token<'_>, &Members<'_>),
+        (from, endpoint): (IpAddr, &Endpoint),
+        now: Duration,
+    ) -> Result<(Verified, Duration), Failure> {
         let terms = self.terms(issuer, endpoint, now);
-        let principal = jwt::check(&token.header, &claims, &terms)?;
+        let principal = jwt::check(&token.header, claims, &terms)?;
         let minted = claims.time("iat").map_err(Reject::from)?;
-        let generation = self
-            .verify_signature(issuer, &token, minted, &terms)
-            .await?;
+        let generation = self.verify_signature(issuer, token, minted, &terms).await?;
         let mut verified = Verified {
             principal: Arc::new(principal),
             issuer: position,
@@ -107,10 +149,7 @@ impl Authenticator {
         let asked = ask(introspection, text, from, &terms).await?;
         // Spec: RFC 7662 §2.2: what the issuer says now counts, but not about somebody else.
         if asked.binding() != verified.principal.binding() {
-            return Err(Failure::Rejected(
-                Reject::Subject,
-                Some(introspection.refused_age()),
-            ));
+            return Err(refused(introspection, Reject::Subject, None));
         }
         verified.principal = Arc::new(asked);
         Ok((verified, introspection.max_age))
@@ -130,7 +169,9 @@ impl Authenticator {
             .ok_or(Reject::NotAJwt)?;
         let generation = issuer.generation();
         let terms = self.terms(issuer, endpoint, now);
-        let principal = ask(introspection, token, from, &terms).await?;
+        let principal = ask(introspection, token, from, &terms)
+            .await
+            .map_err(|failure| failure.at(position))?;
         let verified = Verified {
             principal: Arc::new(principal),
             issuer: position,
@@ -203,10 +244,19 @@ async fn ask(
     from: IpAddr,
     terms: &Terms<'_>,
 ) -> Result<Principal, Failure> {
-    let refused = |reject| Failure::Rejected(reject, Some(introspection.refused_age()));
     match introspection.ask(token, from).await {
-        Ok(answer) => introspection::judge(&answer, terms).map_err(refused),
-        Err(Unanswered::Refused) => Err(refused(Reject::Unasked)),
+        Ok(answer) => introspection::judge(&answer, terms)
+            .map_err(|reject| refused(introspection, reject, Some(answer))),
+        Err(Unanswered::Refused) => Err(refused(introspection, Reject::Unasked, None)),
         Err(Unanswered::Unavailable) => Err(Failure::Unavailable("introspection_unavailable")),
     }
+}
+
+/// The refusal of a token that its issuer was asked about.
+fn refused(introspection: &Introspection, reject: Reject, answer: Option<Arc<[u8]>>) -> Failure {
+    Failure::Rejected(Rejected {
+        refusal: reject.into(),
+        age: Some(introspection.refused_age()),
+        answer,
+    })
 }

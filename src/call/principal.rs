@@ -50,6 +50,14 @@ impl BindingKey {
     }
 }
 
+/// The digest as the access line shows it.
+impl std::fmt::Display for OwnerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = self.0.iter().take(4);
+        shown.try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
 impl std::fmt::Debug for OwnerKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "OwnerKey({:02x}{:02x}…)", self.0[0], self.0[1])

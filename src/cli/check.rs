@@ -36,9 +36,12 @@ pub(super) fn check(file: &Path, how: How, log: &Log) -> ExitCode {
         let known = config::process_environment(name);
         known.or_else(|| how.assume_env.then(|| placeholder(name)))
     };
-    let look = |config: &Config| match how.assume_env {
-        true => Vec::new(),
-        false => missing_of(config),
+    let look = |config: &Config| {
+        if how.assume_env {
+            Vec::new()
+        } else {
+            missing_of(config)
+        }
     };
     let loaded = with_levels(config::load_with(file, &environment, &look), log);
     if how.json {

@@ -88,7 +88,7 @@ enum Command {
 /// What is logged, said outside the configuration.
 #[derive(Debug, clap::Args)]
 struct Log {
-    /// Goes before `telemetry.log_level`: "info", or "info,drawbridge::upstream=debug".
+    /// Goes before `telemetry.log_level`: `info`, or `info,drawbridge::upstream=debug`.
     #[arg(long = "log-level", env = "DRAWBRIDGE_LOG", value_name = "LEVELS")]
     levels: Option<String>,
 }

@@ -66,22 +66,19 @@ impl FromStr for LogLevels {
         let mut levels = Self::default();
         let mut is_said = false;
         for entry in text.split(',').map(str::trim) {
-            match entry.split_once('=') {
-                Some((name, word)) => {
-                    let (name, level) = (part(name.trim())?, level(word.trim())?);
-                    if levels.parts.iter().any(|(known, _)| *known == name) {
-                        return Err(format!("`{name}` stands there twice"));
-                    }
-                    if levels.parts.len() == MOST_PARTS {
-                        return Err(format!("more than {MOST_PARTS} parts are named"));
-                    }
-                    levels.parts.push((name, level));
+            if let Some((name, word)) = entry.split_once('=') {
+                let (name, level) = (part(name.trim())?, level(word.trim())?);
+                if levels.parts.iter().any(|(known, _)| *known == name) {
+                    return Err(format!("`{name}` stands there twice"));
                 }
-                None => {
-                    levels.ours = level(entry)?;
-                    if std::mem::replace(&mut is_said, true) {
-                        return Err("there are two levels without the name of a part".to_owned());
-                    }
+                if levels.parts.len() == MOST_PARTS {
+                    return Err(format!("more than {MOST_PARTS} parts are named"));
+                }
+                levels.parts.push((name, level));
+            } else {
+                levels.ours = level(entry)?;
+                if std::mem::replace(&mut is_said, true) {
+                    return Err("there are two levels without the name of a part".to_owned());
                 }
             }
         }

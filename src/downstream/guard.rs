@@ -286,11 +286,6 @@ fn is_loopback_name(name: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Whether the authority of a URL, or a Host header, names this machine by a loopback name or address.
-pub(super) fn is_loopback_authority(authority: &str) -> bool {
-    split_authority(authority).is_some_and(|(name, _)| is_loopback_name(name))
-}
-
 fn is_loopback_origin(origin: &str) -> bool {
     let authority = origin
         .strip_prefix("http://")

@@ -38,6 +38,7 @@ pub(super) use self::place::{Crowded, Place};
 use self::places::{Places, Shares};
 use self::tls::Certificate;
 use super::peer::{BlockError, TrustedProxies};
+use crate::cause::chain;
 use crate::config;
 use crate::lifecycle::Tasks;
 use crate::telemetry::metrics::COUNTERS;
@@ -235,7 +236,10 @@ impl<S: Answer> Entrance<S> {
         self.tasks.spawn_on(&runtime, async move {
             match TcpStream::from_std(stream) {
                 Ok(stream) => serve(stream, peer, settings, service, place, tasks).await,
-                Err(error) => tracing::error!(%error, "cannot register connection with reactor"),
+                Err(error) => tracing::error!(
+                    error = chain(&error),
+                    "cannot register connection with reactor"
+                ),
             }
             drop(seat);
         });

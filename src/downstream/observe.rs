@@ -109,17 +109,12 @@ pub(super) fn error_word(kind: FaultKind) -> &'static str {
 
 /// A fault is logged once, here, with its whole chain.
 pub(super) fn log_fault(fault: &Fault) {
-    let mut chain = String::new();
-    let mut source = std::error::Error::source(fault);
-    while let Some(error) = source {
-        chain.push_str(": ");
-        chain.push_str(&error.to_string());
-        source = error.source();
-    }
+    let error: &(dyn std::error::Error + 'static) = fault;
+    let kind = error_word(fault.kind);
     if fault.kind == FaultKind::Internal {
-        tracing::error!(kind = ?fault.kind, side = ?fault.side, "{fault}{chain}");
+        tracing::error!(kind, error, "request failed");
     } else {
-        tracing::debug!(kind = ?fault.kind, side = ?fault.side, "{fault}{chain}");
+        tracing::debug!(kind, error, "request failed");
     }
 }
 

@@ -38,6 +38,7 @@ use super::socket_reader::{Incoming, SocketReader};
 use super::{Front, reply};
 use crate::budget::Holder;
 use crate::call::Principal;
+use crate::cause::chain;
 use crate::endpoint::Endpoint;
 use crate::protocol::Revision;
 use crate::telemetry::metrics::COUNTERS;
@@ -95,7 +96,7 @@ impl Front {
                         .serve_socket(upgraded, outgoing, holder, &record)
                         .await;
                 }
-                Err(error) => tracing::debug!(%error, "not upgraded"),
+                Err(error) => tracing::debug!(error = chain(&error), "not upgraded"),
             }
             drop(place);
         });

@@ -14,10 +14,12 @@ use super::Relay;
 use super::pages::Part;
 use super::project::Hints;
 use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Round};
+use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
 use crate::session::{Errand, Session};
 use crate::telemetry::metrics::COUNTERS;
+use crate::upstream::Upstreams;
 
 /// How long `initialize` and `server/discover` of a merged endpoint wait at most: what opens upstreams
 /// is to be over within a second, and the first list waits for what is not there by then.
@@ -34,6 +36,9 @@ const RETURN_LONGEST: Duration = Duration::from_mins(1);
 /// The same for one that is open and does not list.
 const SILENT_FIRST: Duration = Duration::from_mins(1);
 const SILENT_LONGEST: Duration = Duration::from_mins(10);
+
+/// What an upstream is called that is not waited for any longer.
+const NOT_READY: &str = "is not ready yet";
 
 /// A request for one upstream's list that goes on when the client no longer waits for it.
 struct Fetching {
@@ -130,7 +135,7 @@ impl Relay {
                 Listed::Part(part)
             }
             Some(Err(fault)) => {
-                tracing::warn!(%upstream, error = %fault, "left out of a list");
+                left_out(&self.parts.upstreams, upstream, "list", &fault);
                 if lacking && comes_back(&fault) {
                     let begun = absences.begin(upstream, kind, false, Some(Vec::new()));
                     self.bring_later(call, session, begun, None);
@@ -274,7 +279,7 @@ impl Relay {
                         }
                     }
                     Err(fault) => {
-                        tracing::debug!(%upstream, error = %fault, "a list is still not there");
+                        tracing::debug!(%upstream, error = chain(&fault), "a list is still not there");
                         if !absences.pause(errand) || !comes_back(&fault) {
                             return;
                         }
@@ -336,11 +341,25 @@ fn comes_back(fault: &Fault) -> bool {
     )
 }
 
-/// What a request hears that is not to wait for an upstream any longer.
-pub(super) fn not_ready(upstream: &str) -> Fault {
+/// Logs that an answer goes out without an upstream, seldom: why it fails is logged where it does.
+pub(super) fn left_out(upstreams: &Upstreams, upstream: &str, what: &'static str, fault: &Fault) {
+    if let Some(muted) = upstreams.admit_left_out(upstream, what) {
+        tracing::warn!(
+            upstream,
+            error = chain(fault),
+            muted,
+            "left out of a {what}"
+        );
+    }
+}
+
+/// What a request hears that is not to wait for an upstream any longer; with the reason, if one is known.
+pub(super) fn not_ready(upstreams: &Upstreams, upstream: &str) -> Fault {
+    let reason = upstreams.public_reason(upstream);
+    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
     Fault::upstream(
         FaultKind::UpstreamTimeout,
-        format!("upstream \"{upstream}\" is not ready yet"),
+        format!("upstream \"{upstream}\" {NOT_READY}{reason}"),
     )
 }
 

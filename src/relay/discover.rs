@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
+use super::absent::left_out;
 use super::{Relay, merge};
 use crate::call::Declared;
 use crate::fault::Fault;
@@ -29,7 +30,7 @@ impl Relay {
         if let [upstream] = session.endpoint.upstreams.as_slice()
             && self.is_pure(&session.endpoint)
         {
-            let declared = left_out(upstream, self.learn_alone(session, upstream).await);
+            let declared = self.or_left_out(upstream, self.learn_alone(session, upstream).await);
             if let Some(declared) = declared {
                 return merge::discover_pure(session.revision, &declared);
             }
@@ -72,7 +73,7 @@ impl Relay {
             .iter()
             .map(|upstream| async move {
                 let declared = self.learn(session, upstream, Some(wait(upstream))).await;
-                (Arc::clone(upstream), left_out(upstream, declared))
+                (Arc::clone(upstream), self.or_left_out(upstream, declared))
             });
         join_all(all).await
     }
@@ -115,11 +116,17 @@ impl Relay {
     }
 }
 
-/// What is known of an upstream; notes why nothing is.
-fn left_out(upstream: &Arc<str>, declared: Result<Arc<Declared>, Fault>) -> Option<Arc<Declared>> {
-    if let Err(fault) = &declared {
-        LABELED.upstream_skipped.add(upstream, 1);
-        tracing::warn!(upstream = %upstream, error = %fault, "left out of a discovery");
+impl Relay {
+    /// What is known of an upstream; notes why nothing is.
+    fn or_left_out(
+        &self,
+        upstream: &Arc<str>,
+        declared: Result<Arc<Declared>, Fault>,
+    ) -> Option<Arc<Declared>> {
+        if let Err(fault) = &declared {
+            LABELED.upstream_skipped.add(upstream, 1);
+            left_out(&self.parts.upstreams, upstream, "discovery", fault);
+        }
+        declared.ok()
     }
-    declared.ok()
 }

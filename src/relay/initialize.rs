@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::absent::not_ready;
+use super::absent::{left_out, not_ready};
 use super::route::invalid;
 use super::{EMPTY, Failure, Relay, effective, merge};
 use crate::call::{Declared, MAX_DECLARED, Principal, Reply, UpstreamLink};
@@ -89,7 +89,7 @@ impl Relay {
             let declared = self.learn(session, upstream, Some(wait)).await;
             let declared = declared.or_else(|fault| {
                 LABELED.upstream_skipped.add(upstream, 1);
-                tracing::info!(upstream = %upstream, error = %fault, "left out of a new session");
+                left_out(&self.parts.upstreams, upstream, "new session", &fault);
                 self.presumed(session, upstream).ok_or(fault)
             });
             (Arc::clone(upstream), declared.ok())
@@ -126,10 +126,12 @@ impl Relay {
         let link = self.link(session, upstream)?;
         let declared = match wait {
             None => link.open().await?,
-            Some(_) if self.is_in_vain(session, upstream) => return Err(not_ready(upstream)),
+            Some(_) if self.is_in_vain(session, upstream) => {
+                return Err(not_ready(&self.parts.upstreams, upstream));
+            }
             Some(wait) => {
                 let opened = tokio::time::timeout(wait, self.open_aside(link)).await;
-                opened.map_err(|_| not_ready(upstream))??
+                opened.map_err(|_| not_ready(&self.parts.upstreams, upstream))??
             }
         };
         self.knowledge.learn(key, &declared);

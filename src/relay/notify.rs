@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::{EMPTY, Failure, Relay, audited_outcome};
 use crate::call::{Call, Reply};
+use crate::cause::chain;
 use crate::protocol::{Message, RequestId, json};
 use crate::session::{HeldNotifications, Session};
 use crate::telemetry::metrics::LABELED;
@@ -110,7 +111,7 @@ impl Relay {
                         session.levels().tell(upstream, level);
                     }
                 }
-                Err(fault) => tracing::debug!(%upstream, error = %fault, "level not set"),
+                Err(fault) => tracing::debug!(%upstream, error = chain(&fault), "level not set"),
             }
         });
         join_all(told).await;

@@ -205,7 +205,7 @@ impl Relay {
             return Ok(Some(kept));
         }
         if self.is_in_vain(session, place.upstream) {
-            return Err(not_ready(place.upstream));
+            return Err(not_ready(&self.parts.upstreams, place.upstream));
         }
         let declared = self.learn(session, place.upstream, None).await?;
         if !declares(&declared.capabilities, place.kind) {

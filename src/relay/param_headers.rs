@@ -9,6 +9,7 @@ use super::Relay;
 use super::provided::open;
 use super::route::Target;
 use crate::call::{Call, Declared};
+use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
 use crate::protocol::param_headers::{AnnotationError, ParamHeaders, may_annotate};
@@ -117,7 +118,7 @@ pub(super) fn warn_of_invalid(upstream: &str, declared: &Declared, page: &Messag
     for (name, headers) in annotated(tools.unwrap_or("[]")) {
         if let Err(error) = headers {
             tracing::warn!(
-                upstream, tool = ?name.unwrap_or_default(), error = %error,
+                upstream, tool = ?name.unwrap_or_default(), error = chain(&error),
                 "a tool is not shown to modern clients: its x-mcp-header annotations are invalid"
             );
         }

@@ -16,6 +16,7 @@ use super::icons;
 use super::nobody::own_call;
 use super::pages::no_list;
 use crate::call::{ClientCapabilities, Notice, Reply, UpstreamLink};
+use crate::cause::chain;
 use crate::fault::Fault;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message};
@@ -134,7 +135,7 @@ impl Relay {
             Ok(Looked::Same) => return,
             Ok(Looked::Differs(now)) => now,
             Err(fault) => {
-                tracing::debug!(upstream = %place.upstream, error = %fault, "a list cannot be looked at again");
+                tracing::debug!(upstream = %place.upstream, error = chain(&fault), "a list cannot be looked at again");
                 if why == Why::Aged {
                     return;
                 }

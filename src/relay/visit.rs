@@ -12,6 +12,7 @@ use super::{Failure, Relay, effective};
 use crate::call::{
     Call, ClientCapabilities, Declared, Level, MAX_DECLARED, Principal, UpstreamLink,
 };
+use crate::cause::chain;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::{Era, Message, Revision, json, meta};
@@ -145,7 +146,7 @@ impl Relay {
                 true
             }
             Ok(Err(fault)) => {
-                tracing::debug!(upstream = %link.upstream(), error = %fault, "level not set");
+                tracing::debug!(upstream = %link.upstream(), error = chain(&fault), "level not set");
                 false
             }
             // It was sent. Not every call is to wait for one that never answers.

@@ -15,6 +15,7 @@ use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use tracing::Metadata;
 
 use crate::lock::lock;
+use crate::telemetry::chain::chain;
 
 /// Between two lines which say that exports of one signal fail.
 const SAY_EVERY: Duration = Duration::from_mins(5);
@@ -79,7 +80,12 @@ impl<E> Watched<E> {
         let signal = self.signal;
         match (line, &outcome) {
             (Some(Line::Down(failed)), Err(error)) => {
-                tracing::warn!(signal, failed, %error, "the collector does not take what is exported");
+                tracing::warn!(
+                    signal,
+                    failed,
+                    error = chain(&error),
+                    "the collector does not take what is exported"
+                );
             }
             (Some(Line::Up(failed)), _) => {
                 tracing::info!(signal, failed, "the collector takes what is exported again");

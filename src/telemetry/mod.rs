@@ -1,5 +1,7 @@
 //! What operators see: names of spans, metrics and fields, and the machinery behind them.
 
+#[cfg(test)]
+pub(crate) mod captured;
 pub mod chain;
 mod collector;
 pub mod line_limit;

@@ -60,6 +60,9 @@ const MAX_LOOKED_AT: usize = 4096;
 /// From this length on, what follows a scheme or a prefix is a credential rather than a word.
 const MIN_CREDENTIAL_BYTES: usize = 8;
 
+/// The longest names of error numbers, such as `EPROTONOSUPPORT`.
+const MAX_ERRNO_BYTES: usize = 15;
+
 /// Whether the value of a field called `name` must not be shown at all.
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
@@ -194,10 +197,29 @@ fn secret_at(text: &str, word: Range<usize>) -> Option<Range<usize>> {
             .iter()
             .any(|secret| name.eq_ignore_ascii_case(secret));
     if secret {
-        assigned(text, word.end)
+        assigned(text, word.end).filter(|value| !is_error_code(text, word, value))
     } else {
         None
     }
+}
+
+/// Whether `code: 'ECONNREFUSED'` stands there, as Node.js shows errors: capitals that begin with `E`, or several
+/// words of capitals. A code of OAuth has small letters or digits, and stands behind `=` in URLs.
+fn is_error_code(text: &str, name: Range<usize>, value: &Range<usize>) -> bool {
+    let between = text.get(name.end..value.start).unwrap_or_default();
+    let (name, value) = (text.get(name), text.get(value.clone()).unwrap_or_default());
+    let words = value.trim_matches('_').contains('_');
+    let may_have_digits = value.starts_with("ERR_");
+    let fits = |byte: u8| match byte {
+        b'A'..=b'Z' => true,
+        b'_' => words,
+        b'0'..=b'9' => may_have_digits,
+        _ => false,
+    };
+    name.is_some_and(|name| name.eq_ignore_ascii_case("code"))
+        && between.contains(':')
+        && (words || (value.starts_with('E') && (3..=MAX_ERRNO_BYTES).contains(&value.len())))
+        && value.bytes().all(fits)
 }
 
 /// `Bearer <token68>`, but not `Bearer realm="…"`.

@@ -31,6 +31,7 @@ use super::record;
 use super::trace::Tracing;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, process_environment};
+use crate::telemetry::chain::chain;
 
 /// For one export at the end; a collector that is gone must not hold up the exit.
 const LAST_EXPORT: Duration = Duration::from_secs(2);
@@ -93,17 +94,7 @@ impl MetricsPage {
 /// # Errors
 /// An exporter cannot be built, or it was set up before.
 pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryError> {
-    let resource = Resource::builder()
-        .with_service_name(settings.service_name.clone())
-        .with_attribute(KeyValue::new(
-            attribute::SERVICE_VERSION,
-            env!("CARGO_PKG_VERSION"),
-        ))
-        .with_attribute(KeyValue::new(
-            attribute::SERVICE_INSTANCE,
-            format!("{:016x}", rand::random::<u64>()),
-        ))
-        .build();
+    let resource = resource(settings);
     let registry = Registry::new();
     let mut meter = SdkMeterProvider::builder()
         .with_resource(resource.clone())
@@ -178,6 +169,19 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
     })
 }
 
+/// What every export says of its sender.
+fn resource(settings: &config::Telemetry) -> Resource {
+    let instance = format!("{:016x}", rand::random::<u64>());
+    Resource::builder()
+        .with_service_name(settings.service_name.clone())
+        .with_attribute(KeyValue::new(
+            attribute::SERVICE_VERSION,
+            env!("CARGO_PKG_VERSION"),
+        ))
+        .with_attribute(KeyValue::new(attribute::SERVICE_INSTANCE, instance))
+        .build()
+}
+
 impl TelemetryGuard {
     /// What `/metrics` shows.
     #[must_use]
@@ -214,7 +218,10 @@ impl Drop for TelemetryGuard {
         let left = || deadline.saturating_duration_since(Instant::now());
         while let Ok(outcome) = outcomes.recv_timeout(left()) {
             if let Some(Err(error)) = outcome {
-                tracing::warn!(%error, "telemetry was not exported to its end");
+                tracing::warn!(
+                    error = chain(&error),
+                    "telemetry was not exported to its end"
+                );
             }
         }
     }

@@ -12,7 +12,9 @@ use super::error::LinkError;
 use super::health::Health;
 use super::holders::Holders;
 use super::http::client::HttpClient;
+use super::http::login::Login;
 use super::http::wire::Bounds;
+use super::not_reached::NotReached;
 use super::stdio::{OpenError, Patience};
 use super::unread;
 use crate::call::{ClientCapabilities, Intake, OwnerKey};
@@ -28,6 +30,19 @@ pub(crate) enum Carrier {
     Duplex(Source),
     /// Streamable HTTP; where that may be found out, also the transport before it.
     Http(Box<HttpClient>, Bounds, Option<Older>),
+}
+
+impl Carrier {
+    /// What is known of the login that the upstream asks for; none of children.
+    pub(super) fn login(&self) -> Option<&Arc<Login>> {
+        match self {
+            Self::Http(client, ..)
+            | Self::Duplex(Source::Events(client, _) | Source::Sockets(client, _)) => {
+                Some(client.login())
+            }
+            Self::Duplex(Source::Children(_)) => None,
+        }
+    }
 }
 
 /// What a link is made with.
@@ -127,10 +142,17 @@ impl From<OpenError> for LinkError {
             OpenError::Backoff {
                 last_words: Some(words),
                 ..
-            } => Self::Unreachable(format!(
-                "its process keeps crashing; its last words: {words}"
-            )),
-            other => Self::Unreachable(other.to_string()),
+            } => {
+                Self::Unreachable(NotReached::new("its process keeps crashing").with_words(&words))
+            }
+            error @ OpenError::NoProgram { .. } => Self::Unreachable(
+                NotReached::new(error.to_string())
+                    .remedied(
+                        "install the program, correct `command`, or write its whole path there",
+                    )
+                    .caused_by(&error),
+            ),
+            other => Self::Unreachable(NotReached::new(other.to_string()).caused_by(&other)),
         }
     }
 }

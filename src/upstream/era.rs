@@ -242,7 +242,7 @@ impl EraCell {
     fn learn_loss(&self, owner: OwnerKey) {
         self.bereft.insert(owner, ());
         tracing::info!(
-            upstream = %self.name, ?owner,
+            upstream = %self.name, principal = %owner,
             "upstream ends of the handshake for a legacy session: its owner's clients get the modern era"
         );
     }

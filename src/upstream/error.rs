@@ -1,9 +1,13 @@
 //! Why an upstream gave no reply.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::http::exchange_error::ExchangeError;
+use super::http::login::Login;
+use super::not_reached::NotReached;
 use super::stdio::Full;
+use crate::cause::ConnectionFault;
 use crate::fault::{Fault, FaultKind, Retry};
 use crate::telemetry::names::error_type;
 
@@ -12,7 +16,7 @@ use crate::telemetry::names::error_type;
 pub enum LinkError {
     /// It could not be reached or started; nothing has run.
     #[error("it cannot be reached: {0}")]
-    Unreachable(String),
+    Unreachable(#[source] NotReached),
     /// The connection broke off; whether the call ran is unknown.
     #[error("the connection was lost")]
     Lost {
@@ -92,11 +96,27 @@ pub enum LinkError {
 /// What a status says of the configuration. Where a redirection leads is not for callers.
 fn hint(status: u16) -> &'static str {
     match status {
+        401 => ": it wants a token, or another one than the gateway's",
+        403 => ": it does not let the gateway in",
         301 | 302 | 303 | 307 | 308 => {
             ", a redirection, which is not followed: its `url` may lack, or have, a slash at the end"
         }
         _ => "",
     }
+}
+
+/// What to do about a 401.
+fn token_wanted(login: Option<&Login>) -> String {
+    let verb = if login.is_some_and(|login| login.sends_token) {
+        "renew the token in"
+    } else {
+        "set"
+    };
+    let issuer = login.and_then(Login::issuer);
+    let issuer = issuer.map_or_else(String::new, |issuer| {
+        format!("; the upstream names {issuer} as its issuer")
+    });
+    format!("{verb} `headers.Authorization` of the upstream{issuer}")
 }
 
 /// When to try again, in whole seconds, or in minutes where it is long until then.
@@ -122,7 +142,9 @@ fn quoted(last_words: Option<&str>) -> String {
 impl From<ExchangeError> for LinkError {
     fn from(error: ExchangeError) -> Self {
         if error.is_connect() {
-            Self::Unreachable(error.reason().to_owned())
+            let fault = ConnectionFault::of(&error);
+            let reached = NotReached::new(error.reason()).remedied(NotReached::remedy_of(fault));
+            Self::Unreachable(reached.caused_by(&error))
         } else if error.is_unread() {
             Self::Unread {
                 redirect: error.redirect(),
@@ -156,6 +178,49 @@ impl LinkError {
             Self::Timeout | Self::Garbled { .. } => error_type::TIMEOUT,
             Self::Cancelled => error_type::CANCELLED,
         }
+    }
+
+    /// What every caller of the upstream may learn: nothing that a child or the upstream said.
+    pub(super) fn public_reason(&self) -> Cow<'static, str> {
+        match self {
+            Self::Unreachable(reached) => Cow::Owned(reached.text.clone()),
+            Self::Status(_) | Self::Busy { .. } => Cow::Owned(self.to_string()),
+            Self::Handshake(_) => Cow::Borrowed("the handshake failed"),
+            Self::Invalid(_) | Self::TooLarge { .. } => Cow::Borrowed("it sent an invalid message"),
+            Self::Unopened { .. } => Cow::Borrowed("it ended while it was being opened"),
+            Self::Timeout | Self::Garbled { .. } => Cow::Borrowed("no answer in time"),
+            _ => Cow::Borrowed("the connection was lost"),
+        }
+    }
+
+    /// What an operator can do. `login` is what is known of the upstream's own, over HTTP.
+    pub(super) fn remedy(&self, login: Option<&Login>) -> Option<Cow<'static, str>> {
+        let text = match self {
+            Self::Status(401) => return Some(Cow::Owned(token_wanted(login))),
+            Self::Status(403) => {
+                "let the upstream allow this: it refuses the token of `headers.Authorization`, or the address"
+            }
+            Self::Unreachable(reached) => reached.remedy?,
+            Self::Status(300..=399) => "write the address that it leads to into `url`",
+            Self::Status(404 | 405) => {
+                "correct the path of `url`: it has to be that of the MCP endpoint"
+            }
+            Self::Status(500..) => "look into the upstream's own log",
+            Self::Status(_) | Self::Invalid(_) | Self::Handshake(_) => {
+                "look whether `url` is that of an MCP endpoint; `era` and `transport` can say what it speaks"
+            }
+            Self::Garbled { .. } => {
+                "let the program write its banner to standard error: standard output is for messages alone"
+            }
+            Self::Timeout => {
+                "look whether the upstream does anything; `connect_timeout` says how long it may take to open"
+            }
+            Self::Unopened { .. } | Self::Lost { .. } => {
+                "look into what the upstream wrote at its end"
+            }
+            _ => return None,
+        };
+        Some(Cow::Borrowed(text))
     }
 
     /// The same of a request that is not sent again: a redirect is its answer.
@@ -201,6 +266,14 @@ impl LinkError {
         }
     }
 
+    /// Trying again does not help before the operator has done something about a 401 or 403.
+    fn retry_of_unavailable(&self) -> Retry {
+        match self {
+            Self::Status(401 | 403) => Retry::Never,
+            _ => Retry::After(Duration::from_secs(2)),
+        }
+    }
+
     /// As the caller may learn it. Names the upstream as configured, never an address.
     #[must_use]
     pub fn into_fault(self, upstream: &str) -> Fault {
@@ -208,7 +281,7 @@ impl LinkError {
             Self::Unreachable(_) | Self::Unread { .. } | Self::Handshake(_) | Self::Status(_) => (
                 FaultKind::UpstreamUnavailable,
                 format!("upstream \"{upstream}\" is not available: {self}"),
-                Retry::After(Duration::from_secs(2)),
+                self.retry_of_unavailable(),
             ),
             Self::Busy { retry_after, .. } => (
                 FaultKind::UpstreamUnavailable,

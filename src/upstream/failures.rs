@@ -1,17 +1,22 @@
-//! Why calls fail that have reached their upstream: what only their callers would be told otherwise.
-//! An upstream that is not reached is told of by `health`.
+//! What the log is told of an upstream that fails: a line a minute for each kind of cause, whether the upstream
+//! was not reached or a call of it failed.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 
 use super::error::LinkError;
+use super::http::login::Login;
+use crate::cause::chain;
 use crate::telemetry::line_limit::LineLimit;
 
-/// What the log was told of the calls of one upstream: a line a minute for each kind of cause.
+/// Kinds of cause: the error, and its HTTP status. Few of both.
+type Kind = (Discriminant<LinkError>, u16);
+
+/// What the log was told of one upstream.
 #[derive(Debug)]
 pub(super) struct Failures {
     upstream: Arc<str>,
-    told: LineLimit<Discriminant<LinkError>>,
+    told: LineLimit<Kind>,
 }
 
 impl Failures {
@@ -22,15 +27,38 @@ impl Failures {
         }
     }
 
-    /// A call came to nothing.
-    pub(super) fn note(&self, error: &LinkError) {
-        if is_ours(error) {
-            return;
-        }
-        if let Some(muted) = self.told.admit(discriminant(error)) {
-            tracing::warn!(upstream = %self.upstream, muted, error = %error, "a call of the upstream failed");
+    /// A call that had reached the upstream failed.
+    pub(super) fn note(&self, error: &LinkError, login: Option<&Login>) {
+        if !is_ours(error) {
+            self.tell(error, login, "a call of the upstream failed");
         }
     }
+
+    /// The upstream was not reached.
+    pub(super) fn note_unreached(&self, error: &LinkError, login: Option<&Login>) {
+        self.tell(error, login, "upstream fails");
+    }
+
+    fn tell(&self, error: &LinkError, login: Option<&Login>, what: &str) {
+        if let Some(muted) = self.told.admit(kind(error)) {
+            let remedy = error.remedy(login);
+            tracing::warn!(
+                upstream = %self.upstream,
+                error = chain(error),
+                remedy = remedy.as_deref(),
+                muted,
+                "{what}"
+            );
+        }
+    }
+}
+
+fn kind(error: &LinkError) -> Kind {
+    let status = match error {
+        LinkError::Status(status) | LinkError::Busy { status, .. } => *status,
+        _ => 0,
+    };
+    (discriminant(error), status)
 }
 
 /// Whether a call failed for its client or for a cap of ours.
@@ -56,11 +84,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cause_is_told_once_a_minute_and_another_at_once() {
         let failures = Failures::new("failures-test".into());
-        let admit = |error| failures.told.admit(discriminant(error));
+        let admit = |error| failures.told.admit(kind(error));
         let expired = LinkError::Status(401);
         assert_eq!(admit(&expired), Some(0));
         assert_eq!(admit(&expired), None);
         assert_eq!(admit(&LinkError::Timeout), Some(0));
+        assert_eq!(admit(&LinkError::Status(502)), Some(0));
         tokio::time::advance(HALF).await;
         assert_eq!(admit(&expired), None);
         tokio::time::advance(HALF).await;

@@ -1,6 +1,7 @@
 //! How an upstream does, over all links to it: what operators are shown, and whether it is worth
 //! waiting for. Spec: DESIGN §6 (health); SPEC G-03.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,8 +11,9 @@ use tokio::time::Instant;
 
 use super::error::LinkError;
 use super::failures::Failures;
+use super::http::login::Login;
 use super::lock;
-use crate::cause::LastCause;
+use crate::cause::{Cause, LastCause};
 use crate::protocol::Revision;
 use crate::status;
 use crate::telemetry::metrics::LEVELS;
@@ -25,8 +27,6 @@ const COOL_FIRST: Duration = Duration::from_secs(1);
 const COOL_LONGEST: Duration = Duration::from_secs(15);
 /// Sessions that open an upstream in a second after its return.
 const RETURNS_PER_SECOND: u32 = 50;
-/// How often the log repeats that an upstream still fails.
-const REPEAT: Duration = Duration::from_mins(1);
 
 /// How an upstream does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub(super) struct Health {
     failures: Failures,
     /// Why the last attempt failed.
     cause: LastCause,
+    /// The same for callers.
+    reason: Mutex<Option<Cow<'static, str>>>,
 }
 
 #[derive(Debug)]
@@ -91,8 +93,6 @@ struct Standing {
     has_answered: bool,
     /// When the last attempt that counts failed.
     failed_at: Option<Instant>,
-    /// When the log last said why it fails.
-    said: Option<Instant>,
 }
 
 impl Health {
@@ -113,11 +113,11 @@ impl Health {
                 stuck_until: None,
                 has_answered: false,
                 failed_at: None,
-                said: None,
             }),
             recovered: Notify::new(),
             next_return: Mutex::default(),
             cause: LastCause::default(),
+            reason: Mutex::default(),
         }
     }
 
@@ -131,7 +131,8 @@ impl Health {
         standing.pause = COOL_FIRST;
         standing.stuck_until = None;
         self.cause.clear();
-        self.enter(&mut standing, State::Up, None);
+        *lock(&self.reason) = None;
+        self.enter(&mut standing, State::Up);
         drop(standing);
         self.recovered.notify_waiters();
     }
@@ -152,7 +153,7 @@ impl Health {
 
     /// An attempt to reach it, begun at `since`, failed. Attempts that overlap count once: one failure
     /// answers all who waited for it.
-    pub(super) fn failed(&self, since: Instant, error: &LinkError) {
+    pub(super) fn failed(&self, since: Instant, error: &LinkError, login: Option<&Login>) {
         {
             let mut standing = lock(&self.standing);
             if standing.failed_at.is_some_and(|at| since < at) {
@@ -160,23 +161,40 @@ impl Health {
             }
             standing.failed_at = Some(Instant::now());
         }
-        self.note(since.elapsed() >= SLOW, Some(error));
+        self.cause.set(error, error.remedy(login));
+        *lock(&self.reason) = Some(error.public_reason());
+        self.failures.note_unreached(error, login);
+        self.note(since.elapsed() >= SLOW, has_answered(error));
     }
 
     /// A call that has reached it came to nothing, which says nothing of reaching it.
-    pub(super) fn call_failed(&self, error: &LinkError) {
-        self.failures.note(error);
+    pub(super) fn call_failed(&self, error: &LinkError, login: Option<&Login>) {
+        self.failures.note(error, login);
+    }
+
+    /// The metadata of an upstream that wants a token names this issuer.
+    pub(super) fn names_issuer(&self, error: &LinkError, login: &Login) {
+        let remedy = error.remedy(Some(login));
+        let of_this = |cause: &Cause| cause.text.contains(&error.to_string());
+        if let Some(cause) = self.cause.snapshot().filter(of_this) {
+            self.cause.set_text(&cause.text, remedy.clone());
+        }
+        let issuer = login.issuer();
+        tracing::info!(
+            upstream = %self.upstream, unverified_issuer = issuer, remedy = remedy.as_deref(),
+            "upstream names the issuer of the token that it wants"
+        );
     }
 
     /// Somebody went on without it because it took too long.
     pub(super) fn was_late(&self) {
-        self.note(true, None);
+        self.note(true, false);
     }
 
-    fn note(&self, slow: bool, error: Option<&LinkError>) {
+    fn note(&self, slow: bool, answered: bool) {
         let mut standing = lock(&self.standing);
         standing.failures = standing.failures.saturating_add(1);
-        standing.has_answered = error.is_some_and(has_answered);
+        standing.has_answered = answered;
         let state = if standing.failures < DOWN_AFTER {
             State::Degraded
         } else {
@@ -189,31 +207,23 @@ impl Health {
         } else {
             None
         };
-        if let Some(error) = error {
-            self.cause.set(error, None);
-        }
-        self.enter(&mut standing, state, error);
+        self.enter(&mut standing, state);
     }
 
-    fn enter(&self, standing: &mut Standing, state: State, error: Option<&LinkError>) {
+    fn enter(&self, standing: &mut Standing, state: State) {
         let before = std::mem::replace(&mut standing.state, state);
         if before != state {
             standing.since = Instant::now();
             self.state.store(state as u8, Ordering::Relaxed);
             LEVELS.upstream_state.set(&self.upstream, state as i64);
+            let (name, upstream) = (state.as_str(), &self.upstream);
+            tracing::info!(upstream = %upstream, state = name, "upstream state changed");
         }
-        let (name, upstream) = (state.as_str(), &self.upstream);
-        match error {
-            None if before == state => {}
-            None => tracing::info!(upstream = %upstream, state = name, "upstream has a new state"),
-            // A loop of attempts does not fill the log.
-            Some(_) if before == state && standing.said.is_some_and(|at| at.elapsed() < REPEAT) => {
-            }
-            Some(error) => {
-                standing.said = Some(Instant::now());
-                tracing::warn!(upstream = %upstream, state = name, error = %error, "upstream fails");
-            }
-        }
+    }
+
+    /// Why the last attempt to reach it failed, in words for callers.
+    pub(super) fn public_reason(&self) -> Option<Cow<'static, str>> {
+        lock(&self.reason).clone()
     }
 
     /// Why the last attempt to reach it failed; empty once one succeeded.
@@ -283,6 +293,7 @@ fn has_answered(error: &LinkError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::captured::Captured;
 
     fn health() -> Health {
         Health::new("health-test".into())
@@ -296,12 +307,12 @@ mod tests {
     async fn one_failure_degrades_and_two_in_a_row_are_down() {
         let health = health();
         assert_eq!(state(&health), State::Connecting);
-        health.failed(Instant::now(), &LinkError::Timeout);
+        health.failed(Instant::now(), &LinkError::Timeout, None);
         assert_eq!(state(&health), State::Degraded);
         health.succeeded();
-        health.failed(Instant::now(), &LinkError::Timeout);
+        health.failed(Instant::now(), &LinkError::Timeout, None);
         assert_eq!(state(&health), State::Degraded);
-        health.failed(Instant::now(), &LinkError::Timeout);
+        health.failed(Instant::now(), &LinkError::Timeout, None);
         assert_eq!(state(&health), State::Down);
         health.succeeded();
         assert_eq!(state(&health), State::Up);
@@ -310,7 +321,7 @@ mod tests {
     #[tokio::test]
     async fn the_cause_of_a_failure_lasts_until_a_success() {
         let health = health();
-        health.failed(Instant::now(), &LinkError::Status(502));
+        health.failed(Instant::now(), &LinkError::Status(502), None);
         let cause = health.cause().snapshot().unwrap();
         assert!(cause.text.contains("502"), "{cause:?}");
         health.was_late();
@@ -326,12 +337,12 @@ mod tests {
         for _ in 0..2 {
             let began = Instant::now();
             tokio::time::advance(SLOW).await;
-            health.failed(began, &LinkError::Timeout);
+            health.failed(began, &LinkError::Timeout, None);
         }
         assert!(health.is_stuck());
         // Who came late has waited for a moment only, who came first for all of it.
-        health.failed(Instant::now() - SLOW / 2, &LinkError::Timeout);
-        health.failed(first, &LinkError::Timeout);
+        health.failed(Instant::now() - SLOW / 2, &LinkError::Timeout, None);
+        health.failed(first, &LinkError::Timeout, None);
         assert!(health.is_stuck());
         assert_eq!(lock(&health.standing).failures, 2);
     }
@@ -342,7 +353,7 @@ mod tests {
         health.looked_well();
         assert_eq!(state(&health), State::Up);
         for refuted in [LinkError::Timeout, LinkError::Status(502)] {
-            health.failed(Instant::now(), &refuted);
+            health.failed(Instant::now(), &refuted, None);
             assert_eq!(state(&health), State::Degraded);
             health.looked_well();
             assert_eq!(state(&health), State::Up);
@@ -351,7 +362,7 @@ mod tests {
         health.looked_well();
         assert_eq!(state(&health), State::Up);
         for _ in 0..2 {
-            health.failed(Instant::now(), &LinkError::Status(401));
+            health.failed(Instant::now(), &LinkError::Status(401), None);
         }
         health.looked_well();
         assert_eq!(state(&health), State::Down, "it answers, and refuses us");
@@ -363,7 +374,7 @@ mod tests {
     async fn what_refuses_at_once_is_tried_every_time() {
         let health = health();
         for _ in 0..10 {
-            health.failed(Instant::now(), &LinkError::Timeout);
+            health.failed(Instant::now(), &LinkError::Timeout, None);
             assert!(!health.is_stuck());
         }
     }
@@ -390,21 +401,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_log_repeats_once_a_minute_that_an_upstream_still_fails() {
-        let health = health();
-        let fails = || {
-            health.failed(Instant::now(), &LinkError::Timeout);
-            lock(&health.standing).said
-        };
-        let (degraded, down) = (fails(), fails());
+    async fn a_cause_is_logged_once_a_minute() {
+        let (health, caught) = (health(), Captured::begin());
+        for _ in 0..10 {
+            health.failed(Instant::now(), &LinkError::Status(401), None);
+            health.call_failed(&LinkError::Status(401), None);
+        }
+        let lines = caught.of_level("WARN");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert_eq!(lines[0]["message"], "upstream fails");
+        assert!(lines[0]["error"].to_string().contains("wants a token"));
         assert!(
-            degraded.is_some() && degraded == down,
-            "in the same instant"
+            lines[0]["remedy"]
+                .to_string()
+                .contains("`headers.Authorization`")
         );
-        tokio::time::advance(REPEAT / 2).await;
-        assert_eq!(fails(), down);
-        tokio::time::advance(REPEAT / 2).await;
-        assert!(fails() > down);
+        assert_eq!(caught.of_level("INFO").len(), 2, "degraded, down");
+        tokio::time::advance(Duration::from_mins(1)).await;
+        health.failed(Instant::now(), &LinkError::Status(401), None);
+        assert_eq!(caught.of_level("WARN")[1]["muted"], 19);
     }
 
     // Spec: DESIGN §6.

@@ -4,6 +4,7 @@
 mod checks;
 mod status;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::cause::Cause;
 use crate::config::{self, Isolation, Transport};
 use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Revision};
+use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::UpstreamLoad;
 
 /// A shared HTTP session without users is ended after this.
@@ -74,6 +76,7 @@ pub struct Upstreams {
     limits: config::Limits,
     stdio_idle: Duration,
     tasks: Tasks,
+    left_out: LineLimit<(Arc<str>, &'static str)>,
 }
 
 #[derive(Debug)]
@@ -155,6 +158,7 @@ impl Upstreams {
             limits,
             stdio_idle: config.stdio.idle,
             tasks,
+            left_out: LineLimit::default(),
         })
     }
 
@@ -184,6 +188,20 @@ impl Upstreams {
     #[must_use]
     pub fn last_cause(&self, upstream: &str) -> Option<Cause> {
         self.entries.get(upstream)?.health.cause().snapshot()
+    }
+
+    /// The same in words for callers of anybody: no address, and nothing that the upstream said.
+    #[must_use]
+    pub fn public_reason(&self, upstream: &str) -> Option<Cow<'static, str>> {
+        self.entries.get(upstream)?.health.public_reason()
+    }
+
+    /// Whether the log is told that an answer went out without an upstream: the number of times that it was not.
+    /// Once a minute for each upstream and kind of answer, apart for those that it only was not ready for.
+    #[must_use]
+    pub fn admit_left_out(&self, upstream: &str, what: &'static str) -> Option<u64> {
+        let (name, _) = self.entries.get_key_value(upstream)?;
+        self.left_out.admit((Arc::clone(name), what))
     }
 
     /// Whether an upstream turned out to speak the modern era, whatever else it speaks.

@@ -32,6 +32,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::call::{Call, Declared, Level, Reply};
+use crate::cause::chain;
 use crate::protocol::json::quote;
 use crate::protocol::{Era, Message, methods};
 use crate::telemetry::metrics::LABELED;
@@ -133,7 +134,7 @@ impl LegacyLink {
             Err(error) => {
                 let error = error.of_opening();
                 LABELED.upstream_failed.add(&self.settings.name, 1);
-                tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
+                tracing::debug!(upstream = %self.settings.name, error = chain(&error), "upstream not opened");
                 turn.share(error.clone());
                 return Err(error);
             }
@@ -206,7 +207,7 @@ impl LegacyLink {
             let open = Connection::open(&self.settings, started.take());
             match tokio::time::timeout(limit / 2, open).await {
                 Ok(Err(LinkError::Lost { .. })) | Err(_) => {
-                    tracing::info!(upstream = %self.settings.name, "starting it anew after its probe");
+                    tracing::debug!(upstream = %self.settings.name, "restarting child after probe");
                 }
                 Ok(other) => return other,
             }

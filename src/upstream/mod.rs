@@ -17,6 +17,7 @@ pub mod isolation;
 pub mod knowledge;
 pub mod legacy;
 mod modern;
+mod not_reached;
 mod observe;
 mod shared;
 pub mod stdio;

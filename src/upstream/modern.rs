@@ -36,6 +36,7 @@ use super::error::LinkError;
 use super::http::wire::HttpWire;
 use super::lock;
 use crate::call::{Call, ClientCapabilities, Declared, Reply};
+use crate::cause::chain;
 use crate::protocol::{Message, extensions, json, methods};
 use crate::telemetry::metrics::LABELED;
 
@@ -198,7 +199,7 @@ impl ModernLink {
             Err(error) => {
                 let error = error.of_opening();
                 LABELED.upstream_failed.add(&self.settings.name, 1);
-                tracing::debug!(upstream = %self.settings.name, error = %error, "upstream not opened");
+                tracing::debug!(upstream = %self.settings.name, error = chain(&error), "upstream not opened");
                 turn.share(error.clone());
                 Err(error)
             }

@@ -21,6 +21,7 @@ mod auth;
 mod bad_input;
 mod browser;
 mod budget;
+mod causes;
 mod check;
 mod child_caps;
 mod clients;

@@ -220,7 +220,7 @@ async fn a_child_that_cannot_start_is_an_error_with_its_words() {
     let hello = crate::harness::http::initialize(1, "2025-11-25", &json!({}));
     for (path, words) in [
         ("/mcp/broken", "crashing at start"),
-        ("/mcp/missing", "its program cannot be found"),
+        ("/mcp/missing", "cannot be found"),
     ] {
         let answer = gw.anonymous().post(path, &[], &hello).await;
         let status = answer.status();

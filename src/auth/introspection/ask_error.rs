@@ -1,13 +1,13 @@
 //! Why a question to an issuer about one token brought no answer.
 
 use super::super::discovery::DiscoveryError;
-use super::super::fetch::FetchError;
+use super::super::fetch::{FetchError, NO_ANSWER};
 use super::issuer_health::Blame;
 
 /// Why nothing was learned of a token; for the log, and without a word of the token.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
-    #[error("its introspection endpoint cannot be found")]
+    #[error(transparent)]
     Discovery(#[from] DiscoveryError),
     #[error("it does not accept the gateway's credentials (HTTP {0}, invalid_client)")]
     Credentials(u16),
@@ -46,6 +46,25 @@ impl AskError {
             Self::Fetch(FetchError::Transport(error)) if error.is_connect() => Blame::Issuer,
             Self::Refused(_) => Blame::Token,
             _ => Blame::Unknown,
+        }
+    }
+
+    /// What an operator can do.
+    pub(super) fn remedy(&self) -> &'static str {
+        match self {
+            Self::Discovery(error) => error.remedy(),
+            Self::Credentials(_) => {
+                "correct `introspection.client_id` and `client_secret`, or let the issuer know this client"
+            }
+            Self::Refused(_) => {
+                "look into the log of the issuer, or of the firewall in front of it: it refuses this token"
+            }
+            Self::Fetch(error) => error.remedy(),
+            Self::Status(_) | Self::Answer => {
+                "correct `introspection.endpoint`: what answers there is no introspection endpoint (RFC 7662), \
+                 or look into the issuer's own log"
+            }
+            Self::TimedOut => NO_ANSWER,
         }
     }
 

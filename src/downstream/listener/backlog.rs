@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{BACKLOG, Settings};
+use crate::cause::chain;
 
 /// Accepts what clients have opened, for `server.drain_linger`, then closes the socket. New handshakes are not
 /// begun: their clients find the port closed when they try again, a second later.
@@ -21,7 +22,10 @@ pub(super) async fn empty(
     mut take: impl FnMut(TcpStream, SocketAddr),
 ) {
     if let Err(error) = drop_new_handshakes(&socket) {
-        tracing::debug!(%error, "cannot keep new connections out of the backlog");
+        tracing::debug!(
+            error = chain(&error),
+            "cannot keep new connections out of the backlog"
+        );
     }
     // An answer to our half of a handshake may be under way: as long as a round trip takes.
     let mut over = pin!(tokio::time::sleep(settings.drain_linger));

@@ -13,6 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::expiry::not_after;
+use crate::cause::chain;
 use crate::config;
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, LEVELS};
@@ -131,7 +132,7 @@ impl Certificate {
             COUNTERS.certificates_refused.add(1);
             let cause = std::error::Error::source(error).map(ToString::to_string);
             tracing::warn!(
-                cert = %self.files.cert.display(), %error, cause,
+                cert = %self.files.cert.display(), error = chain(&error), cause,
                 "changed certificate of server.tls refused, the last good one stays in use"
             );
         }

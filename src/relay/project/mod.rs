@@ -25,6 +25,7 @@ use std::borrow::Cow;
 
 use self::object::Fate;
 use crate::call::{Notice, NoticeKind};
+use crate::cause::chain;
 use crate::protocol::json::JsonError;
 use crate::protocol::{Era, Message, Revision, methods};
 use crate::telemetry::metrics::LABELED;
@@ -109,7 +110,7 @@ impl Projection {
                 |error| {
                     let name = object::string_member(item, "name").unwrap_or_default();
                     LABELED.upstream_garbage.add(upstream, 1);
-                    tracing::warn!(upstream, tool = ?name, %error, "a tool is left out of a list");
+                    tracing::warn!(upstream, tool = ?name, error = chain(&error), "a tool is left out of a list");
                     Fate::Drop
                 },
                 Fate::from,

@@ -14,6 +14,7 @@ use super::mark::mark;
 use crate::call::{
     Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
 };
+use crate::cause::chain;
 use crate::fault::{Fault, FaultKind, told};
 use crate::protocol::{Message, extensions, json, meta};
 use crate::relay::route::{Target, invalid};
@@ -148,7 +149,7 @@ impl Hosted {
             }
             Err(Failure::Fault(fault)) => {
                 let upstream = &self.upstream;
-                tracing::debug!(%upstream, kind = ?fault.kind, error = %fault, "a task failed");
+                tracing::debug!(%upstream, kind = ?fault.kind, error = chain(&fault), "a task failed");
                 if told::is_tool_error(fault.kind) {
                     Reply::Result(told::tool_error(&fault))
                 } else {

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::call::{Deaf, UpstreamLink};
+use crate::cause::chain;
 use crate::protocol::{Era, Revision};
 use crate::relay::Relay;
 use crate::session::Session;
@@ -32,7 +33,7 @@ impl Relay {
         match newer.open().await {
             Ok(declared) => (declared.revision.era() == Era::Modern).then_some(newer),
             Err(fault) => {
-                tracing::debug!(%upstream, error = %fault, "its newer era is out of reach");
+                tracing::debug!(%upstream, error = chain(&fault), "its newer era is out of reach");
                 None
             }
         }

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::call::{Call, Reply, UpstreamLink};
+use crate::cause::chain;
 use crate::fault::Fault;
 use crate::lifecycle::Tasks;
 use crate::protocol::{Message, json};
@@ -92,7 +93,7 @@ impl Drop for Watched {
         let last_word = self.last_word.clone();
         self.tasks.spawn(async move {
             if let Err(fault) = link.call(&request, &call).await {
-                tracing::debug!(upstream = %link.upstream(), error = %fault, "a task was not cancelled");
+                tracing::debug!(upstream = %link.upstream(), error = chain(&fault), "a task was not cancelled");
             }
             drop(last_word);
         });

@@ -53,7 +53,7 @@ pub(in crate::telemetry) struct Line {
 
 impl Line {
     /// Replaces the content by `event`, with a line feed.
-    pub(super) fn write(&mut self, look: Look, now: Duration, event: &Event<'_>) {
+    pub(in crate::telemetry) fn write(&mut self, look: Look, now: Duration, event: &Event<'_>) {
         let about = event.metadata();
         self.render(look, now, *about.level(), about.target(), |fields| {
             event.record(fields);
@@ -237,6 +237,10 @@ impl Visit for Fields<'_> {
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
+        // People read the text: a count of nothing left out says nothing.
+        if value == 0 && self.look != Look::Json && field.name() == "muted" {
+            return;
+        }
         self.plain(field.name(), value);
     }
 

@@ -26,6 +26,13 @@ const JWT: &str = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl";
     r#"{\"access_token\":\"[redacted]\"}"#
 )]
 #[case("?code=4711&state=1", "?code=[redacted]&state=1")]
+#[case("?code=abc123", "?code=[redacted]")]
+#[case("?code=EPIPE", "?code=[redacted]")]
+#[case(r#"{"code":"abc123"}"#, r#"{"code":"[redacted]"}"#)]
+#[case("code: 'SplxlOBeZQQYbYS6WxSbIA'", "code: '[redacted]'")]
+#[case("code: 'EFGHIJKLMNOPQRST'", "code: '[redacted]'")]
+#[case("code: 'ABCDEF'", "code: '[redacted]'")]
+#[case("token: 'ECONNREFUSED'", "token: '[redacted]'")]
 #[case("API_KEY=abc", "API_KEY=[redacted]")]
 #[case("x-api-key: 0123456789", "x-api-key: [redacted]")]
 #[case("https://bob:pass@host/x", "https://bob:[redacted]@host/x")]
@@ -62,6 +69,13 @@ fn a_token_is_masked_wherever_it_stands() {
 #[case("eyJust a word")]
 #[case("https://host:8080/a@b")]
 #[case("tokens=17")]
+#[case("Error: connect {\n  errno: -111,\n  code: 'ECONNREFUSED',\n  syscall: 'connect' }")]
+#[case("{ code: 'EPIPE' }")]
+#[case("  code: 'EACCES',")]
+#[case("code: 'ENOENT'")]
+#[case("code: 'MODULE_NOT_FOUND',")]
+#[case("code: 'ERR_HTTP2_STREAM_ERROR'")]
+#[case(r#"{"code":"CERT_HAS_EXPIRED"}"#)]
 fn ordinary_text_stays(#[case] text: &str) {
     assert!(matches!(redact(text), Cow::Borrowed(_)), "{}", redact(text));
 }
@@ -128,7 +142,8 @@ fn secret_at_slowly(text: &str, word: Range<usize>) -> Option<Range<usize>> {
         .iter()
         .any(|end| ends_with_ignoring_case(bare, end))
         || SECRET_WORDS.iter().any(|s| name.eq_ignore_ascii_case(s));
-    secret.then(|| assigned(text, word.end)).flatten()
+    let value = secret.then(|| assigned(text, word.end)).flatten()?;
+    (!is_error_code(text, word, &value)).then_some(value)
 }
 
 proptest! {
@@ -140,7 +155,7 @@ proptest! {
                     &SCHEMES[..], &SECRET_NAMES, &SECRET_WORDS, &PREFIXES,
                     &[
                         " ", "\t", "  ", "=", ":", "\"", "\\\"", "'", "/", "://", "@", ".", ",", "_", "-",
-                        "a", "ghp", "12345678", "Bearer", "API_KEY", "7", "é", "abcdef0123456789", "eyJhbGciOi", "x y",
+                        "a", "code", "EPIPE", "ERR_X", "ghp", "12345678", "Bearer", "API_KEY", "7", "é", "abcdef0123456789", "eyJhbGciOi", "x y",
                     ],
                 ]
                 .concat(),

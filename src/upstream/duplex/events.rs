@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::refused;
+use crate::cause::chain;
 use crate::lifecycle::Tasks;
 use crate::protocol::sse::{SseDecoder, SseEvent};
 use crate::upstream::error::LinkError;
@@ -271,7 +272,7 @@ impl Reader {
                 Ok(Some(event)) => return Some(event),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "upstream event stream is invalid");
+                    tracing::warn!(error = chain(&error), "upstream event stream is invalid");
                     self.closed.cancel();
                     return None;
                 }

@@ -22,9 +22,11 @@ use crate::upstream::attempts::Attempts;
 use crate::upstream::carrier::{Carrier, Settings};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
+use crate::upstream::http::login::Login;
 use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
 use crate::upstream::modern::{ModernLink, Schemas};
+use crate::upstream::not_reached::NotReached;
 use crate::wish::Wish;
 
 /// A link of either era.
@@ -106,9 +108,9 @@ impl EraLink {
     /// carries is refused at once; children have a backoff of their own, each owner for itself.
     fn begin(&self) -> Result<Instant, LinkError> {
         if self.settings.health.is_stuck() && self.is_remote() && !self.has_session() {
-            return Err(LinkError::Unreachable(
-                "it did not answer lately; it is tried again in a moment".to_owned(),
-            ));
+            return Err(LinkError::Unreachable(NotReached::new(
+                "it did not answer lately; it is tried again in a moment",
+            )));
         }
         Ok(Instant::now())
     }
@@ -117,11 +119,32 @@ impl EraLink {
     fn note<T>(&self, since: Instant, outcome: &Result<T, LinkError>) {
         match outcome {
             Ok(_) => self.settings.health.succeeded(),
-            Err(error) if self.speaks_of_health(error) => {
-                self.settings.health.failed(since, error);
+            Err(error) => {
+                let (settings, health) = (&self.settings, &self.settings.health);
+                let login = settings.carrier.login();
+                if self.speaks_of_health(error) {
+                    health.failed(since, error, login.map(|login| &**login));
+                } else {
+                    health.call_failed(error, login.map(|login| &**login));
+                }
+                if let (LinkError::Status(401), Some(login)) = (error, login) {
+                    self.look_for_issuer(login);
+                }
             }
-            Err(error) => self.settings.health.call_failed(error),
         }
+    }
+
+    /// Finds out in the background which issuer's token the upstream wants, once an hour at most.
+    fn look_for_issuer(&self, login: &Arc<Login>) {
+        if !login.is_due() {
+            return;
+        }
+        let (login, health) = (Arc::clone(login), Arc::clone(&self.settings.health));
+        self.settings.tasks.spawn_service(async move {
+            if login.look().await.is_some() {
+                health.names_issuer(&LinkError::Status(401), &login);
+            }
+        });
     }
 
     fn is_remote(&self) -> bool {

@@ -15,6 +15,7 @@ use http_body_util::Full;
 
 use super::body::UpstreamBody;
 use super::exchange_error::ExchangeError;
+use super::login::Login;
 use super::targets::{Sent, Targets, Verdict};
 use super::ways::{Carry, Way};
 use crate::config::HttpCarrier;
@@ -33,6 +34,7 @@ pub struct HttpClient {
     fixed: HeaderMap,
     /// `Host` of requests in origin form.
     host: HeaderValue,
+    login: Arc<Login>,
 }
 
 /// When a request is sent a second time. One that the upstream has not read always is.
@@ -121,7 +123,14 @@ impl HttpClient {
             host: host(uri)?,
             targets: Arc::new(targets),
             fixed,
+            login: Arc::new(Login::new(carrier)),
         })
+    }
+
+    /// What is known of the login that the upstream asks for.
+    #[must_use]
+    pub fn login(&self) -> &Arc<Login> {
+        &self.login
     }
 
     /// Where the upstream is, as configured.
@@ -302,6 +311,9 @@ impl HttpClient {
     async fn carry(&self, prepared: Prepared<'_>) -> Result<Response<UpstreamBody>, ExchangeError> {
         let answer = prepared.carry.send(prepared.request).await;
         self.way.note(&answer);
+        if let Ok(answer) = &answer {
+            self.login.note(answer.status(), answer.headers());
+        }
         answer
     }
 
@@ -311,6 +323,7 @@ impl HttpClient {
         let answer = prepared.carry.send(prepared.request).await;
         self.way.note(&answer);
         let answer = answer?;
+        self.login.note(answer.status(), answer.headers());
         match self.targets.judge(sent, answer.status(), answer.headers()) {
             Verdict::Stands => Ok(answer),
             Verdict::Moved => Err(ExchangeError::moved(answer.status())),

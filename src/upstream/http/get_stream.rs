@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY, SHORTEST_RETRY, may_pass};
 use super::wire::{HttpWire, is_event_stream, is_gone, retry_after};
+use crate::cause::chain;
 use crate::protocol::Message;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::upstream::hearing::Hearing;
@@ -130,7 +131,7 @@ impl HttpWire {
                         None
                     };
                     if let Err(error) = self.read_once(&mut body, &mut place, &mut take).await {
-                        tracing::warn!(error = %error, "upstream event stream is invalid");
+                        tracing::warn!(error = chain(&error), "upstream event stream is invalid");
                     }
                     let is_good = place.events > events || since.elapsed() >= LASTING;
                     backoff.ended(is_good, &place)

@@ -6,6 +6,7 @@ pub(in crate::upstream) mod exchange_error;
 pub(in crate::upstream) mod get_stream;
 mod labels;
 mod lanes;
+pub(in crate::upstream) mod login;
 mod pool;
 mod reading;
 pub(crate) mod sink;

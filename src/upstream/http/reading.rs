@@ -140,7 +140,7 @@ impl HttpWire {
     /// Notes an event that is no message; what follows it may be one (SPEC U-14).
     pub(super) fn suspect(&self, error: &impl std::fmt::Display) {
         LABELED.upstream_garbage.add(&self.upstream, 1);
-        tracing::warn!(upstream = %self.upstream, error = %error, "upstream sends what is no message");
+        tracing::warn!(upstream = %self.upstream, error = error.to_string(), "upstream sends what is no message");
     }
 
     /// Reads one connection's worth of a stream; the reply if it came.

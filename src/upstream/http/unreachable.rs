@@ -1,71 +1,30 @@
 //! Why a connection could not be made, for callers and the log: in words that name no address.
 
 use std::error::Error;
-use std::io;
 
-use rustls::CertificateError;
+use crate::cause::ConnectionFault;
 
-/// The first reason in the chain of `error` that is known.
+/// What the first known fault in the chain of `error` means.
 pub(super) fn reason(error: &(dyn Error + 'static)) -> &'static str {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(reason) = known(error) {
-            return reason;
+    match ConnectionFault::of(error) {
+        Some(ConnectionFault::Refused) => "the connection was refused",
+        Some(ConnectionFault::TimedOut) => "the connection timed out",
+        Some(ConnectionFault::NoRoute) => "there is no route to it",
+        Some(ConnectionFault::UnknownHost) => "its host name cannot be resolved",
+        Some(ConnectionFault::NotTls) => {
+            "its port does not speak TLS (is it plain HTTP? then `url` begins with http://)"
         }
-        next = inner(error);
-    }
-    "no connection could be made"
-}
-
-/// What an error wraps. The source of an `io::Error` is that of what it wraps, which would be left
-/// out.
-fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
-    let wrapped = error
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::get_ref);
-    match wrapped {
-        Some(wrapped) => Some(wrapped),
-        None => error.source(),
-    }
-}
-
-fn known(error: &(dyn Error + 'static)) -> Option<&'static str> {
-    if let Some(error) = error.downcast_ref::<rustls::Error>() {
-        return Some(of_tls(error));
-    }
-    if let Some(error) = error.downcast_ref::<io::Error>() {
-        return match error.kind() {
-            io::ErrorKind::ConnectionRefused => Some("the connection was refused"),
-            io::ErrorKind::TimedOut => Some("the connection timed out"),
-            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-                Some("there is no route to it")
-            }
-            _ => None,
-        };
-    }
-    // hyper-util keeps the type of this one to itself.
-    (error.to_string() == "dns error").then_some("its host name cannot be resolved")
-}
-
-fn of_tls(error: &rustls::Error) -> &'static str {
-    let rustls::Error::InvalidCertificate(fault) = error else {
-        return "the TLS handshake failed";
-    };
-    match fault {
-        CertificateError::UnknownIssuer => {
+        Some(ConnectionFault::Handshake) => "the TLS handshake failed",
+        Some(ConnectionFault::UnknownIssuer) => {
             "its certificate is of an unknown issuer (`ca_file` names further ones)"
         }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "its certificate is for another host name"
-        }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "its certificate has expired"
-        }
-        // webpki says this in its own words only.
-        other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+        Some(ConnectionFault::OtherName) => "its certificate is for another host name",
+        Some(ConnectionFault::Expired) => "its certificate has expired",
+        Some(ConnectionFault::Authority) => {
             "its certificate is that of an authority, not of a server"
         }
-        _ => "its certificate cannot be trusted",
+        Some(ConnectionFault::Untrusted) => "its certificate cannot be trusted",
+        None => "no connection could be made",
     }
 }
 

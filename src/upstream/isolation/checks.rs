@@ -107,7 +107,7 @@ impl Entry {
         };
         match found {
             Ok(()) => self.health.looked_well(),
-            Err(error) => self.health.failed(since, &error),
+            Err(error) => self.health.failed(since, &error, None),
         }
     }
 

@@ -19,6 +19,7 @@ use super::lasting::Lasting;
 use super::turn::Turn;
 use super::wire::Wire;
 use crate::call::Declared;
+use crate::cause::chain;
 use crate::protocol::RequestId;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::error::LinkError;
@@ -182,7 +183,7 @@ impl Connection {
     async fn deliver_message(&self, message: Bytes) -> Result<(), LinkError> {
         let sent = self.wire.send(message, &self.settings.upstream).await;
         sent.inspect_err(|error| {
-            tracing::debug!(upstream = %self.settings.name, %error, "message not delivered");
+            tracing::debug!(upstream = %self.settings.name, error = chain(&error), "message not delivered");
         })
     }
 

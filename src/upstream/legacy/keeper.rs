@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::LegacyLink;
+use crate::cause::chain;
 use crate::upstream::lock;
 
 /// The pause before a lost connection is opened again, a quarter more or less. Doubled each time that
@@ -59,7 +60,7 @@ async fn keep(link: Weak<LegacyLink>) {
             return;
         }
         if let Err(error) = link.connection().await {
-            tracing::debug!(upstream = %link.settings.name, error = %error, "not opened again yet");
+            tracing::debug!(upstream = %link.settings.name, error = chain(&error), "not opened again yet");
         }
     }
 }

@@ -9,6 +9,7 @@ use super::handshake;
 use crate::call::Declared;
 use crate::upstream::carrier::{Carrier, Settings};
 use crate::upstream::error::LinkError;
+use crate::upstream::not_reached::NotReached;
 
 /// A session that no link uses yet. Dropping it ends the session (DELETE).
 #[derive(Debug)]
@@ -116,7 +117,9 @@ impl LegacyLink {
                     None => Connection::open_http(settings, client, *bounds, &mut said).await,
                 }
             }
-            Carrier::Duplex(_) => Err(LinkError::Unreachable("it has no URL to POST to".into())),
+            Carrier::Duplex(_) => Err(LinkError::Unreachable(NotReached::new(
+                "it has no URL to POST to",
+            ))),
         };
         match opened {
             Ok(connection) => Ok(Offer::new(settings, connection)),

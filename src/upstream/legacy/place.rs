@@ -10,6 +10,7 @@ use super::further::Further;
 use super::turn::{self, TurnGuard};
 use super::{LegacyLink, Settings};
 use crate::call::Call;
+use crate::cause::chain;
 use crate::protocol::{Message, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::activity::before_sending;
@@ -137,7 +138,7 @@ impl LegacyLink {
                 opened = &mut opening, if !no_other => match opened {
                     Ok(opened) => return Ok(opened),
                     Err(error) => {
-                        tracing::debug!(upstream = %self.settings.name, %error, "no further connection");
+                        tracing::debug!(upstream = %self.settings.name, error = chain(&error), "no further connection");
                         no_other = true;
                     }
                 },
@@ -147,7 +148,7 @@ impl LegacyLink {
             if no_other && no_turn {
                 LABELED.calls_ask_refused.add(&self.settings.name, 1);
                 tracing::warn!(
-                    upstream = %self.settings.name, principal = ?call.principal.owner(),
+                    upstream = %self.settings.name, principal = %call.principal.owner(),
                     "a call was refused: another one may be asked, and no further connection may be opened"
                 );
                 return Err(LinkError::AwaitsAnswer);

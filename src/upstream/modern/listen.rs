@@ -25,6 +25,7 @@ use super::ModernLink;
 use super::discover;
 use super::flight::{Flight, For};
 use crate::call::{Notice, Reply};
+use crate::cause::chain;
 use crate::protocol::{Message, json};
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
@@ -203,7 +204,7 @@ impl ModernLink {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(upstream = %self.settings.name, error = %error, "no change notices");
+                    tracing::warn!(upstream = %self.settings.name, error = chain(&error), "no change notices");
                     self.listening.settle(number, Arc::default(), Some(error));
                     tokio::select! {
                         _ = wishes.changed() => {}
@@ -227,7 +228,7 @@ impl ModernLink {
                     let wait = match end {
                         End::Graceful => pace.ended(),
                         End::Broken(error) => {
-                            tracing::info!(upstream = %self.settings.name, error = %error, "change notices broke off");
+                            tracing::info!(upstream = %self.settings.name, error = chain(&error), "change notices broke off");
                             missed = true;
                             pace.broke(since.map(|since| since.elapsed()).unwrap_or_default())
                         }

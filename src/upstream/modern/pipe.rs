@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::ModernLink;
 use super::flight::{Flight, For};
+use crate::cause::chain;
 use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::cancellation;
@@ -204,7 +205,7 @@ impl ModernLink {
         let name = Arc::clone(&self.settings.name);
         self.settings.tasks.spawn_service(async move {
             if let Err(error) = open.child.tell(answer).await {
-                tracing::debug!(upstream = %name, %error, "answer not delivered");
+                tracing::debug!(upstream = %name, error = chain(&error), "answer not delivered");
             }
             drop(place);
         });

@@ -9,6 +9,7 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 
 use crate::call::OwnerKey;
+use crate::cause::chain;
 use crate::protocol::json;
 use crate::protocol::param_headers::ParamHeaders;
 use crate::upstream::lock;
@@ -129,7 +130,7 @@ impl Tools {
                 }
                 Err(error) => {
                     tracing::warn!(
-                        upstream, tool = ?name.as_deref().unwrap_or_default(), error = %error,
+                        upstream, tool = ?name.as_deref().unwrap_or_default(), error = chain(&error),
                         "a tool is left out: its x-mcp-header annotations are invalid"
                     );
                     Listed::Invalid

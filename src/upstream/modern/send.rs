@@ -10,6 +10,7 @@ use super::envelope::{self, Inputs, Place};
 use super::flight::{Flight, For};
 use super::schemas::{Listed, Tools};
 use super::{ModernLink, Trip, Wire, own};
+use crate::cause::chain;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::json::JsonError;
 use crate::protocol::param_headers::ParamHeaders;
@@ -197,7 +198,7 @@ impl ModernLink {
             if let Err(problem) = walk.unwrap_or(Err(LinkError::Timeout)) {
                 LABELED.schemas_unknown.add(&self.settings.name, 1);
                 tracing::warn!(
-                    upstream = %self.settings.name, error = %problem,
+                    upstream = %self.settings.name, error = chain(&problem),
                     "the tools cannot be listed: their parameter headers are not sent"
                 );
             }

@@ -18,8 +18,9 @@ use super::pool::Slot;
 use super::process::{Group, Keeper, Ladder};
 use super::runtime::StdioRuntime;
 use super::starts::StartPermit;
-use super::state::{Birth, ChildState, StopReason};
+use super::state::{Birth, ChildState};
 use super::stderr::{Drain, Log};
+use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::config::StdioCarrier;
 use crate::telemetry::metrics::{Counted, GAUGES, Open, UpstreamLoad};
@@ -82,7 +83,8 @@ impl StdioRuntime {
         let log = Log::new(
             environment::secrets(&self.host.environment, carrier),
             environment::paths(carrier, &launched.home),
-        );
+        )
+        .among(Arc::clone(permit.starts()));
         let backoff = Arc::clone(&self.backoff);
         let state = Arc::new(ChildState::new(Birth {
             upstream,

@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::outbox::{Outbox, SendError};
-use super::state::{ChildState, StopReason};
+use super::state::ChildState;
+use super::stop_reason::StopReason;
 
 /// A running child. Clones share it; when the last one is dropped the child is stopped.
 #[derive(Clone)]
@@ -89,9 +90,9 @@ impl StdioConnection {
         self.0.state.last_words()
     }
 
-    /// Keeps a line of its output that turned out to be no message, for [`strays`](Self::strays).
+    /// Logs a line of its output that turned out to be no message, and keeps it for [`strays`](Self::strays).
     pub fn keep_stray(&self, line: &[u8]) {
-        self.0.state.log.keep_stray(line);
+        self.0.state.keep_stray(line);
     }
 
     /// The last lines of its output since then that are no messages: five at most, each cut to 200

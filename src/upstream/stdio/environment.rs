@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::homes::Home;
 use crate::config::StdioCarrier;
-use crate::telemetry::redact::is_secret_name;
+use crate::telemetry::redact::{cut, is_secret_name};
 
 /// Our own variables that every child gets.
 const INHERITED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"];
@@ -162,6 +162,12 @@ pub(super) fn find_program(
     }
     let text = format!("no program {command:?} that can be run");
     Err(io::Error::new(io::ErrorKind::NotFound, text))
+}
+
+/// A program without the directories before it, cut: what callers may learn of it.
+pub(super) fn bare_name(command: &str) -> &str {
+    const MAX_NAME: usize = 64;
+    cut(command.rsplit('/').next().unwrap_or_default(), MAX_NAME)
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 
-use super::state::{ChildState, StopReason};
+use super::state::ChildState;
+use super::stop_reason::StopReason;
 use crate::protocol::json;
 use crate::upstream::unread::{self, Watch};
 

@@ -19,6 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::homes::Homes;
 use super::{reap, strays};
 
+use crate::cause::chain;
 use crate::lock::lock;
 
 /// The hidden subcommand.
@@ -181,7 +182,10 @@ impl Link {
     fn replace(&mut self, program: &Program) {
         self.end();
         if let Err(error) = self.revive(program) {
-            tracing::error!(%error, "the guardian of stdio children cannot be restarted");
+            tracing::error!(
+                error = chain(&error),
+                "the guardian of stdio children cannot be restarted"
+            );
         }
     }
 

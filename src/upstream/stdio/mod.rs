@@ -11,6 +11,7 @@
 mod assembly;
 mod backoff;
 mod child;
+mod child_lines;
 mod environment;
 mod exec_child;
 mod framing;
@@ -27,6 +28,7 @@ mod runtime;
 mod starts;
 mod state;
 mod stderr;
+mod stop_reason;
 mod strays;
 
 pub use child::{BusyGuard, HoldGuard, StdioConnection, UnusedGuard};

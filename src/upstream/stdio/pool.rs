@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::full::{Cap, Full};
-use super::state::{ChildState, StopReason};
+use super::state::ChildState;
+use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::config::Stdio;
 use crate::lock::lock;

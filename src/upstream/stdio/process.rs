@@ -19,8 +19,9 @@ use super::guardian::Guardian;
 use super::homes::Home;
 use super::outbox::Outbox;
 use super::reap;
-use super::state::{ChildState, StopReason};
+use super::state::ChildState;
 use super::stderr::Drain;
+use super::stop_reason::StopReason;
 use crate::telemetry::metrics::COUNTERS;
 
 /// How long a start may hold back others.

@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::backoff::{Backoff, Wait};
 use super::child::StdioConnection;
-use super::environment::Host;
+use super::child_lines::Event;
+use super::environment::{self, Host};
 use super::framing::Lines;
 use super::full::{Cap, Full};
 use super::guardian::Guardian;
@@ -20,8 +21,9 @@ use super::pool::{ChildSlots, Patience, Place, Slot, Wish};
 use super::process::Hurry;
 use super::reap;
 use super::starts::{StartPermit, Starts};
-use super::state::StopReason;
+use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
+use crate::cause::chain;
 use crate::config::{self, Carrier};
 use crate::lifecycle::Tasks;
 use crate::telemetry::metrics::{GAUGES, LABELED};
@@ -58,9 +60,15 @@ pub enum OpenError {
         /// What the last one said; for the same principal only.
         last_words: Option<String>,
     },
-    /// There is no such program. Its text names no path: it is for callers.
-    #[error("its program cannot be found, or not be run")]
-    NoProgram(#[source] io::Error),
+    /// There is no such program. Its text names the program and no path: it is for callers.
+    #[error("its program {program:?} cannot be found, or not be run")]
+    NoProgram {
+        /// The last part of `command`.
+        program: String,
+        /// What was looked for.
+        #[source]
+        source: io::Error,
+    },
     /// The system cannot start it. Its text names no path either.
     #[error("the upstream process cannot be started: {}", .0.kind())]
     Spawn(#[from] io::Error),
@@ -75,7 +83,7 @@ impl OpenError {
         match self {
             Self::AtCapacity { .. } => "capacity",
             Self::Backoff { .. } => "backoff",
-            Self::NoProgram(_) | Self::Spawn(_) => "system",
+            Self::NoProgram { .. } | Self::Spawn(_) => "system",
             Self::Stopping => "stopping",
         }
     }
@@ -130,7 +138,10 @@ impl StdioRuntime {
         tasks: &Tasks,
     ) -> io::Result<Arc<Self>> {
         if let Err(error) = reap::adopt_orphans() {
-            tracing::warn!(%error, "orphans of stdio children cannot be adopted");
+            tracing::warn!(
+                error = chain(&error),
+                "orphans of stdio children cannot be adopted"
+            );
         }
         let homes = Homes::open(&host.state_dirs)?;
         let guardian = Arc::new(Guardian::start(&host.exe, &homes)?);
@@ -186,9 +197,6 @@ impl StdioRuntime {
         if let Err(error) = &opened {
             LABELED.spawns_refused.add(error.reason(), 1);
         }
-        if let Err(OpenError::NoProgram(error) | OpenError::Spawn(error)) = &opened {
-            tracing::warn!(upstream = upstream.name, %error, "an upstream process cannot be started");
-        }
         opened
     }
 
@@ -218,13 +226,21 @@ impl StdioRuntime {
             place = self.place(wish, deadline) => place.map_err(|full| self.at_capacity(full))?,
         };
         let home = self.homes.home(owner, &name);
-        let command = self.command(carrier, &home).map_err(OpenError::NoProgram)?;
+        let no_program = |source| OpenError::NoProgram {
+            program: environment::bare_name(&carrier.command).to_owned(),
+            source,
+        };
+        let command = self.command(carrier, &home).map_err(no_program)?;
         let launched = self.launcher.launch(command, home).await?;
         LABELED.children_spawned.add(&name, 1);
-        tracing::info!(
-            upstream = &*name, owner = ?owner, pid = launched.child.id(),
-            "started an upstream process"
-        );
+        let has_failed = self.starts.has_failed(&name);
+        let lines = &self.starts.lines;
+        if !has_failed || lines.admit(&name, Event::Start).is_some() {
+            tracing::info!(
+                upstream = &*name, principal = %owner, pid = launched.child.id(),
+                "started an upstream process"
+            );
+        }
         Ok(self.connect(launched, owner, name, carrier, slot, permit)?)
     }
 

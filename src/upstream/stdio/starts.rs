@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
+use super::child_lines::ChildLines;
 use crate::call::OwnerKey;
 use crate::lock::lock;
 
@@ -16,6 +17,8 @@ pub(super) struct Starts {
     all: usize,
     per_upstream: usize,
     inner: Mutex<Inner>,
+    /// What the log was told of the children.
+    pub(super) lines: ChildLines,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +39,8 @@ struct Standing {
     running: usize,
     /// Whether the last start has ended, or used up its time, without a message.
     failed: bool,
+    /// Whether the last child that is gone never wrote a message, whatever ended it.
+    silent: bool,
 }
 
 #[derive(Debug)]
@@ -59,6 +64,7 @@ impl Starts {
             all: per_upstream.saturating_mul(2),
             per_upstream,
             inner: Mutex::default(),
+            lines: ChildLines::default(),
         })
     }
 
@@ -86,6 +92,21 @@ impl Starts {
     pub(super) fn note(&self, upstream: &Arc<str>, spoke: bool) {
         if let Some(standing) = self.inner().upstreams.get_mut(upstream) {
             standing.failed = !spoke;
+            standing.silent &= !spoke;
+        }
+    }
+
+    /// Whether the last start of `upstream` gave no sign of life.
+    pub(super) fn has_failed(&self, upstream: &Arc<str>) -> bool {
+        let inner = self.inner();
+        let standing = inner.upstreams.get(upstream);
+        standing.is_some_and(|one| one.failed || one.silent)
+    }
+
+    /// Notes that a child of `upstream` is gone that never wrote a message.
+    pub(super) fn note_silent(&self, upstream: &Arc<str>) {
+        if let Some(standing) = self.inner().upstreams.get_mut(upstream) {
+            standing.silent = true;
         }
     }
 

@@ -10,29 +10,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::backoff::{Backoff, Crash};
+use super::child_lines::Event;
 use super::pool::ChildSlots;
 use super::starts::{StartPermit, Starts};
 use super::stderr::Log;
+use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::telemetry::metrics::LABELED;
-
-/// Why we stopped a child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StopReason {
-    /// It ended or closed its output.
-    Closed,
-    /// It ended or closed its input.
-    Deaf,
-    /// Its user closed it or let go of it.
-    Dropped,
-    /// Nobody used it for `stdio.idle`.
-    Idle,
-    /// Its principal needed the place.
-    Evicted,
-    /// The gateway stops.
-    ShutDown,
-}
 
 /// What the connection, the reader, the keeper and the pool share about a child.
 pub(super) struct ChildState {
@@ -185,6 +170,9 @@ impl ChildState {
         if self.ends_by_itself() {
             self.note_start();
         }
+        if !self.has_spoken() {
+            self.starts.note_silent(&self.upstream);
+        }
         self.release_start();
         self.account();
         self.tell_end();
@@ -200,24 +188,38 @@ impl ChildState {
             .get()
             .map(ToString::to_string)
             .unwrap_or_default();
+        let told = || self.starts.lines.admit(&self.upstream, Event::End);
         match (self.stop_reason(), self.fault()) {
             (_, Some(fault)) => {
-                tracing::warn!(
-                    upstream,
-                    pid,
-                    status,
-                    "an upstream process was stopped: {fault}"
-                );
+                if let Some(muted) = told() {
+                    tracing::warn!(
+                        upstream,
+                        pid,
+                        status,
+                        muted,
+                        "an upstream process was stopped: {fault}"
+                    );
+                }
             }
             (None | Some(StopReason::Closed | StopReason::Deaf), None) => {
-                tracing::warn!(upstream, pid, status, "an upstream process ended by itself");
+                if let Some(muted) = told() {
+                    tracing::warn!(
+                        upstream,
+                        pid,
+                        status,
+                        muted,
+                        "an upstream process ended by itself"
+                    );
+                }
             }
+            // One of many that never spoke is no news.
+            (Some(_), None) if !self.has_spoken() && told().is_none() => {}
             (Some(reason), None) => {
                 tracing::info!(
                     upstream,
                     pid,
                     status,
-                    ?reason,
+                    reason = reason.as_str(),
                     "an upstream process was stopped"
                 );
             }
@@ -347,7 +349,19 @@ impl ChildState {
     // Spec: SPEC D-02
     pub(super) fn stray(&self, text: &[u8]) {
         LABELED.upstream_garbage.add(&self.upstream, 1);
-        self.log.stray(&self.upstream, self.pid, text);
+        self.keep_stray(text);
+    }
+
+    /// A line that looked like a message and is none.
+    pub(super) fn keep_stray(&self, text: &[u8]) {
+        self.log.keep_stray(text);
+        self.tell_stray(text);
+    }
+
+    fn tell_stray(&self, text: &[u8]) {
+        if let Some(muted) = self.starts.lines.admit(&self.upstream, Event::Stray) {
+            self.log.tell_stray(&self.upstream, self.pid, text, muted);
+        }
     }
 
     /// A line beyond the bound.

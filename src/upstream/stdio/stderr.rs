@@ -3,15 +3,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
+use super::starts::Starts;
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
-use crate::telemetry::redact::redact;
+use crate::telemetry::redact::{redact, shown};
 
 /// Kept for the caller's error, bytes.
 const TAIL_BYTES: usize = 2 * 1024;
@@ -21,6 +22,9 @@ const LINE_BYTES: usize = 4 * 1024;
 
 /// Characters of a stray line of standard output that reach the log.
 const STRAY_CHARS: usize = 200;
+
+/// Bytes of such a line that the log shows.
+const STRAY_BYTES: usize = 256;
 
 /// Stray lines kept for the error of a call.
 const STRAYS: usize = 5;
@@ -50,6 +54,8 @@ pub(super) struct Log {
     /// What the log may show and callers may not.
     private: Redactor,
     shared: Mutex<Shared>,
+    /// Where other children of the upstream are known.
+    starts: Option<Arc<Starts>>,
 }
 
 #[derive(Debug)]
@@ -81,24 +87,37 @@ impl Log {
             redactor: Redactor::new(secrets),
             private: Redactor::new(paths),
             shared: Mutex::new(shared),
+            starts: None,
         }
     }
 
-    /// One line of standard error.
-    fn line(&self, upstream: &str, pid: u32, line: &[u8]) {
+    /// The same for one child of many: a text that another one wrote lately is not logged again.
+    pub(super) fn among(mut self, starts: Arc<Starts>) -> Self {
+        self.starts = Some(starts);
+        self
+    }
+
+    /// Keeps one line of standard error for the errors of calls; returns what the log may show of it.
+    fn line(&self, line: &[u8]) -> Option<String> {
         let text = self.redactor.clean(line);
         if text.is_empty() {
-            return;
+            return None;
         }
-        let mut shared = self.shared();
         // The log masks what looks like a secret by itself; callers see the tail.
-        shared
-            .tail
-            .push(&redact(&self.private.clean(text.as_bytes())));
-        let Some(muted) = shared.admit(Instant::now()) else {
+        let shown = redact(&self.private.clean(text.as_bytes())).into_owned();
+        self.shared().tail.push(&shown);
+        Some(text)
+    }
+
+    /// Logs lines of standard error that belong together.
+    fn tell(&self, upstream: &str, pid: u32, text: &str) {
+        let Some(muted) = self.shared().admit(Instant::now()) else {
             return;
         };
-        drop(shared);
+        let is_repeated = |lines: &Arc<Starts>| lines.lines.is_repeated(upstream, pid, text);
+        if self.starts.as_ref().is_some_and(is_repeated) {
+            return COUNTERS.stderr_dropped.add(1);
+        }
         tracing::info!(upstream, pid, muted, "upstream stderr: {text}");
     }
 
@@ -123,22 +142,15 @@ impl Log {
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
-    /// One line of standard output that is no message.
-    pub(super) fn stray(&self, upstream: &str, pid: u32, line: &[u8]) {
-        self.keep_stray(line);
-        let Some(muted) = self.shared().admit(Instant::now()) else {
-            return;
-        };
+    /// Logs a line of standard output that is no message.
+    pub(super) fn tell_stray(&self, upstream: &str, pid: u32, line: &[u8], muted: u64) {
         let seen = line.get(..self.redactor.window()).unwrap_or(line);
-        let text: String = self
-            .redactor
-            .clean(seen)
-            .chars()
-            .take(STRAY_CHARS)
-            .collect();
+        let text = self.redactor.clean(seen);
+        let text = shown(&text, STRAY_BYTES);
         tracing::warn!(
             upstream,
             pid,
+            remedy = "standard output is for messages alone: let the program write this to standard error",
             muted,
             "upstream wrote a line that is no message: {text}"
         );
@@ -310,15 +322,30 @@ impl Drain {
         true
     }
 
+    /// Lines that are indented belong to the line before: a stack trace makes few records.
     fn take_lines(&mut self, fresh: &[u8], upstream: &str, log: &Log) {
+        let mut record = String::new();
         for piece in fresh.split_inclusive(|byte| *byte == b'\n') {
             let room = log.redactor.window().saturating_sub(self.line.len());
             self.line
                 .extend_from_slice(piece.get(..piece.len().min(room)).unwrap_or_default());
-            if piece.ends_with(b"\n") {
-                log.line(upstream, self.pid, &self.line);
-                self.line.clear();
+            if !piece.ends_with(b"\n") {
+                continue;
             }
+            if let Some(text) = log.line(&self.line) {
+                let belongs = text.starts_with([' ', '\t']) && !record.is_empty();
+                if belongs && record.len() + text.len() < LINE_BYTES {
+                    record.push('\n');
+                } else if !record.is_empty() {
+                    log.tell(upstream, self.pid, &record);
+                    record.clear();
+                }
+                record.push_str(&text);
+            }
+            self.line.clear();
+        }
+        if !record.is_empty() {
+            log.tell(upstream, self.pid, &record);
         }
     }
 }
@@ -326,6 +353,7 @@ impl Drain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::captured::Captured;
 
     fn redactor(secrets: &[&'static str]) -> Redactor {
         Redactor::new(secrets)
@@ -387,7 +415,7 @@ mod tests {
     #[test]
     fn what_looks_like_a_secret_stands_in_no_last_words() {
         let log = Log::new(["inherited-value"], [""; 0]);
-        log.line("a", 1, b"password=hunter2hunter2 and inherited-value");
+        log.line(b"password=hunter2hunter2 and inherited-value");
         assert_eq!(log.tail().unwrap(), "password=[redacted] and …");
     }
 
@@ -412,11 +440,33 @@ mod tests {
     #[test]
     fn callers_do_not_learn_where_a_program_lies() {
         let log = Log::new([""; 0], ["/opt/inner/server", "/srv/data"]);
-        log.line("a", 1, b"cannot run /opt/inner/server: Exec format error");
-        log.line("a", 1, b"/srv/data/db: locked");
+        log.line(b"cannot run /opt/inner/server: Exec format error");
+        log.line(b"/srv/data/db: locked");
         assert_eq!(
             log.tail().unwrap(),
             "cannot run …: Exec format error\n…/db: locked"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_stack_trace_is_one_record() {
+        let (log, caught) = (Log::new([""; 0], [""; 0]), Captured::begin());
+        let (reader, _writer) = tokio::net::unix::pipe::pipe().map(|(w, r)| (r, w)).unwrap();
+        let mut drain = Drain::new(reader, 1);
+        let trace = b"Error: connect {\n  code: 'ECONNREFUSED'\n}\n    at a (x.js:1)\n    at b (x.js:2)\nnext\n";
+        drain.take_lines(trace, "up", &log);
+        let lines = caught.of_level("INFO");
+        let said: Vec<&str> = lines
+            .iter()
+            .filter_map(|line| line["message"].as_str())
+            .collect();
+        assert_eq!(
+            said,
+            [
+                "upstream stderr: Error: connect {\n  code: 'ECONNREFUSED'",
+                "upstream stderr: }\n    at a (x.js:1)\n    at b (x.js:2)",
+                "upstream stderr: next",
+            ]
         );
     }
 

@@ -311,7 +311,10 @@ async fn a_program_that_cannot_run_says_why_and_to_callers_not_where() {
         .await;
     let error = missing.unwrap_err();
     let text = error.to_string();
-    assert_eq!(text, "its program cannot be found, or not be run");
+    assert_eq!(
+        text,
+        "its program \"program\" cannot be found, or not be run"
+    );
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("/no/such/program"), "{source}");
     let broken = tuned(sh("cat"), |carrier| carrier.cwd = Some("/nowhere".into()));

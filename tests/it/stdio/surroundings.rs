@@ -152,7 +152,7 @@ async fn shell_characters_are_text_to_a_child_and_no_request_names_a_program() {
         .expect("a line about the start");
     assert_eq!(started["upstream"], "stub", "{started}");
     assert!(
-        started["owner"].is_string() && started["pid"].is_u64(),
+        started["principal"].is_string() && started["pid"].is_u64(),
         "{started}"
     );
     gw.stop().await;

@@ -200,16 +200,7 @@ impl EraLink {
         // One that has ended meanwhile was asked nothing.
         let started = started.filter(|started| !started.child.closed().is_cancelled());
         let found = probe::probe(&self.settings, started).await;
-        let found = found.inspect_err(|error| {
-            LABELED.upstream_failed.add(&self.settings.name, 1);
-            // It is there, and refuses in a way that may be a legacy server's.
-            if let LinkError::Status(_) | LinkError::Invalid(_) = error {
-                tracing::warn!(
-                    upstream = %self.settings.name, error = %error,
-                    "what the upstream speaks cannot be found out; `era` can say it"
-                );
-            }
-        })?;
+        let found = found.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
         match &found {
             Found::Modern(declared, _) => {
                 self.cell.learn(&Verdict::Modern(Arc::clone(declared)));

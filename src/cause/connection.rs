@@ -1,0 +1,98 @@
+//! `ConnectionFault`: why a connection could not be made, read from the errors of the HTTP clients.
+
+use std::error::Error;
+use std::io;
+
+use rustls::CertificateError;
+
+/// Why a connection could not be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConnectionFault {
+    /// No process listens at the port.
+    Refused,
+    /// No answer in time.
+    TimedOut,
+    /// No network leads there.
+    NoRoute,
+    /// The host name has no address.
+    UnknownHost,
+    /// The port answers a TLS handshake with something else.
+    NotTls,
+    /// The TLS handshake failed for another reason.
+    Handshake,
+    /// The certificate is signed by an authority that is not trusted here, or by itself.
+    UnknownIssuer,
+    /// The certificate is for another host name.
+    OtherName,
+    /// The certificate has expired.
+    Expired,
+    /// The certificate is that of an authority.
+    Authority,
+    /// The certificate is wrong in another way.
+    Untrusted,
+}
+
+impl ConnectionFault {
+    /// The first known fault among `error` and its sources.
+    #[must_use]
+    pub fn of(error: &(dyn Error + 'static)) -> Option<Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(fault) = known(error) {
+                return Some(fault);
+            }
+            next = inner(error);
+        }
+        None
+    }
+}
+
+/// What an error wraps. The source of an `io::Error` is that of what it wraps, which would be left
+/// out.
+fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    let wrapped = error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
+    match wrapped {
+        Some(wrapped) => Some(wrapped),
+        None => error.source(),
+    }
+}
+
+fn known(error: &(dyn Error + 'static)) -> Option<ConnectionFault> {
+    if let Some(error) = error.downcast_ref::<rustls::Error>() {
+        return Some(of_tls(error));
+    }
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return match error.kind() {
+            io::ErrorKind::ConnectionRefused => Some(ConnectionFault::Refused),
+            io::ErrorKind::TimedOut => Some(ConnectionFault::TimedOut),
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
+                Some(ConnectionFault::NoRoute)
+            }
+            _ => None,
+        };
+    }
+    // hyper-util keeps the type of this one to itself.
+    (error.to_string() == "dns error").then_some(ConnectionFault::UnknownHost)
+}
+
+fn of_tls(error: &rustls::Error) -> ConnectionFault {
+    let fault = match error {
+        rustls::Error::InvalidCertificate(fault) => fault,
+        rustls::Error::InvalidMessage(_) => return ConnectionFault::NotTls,
+        _ => return ConnectionFault::Handshake,
+    };
+    match fault {
+        CertificateError::UnknownIssuer => ConnectionFault::UnknownIssuer,
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            ConnectionFault::OtherName
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            ConnectionFault::Expired
+        }
+        // webpki says this in its own words only.
+        other if format!("{other:?}").contains("CaUsedAsEndEntity") => ConnectionFault::Authority,
+        _ => ConnectionFault::Untrusted,
+    }
+}

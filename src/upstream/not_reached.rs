@@ -1,0 +1,87 @@
+//! `NotReached`: why an upstream could not be reached or started, for callers and for operators.
+
+use std::sync::Arc;
+
+use crate::cause::{ConnectionFault, chain};
+
+/// Why an upstream could not be reached or started. Its text is for callers and names no address.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{text}{}", .words.as_deref().unwrap_or_default())]
+pub struct NotReached {
+    /// What is wrong, for every caller.
+    pub(super) text: String,
+    /// What follows it for the principal whose child it is: the child's last words.
+    words: Option<String>,
+    /// What an operator can do.
+    pub(super) remedy: Option<&'static str>,
+    /// What the log shows besides.
+    #[source]
+    detail: Option<Detail>,
+}
+
+/// The causes below, which may name addresses and paths.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+struct Detail(Arc<str>);
+
+impl NotReached {
+    /// With nothing more to say.
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            words: None,
+            remedy: None,
+            detail: None,
+        }
+    }
+
+    /// The same with what an operator can do.
+    pub(super) fn remedied(mut self, remedy: &'static str) -> Self {
+        self.remedy = Some(remedy);
+        self
+    }
+
+    /// The same with what the child said last, for its own principal.
+    pub(super) fn with_words(mut self, words: &str) -> Self {
+        self.words = Some(format!("; its last words: {words}"));
+        self
+    }
+
+    /// The same with the sources of `error`, for the log.
+    pub(super) fn caused_by(mut self, error: &dyn std::error::Error) -> Self {
+        self.detail = error.source().map(|source| Detail(chain(source).into()));
+        self
+    }
+
+    /// What the fault of a connection comes down to.
+    pub(super) fn remedy_of(fault: Option<ConnectionFault>) -> &'static str {
+        match fault {
+            Some(ConnectionFault::Refused) => {
+                "start the upstream, or correct host and port of `url`: no program listens there"
+            }
+            Some(ConnectionFault::UnknownHost) => {
+                "correct the host of `url`, or the DNS of this machine: the name has no address here"
+            }
+            Some(ConnectionFault::TimedOut | ConnectionFault::NoRoute) => {
+                "look whether a firewall or a missing route is between this machine and the upstream; \
+                 `proxy` names a forward proxy"
+            }
+            Some(ConnectionFault::NotTls) => {
+                "write `url` with http://, or with the port of https: the port speaks no TLS"
+            }
+            Some(ConnectionFault::UnknownIssuer | ConnectionFault::Authority) => {
+                "name the authority of the upstream's certificate in `ca_file`"
+            }
+            Some(ConnectionFault::OtherName) => {
+                "write the host name that the upstream's certificate is for into `url`; `ca_file` does not help here"
+            }
+            Some(ConnectionFault::Expired) => {
+                "renew the upstream's certificate, or correct the clock of this machine; `ca_file` does not help here"
+            }
+            Some(ConnectionFault::Handshake | ConnectionFault::Untrusted) => {
+                "look at the upstream's certificate and TLS settings; `ca_file` names further authorities"
+            }
+            None => "ask for `url` from this machine, for instance with curl",
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `StopReason`: why the gateway stopped a child.
+
+/// Why we stopped a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StopReason {
+    /// It ended or closed its output.
+    Closed,
+    /// It ended or closed its input.
+    Deaf,
+    /// Its user closed it or let go of it.
+    Dropped,
+    /// Nobody used it for `stdio.idle`.
+    Idle,
+    /// Its principal needed the place.
+    Evicted,
+    /// The gateway stops.
+    ShutDown,
+}
+
+impl StopReason {
+    /// One word for the log.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed_its_output",
+            Self::Deaf => "closed_its_input",
+            Self::Dropped => "session_over",
+            Self::Idle => "idle",
+            Self::Evicted => "place_needed",
+            Self::ShutDown => "shutdown",
+        }
+    }
+}
