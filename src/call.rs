@@ -29,6 +29,7 @@ pub use notice::{Level, Notice, NoticeKind};
 pub use principal::{BindingKey, OwnerKey, Principal};
 pub use reply::Reply;
 
+use crate::budget::ReplyRoom;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::{Message, Revision};
@@ -178,6 +179,12 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// legacy session.
     fn number(&self) -> Option<u64> {
         self.behind()?.number()
+    }
+
+    /// Where the replies to the call take their room; nothing where they count in no caller's share, as those to
+    /// requests of the gateway's own.
+    fn reply_room(&self) -> Option<ReplyRoom<'_>> {
+        self.behind()?.reply_room()
     }
 
     /// Whether the client's time is kept here: each question then ends by itself, a while after the

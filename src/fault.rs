@@ -63,6 +63,8 @@ pub enum FaultKind {
     UpstreamTimeout,
     /// An upstream sent something no MCP server may send.
     UpstreamInvalid,
+    /// An upstream answered, and there was no room for its reply: the call ran.
+    ReplyDropped,
     /// The caller cannot be asked what the upstream wants to know.
     CannotAsk,
     /// The call was cancelled.

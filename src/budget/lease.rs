@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{ByteBudget, Exhausted, Holder, weight};
+use super::{ByteBudget, EXEMPT_BYTES, Exhausted, Holder, weight};
 
 /// What one message takes out of its caller's share; given back when it is dropped.
 #[derive(Debug)]
@@ -36,6 +36,17 @@ pub(super) fn guarded<G: Send + 'static>(bytes: Bytes, guard: G) -> Bytes {
     })
 }
 
+/// `copy`, which keeps alive those of `sources` that may hold a lease until its last slice is dropped: for bytes
+/// that were copied out of them.
+#[must_use]
+pub fn held_with(copy: Bytes, sources: Vec<Bytes>) -> Bytes {
+    let is_large = |source: &Bytes| source.len() > EXEMPT_BYTES;
+    if !sources.iter().any(is_large) {
+        return copy;
+    }
+    guarded(copy, sources)
+}
+
 impl Lease {
     /// One that holds nothing yet.
     pub fn empty(budget: Arc<ByteBudget>, holder: Holder) -> Self {
@@ -44,6 +55,18 @@ impl Lease {
             holder,
             taken: 0,
         }
+    }
+
+    pub(super) fn budget(&self) -> &Arc<ByteBudget> {
+        &self.budget
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken == 0
+    }
+
+    pub(super) fn holder(&self) -> Holder {
+        self.holder
     }
 
     /// Takes what is missing for a message of `len` bytes; nothing for a shorter one.

@@ -1,28 +1,32 @@
-//! The byte budget: how much memory the messages of all callers may take, with a share for each caller.
+//! The byte budgets: how much memory the messages of all callers may take, with a share for each caller, and
+//! how much the replies to them. They are two, as a request keeps its bytes while its reply waits for some.
 //!
 //! Bytes are taken before they are read and given back when the last holder of the message drops it. Small
 //! messages are exempt: running calls and connections are counted, and each has a read buffer anyway.
 
 mod lease;
+mod replies;
 mod reserve;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-pub use lease::Lease;
+use tokio::sync::Notify;
+
+pub use lease::{Lease, held_with};
+pub use replies::{KeptLeases, ReplyLease, ReplyRoom, ReplyShare};
 pub use reserve::ReservePermit;
 
 use self::reserve::Reserve;
-use crate::call::OwnerKey;
 use crate::lock::lock;
-use crate::telemetry::metrics::{COUNTERS, GAUGES};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, Gauge};
 
 /// Messages up to this size take nothing out of the budget, bytes: they fit into one read buffer.
 pub const EXEMPT_BYTES: usize = 16 << 10;
 
 /// A message weighs this many times its size: it is kept for as long as its call runs, beside the copy under
-/// the gateway's own id that is sent on.
+/// another id that is sent on. A reply is copied so, too.
 const COPIES: usize = 2;
 
 /// The part of the budget that is set aside for messages that are never refused.
@@ -31,8 +35,8 @@ const RESERVED_PART: usize = 8;
 /// Who a share belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Holder {
-    /// A caller with a token.
-    Owner(OwnerKey),
+    /// A caller with a token: its principal's key.
+    Owner([u8; 32]),
     /// A caller without one, where none is asked for.
     Address(IpAddr),
 }
@@ -64,6 +68,10 @@ pub struct ByteBudget {
     per_holder: usize,
     used: Mutex<Used>,
     reserve: Reserve,
+    /// Shows what is taken.
+    gauge: &'static Gauge,
+    /// Told whenever bytes are given back.
+    freed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -74,10 +82,25 @@ struct Used {
 }
 
 impl ByteBudget {
-    /// A budget of `total` bytes with a share of `per_holder` bytes for each caller, for messages of at most
-    /// `largest` bytes. The reserve is an eighth of `total`, and holds one such message at least.
+    /// A budget of `total` bytes with a share of `per_holder` bytes for each caller, for messages of clients of at
+    /// most `largest` bytes. The reserve is an eighth of `total`, and holds one such message at least.
     #[must_use]
     pub fn new(total: usize, per_holder: usize, largest: usize) -> Arc<Self> {
+        Self::shown_by(&GAUGES.bytes_held, total, per_holder, largest)
+    }
+
+    /// The same for replies, which take their bytes through a [`ReplyShare`].
+    #[must_use]
+    pub fn of_replies(total: usize, per_holder: usize, largest: usize) -> Arc<Self> {
+        Self::shown_by(&GAUGES.replies_held, total, per_holder, largest)
+    }
+
+    fn shown_by(
+        gauge: &'static Gauge,
+        total: usize,
+        per_holder: usize,
+        largest: usize,
+    ) -> Arc<Self> {
         let one = weight(largest).max(1);
         let permits = (total / RESERVED_PART / one).max(1);
         Arc::new(Self {
@@ -85,6 +108,8 @@ impl ByteBudget {
             per_holder,
             used: Mutex::default(),
             reserve: Reserve::new(permits),
+            gauge,
+            freed: Notify::new(),
         })
     }
 
@@ -125,7 +150,7 @@ impl ByteBudget {
         used.by_holder.insert(holder, own + bytes);
         used.total += bytes;
         drop(used);
-        GAUGES.bytes_held.add(signed(bytes));
+        self.gauge.add(signed(bytes));
         Ok(())
     }
 
@@ -139,7 +164,8 @@ impl ByteBudget {
             }
         }
         drop(used);
-        GAUGES.bytes_held.add(-signed(bytes));
+        self.gauge.add(-signed(bytes));
+        self.freed.notify_waiters();
     }
 }
 

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use super::*;
@@ -9,7 +10,9 @@ use crate::call::Principal;
 const MIB: usize = 1 << 20;
 
 fn holder(name: &str) -> Holder {
-    Holder::Owner(Principal::new("issuer", name, "", Vec::new(), None).owner())
+    Principal::new("issuer", name, "", Vec::new(), None)
+        .owner()
+        .into()
 }
 
 /// A budget of 16 MiB, 2 of them in reserve, with a share of 8 MiB.
@@ -93,4 +96,74 @@ async fn reserve_holds_one_message_of_each_caller() {
     assert!(enter("carol").await.is_ok());
     drop(first.hold(Bytes::from_static(b"{}")));
     assert!(enter("alice").await.is_ok());
+}
+
+/// A budget of replies like [`budget`], and the share of `name` in it.
+fn replies(name: &str) -> (Arc<ByteBudget>, ReplyShare) {
+    let budget = ByteBudget::of_replies(16 * MIB, 8 * MIB, MIB);
+    let share = ReplyShare::new(&budget, holder(name));
+    (budget, share)
+}
+
+/// A reply for which room was taken.
+async fn grown(share: &ReplyShare, len: usize) -> ReplyLease {
+    let mut lease = share.lease();
+    lease.grow_to(len).await;
+    lease
+}
+
+#[tokio::test(start_paused = true)]
+async fn reply_waits_until_there_is_room_for_it() {
+    const LONG: Duration = Duration::from_secs(100);
+    let (budget, share) = replies("alice");
+    let kept: Vec<_> = [grown(&share, MIB).await, grown(&share, 3 * MIB).await].into();
+    // One goes to the reserve.
+    let reserved = grown(&share, MIB).await;
+    assert_eq!(budget.used(), 8 * MIB);
+    let mut lease = share.lease();
+    assert!(timeout(LONG, lease.grow_to(MIB)).await.is_err());
+    let other = ReplyShare::new(&budget, holder("bob"));
+    assert!(timeout(LONG, grown(&other, MIB)).await.is_ok());
+    let (waited, ()) = tokio::join!(timeout(LONG, lease.grow_to(MIB)), async {
+        tokio::time::sleep(LONG / 2).await;
+        drop(kept);
+    });
+    assert!(waited.is_ok());
+    assert_eq!(budget.used(), 2 * MIB);
+    drop((lease, reserved));
+    assert_eq!(budget.used(), 0);
+}
+
+// Each has a part of the share that the others wait for.
+#[tokio::test(start_paused = true)]
+async fn replies_that_grow_at_once_do_not_wait_for_each_other() {
+    let (budget, share) = replies("alice");
+    let growing = (0..16).map(|_| async {
+        let mut lease = share.lease();
+        for part in 1..=32 {
+            lease.grow_to(part * MIB / 32).await;
+            tokio::task::yield_now().await;
+        }
+    });
+    let all = join_all(growing);
+    assert!(timeout(Duration::from_mins(1), all).await.is_ok());
+    assert_eq!(budget.used(), 0);
+}
+
+#[tokio::test]
+async fn answer_keeps_what_its_replies_have_taken_until_it_is_written() {
+    let (budget, share) = replies("alice");
+    let kept = KeptLeases::default();
+    kept.keep(grown(&share, MIB).await);
+    let answer = kept.hold(Bytes::from(vec![0; MIB]));
+    assert_eq!(budget.used(), 2 * MIB);
+    // A frame that is a copy of it goes on with that.
+    let frame = held_with(Bytes::from(vec![0; MIB]), vec![Bytes::new(), answer]);
+    assert_eq!(budget.used(), 2 * MIB);
+    drop(frame);
+    assert_eq!(budget.used(), 0);
+    kept.keep(grown(&share, MIB).await);
+    let small = kept.hold(Bytes::from_static(b"{}"));
+    assert_eq!(budget.used(), 0);
+    drop(small);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
+use crate::budget::Holder;
 use crate::telemetry::record::Lasting;
 
 /// Digest of issuer + subject: owns quotas, children, caches.
@@ -39,6 +40,12 @@ impl OwnerKey {
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+}
+
+impl From<OwnerKey> for Holder {
+    fn from(owner: OwnerKey) -> Self {
+        Self::Owner(owner.0)
     }
 }
 

@@ -145,9 +145,15 @@ fn summary(file: &str, config: &Config) -> String {
     let limits = &config.limits;
     let _ = writeln!(
         text,
-        "memory for what clients send: {} MiB at most, {} MiB for one caller\n\nendpoints",
+        "memory for what clients send: {} MiB at most, {} MiB for one caller",
         limits.bytes_total >> 20,
         limits.bytes_per_principal >> 20
+    );
+    let _ = writeln!(
+        text,
+        "memory for replies: {} MiB at most, {} MiB for one caller\n\nendpoints",
+        limits.replies_total >> 20,
+        limits.replies_per_principal >> 20
     );
     let server = &config.server;
     for endpoint in endpoints(config) {

@@ -3,26 +3,60 @@
 use super::report::Report;
 use super::types::Config;
 
-/// Reports a byte budget in which the largest message has no room.
+/// A byte budget as it is configured.
+struct Budget<'a> {
+    /// The keys of its share and its total, and those of what has to fit in.
+    share: &'a str,
+    total: &'a str,
+    messages: &'a [&'a str],
+    hint: &'a str,
+    per_holder: usize,
+    all: usize,
+    /// The largest message, bytes.
+    largest: usize,
+}
+
+/// Reports byte budgets in which the largest message has no room.
 pub(super) fn check(config: &Config, report: &Report<'_>) {
     let limits = &config.limits;
-    let hint = "a message counts twice: its copy is sent on";
-    let largest = limits.body.saturating_mul(2);
-    let keys = [
-        "limits.body",
-        "limits.bytes_per_principal",
-        "limits.bytes_total",
-    ];
-    if keys.iter().any(|key| report.is_wrong(key)) {
+    let of_clients = Budget {
+        share: "limits.bytes_per_principal",
+        total: "limits.bytes_total",
+        messages: &["limits.body"],
+        hint: "a message counts twice: its copy is sent on",
+        per_holder: limits.bytes_per_principal,
+        all: limits.bytes_total,
+        largest: limits.body,
+    };
+    let of_replies = Budget {
+        share: "limits.replies_per_principal",
+        total: "limits.replies_total",
+        messages: &["limits.upstream_message", "limits.sse_event"],
+        hint: "a reply counts twice: it is copied",
+        per_holder: limits.replies_per_principal,
+        all: limits.replies_total,
+        largest: limits.upstream_message.max(limits.sse_event),
+    };
+    check_one(&of_clients, report);
+    check_one(&of_replies, report);
+}
+
+fn check_one(budget: &Budget<'_>, report: &Report<'_>) {
+    let Budget { share, total, .. } = *budget;
+    let mut keys = budget.messages.iter().chain([&share, &total]);
+    if keys.any(|key| report.is_wrong(key)) {
         return;
     }
-    if limits.bytes_per_principal < largest {
-        let what = "must be at least twice limits.body";
-        report.error("limits.bytes_per_principal", what, Some(hint));
+    let messages = budget.messages.join(" and ");
+    let hint = Some(budget.hint);
+    let largest = budget.largest.saturating_mul(2);
+    if budget.per_holder < largest {
+        let what = format!("must be at least twice {messages}");
+        report.error(share, what, hint);
     }
     // Beside the share there is a message in the reserve.
-    if limits.bytes_total < limits.bytes_per_principal.saturating_add(largest) {
-        let what = "must be at least limits.bytes_per_principal and twice limits.body";
-        report.error("limits.bytes_total", what, Some(hint));
+    if budget.all < budget.per_holder.saturating_add(largest) {
+        let what = format!("must be at least {share} and twice {messages}");
+        report.error(total, what, hint);
     }
 }

@@ -10,6 +10,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         body: s.key("body", "A request body.").size("4MiB"),
         bytes_per_principal: bytes_per_principal(s),
         bytes_total: bytes_total(s),
+        replies_per_principal: replies_per_principal(s),
+        replies_total: replies_total(s),
         headers: s.key("headers", "A request head.").size("16KiB"),
         upstream_message: s
             .key("upstream_message", "One message from an upstream.")
@@ -110,6 +112,23 @@ fn bytes_total(s: &mut Section<'_>) -> usize {
     s.key(
         "bytes_total",
         "The same of all callers. An eighth of it is reserved for messages that are never refused.",
+    )
+    .size("512MiB")
+}
+
+fn replies_per_principal(s: &mut Section<'_>) -> usize {
+    s.key(
+        "replies_per_principal",
+        "Replies over 16 KiB for one caller that are being received or not yet written; each counts twice, as \
+         it is copied. Above, replies wait. At least twice `upstream_message` and `sse_event`.",
+    )
+    .size("128MiB")
+}
+
+fn replies_total(s: &mut Section<'_>) -> usize {
+    s.key(
+        "replies_total",
+        "The same for all callers. An eighth of it is reserved for replies that wait.",
     )
     .size("512MiB")
 }

@@ -337,6 +337,10 @@ pub struct Limits {
     pub bytes_per_principal: usize,
     /// The same of all callers.
     pub bytes_total: usize,
+    /// Weight of the replies for one caller that are received or not yet written, bytes.
+    pub replies_per_principal: usize,
+    /// The same for all callers.
+    pub replies_total: usize,
     /// Request head, bytes.
     pub headers: usize,
     /// One message from an upstream, bytes.

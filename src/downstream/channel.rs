@@ -3,7 +3,7 @@
 //! nothing on it can be resumed, and the session ends with it. Spec: SPEC H-01…H-03, H-07.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Front;
 use super::access_log::{AccessLine, AccessRecord};
 use super::unwritten::Unwritten;
+use crate::budget::ReplyShare;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
@@ -36,6 +37,8 @@ pub(super) struct Channel {
     /// Whoever opened it; later messages may come with newer tokens of the same binding.
     pub(super) principal: Arc<Principal>,
     state: Mutex<State>,
+    /// What replies on it are taken out of.
+    share: OnceLock<ReplyShare>,
     /// Answers of a socket that are not written yet.
     pub(super) unwritten: Unwritten,
     /// Cancelled when its client leaves too much unread, or everything is over.
@@ -109,6 +112,7 @@ impl Channel {
                 waker: None,
                 expires,
             }),
+            share: OnceLock::new(),
             unwritten: Unwritten::default(),
             ended: CancellationToken::new(),
             owed: AtomicUsize::new(0),
@@ -124,6 +128,16 @@ impl Channel {
             Stage::Open(session) => Some(Arc::clone(session)),
             _ => None,
         }
+    }
+
+    /// Says what replies on it are taken out of.
+    pub(super) fn share_replies(&self, share: ReplyShare) {
+        self.share.get_or_init(|| share);
+    }
+
+    /// What replies on it are taken out of, once that was said.
+    pub(super) fn reply_share(&self) -> Option<&ReplyShare> {
+        self.share.get()
     }
 
     /// Sends a message after everything that was sent before.

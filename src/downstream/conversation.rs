@@ -190,6 +190,9 @@ impl Front {
             match opened.await {
                 Ok((session, hello)) => {
                     record.session(session.tag());
+                    if let Some(share) = channel.reply_share() {
+                        session.share_replies(share.clone());
+                    }
                     channel.unwritten.expect(&hello, &record, line.as_ref());
                     if !channel.opened(&session, hello) {
                         front.sessions.close(&session);

@@ -14,6 +14,7 @@ use http_body::{Body, Frame};
 
 use super::keep_alive::KeepAlive;
 use super::running::Running;
+use crate::budget::{EXEMPT_BYTES, held_with};
 use crate::protocol::sse::{self, NumberedEvents};
 use crate::session::{EventId, Next, Reader};
 use crate::store::events::Event;
@@ -37,6 +38,8 @@ pub(super) struct EventBody {
     /// Whether this client understands priming events and `retry` (SPEC T-26, T-27).
     polls: bool,
     beginning: Beginning,
+    /// Large messages of the frame that is being made.
+    large: Vec<Bytes>,
     done: bool,
 }
 
@@ -80,6 +83,7 @@ impl EventBody {
             keep_alive: KeepAlive::new(parts.keep_alive),
             ends: parts.ends,
             polls: parts.polls,
+            large: Vec::new(),
             done: false,
         }
     }
@@ -91,8 +95,11 @@ impl EventBody {
                 Poll::Ready(Next::Events(events)) => {
                     let room = |event: &Event| event.payload.len() + self.events.room();
                     out.reserve(events.iter().map(room).sum());
-                    for event in &events {
-                        self.encode(event, out);
+                    for event in events {
+                        self.encode(&event, out);
+                        if event.payload.len() > EXEMPT_BYTES {
+                            self.large.push(event.payload);
+                        }
                     }
                 }
                 Poll::Ready(Next::Finished) => break,
@@ -180,7 +187,8 @@ impl Body for EventBody {
             sse::encode_comment(&mut out, "");
         }
         this.keep_alive.written();
-        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
+        let frame = held_with(out.freeze(), std::mem::take(&mut this.large));
+        Poll::Ready(Some(Ok(Frame::data(frame))))
     }
 
     fn is_end_stream(&self) -> bool {

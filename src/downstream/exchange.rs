@@ -20,6 +20,7 @@ use super::observe::{ended, log_fault, server_span};
 use super::reply;
 use super::running::{Links, Outcome, Running, finish};
 use super::streamable::Begun;
+use crate::budget::held_with;
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
@@ -189,7 +190,13 @@ impl Front {
     fn outcome(&self, call: &Call, answer: Result<Reply, Failure>) -> Outcome {
         let id = call.message.id().unwrap_or("null");
         match answer {
-            Ok(reply) => Outcome::Response(StatusCode::OK, reply.into_response(id)),
+            Ok(reply) => {
+                let mut body = reply.into_response(id);
+                if let Some(room) = call.link.reply_room() {
+                    body = room.kept.hold(body);
+                }
+                Outcome::Response(StatusCode::OK, body)
+            }
             Err(Failure::Denied(denial)) => {
                 let fault = Fault::downstream(FaultKind::InvalidParams, denial.public());
                 let body = Reply::Error(reply::error_object(&fault)).into_response(id);
@@ -240,7 +247,8 @@ fn plain_reply(outcome: Outcome) -> Response<Body> {
         Outcome::Response(status, body) => reply::retryable(reply::json_response(status, body)),
         Outcome::Denied(denied, body) => reply::denied_call(&denied, body),
         Outcome::Many(bodies) if !bodies.is_empty() => {
-            reply::json_response(StatusCode::OK, reply::array(&bodies))
+            let array = reply::array(&bodies);
+            reply::json_response(StatusCode::OK, held_with(array, bodies))
         }
         // Nothing is owed, be it to one call or to all of an array: a stream that ends without a message
         // says just that, and is what a request is answered with. Spec: SPEC T-06, T-13, T-30.

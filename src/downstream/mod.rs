@@ -97,6 +97,7 @@ pub struct Front {
     rate: Arc<RateLimiter>,
     scans: Arc<Scans>,
     budget: Arc<ByteBudget>,
+    replies: Arc<ByteBudget>,
     sessions: Arc<Sessions>,
     channels: Channels,
     relay: Arc<Relay>,
@@ -120,6 +121,8 @@ pub struct FrontParts {
     pub rate: RateLimiter,
     /// How much memory messages may take.
     pub budget: Arc<ByteBudget>,
+    /// How much memory replies may take.
+    pub replies: Arc<ByteBudget>,
     /// Legacy sessions.
     pub sessions: Arc<Sessions>,
     /// The spine.
@@ -155,6 +158,7 @@ impl Front {
             rate: Arc::new(parts.rate),
             scans: Arc::default(),
             budget: parts.budget,
+            replies: parts.replies,
             sessions: parts.sessions,
             channels: Channels::new(&parts.settings.sessions),
             relay: parts.relay,

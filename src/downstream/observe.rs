@@ -100,7 +100,9 @@ pub(super) fn error_word(kind: FaultKind) -> &'static str {
         FaultKind::UpstreamUnavailable => error_type::UNAVAILABLE,
         FaultKind::UpstreamLost => error_type::LOST,
         FaultKind::UpstreamInvalid => error_type::INVALID,
-        FaultKind::CallerBusy | FaultKind::GatewayBusy => error_type::BUSY,
+        FaultKind::CallerBusy | FaultKind::GatewayBusy | FaultKind::ReplyDropped => {
+            error_type::BUSY
+        }
         FaultKind::UnknownSession | FaultKind::MissingSession => error_type::SESSION,
         FaultKind::Internal => error_type::INTERNAL,
         _ => error_type::BAD_REQUEST,

@@ -12,7 +12,7 @@ use super::listener::Place;
 use super::refused_body::{RefusedBody, too_large};
 use super::room::{Collected, Full, Room};
 use super::{Front, reply};
-use crate::budget::{Exhausted, Holder};
+use crate::budget::{Exhausted, Holder, ReplyShare};
 use crate::call::Principal;
 use crate::config::AuthMode;
 use crate::fault::{Fault, FaultKind, Retry, Side};
@@ -62,7 +62,12 @@ impl Front {
             AuthMode::None => extensions.get().and_then(Place::client),
             AuthMode::OAuth => None,
         };
-        address.map_or(Holder::Owner(principal.owner()), Holder::Address)
+        address.map_or(principal.owner().into(), Holder::Address)
+    }
+
+    /// What replies to a caller are taken out of.
+    pub(super) fn reply_share(&self, holder: Holder) -> ReplyShare {
+        ReplyShare::new(&self.replies, holder)
     }
 
     /// Reads a body of a live session into the reserve: requests are refused later, other messages taken. The reserve

@@ -10,6 +10,7 @@ use futures_util::stream::Stream;
 use http_body::{Body, Frame};
 
 use super::keep_alive::KeepAlive;
+use crate::budget::{EXEMPT_BYTES, held_with};
 use crate::protocol::sse;
 
 /// What is ready is written at once, up to about this much.
@@ -52,9 +53,14 @@ impl<S: Stream<Item = Vec<Bytes>> + Unpin> Body for PlainEvents<S> {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         let mut out = BytesMut::new();
+        let mut large = Vec::new();
         while !this.done && out.len() < FRAME_BYTES {
             match Pin::new(&mut this.messages).poll_next(cx) {
-                Poll::Ready(Some(messages)) => encode(&mut out, &messages),
+                Poll::Ready(Some(messages)) => {
+                    encode(&mut out, &messages);
+                    let is_large = |message: &Bytes| message.len() > EXEMPT_BYTES;
+                    large.extend(messages.into_iter().filter(is_large));
+                }
                 Poll::Ready(None) => this.done = true,
                 Poll::Pending => break,
             }
@@ -67,7 +73,7 @@ impl<S: Stream<Item = Vec<Bytes>> + Unpin> Body for PlainEvents<S> {
             sse::encode_comment(&mut out, "");
         }
         this.keep_alive.written();
-        Poll::Ready(Some(Ok(Frame::data(out.freeze()))))
+        Poll::Ready(Some(Ok(Frame::data(held_with(out.freeze(), large)))))
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) fn legacy_status(kind: FaultKind) -> StatusCode {
         | FaultKind::UpstreamLost
         | FaultKind::UpstreamTimeout
         | FaultKind::UpstreamInvalid
+        | FaultKind::ReplyDropped
         | FaultKind::CannotAsk
         | FaultKind::Cancelled
         | FaultKind::Internal => StatusCode::OK,

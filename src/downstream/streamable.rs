@@ -115,7 +115,7 @@ impl Front {
                 return Err(Fault::downstream(FaultKind::InvalidRequest, text).into());
             }
             Box::pin(self.pay(principal.owner(), due)).await?;
-            let opened = self.initialize(endpoint, principal, &parts.headers, &message, record);
+            let opened = self.initialize(endpoint, principal, parts, &message, record);
             return Ok(Box::pin(opened).await?);
         }
         let session = self.bind(given, &principal, endpoint)?;
@@ -193,20 +193,22 @@ impl Front {
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
-        headers: &HeaderMap,
+        parts: &Parts,
         message: &Message,
         record: &AccessRecord,
     ) -> Result<Response<Body>, Fault> {
+        let holder = self.holder(&principal, &parts.extensions);
         let (session, body) = self
             .open_session(
                 endpoint,
                 principal,
-                headers,
+                &parts.headers,
                 message,
                 record,
                 Delivery::Streams,
             )
             .await?;
+        session.share_replies(self.reply_share(holder));
         let mut response = reply::json_response(StatusCode::OK, body);
         // Spec: SPEC T-40.
         if let Ok(value) = HeaderValue::from_str(session.id()) {

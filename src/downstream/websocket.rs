@@ -36,7 +36,7 @@ use super::observe::error_word;
 use super::over_budget::over_budget;
 use super::socket_reader::{Incoming, SocketReader};
 use super::{Front, reply};
-use crate::budget::Holder;
+use crate::budget::{EXEMPT_BYTES, Holder};
 use crate::call::Principal;
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
@@ -84,9 +84,10 @@ impl Front {
                 return reply::fault_response(&fault, None);
             }
         };
+        let holder = self.holder(principal, &parts.extensions);
+        channel.share_replies(self.reply_share(holder));
         let outgoing = Outgoing::new(self, channel);
         let (front, record) = (Arc::clone(self), record.clone());
-        let holder = self.holder(principal, &parts.extensions);
         // The connection was one of those that may be open, and still is.
         let place = parts.extensions.remove::<Place>();
         self.tasks.spawn(async move {
@@ -246,6 +247,11 @@ impl Front {
                 };
                 liveness.writing(messages.iter().map(Bytes::len).sum());
                 let answers = outgoing.channel.unwritten.among(&messages);
+                // The frames are copies, which wait in the socket until they are written.
+                let large = messages
+                    .iter()
+                    .filter(|message| message.len() > EXEMPT_BYTES);
+                let _held: Vec<Bytes> = large.cloned().collect();
                 let frames = messages.into_iter().filter_map(text_frame);
                 let mut frames = futures_util::stream::iter(frames.map(Ok));
                 sent = beside(calls, sink.send_all(&mut frames)).await;

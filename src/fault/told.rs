@@ -41,6 +41,7 @@ pub fn is_tool_error(kind: FaultKind) -> bool {
         FaultKind::UpstreamUnavailable
             | FaultKind::UpstreamLost
             | FaultKind::UpstreamTimeout
+            | FaultKind::ReplyDropped
             | FaultKind::CannotAsk
     )
 }
@@ -62,6 +63,7 @@ pub fn legacy_code(kind: FaultKind) -> i64 {
         | FaultKind::UpstreamLost
         | FaultKind::UpstreamTimeout
         | FaultKind::UpstreamInvalid
+        | FaultKind::ReplyDropped
         | FaultKind::CannotAsk
         | FaultKind::Cancelled
         | FaultKind::Internal => -32603,

@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::{EventStream, NoticeSource, Session, lock};
+use crate::budget::{KeptLeases, ReplyRoom};
 use crate::call::{Asked, Burst, ClientCapabilities, DownstreamLink, Level, Notice, Round};
 use crate::protocol::{RequestId, Revision};
 
@@ -29,6 +30,8 @@ pub struct CallLink {
     upstream: OnceLock<Arc<str>>,
     cancel: CancellationToken,
     reason: OnceLock<String>,
+    /// What its replies hold of its caller's share.
+    leases: KeptLeases,
 }
 
 /// Where the messages of an exchange go; the calls of a JSON-RPC array share one.
@@ -63,6 +66,7 @@ impl CallLink {
             upstream: OnceLock::new(),
             cancel: CancellationToken::new(),
             reason: OnceLock::new(),
+            leases: KeptLeases::default(),
         })
     }
 
@@ -220,6 +224,13 @@ impl DownstreamLink for CallLink {
 
     fn number(&self) -> Option<u64> {
         Some(self.order)
+    }
+
+    fn reply_room(&self) -> Option<ReplyRoom<'_>> {
+        Some(ReplyRoom {
+            share: self.session.reply_share.get()?,
+            kept: &self.leases,
+        })
     }
 
     fn routed(&self, upstream: &Arc<str>) {

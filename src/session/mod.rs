@@ -29,7 +29,7 @@ mod visit;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -57,6 +57,7 @@ pub use subscriptions::{Subscribing, Subscriptions, is_below};
 pub use tasks::{Known, Run, Stage, Task, TaskHandle, Tasks};
 pub use visit::{FollowedResource, Listener, Listening, ToolHeaders, Visit, VisitCall};
 
+use crate::budget::ReplyShare;
 use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
@@ -113,6 +114,8 @@ pub struct Session {
     completions: Completions,
     tasks: Tasks,
     results: ResultRoom,
+    /// What replies to its calls are taken out of; nothing for a visit, each of whose calls has its own.
+    reply_share: OnceLock<ReplyShare>,
     /// Of calls, and those for messages outside calls.
     open_streams: AtomicUsize,
     open_standalones: AtomicUsize,
@@ -252,6 +255,11 @@ impl Session {
     #[must_use]
     pub fn results(&self) -> &ResultRoom {
         &self.results
+    }
+
+    /// Says what replies to its calls are taken out of. Of several, the first counts.
+    pub fn share_replies(&self, share: ReplyShare) {
+        self.reply_share.get_or_init(|| share);
     }
 
     /// What it is to a modern client; nothing for a session that a client opened.

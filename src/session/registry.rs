@@ -11,7 +11,7 @@ mod known;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -302,6 +302,7 @@ impl Sessions {
             shelf: super::Shelf::default(),
             completions: super::Completions::default(),
             tasks: super::Tasks::default(),
+            reply_share: OnceLock::new(),
             results: ResultRoom {
                 own: Arc::clone(&owner.results),
                 all: Arc::clone(&self.results),

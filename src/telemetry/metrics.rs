@@ -124,6 +124,10 @@ table! {
             "Messages refused because their caller's share of the byte budget was used up.";
         bytes_total_refused = BYTES_TOTAL_REFUSED "{message}"
             "Messages refused because the byte budget of all callers was used up.";
+        replies_waited = REPLIES_WAITED "{reply}"
+            "Replies that had to wait for room in the byte budget of replies.";
+        replies_failed = REPLIES_FAILED "{call}"
+            "Calls that ran and failed because their reply found no room in the byte budget of replies.";
         bodies_too_large = BODIES_TOO_LARGE "{request}"
             "Requests refused for the size of their body.";
         rate_limited = RATE_LIMITED "{request}"
@@ -170,6 +174,8 @@ table! {
             "Calls that have no reply yet.";
         bytes_held = BYTES_HELD "By"
             "Bytes taken out of the byte budget, by messages being received and running calls.";
+        replies_held = REPLIES_HELD "By"
+            "Bytes taken out of the byte budget of replies, by replies being received or not yet written.";
         calls_waiting = CALLS_WAITING "{call}"
             "Requests that wait because of the running calls or the rate.";
         calls_detached_now = CALLS_DETACHED_NOW "{call}"

@@ -97,6 +97,12 @@ pub mod metric {
     pub const BYTES_TOTAL_REFUSED: &str = "drawbridge.bytes.total_refused";
     /// Bytes taken out of the byte budget.
     pub const BYTES_HELD: &str = "drawbridge.bytes.held";
+    /// Replies that had to wait for room in the byte budget of replies.
+    pub const REPLIES_WAITED: &str = "drawbridge.replies.waited";
+    /// Calls that ran and failed because their reply found no room.
+    pub const REPLIES_FAILED: &str = "drawbridge.replies.failed";
+    /// Bytes taken out of the byte budget of replies.
+    pub const REPLIES_HELD: &str = "drawbridge.replies.held";
     /// Requests refused for the size of their body.
     pub const BODIES_TOO_LARGE: &str = "drawbridge.bodies.too_large";
     /// Requests refused by the rate limit of their principal.

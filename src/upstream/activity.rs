@@ -1,13 +1,14 @@
 //! The deadlines of a call: no frame for too long, or too long altogether.
 //! Spec: SPEC U-12; DESIGN §6.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::LinkError;
+use crate::budget::ReplyLease;
 
 /// When a call last showed life.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(super) struct Activity {
     started: Instant,
     last_ms: AtomicU64,
     questions: AtomicUsize,
+    /// Whether its reply waits for room in the byte budget.
+    awaits_room: AtomicBool,
 }
 
 /// Does what comes before a call is sent, as opening its upstream, for as long as somebody waits for the
@@ -45,6 +48,7 @@ impl Activity {
             started: Instant::now(),
             last_ms: AtomicU64::new(0),
             questions: AtomicUsize::new(0),
+            awaits_room: AtomicBool::new(false),
         }
     }
 
@@ -63,6 +67,25 @@ impl Activity {
     pub(super) fn pause(self: &std::sync::Arc<Self>) -> Paused {
         self.questions.fetch_add(1, Ordering::Relaxed);
         Paused(std::sync::Arc::clone(self))
+    }
+
+    /// Makes room for `len` bytes of the reply in `lease`. The idle clock stands still while that waits.
+    ///
+    /// # Cancel safety
+    /// As that of [`ReplyLease::grow_to`]; [`awaits_room`](Self::awaits_room) then tells of it.
+    pub(super) async fn make_room(self: &std::sync::Arc<Self>, lease: &mut ReplyLease, len: usize) {
+        if lease.try_grow_to(len) {
+            return;
+        }
+        let _paused = self.pause();
+        self.awaits_room.store(true, Ordering::Relaxed);
+        lease.grow_to(len).await;
+        self.awaits_room.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether the reply found no room, and nobody waits for that any more or it is still waited for.
+    pub(super) fn awaits_room(&self) -> bool {
+        self.awaits_room.load(Ordering::Relaxed)
     }
 
     /// Whether a question of the call is open.

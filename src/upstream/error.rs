@@ -9,6 +9,7 @@ use super::not_reached::NotReached;
 use super::stdio::Full;
 use crate::cause::ConnectionFault;
 use crate::fault::{Fault, FaultKind, Retry};
+use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 
 /// A failure of one exchange with an upstream. A JSON-RPC error is not one: it is a reply.
@@ -88,6 +89,9 @@ pub enum LinkError {
         /// The last of those lines, masked and cut.
         strays: String,
     },
+    /// The call ran, and its reply found no room among those that its caller has not read.
+    #[error("its reply found no room in memory")]
+    NoRoom,
     /// The caller no longer wants the answer.
     #[error("cancelled")]
     Cancelled,
@@ -131,6 +135,14 @@ fn when(retry_after: Option<Duration>) -> String {
     }
 }
 
+/// The text of a call that ran and whose reply found no room.
+fn no_room(upstream: &str) -> String {
+    format!(
+        "the request ran, but the reply of upstream \"{upstream}\" found no room: replies that your client has \
+         not read yet take too much memory"
+    )
+}
+
 /// What a child said at its end, as part of a text.
 fn quoted(last_words: Option<&str>) -> String {
     match last_words {
@@ -162,6 +174,12 @@ impl LinkError {
         Self::Invalid("a result that is no JSON object".to_owned())
     }
 
+    /// That of a call that ran and whose reply found no room; counts it.
+    pub(super) fn no_room() -> Self {
+        COUNTERS.replies_failed.add(1);
+        Self::NoRoom
+    }
+
     /// One word for metrics and spans.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -170,7 +188,9 @@ impl LinkError {
                 error_type::UNAVAILABLE
             }
             Self::Lost { .. } | Self::Unread { .. } | Self::SessionGone => error_type::LOST,
-            Self::Busy { .. } | Self::AtCapacity { .. } | Self::AwaitsAnswer => error_type::BUSY,
+            Self::Busy { .. } | Self::AtCapacity { .. } | Self::AwaitsAnswer | Self::NoRoom => {
+                error_type::BUSY
+            }
             Self::TooLarge { .. }
             | Self::Invalid(_)
             | Self::Unanswered(_)
@@ -347,6 +367,7 @@ impl LinkError {
                 ),
                 Retry::Never,
             ),
+            Self::NoRoom => (FaultKind::ReplyDropped, no_room(upstream), Retry::Never),
             Self::Cancelled => (
                 FaultKind::Cancelled,
                 "the request was cancelled".to_owned(),

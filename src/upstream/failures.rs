@@ -68,6 +68,7 @@ fn is_ours(error: &LinkError) -> bool {
         LinkError::Cancelled
             | LinkError::AtCapacity { .. }
             | LinkError::AwaitsAnswer
+            | LinkError::NoRoom
             | LinkError::Unsendable(_)
             | LinkError::Unanswered(_)
     )

@@ -20,6 +20,7 @@ mod place;
 mod related;
 mod restore;
 mod retired;
+mod room;
 mod subscribe;
 mod turn;
 mod wire;

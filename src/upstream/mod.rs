@@ -19,6 +19,7 @@ pub mod legacy;
 mod modern;
 mod not_reached;
 mod observe;
+mod room;
 mod shared;
 pub mod stdio;
 mod unread;

@@ -10,6 +10,7 @@ mod inbound;
 mod listen;
 mod pipe;
 mod question;
+mod room;
 mod rounds;
 mod schemas;
 mod send;
@@ -273,7 +274,11 @@ impl ModernLink {
             reply = &mut work => reply,
             () = trip.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
                 trip.abort("timeout");
-                Err(self.timed_out(trip.activity.started()))
+                Err(if trip.activity.awaits_room() {
+                    LinkError::no_room()
+                } else {
+                    self.timed_out(trip.activity.started())
+                })
             }
             () = call.cancel.cancelled() => {
                 trip.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));

@@ -60,6 +60,14 @@ use super::{OAUTH, OPEN, errors, read};
     "write '…' in single quotes"
 )]
 #[case::table_twice("[mcp]\n[mcp]\n", "stands once")]
+#[case::small_share_of_replies(
+    "[limits]\nreplies_per_principal = \"31MiB\"",
+    "must be at least twice limits.upstream_message and limits.sse_event"
+)]
+#[case::small_budget_of_replies(
+    "[limits]\nreplies_total = \"150MiB\"",
+    "must be at least limits.replies_per_principal and twice limits.upstream_message"
+)]
 #[case::no_such_upstream("[mcp]\nupstreams = [\"file\"]", "did you mean \"files\"?")]
 #[case::twice("[mcp]\nupstreams = [\"files\", \"files\"]", "listed twice")]
 #[case::not_shown(

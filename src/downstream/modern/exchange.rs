@@ -73,6 +73,7 @@ impl Exchange {
                 Next::Notices(notices) => Poll::Ready(Some(notices)),
                 Next::End(outcome) => {
                     let last = message(outcome, &id);
+                    let last = last.map(|message| running.link.hold(message));
                     exchange = None;
                     Poll::Ready(last.map(|message| vec![message]))
                 }
@@ -127,7 +128,7 @@ impl Exchange {
         })
         .await;
         let head = match first {
-            Some(Next::End(outcome)) => return whole(outcome, &id),
+            Some(Next::End(outcome)) => return whole(&self.link, outcome, &id),
             Some(Next::Notices(notices)) => notices,
             None => Vec::new(),
         };
@@ -157,10 +158,11 @@ fn message(outcome: Outcome, id: &str) -> Option<Bytes> {
 }
 
 /// The answer of an exchange that has not become a stream.
-fn whole(outcome: Outcome, id: &str) -> Response<Body> {
+fn whole(link: &ModernLink, outcome: Outcome, id: &str) -> Response<Body> {
     match outcome {
         Outcome::Reply(status, reply) => {
-            reply::retryable(reply::json_response(status, reply.into_response(id)))
+            let body = link.hold(reply.into_response(id));
+            reply::retryable(reply::json_response(status, body))
         }
         Outcome::Denied(denied, reply) => reply::denied_call(&denied, reply.into_response(id)),
         Outcome::Parked(result) => {

@@ -18,6 +18,7 @@ use super::parking::Parking;
 use super::round::{Rounds, Stage};
 use super::ticket::{Asker, LIFE, Ticket};
 use crate::auth;
+use crate::budget::{KeptLeases, ReplyRoom, ReplyShare};
 use crate::call::{
     Asked, CarriedState, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, OwnerKey,
     Question, Reply, Round,
@@ -72,6 +73,8 @@ pub(super) struct Desk {
     /// Who may come back with answers.
     pub(super) asker: Asker,
     pub(super) owner: OwnerKey,
+    /// What replies to its call are taken out of.
+    pub(super) share: Option<ReplyShare>,
 }
 
 /// A running call.
@@ -83,6 +86,8 @@ pub(super) struct ModernLink {
     cancel: CancellationToken,
     /// JSON text of the progress token that the upstream's was made from.
     first_progress: Option<String>,
+    /// What its replies hold of its caller's share.
+    leases: KeptLeases,
     state: Mutex<State>,
 }
 
@@ -112,6 +117,7 @@ impl ModernLink {
             trace: OnceLock::new(),
             cancel: CancellationToken::new(),
             first_progress: wants.progress.clone(),
+            leases: KeptLeases::default(),
             state: Mutex::new(State {
                 stage: Stage::Awaited(outlet),
                 wants,
@@ -120,6 +126,11 @@ impl ModernLink {
                 record,
             }),
         })
+    }
+
+    /// The answer, which holds what the replies that it was made of have taken.
+    pub(super) fn hold(&self, answer: Bytes) -> Bytes {
+        self.leases.hold(answer)
     }
 
     /// Cancelled when the client has gone.
@@ -252,6 +263,13 @@ impl DownstreamLink for ModernLink {
 
     fn level(&self) -> Option<Level> {
         self.lock().wants.level
+    }
+
+    fn reply_room(&self) -> Option<ReplyRoom<'_>> {
+        Some(ReplyRoom {
+            share: self.desk.share.as_ref()?,
+            kept: &self.leases,
+        })
     }
 
     /// Each round has a deadline of its own (module `round`).

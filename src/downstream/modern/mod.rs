@@ -42,6 +42,7 @@ use super::access_log::AccessRecord;
 use super::admission::Due;
 use super::observe::{ended, error_word, failure_word, log_fault, server_span};
 use super::{Front, reply};
+use crate::budget::ReplyShare;
 use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -88,12 +89,14 @@ impl Front {
             }
         };
         let id = message.id().unwrap_or("null").to_owned();
+        let holder = self.holder(&principal, &parts.extensions);
         let mut asked = Asked {
             principal,
             endpoint: Arc::clone(endpoint),
             message,
             envelope,
             patience: self.settings.limits.call_wait,
+            share: Some(self.reply_share(holder)),
         };
         if due.is_some()
             && let Err(fault) = Box::pin(self.pay_modern(&mut asked, due)).await
@@ -238,6 +241,7 @@ impl Front {
             session: Arc::clone(&session),
             asker: asked.asker(),
             owner,
+            share: asked.share,
         };
         let wants = Wants::new(can_be_asked, &asked.envelope);
         let link = ModernLink::new(desk, wants, Arc::clone(&outlet), record.clone());
@@ -376,6 +380,8 @@ struct Asked {
     envelope: Envelope,
     /// How long it may wait for its place.
     patience: Duration,
+    /// What replies to it are taken out of.
+    share: Option<ReplyShare>,
 }
 
 impl Asked {

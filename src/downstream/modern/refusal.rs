@@ -144,6 +144,7 @@ fn status_and_code(kind: FaultKind) -> (StatusCode, i64) {
         | FaultKind::UpstreamLost
         | FaultKind::UpstreamTimeout
         | FaultKind::UpstreamInvalid
+        | FaultKind::ReplyDropped
         | FaultKind::CannotAsk
         | FaultKind::Cancelled
         | FaultKind::Internal => (StatusCode::OK, INTERNAL_ERROR),

@@ -254,6 +254,7 @@ impl Front {
             message,
             envelope,
             patience: self.settings.limits.call_wait,
+            share: channel.reply_share().cloned(),
         };
         let front = Arc::clone(self);
         let about = record;

@@ -109,6 +109,12 @@ impl SseDecoder {
         }
     }
 
+    /// How many bytes it holds of what no event was made of yet.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        (self.chunk.len() - self.at) + self.partial.len() + self.size
+    }
+
     /// Whether anything arrived since the last time of asking; comments count.
     pub fn saw_bytes(&mut self) -> bool {
         std::mem::take(&mut self.saw_bytes)

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
+use crate::budget::EXEMPT_BYTES;
+
 /// Messages, at most.
 pub(super) const MAX_COUNT: usize = 64;
-/// Their bytes, at most; a single message may be larger.
-pub(super) const MAX_BYTES: usize = 1024 * 1024;
+/// Their bytes, at most, of messages that the byte budget does not count; a single message may be larger.
+pub(super) const MAX_BYTES: usize = MAX_COUNT * EXEMPT_BYTES;
 
 /// Anything with a size.
 pub(super) trait HasSize {

@@ -7,17 +7,14 @@ use tokio::time::Instant;
 
 use super::Event;
 
-/// From this size on a lone payload is shared, not copied: a smaller one could keep the much larger
-/// buffer alive that it was read into.
-const SHARED_FROM_BYTES: usize = 16 * 1024;
-
 /// What a batch costs besides its payloads, bytes: kept small ones from being free.
 pub(super) const BATCH_BYTES: usize = 96;
 /// What each event of it costs besides, bytes.
 const END_BYTES: usize = size_of::<usize>();
 
 /// Events of one stream with positions that follow each other; never none. Their payloads lie end to
-/// end in one buffer.
+/// end in one buffer. They are copies: a payload may keep a larger buffer alive that it was read into, or a part
+/// of its caller's byte budget, and lies here for minutes.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) stream: u32,
@@ -34,12 +31,7 @@ impl Batch {
     /// The batch of `events`, whose positions are `first` and those after it.
     pub(super) fn new(stream: u32, at: Instant, first: u64, events: &[Event]) -> Self {
         let ends_stream = events.last().is_some_and(|event| event.last);
-        let (payloads, ends) = match events {
-            [only] if only.payload.len() >= SHARED_FROM_BYTES => {
-                (only.payload.clone(), Box::default())
-            }
-            _ => joined(events),
-        };
+        let (payloads, ends) = joined(events);
         Self {
             stream,
             at,
@@ -126,6 +118,7 @@ fn joined(events: &[Event]) -> (Bytes, Box<[usize]>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::{ByteBudget, Holder};
 
     fn batch(first: u64, payloads: &[&'static str]) -> Batch {
         let events: Vec<Event> = payloads
@@ -148,6 +141,20 @@ mod tests {
         assert_eq!(read(&batch, 0), all);
         assert_eq!(read(&batch, 5), all[1..]);
         assert_eq!(read(&batch, 7), []);
+    }
+
+    // What is kept for a client that may come back holds no part of its share of memory.
+    #[test]
+    fn payload_in_the_log_keeps_no_lease() {
+        let budget = ByteBudget::new(16 << 20, 8 << 20, 1 << 20);
+        let address = Holder::Address([127, 0, 0, 1].into());
+        let lease = budget.take(address, 1 << 20).unwrap();
+        let event = Event::of(lease.hold(Bytes::from(vec![b'x'; 1 << 20])));
+        let batch = Batch::new(1, Instant::now(), 1, std::slice::from_ref(&event));
+        assert_eq!(budget.used(), 2 << 20);
+        drop(event);
+        assert_eq!(budget.used(), 0);
+        assert_eq!(read(&batch, 0)[0].1.len(), 1 << 20);
     }
 
     #[test]

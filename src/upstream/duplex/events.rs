@@ -21,6 +21,7 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::body::UpstreamBody;
 use crate::upstream::http::client::{HttpClient, MessageHeaders};
 use crate::upstream::http::wire::{Bounds, is_event_stream};
+use crate::upstream::room::Arriving;
 
 /// What is read of the answer to a post, bytes: it says nothing.
 const ANSWER_BYTES: usize = 64 * 1024;
@@ -99,7 +100,7 @@ pub(super) async fn open(
         closed: closed.clone(),
     };
     let announced = loop {
-        let event = reader.event().await;
+        let event = reader.event(&mut Arriving::uncounted()).await;
         let event = event.ok_or(LinkError::Lost { last_words: None })?;
         if event.event.as_deref() == Some(b"endpoint") {
             break event.data;
@@ -256,9 +257,9 @@ impl Drop for Posts {
 
 impl Reader {
     /// The next message. Comments and events of other names are passed over.
-    pub(super) async fn next(&mut self) -> Option<Bytes> {
+    pub(super) async fn next(&mut self, room: &mut Arriving) -> Option<Bytes> {
         loop {
-            let event = self.event().await?;
+            let event = self.event(room).await?;
             let is_message = event.event.as_deref().is_none_or(|name| name == b"message");
             if is_message && !event.data.is_empty() {
                 return Some(event.data);
@@ -266,7 +267,7 @@ impl Reader {
         }
     }
 
-    async fn event(&mut self) -> Option<SseEvent> {
+    async fn event(&mut self, room: &mut Arriving) -> Option<SseEvent> {
         loop {
             match self.decoder.next() {
                 Ok(Some(event)) => return Some(event),
@@ -277,9 +278,14 @@ impl Reader {
                     return None;
                 }
             }
+            let held = self.decoder.held();
+            let frame = async {
+                room.grow_to(held).await;
+                self.body.frame().await
+            };
             let frame = tokio::select! {
                 () = self.closed.cancelled() => None,
-                frame = self.body.frame() => frame.and_then(Result::ok),
+                frame = frame => frame.and_then(Result::ok),
             };
             let Some(frame) = frame else {
                 self.closed.cancel();

@@ -22,6 +22,7 @@ use super::error::LinkError;
 use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
 use super::http::wire::{Bounds, retry_after};
+use super::room::Arriving;
 use super::stdio::{
     BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime, UnusedGuard,
 };
@@ -369,9 +370,18 @@ impl Messages {
     /// # Cancel safety
     /// Nothing is lost.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        self.next_in(&mut Arriving::uncounted()).await
+    }
+
+    /// The next message, which takes its room as it comes: where there is none, nothing is read until there is.
+    /// What comes over a socket takes none before it is whole.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn next_in(&mut self, room: &mut Arriving) -> Option<Bytes> {
         match self {
-            Self::Lines(lines) => lines.next().await,
-            Self::Events(reader) => reader.next().await,
+            Self::Lines(lines) => lines.next_in(room).await,
+            Self::Events(reader) => reader.next(room).await,
             Self::Socket(reader) => reader.next().await,
         }
     }

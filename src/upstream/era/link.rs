@@ -164,6 +164,7 @@ impl EraLink {
             LinkError::Cancelled
             | LinkError::AtCapacity { .. }
             | LinkError::AwaitsAnswer
+            | LinkError::NoRoom
             | LinkError::Unsendable(_) => false,
             LinkError::Lost { .. }
             | LinkError::Unread { .. }

@@ -14,7 +14,7 @@ use super::body::UpstreamBody;
 use crate::lock::lock;
 
 /// Exchanges of one client at once. No server should allow fewer than 100 (RFC 9113 §6.5.2).
-const AT_ONCE: usize = 96;
+pub(super) const AT_ONCE: u32 = 96;
 /// Clients at most; beyond, the least busy one takes more.
 const MOST: usize = 64;
 
@@ -40,6 +40,10 @@ pub struct Share(Arc<()>);
 impl<C> Lane<C> {
     fn open(&self) -> usize {
         Arc::strong_count(&self.share.0) - 1
+    }
+
+    fn has_room(&self) -> bool {
+        self.open() < AT_ONCE as usize
     }
 }
 
@@ -72,11 +76,11 @@ impl<C: Connect + Clone + Send + Sync + 'static> Lanes<C> {
     /// stays, for when there is as much to do again.
     fn choose(&self) -> Lane<C> {
         let mut lanes = lock(&self.all);
-        if let Some(at) = lanes.iter().position(|lane| lane.open() < AT_ONCE) {
+        if let Some(at) = lanes.iter().position(Lane::has_room) {
             let last_busy = lanes.iter().rposition(|lane| lane.open() > 0);
             lanes.truncate(last_busy.map_or(at, |last| last.max(at)) + 2);
         }
-        let free = lanes.iter().find(|lane| lane.open() < AT_ONCE);
+        let free = lanes.iter().find(|lane| lane.has_room());
         let least = || lanes.iter().min_by_key(|lane| lane.open());
         let full = lanes.len() >= MOST;
         if let Some(lane) = free.or_else(|| least().filter(|_| full)) {

@@ -13,4 +13,5 @@ pub(crate) mod sink;
 mod targets;
 mod unreachable;
 mod ways;
+mod whole;
 pub mod wire;

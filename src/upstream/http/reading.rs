@@ -10,6 +10,7 @@ use http_body_util::BodyExt;
 use super::body::UpstreamBody;
 use super::sink::Sink;
 use super::wire::{HttpWire, is_event_stream, is_gone, names_lost_session};
+use crate::budget::EXEMPT_BYTES;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::protocol::sse::SseDecoder;
 use crate::protocol::{Message, Progress};
@@ -126,10 +127,13 @@ impl HttpWire {
         }
         let is_gone = match status {
             status if is_gone(status) => true,
-            StatusCode::BAD_REQUEST => self.body(response.into_body()).await.is_ok_and(|body| {
-                let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
-                names_lost_session(&body, parsed.as_ref())
-            }),
+            StatusCode::BAD_REQUEST => self
+                .body(response.into_body(), &mut |_: Message| None)
+                .await
+                .is_ok_and(|body| {
+                    let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
+                    names_lost_session(&body, parsed.as_ref())
+                }),
             _ => false,
         };
         if is_gone {
@@ -155,6 +159,7 @@ impl HttpWire {
         sink: &mut dyn Sink,
     ) -> Result<Option<Message>, LinkError> {
         let mut decoder = SseDecoder::new(self.bounds.event);
+        let mut room = None;
         loop {
             let frame = match body.frame().await {
                 Some(Ok(frame)) => frame,
@@ -166,11 +171,24 @@ impl HttpWire {
             let Ok(data) = frame.into_data() else {
                 continue;
             };
+            let held = decoder.held() + data.len();
+            if held > EXEMPT_BYTES {
+                room = room.or_else(|| sink.growing());
+                if let Some(room) = &mut room {
+                    room.grow_to(held).await;
+                }
+            }
             decoder.feed(data);
             let read = self.read_fed(&mut decoder, place, sink);
             sink.taken();
             if let Some(reply) = read? {
+                if let Some(room) = room {
+                    sink.keep(room.whole(reply.bytes().len()));
+                }
                 return Ok(Some(reply));
+            }
+            if let Some(room) = &mut room {
+                room.shrink_to(decoder.held());
             }
         }
     }

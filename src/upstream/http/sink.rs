@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use crate::budget::ReplyLease;
 use crate::protocol::{Message, Progress};
+use crate::upstream::room::Growing;
 
 /// Takes what comes on a stream, in order. A closure takes messages only.
 pub(crate) trait Sink: Send {
@@ -13,6 +15,14 @@ pub(crate) trait Sink: Send {
     fn awaits(&self, _id: u64) -> bool {
         false
     }
+
+    /// Room for a reply while it is read, with nothing taken yet; `None` where it counts in no caller's share.
+    fn growing(&self) -> Option<Growing> {
+        None
+    }
+
+    /// Keeps the room of a reply that is read, until its call is answered.
+    fn keep(&mut self, _lease: ReplyLease) {}
 
     /// Takes a progress notification that needs no closer look; `false` leaves it, and it comes
     /// again as a message.

@@ -21,7 +21,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use super::body::UpstreamBody;
 use super::client::ClientError;
 use super::exchange_error::ExchangeError;
-use super::lanes::Lanes;
+use super::lanes::{AT_ONCE, Lanes};
 use super::pool::{self, Dial, Keep, Pool, Route};
 use crate::config::{HttpCarrier, Transport};
 
@@ -39,6 +39,10 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 /// The same for the shared connections of HTTP/2, where a dead one would fail every call: pinged after
 /// this much silence, and given up without an answer after as much again.
 const PING: Duration = Duration::from_secs(20);
+
+/// What comes of one exchange over HTTP/2 before it is read. The connection takes as much of each: those that
+/// wait for room in the byte budget leave the others theirs.
+const STREAM_WINDOW: u32 = 256 << 10;
 
 /// How requests reach one upstream.
 #[derive(Debug)]
@@ -190,6 +194,8 @@ fn builder() -> hyper_util::client::legacy::Builder {
         .timer(TokioTimer::new())
         .pool_idle_timeout(pool::LONGEST)
         .pool_max_idle_per_host(pool::SIZE)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(STREAM_WINDOW * AT_ONCE)
         .http2_keep_alive_interval(PING)
         .http2_keep_alive_timeout(PING);
     pool

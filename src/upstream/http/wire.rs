@@ -4,10 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
 use jiff::fmt::rfc2822;
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +17,7 @@ use super::labels;
 use super::reading::Place;
 use super::sink::Sink;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
-use crate::protocol::{DecodeError, Message, Revision, error_codes, json, methods};
+use crate::protocol::{DecodeError, Message, Revision, error_codes, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
@@ -190,7 +189,7 @@ impl HttpWire {
         sink: &mut dyn Sink,
     ) -> Result<Message, LinkError> {
         let (head, body) = response.into_parts();
-        let body = self.body(body).await?;
+        let body = self.body(body, sink).await?;
         if body.is_empty() {
             let what = format!("nothing, with HTTP status {}", head.status.as_u16());
             return Err(LinkError::Invalid(what));
@@ -321,7 +320,7 @@ impl HttpWire {
         let status = response.status();
         let retry = retry_after(response.headers());
         let gone = is_gone(status) && self.has_session();
-        if !gone && let Ok(body) = self.body(response.into_body()).await {
+        if !gone && let Ok(body) = self.body(response.into_body(), sink).await {
             let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
             if status == StatusCode::BAD_REQUEST
                 && self.has_session()
@@ -349,19 +348,6 @@ impl HttpWire {
             _ => LinkError::Status(status.as_u16()),
         }
     }
-
-    pub(super) async fn body(&self, body: UpstreamBody) -> Result<Bytes, LinkError> {
-        let body = Limited::new(body, self.bounds.message).collect().await;
-        body.map(|body| unmarked(body.to_bytes())).map_err(|error| {
-            if error.is::<http_body_util::LengthLimitError>() {
-                LinkError::TooLarge {
-                    limit: self.bounds.message,
-                }
-            } else {
-                LinkError::Lost { last_words: None }
-            }
-        })
-    }
 }
 
 /// Whether a notification or a response may be posted again though it may have arrived. An answer that
@@ -372,14 +358,6 @@ fn may_repeat(message: &Bytes, depth: usize) -> bool {
             .method()
             .is_none_or(|method| methods::lookup(method).is_some())
     })
-}
-
-/// A body without the byte order mark that some servers write. Spec: RFC 8259 §8.1.
-fn unmarked(mut body: Bytes) -> Bytes {
-    if body.starts_with(json::BYTE_ORDER_MARK) {
-        body.advance(json::BYTE_ORDER_MARK.len());
-    }
-    body
 }
 
 /// Whether a status says that the session is not known: 404 does, and some say 410.

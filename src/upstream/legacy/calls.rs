@@ -15,6 +15,7 @@ use super::lasting::is_over;
 use super::own_stream::OwnStream;
 use super::place::may_be_asked;
 use super::wire::Wire;
+use crate::budget::{ReplyLease, ReplyRoom};
 use crate::call::{Call, DownstreamLink, Reply};
 use crate::protocol::meta::{self, BAGGAGE};
 use crate::protocol::{Message, json};
@@ -25,6 +26,7 @@ use crate::upstream::duplex::Departure;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::observe::{self, client_span};
+use crate::upstream::room;
 
 /// Elicitations by URL that are remembered of one call.
 const MOST_VISITS: usize = 16;
@@ -43,6 +45,8 @@ pub(super) struct Pending {
     pub(super) task: Option<String>,
     /// Whether it is to become a task.
     pub(super) wants_task: bool,
+    /// Whether its reply may go to other callers as well.
+    pub(super) is_list: bool,
     /// Whether the client may be asked for it.
     pub(super) may_be_asked: bool,
     /// Whether a message that names no call may be about it.
@@ -69,6 +73,7 @@ impl Pending {
             progress: None,
             task: None,
             wants_task: false,
+            is_list: false,
             may_be_asked: false,
             is_talked_of: true,
             visits: Mutex::default(),
@@ -82,6 +87,18 @@ impl Pending {
     /// See [`DownstreamLink::number`].
     pub(super) fn number(&self) -> Option<u64> {
         self.link.as_ref()?.number()
+    }
+
+    /// Keeps what its reply has taken, until its call is answered.
+    pub(super) fn keep(&self, lease: ReplyLease) {
+        if let Some(room) = self.reply_room() {
+            room.kept.keep(lease);
+        }
+    }
+
+    /// Where its reply takes its room; a list takes none of one caller, as others may wait for it.
+    pub(super) fn reply_room(&self) -> Option<ReplyRoom<'_>> {
+        self.link.as_ref().filter(|_| !self.is_list)?.reply_room()
     }
 
     /// Notes an elicitation by its id. Of many, the first ones are remembered.
@@ -146,6 +163,7 @@ impl Connection {
         let pending = Pending {
             task: task.flatten().map(Cow::into_owned),
             wants_task: request.param("task").is_some(),
+            is_list: room::is_list(method),
             link: Some(Arc::clone(&call.link)),
             may_be_asked: may_be_asked(request, call),
             // It may go beside a call, whose log messages it is for.
@@ -170,6 +188,7 @@ impl Connection {
             () = activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
                 flight.abort("timeout");
                 Err(match &self.wire {
+                    _ if activity.awaits_room() => LinkError::no_room(),
                     Wire::Duplex(duplex) => duplex.timed_out(activity.started(), &self.settings),
                     Wire::Http(_) => LinkError::Timeout,
                 })

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::connection::Connection;
 use super::wire::Wire;
 use super::{Settings, handshake};
+use crate::budget::{EXEMPT_BYTES, ReplyLease};
 use crate::protocol::{DecodeError, Message};
 use crate::upstream::carrier::{Carrier, Older, Started, read_first};
 use crate::upstream::duplex::Messages;
@@ -18,6 +19,7 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
 use crate::upstream::lock;
+use crate::upstream::room::Arriving;
 use crate::upstream::stdio::Patience;
 use crate::upstream::unread;
 
@@ -309,26 +311,41 @@ fn not_read(connection: &Arc<Connection>, line: &Bytes, error: &DecodeError, dep
     }
 }
 
+/// Takes a message of a pipe. A large reply keeps `lease`, or takes one of its own, until its call is answered.
+async fn take(connection: &Arc<Connection>, message: Message, lease: Option<ReplyLease>) {
+    if message.bytes().len() > EXEMPT_BYTES && !Box::pin(connection.has_room(&message, lease)).await
+    {
+        return;
+    }
+    drop(connection.on_message(message, None));
+}
+
 /// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
 /// takes its child with it.
 async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
-    while let Some(line) = lines.next().await {
+    let mut room = Arriving::new(Weak::clone(&connection));
+    while let Some(line) = lines.next_in(&mut room).await {
         let Some(connection) = connection.upgrade() else {
             return;
         };
+        let lease = room.take(line.len());
         let has_arrays = connection.declared().revision.supports_batches();
         if !has_arrays || !Message::is_batch(&line) {
             match Message::parse(line.clone(), depth) {
-                Ok(message) => drop(connection.on_message(message, None)),
+                Ok(message) => take(&connection, message, lease).await,
                 Err(error) => not_read(&connection, &line, &error, depth),
             }
             continue;
         }
         match Message::parse_batch(line.clone(), depth, LONGEST_ARRAY) {
-            Ok(elements) => elements.into_iter().for_each(|element| match element {
-                Ok(message) => drop(connection.on_message(message, None)),
-                Err(error) => suspect(&connection, &error),
-            }),
+            Ok(elements) => {
+                for element in elements {
+                    match element {
+                        Ok(message) => take(&connection, message, None).await,
+                        Err(error) => suspect(&connection, &error),
+                    }
+                }
+            }
             Err(error) => not_read(&connection, &line, &error, depth),
         }
     }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use super::calls::Pending;
 use super::connection::Connection;
+use crate::budget::ReplyLease;
 use crate::call::Burst;
 use crate::protocol::{Message, Progress};
 use crate::upstream::http::sink::Sink;
+use crate::upstream::room::Growing;
 
 /// Takes the messages of a request's own stream.
 pub(super) struct OwnStream<'a> {
@@ -51,6 +53,15 @@ impl Sink for OwnStream<'_> {
 
     fn awaits(&self, id: u64) -> bool {
         self.pending.id == id
+    }
+
+    fn growing(&self) -> Option<Growing> {
+        let room = self.pending.reply_room()?;
+        Some(Growing::of(room, &self.pending.activity))
+    }
+
+    fn keep(&mut self, lease: ReplyLease) {
+        self.pending.keep(lease);
     }
 
     /// Takes the request's own progress, when the client wants to know of it.

@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::budget::{ReplyLease, ReplyRoom};
 use crate::call::{Call, DownstreamLink, Level};
 use crate::protocol::{Message, meta};
 use crate::upstream::activity::Activity;
 use crate::upstream::lock;
+use crate::upstream::room::is_list;
 
 use super::listen::Sink;
 
@@ -18,6 +20,8 @@ pub(super) enum For {
         progress: Option<Toward>,
         /// What the client wants to hear of.
         level: Option<Level>,
+        /// Whether the reply may go to other callers as well.
+        is_list: bool,
     },
     /// A stream of change notices.
     Listen(Arc<Sink>),
@@ -99,6 +103,22 @@ impl Flight {
             link: Arc::clone(&call.link),
             progress: meta::progress_token(request).map(toward),
             level: call.link.level(),
+            is_list: request.method().is_some_and(is_list),
+        }
+    }
+
+    /// Where its reply takes its room; a list takes none of one caller, as others may wait for it.
+    pub(super) fn reply_room(&self) -> Option<ReplyRoom<'_>> {
+        match &self.whose {
+            For::Call { is_list: true, .. } | For::Listen(_) | For::Nobody => None,
+            For::Call { link, .. } => link.reply_room(),
+        }
+    }
+
+    /// Keeps what its reply has taken, until its call is answered.
+    pub(super) fn keep(&self, lease: ReplyLease) {
+        if let Some(room) = self.reply_room() {
+            room.kept.keep(lease);
         }
     }
 

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::ModernLink;
 use super::flight::{Flight, For};
+use crate::budget::EXEMPT_BYTES;
 use crate::cause::chain;
 use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
@@ -20,6 +21,7 @@ use crate::upstream::duplex::{Departure, Duplex, Messages, Source};
 use crate::upstream::error::LinkError;
 use crate::upstream::given_up::GivenUp;
 use crate::upstream::lock;
+use crate::upstream::room::Arriving;
 use crate::upstream::stdio::Patience;
 
 /// The way to a child that is started when it is needed, and again when it is gone.
@@ -54,8 +56,11 @@ struct Waiting {
     flight: Arc<Flight>,
     /// Which child was asked.
     serial: u64,
-    reply: Option<oneshot::Sender<Result<Message, LinkError>>>,
+    reply: Option<Landing>,
 }
+
+/// Where the reply to a request goes.
+pub(super) type Landing = oneshot::Sender<Result<Message, LinkError>>;
 
 impl Pipe {
     pub(super) fn new(source: Source, started: Option<Started>) -> Self {
@@ -145,6 +150,28 @@ impl Pipe {
                 .param("taskId", task);
             // One that takes no more is ending anyway.
             let _ = open.child.try_send(cancel.finish());
+        }
+    }
+
+    /// What waits for replies.
+    pub(super) fn flights(&self) -> Vec<Arc<Flight>> {
+        let waiting = lock(&self.waiting);
+        let flights = waiting.values().map(|waiting| Arc::clone(&waiting.flight));
+        flights.collect()
+    }
+
+    /// Takes away what the reply to `id` goes to, with the request that waits for it.
+    pub(super) fn take_reply(&self, id: u64) -> Option<(Arc<Flight>, Landing)> {
+        let mut waiting = lock(&self.waiting);
+        let waiting = waiting.get_mut(&id)?;
+        let reply = waiting.reply.take()?;
+        Some((Arc::clone(&waiting.flight), reply))
+    }
+
+    /// Puts it back, where the request still waits.
+    pub(super) fn give_back(&self, id: u64, reply: Landing) {
+        if let Some(waiting) = lock(&self.waiting).get_mut(&id) {
+            waiting.reply = Some(reply);
         }
     }
 
@@ -352,10 +379,17 @@ fn cancelling(request: &Bytes) -> Option<Message> {
 
 /// Reads a child until it is gone. Does not keep the link.
 async fn read_lines(link: Weak<ModernLink>, serial: u64, mut lines: Messages) {
-    while let Some(line) = lines.next().await {
+    let mut room = Arriving::new(Weak::clone(&link));
+    while let Some(line) = lines.next_in(&mut room).await {
         let Some(link) = link.upgrade() else { return };
+        let lease = room.take(line.len());
         match Message::parse(line.clone(), link.settings.message_depth) {
-            Ok(message) => drop(link.on_message(message, None)),
+            Ok(message) => {
+                let is_large = line.len() > EXEMPT_BYTES;
+                if !is_large || Box::pin(link.has_room(&message, lease)).await {
+                    drop(link.on_message(message, None));
+                }
+            }
             Err(error) => link.not_read(&line, &error),
         }
     }

@@ -10,6 +10,7 @@ use super::envelope::{self, Inputs, Place};
 use super::flight::{Flight, For};
 use super::schemas::{Listed, Tools};
 use super::{ModernLink, Trip, Wire, own};
+use crate::budget::ReplyLease;
 use crate::cause::chain;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::json::JsonError;
@@ -22,6 +23,7 @@ use crate::upstream::http::client::MessageHeaders;
 use crate::upstream::http::sink::Sink;
 use crate::upstream::lock;
 use crate::upstream::observe::{client_span, outcome};
+use crate::upstream::room::Growing;
 
 /// Pages of tools that are read to find one.
 const MAX_PAGES: usize = 50;
@@ -262,6 +264,15 @@ impl Sink for OwnStream<'_> {
 
     fn awaits(&self, id: u64) -> bool {
         self.1.id == id
+    }
+
+    fn growing(&self) -> Option<Growing> {
+        let room = self.1.reply_room()?;
+        Some(Growing::of(room, &self.1.activity))
+    }
+
+    fn keep(&mut self, lease: ReplyLease) {
+        self.1.keep(lease);
     }
 
     /// Also of what is no message: a comment says that the upstream is still there.

@@ -11,6 +11,7 @@ use tokio::net::unix::pipe::Receiver;
 use super::state::ChildState;
 use super::stop_reason::StopReason;
 use crate::protocol::json;
+use crate::upstream::room::Arriving;
 use crate::upstream::unread::{self, Watch};
 
 /// Room made for one read, bytes.
@@ -67,6 +68,12 @@ impl Lines {
     ///
     /// [`StdioConnection::last_words`]: super::StdioConnection::last_words
     pub async fn next(&mut self) -> Option<Bytes> {
+        self.next_in(&mut Arriving::uncounted()).await
+    }
+
+    /// The same; the message takes its room as it comes. Where there is none, nothing is read until there is, or
+    /// the process has ended.
+    pub(crate) async fn next_in(&mut self, room: &mut Arriving) -> Option<Bytes> {
         loop {
             while let Some(line) = self.cutter.cut() {
                 match line {
@@ -94,6 +101,14 @@ impl Lines {
             if self.noise >= MAX_NOISE {
                 tokio::time::sleep(PAUSE).await;
                 self.noise = 0;
+            }
+            let held = self.cutter.buffer.len();
+            // In steps that double.
+            let wanted = (held + READ).max((2 * held).min(self.cutter.max_line));
+            tokio::select! {
+                biased;
+                () = room.grow_to(wanted) => {}
+                () = self.state.gone().cancelled() => {}
             }
             if !self.fill().await {
                 self.finish().await;

@@ -122,6 +122,8 @@ pub(super) fn limits() -> Limits {
         body: 4 << 20,
         bytes_per_principal: 128 << 20,
         bytes_total: 512 << 20,
+        replies_per_principal: 128 << 20,
+        replies_total: 512 << 20,
         headers: 16 << 10,
         upstream_message: MAX_MESSAGE,
         sse_event: 16 << 20,

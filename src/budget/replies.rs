@@ -1,0 +1,152 @@
+//! Room for replies: unlike messages of clients they are never refused at once, as their calls ran, but wait.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+
+use super::lease::guarded;
+use super::{ByteBudget, EXEMPT_BYTES, Holder, Lease, ReservePermit};
+use crate::lock::lock;
+use crate::telemetry::metrics::COUNTERS;
+
+/// The share of one caller in the budget of replies.
+#[derive(Debug, Clone)]
+pub struct ReplyShare {
+    budget: Arc<ByteBudget>,
+    holder: Holder,
+}
+
+/// What one reply takes out of its caller's share; given back when it is dropped.
+#[derive(Debug)]
+#[must_use = "the bytes are given back when the lease is dropped"]
+pub struct ReplyLease(Hold);
+
+#[derive(Debug)]
+enum Hold {
+    Share(Lease),
+    /// Room for one reply of any size.
+    Reserve(#[expect(dead_code, reason = "held until it is dropped")] ReservePermit),
+}
+
+/// The leases of the replies to one call, until its answer is made of them.
+#[derive(Debug, Default)]
+pub struct KeptLeases {
+    /// Whether there are any: every call looks.
+    any: AtomicBool,
+    leases: Mutex<Vec<ReplyLease>>,
+}
+
+/// Where the replies to one call take their room, and keep it.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplyRoom<'a> {
+    /// The share of its caller.
+    pub share: &'a ReplyShare,
+    /// What its replies have taken.
+    pub kept: &'a KeptLeases,
+}
+
+impl ReplyShare {
+    /// The share of `holder` in `budget`.
+    #[must_use]
+    pub fn new(budget: &Arc<ByteBudget>, holder: Holder) -> Self {
+        Self {
+            budget: Arc::clone(budget),
+            holder,
+        }
+    }
+
+    /// A lease that holds nothing yet.
+    pub fn lease(&self) -> ReplyLease {
+        let lease = Lease::empty(Arc::clone(&self.budget), self.holder);
+        ReplyLease(Hold::Share(lease))
+    }
+}
+
+impl ReplyLease {
+    /// Takes what is missing for a reply of `len` bytes, if there is room now; whether it holds that much.
+    pub fn try_grow_to(&mut self, len: usize) -> bool {
+        match &mut self.0 {
+            Hold::Share(lease) => lease.grow_to(len).is_ok(),
+            Hold::Reserve(_) => true,
+        }
+    }
+
+    /// Takes what is missing for a reply of `len` bytes; waits for it where there is no room. One reply of each
+    /// caller that waits moves to the reserve, so that replies which hold parts of a share do not wait for each
+    /// other.
+    ///
+    /// # Cancel safety
+    /// A future that is dropped has left the line; the lease is unchanged.
+    pub async fn grow_to(&mut self, len: usize) {
+        let Hold::Share(lease) = &mut self.0 else {
+            return;
+        };
+        if lease.grow_to(len).is_ok() {
+            return;
+        }
+        let budget = Arc::clone(lease.budget());
+        let mut reserved = pin!(budget.reserve(lease.holder()));
+        let mut permit = reserved.as_mut().now_or_never();
+        if permit.is_none() {
+            COUNTERS.replies_waited.add(1);
+        }
+        let permit = loop {
+            if let Some(permit) = permit.take() {
+                break permit;
+            }
+            let mut freed = pin!(budget.freed.notified());
+            freed.as_mut().enable();
+            if lease.grow_to(len).is_ok() {
+                return;
+            }
+            permit = tokio::select! {
+                biased;
+                () = freed => None,
+                permit = &mut reserved => Some(permit),
+            };
+        };
+        self.0 = Hold::Reserve(permit);
+    }
+
+    fn is_empty(&self) -> bool {
+        match &self.0 {
+            Hold::Share(lease) => lease.is_empty(),
+            Hold::Reserve(_) => false,
+        }
+    }
+
+    /// Gives back what a reply of `len` bytes does not need.
+    pub fn shrink_to(&mut self, len: usize) {
+        if let Hold::Share(lease) = &mut self.0 {
+            lease.shrink_to(len);
+        }
+    }
+}
+
+impl KeptLeases {
+    /// Keeps the lease of a reply.
+    pub fn keep(&self, lease: ReplyLease) {
+        if lease.is_empty() {
+            return;
+        }
+        lock(&self.leases).push(lease);
+        self.any.store(true, Ordering::Release);
+    }
+
+    /// The answer of the call, which holds the leases of its replies until its last slice is dropped.
+    #[must_use]
+    pub fn hold(&self, answer: Bytes) -> Bytes {
+        if !self.any.load(Ordering::Acquire) {
+            return answer;
+        }
+        self.any.store(false, Ordering::Relaxed);
+        let leases = std::mem::take(&mut *lock(&self.leases));
+        if answer.len() <= EXEMPT_BYTES {
+            return answer;
+        }
+        guarded(answer, leases)
+    }
+}

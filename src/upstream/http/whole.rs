@@ -1,0 +1,86 @@
+//! Reading a body that is one message, as there is room for it.
+
+use bytes::{Buf, Bytes};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Limited};
+
+use super::body::UpstreamBody;
+use super::sink::Sink;
+use super::wire::HttpWire;
+use crate::budget::EXEMPT_BYTES;
+use crate::protocol::json;
+use crate::upstream::error::LinkError;
+
+impl HttpWire {
+    /// Reads a body whole, which takes its room as `sink` has it.
+    pub(super) async fn body(
+        &self,
+        body: UpstreamBody,
+        sink: &mut dyn Sink,
+    ) -> Result<Bytes, LinkError> {
+        let announced = body.size_hint().exact();
+        if announced.is_none_or(|len| len > EXEMPT_BYTES as u64) {
+            // Larger, and most replies are small.
+            return Box::pin(self.gather(body, announced, sink)).await;
+        }
+        let body = Limited::new(body, self.bounds.message).collect().await;
+        body.map(|body| unmarked(body.to_bytes())).map_err(|error| {
+            if error.is::<http_body_util::LengthLimitError>() {
+                self.too_large()
+            } else {
+                LinkError::Lost { last_words: None }
+            }
+        })
+    }
+
+    /// Reads a body that may be large. Where there is no room for more of it, it is not read on until there is.
+    async fn gather(
+        &self,
+        mut body: UpstreamBody,
+        announced: Option<u64>,
+        sink: &mut dyn Sink,
+    ) -> Result<Bytes, LinkError> {
+        let announced = announced.map_or(0, |len| usize::try_from(len).unwrap_or(usize::MAX));
+        let mut room = sink.growing();
+        let (mut pieces, mut len) = (Vec::new(), 0);
+        loop {
+            let wanted = announced.max(len);
+            if wanted > self.bounds.message {
+                return Err(self.too_large());
+            }
+            if let Some(room) = &mut room {
+                room.grow_to(wanted).await;
+            }
+            let Some(frame) = body.frame().await else {
+                break;
+            };
+            let frame = frame.map_err(|_| LinkError::Lost { last_words: None })?;
+            if let Ok(piece) = frame.into_data() {
+                len += piece.len();
+                pieces.push(piece);
+            }
+        }
+        let whole = match pieces.as_slice() {
+            [only] => only.clone(),
+            pieces => pieces.concat().into(),
+        };
+        if let Some(room) = room {
+            sink.keep(room.whole(len));
+        }
+        Ok(unmarked(whole))
+    }
+
+    fn too_large(&self) -> LinkError {
+        LinkError::TooLarge {
+            limit: self.bounds.message,
+        }
+    }
+}
+
+/// A body without the byte order mark that some servers write. Spec: RFC 8259 §8.1.
+fn unmarked(mut body: Bytes) -> Bytes {
+    if body.starts_with(json::BYTE_ORDER_MARK) {
+        body.advance(json::BYTE_ORDER_MARK.len());
+    }
+    body
+}

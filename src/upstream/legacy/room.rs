@@ -1,0 +1,73 @@
+//! Room for large replies that come on a pipe, whose messages say whose they are only when they are whole.
+
+use std::sync::{Arc, Weak};
+
+use tokio::time::sleep;
+
+use super::connection::Connection;
+use super::wire::Wire;
+use crate::budget::{ReplyLease, ReplyShare};
+use crate::protocol::Message;
+use crate::upstream::activity::Paused;
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
+use crate::upstream::room::{Calls, ROOM_WITHIN};
+
+impl Calls for Weak<Connection> {
+    fn share(&self) -> Option<ReplyShare> {
+        let connection = self.upgrade().filter(|it| it.settings.exclusive)?;
+        let pending = lock(&connection.pending);
+        let mut calls = pending.values();
+        calls.find_map(|call| Some(call.reply_room()?.share.clone()))
+    }
+
+    fn pause(&self) -> Vec<Paused> {
+        let Some(connection) = self.upgrade() else {
+            return Vec::new();
+        };
+        let pending = lock(&connection.pending);
+        pending.values().map(|call| call.activity.pause()).collect()
+    }
+}
+
+impl Connection {
+    /// Makes room for a message of a pipe that is a reply to a call: waits for it as long as the call, and where
+    /// the pipe serves several sessions for `ROOM_WITHIN` at most. Then that call fails, and the message is to be
+    /// dropped: `false`. A `lease` is what it has taken while it came.
+    pub(super) async fn has_room(&self, message: &Message, lease: Option<ReplyLease>) -> bool {
+        let id = message.number().filter(|_| message.method().is_none());
+        let Some(id) = id else { return true };
+        let Some(call) = lock(&self.pending).get(&id).map(Arc::clone) else {
+            return true;
+        };
+        let Some(room) = call.reply_room() else {
+            return true;
+        };
+        let mut lease = lease.unwrap_or_else(|| room.share.lease());
+        let too_late = async {
+            if self.settings.exclusive {
+                std::future::pending::<()>().await;
+            }
+            sleep(ROOM_WITHIN).await;
+        };
+        let closed = async {
+            match &self.wire {
+                Wire::Duplex(duplex) => duplex.closed().cancelled().await,
+                Wire::Http(_) => std::future::pending().await,
+            }
+        };
+        let len = message.bytes().len();
+        tokio::select! {
+            biased;
+            () = call.activity.make_room(&mut lease, len) => {}
+            () = call.over.cancelled() => return true,
+            () = closed => return true,
+            () = too_late => {
+                self.fail(id, LinkError::no_room());
+                return false;
+            }
+        }
+        room.kept.keep(lease);
+        true
+    }
+}

@@ -1,0 +1,69 @@
+//! Room for large replies of a child, whose lines say whose they are only when they are whole.
+
+use std::sync::Weak;
+
+use tokio::time::sleep;
+
+use super::ModernLink;
+use crate::budget::{ReplyLease, ReplyShare};
+use crate::protocol::Message;
+use crate::upstream::activity::Paused;
+use crate::upstream::error::LinkError;
+use crate::upstream::room::{Calls, ROOM_WITHIN};
+
+impl Calls for Weak<ModernLink> {
+    fn share(&self) -> Option<ReplyShare> {
+        let link = self.upgrade().filter(|it| it.settings.exclusive)?;
+        let flights = link.pipe()?.flights();
+        let mut flights = flights.iter();
+        flights.find_map(|flight| Some(flight.reply_room()?.share.clone()))
+    }
+
+    fn pause(&self) -> Vec<Paused> {
+        let link = self.upgrade();
+        let flights = link.as_ref().and_then(|link| Some(link.pipe()?.flights()));
+        let flights = flights.unwrap_or_default();
+        flights.iter().map(|it| it.activity.pause()).collect()
+    }
+}
+
+impl ModernLink {
+    /// Makes room for a message of the child that is a reply to a call, as a legacy connection does; `false` where
+    /// the call has failed for want of it.
+    pub(super) async fn has_room(&self, message: &Message, lease: Option<ReplyLease>) -> bool {
+        let id = message.number().filter(|_| message.method().is_none());
+        let Some((pipe, id)) = self.pipe().zip(id) else {
+            return true;
+        };
+        let Some((flight, mut reply)) = pipe.take_reply(id) else {
+            return true;
+        };
+        let Some(room) = flight.reply_room() else {
+            pipe.give_back(id, reply);
+            return true;
+        };
+        let mut lease = lease.unwrap_or_else(|| room.share.lease());
+        let too_late = async {
+            if self.settings.exclusive {
+                std::future::pending::<()>().await;
+            }
+            sleep(ROOM_WITHIN).await;
+        };
+        let len = message.bytes().len();
+        let has_room = tokio::select! {
+            biased;
+            () = flight.activity.make_room(&mut lease, len) => true,
+            () = reply.closed() => true,
+            () = self.closed.cancelled() => true,
+            () = too_late => false,
+        };
+        if !has_room {
+            // Whoever waited may have gone just now.
+            drop(reply.send(Err(LinkError::no_room())));
+            return false;
+        }
+        room.kept.keep(lease);
+        pipe.give_back(id, reply);
+        true
+    }
+}
