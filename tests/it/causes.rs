@@ -150,7 +150,7 @@ async fn a_broken_upstream_is_named_in_few_lines(
             .filter_map(|value| value.as_str().map(str::to_owned))
             .collect();
         let is_there = |word: &&str| all.iter().any(|text| text.contains(*word));
-        logged.iter().all(|word| is_there(word)).then_some(())
+        logged.iter().all(is_there).then_some(())
     })
     .await;
     let others = (0..9).map(|_| async {

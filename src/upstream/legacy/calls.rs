@@ -35,6 +35,10 @@ const LONGEST_VISIT: usize = 1024;
 
 /// A request of ours without its reply.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four facts that do not depend on each other"
+)]
 pub(super) struct Pending {
     pub(super) id: u64,
     /// The client's link; none for our own requests.
