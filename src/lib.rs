@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
+//! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`] [`fair_permits`] [`budget`]: failures, causes, handles, address rules, views, limits |
@@ -18,6 +18,7 @@
 //! | 10 | [`app`]: composition |
 //! | 11 | [`cli`]: the command line |
 
+pub mod address;
 pub mod app;
 pub mod audit;
 pub mod auth;

@@ -29,6 +29,7 @@ use super::fetch::Fetcher;
 use super::refused::REFUSED_AGE;
 use super::reject::Reject;
 use super::terms::{Missing, Terms};
+use crate::address::Address;
 use crate::call::Principal;
 use crate::cause::LastCause;
 use crate::config;
@@ -78,7 +79,7 @@ pub(super) struct Introspection {
     pub(super) max_age: Duration,
     endpoint: tokio::sync::Mutex<Option<IntrospectionEndpoint>>,
     flights: Mutex<HashMap<TokenKey, Weak<Flight>>>,
-    questions: Arc<FairPermits<IpAddr>>,
+    questions: Arc<FairPermits<Address>>,
     health: IssuerHealth,
     lines: LineLimit,
     /// Why the last question failed, unless it was about its token alone.
@@ -194,10 +195,10 @@ impl Introspection {
 
     /// The right to ask about the token of `key` now; waits for it [`TIMEOUT`] at most, and not at all while
     /// the issuer is in doubt.
-    async fn question_permit(&self, key: &TokenKey, from: IpAddr) -> Option<FairPermit<IpAddr>> {
+    async fn question_permit(&self, key: &TokenKey, from: IpAddr) -> Option<FairPermit<Address>> {
         match self.health.admit(key) {
             Admission::Ask => {
-                let turn = self.questions.permit(from);
+                let turn = self.questions.permit(from.into());
                 let permit = timeout(TIMEOUT, turn).await.ok().flatten()?;
                 (self.health.admit(key) != Admission::Paused).then_some(permit)
             }
@@ -294,7 +295,7 @@ impl Introspection {
     }
 
     #[cfg(test)]
-    pub(super) fn places(&self) -> &Arc<FairPermits<IpAddr>> {
+    pub(super) fn places(&self) -> &Arc<FairPermits<Address>> {
         &self.questions
     }
 

@@ -4,7 +4,6 @@
 //! Plaintext speaks HTTP/1.1 only: with the protocol sniffed, no head deadline would hold.
 
 mod activity;
-mod address;
 mod backlog;
 mod connection;
 mod expiry;

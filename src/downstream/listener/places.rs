@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use self::table::{Evicted, Table};
-use super::address::Address;
 use super::holding::{Holding, Holdings};
 use super::place::{Entry, Place};
+use crate::address::Address;
 use crate::call::OwnerKey;
 use crate::config;
 use crate::lock::lock;

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::activity::Use;
-use super::super::address::Address;
 use super::super::place::Entry;
 use super::{LEAVING, Reason, Shares};
+use crate::address::Address;
 use crate::call::OwnerKey;
 
 /// Principals whose good tokens come from one address before it counts as a proxy.

@@ -1,4 +1,4 @@
-//! What counts as one address: connections are shared out by it.
+//! What counts as one client address: connections and questions about tokens are shared out by it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,7 +8,7 @@ const NETWORK: u128 = u128::MAX << 64;
 
 /// An IPv4 address, or the /64 of an IPv6 address: who has one address there has all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Address(u128);
+pub struct Address(u128);
 
 impl From<IpAddr> for Address {
     fn from(address: IpAddr) -> Self {
