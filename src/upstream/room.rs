@@ -8,7 +8,15 @@ use super::activity::{Activity, Paused};
 use crate::budget::{EXEMPT_BYTES, ReplyLease, ReplyRoom, ReplyShare};
 
 /// How long a reply waits for room on a connection that several sessions share: what comes behind it waits too.
-pub(super) const ROOM_WITHIN: Duration = Duration::from_secs(10);
+const ROOM_WITHIN: Duration = Duration::from_secs(10);
+
+/// Ends when a reply has waited too long for room: never on a connection that serves one session.
+pub(super) async fn too_late(serves_one_session: bool) {
+    if serves_one_session {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(ROOM_WITHIN).await;
+}
 
 /// Whether replies to requests of `method` may go to other callers than the one who asks: those wait for the same
 /// reply, and must not wait for that one's room.

@@ -1,6 +1,6 @@
 //! Reading a body that is one message, as there is room for it.
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 
@@ -42,8 +42,10 @@ impl HttpWire {
     ) -> Result<Bytes, LinkError> {
         let announced = announced.map_or(0, |len| usize::try_from(len).unwrap_or(usize::MAX));
         let mut room = sink.growing();
-        let (mut pieces, mut len) = (Vec::new(), 0);
+        // Most bodies come in one piece, which is not copied.
+        let (mut first, mut all) = (Bytes::new(), BytesMut::new());
         loop {
+            let len = first.len() + all.len();
             let wanted = announced.max(len);
             if wanted > self.bounds.message {
                 return Err(self.too_large());
@@ -56,16 +58,18 @@ impl HttpWire {
             };
             let frame = frame.map_err(|_| LinkError::Lost { last_words: None })?;
             if let Ok(piece) = frame.into_data() {
-                len += piece.len();
-                pieces.push(piece);
+                if len == 0 {
+                    first = piece;
+                    continue;
+                }
+                // Copied as it comes: small pieces cost more than their bytes.
+                all.extend_from_slice(&std::mem::take(&mut first));
+                all.extend_from_slice(&piece);
             }
         }
-        let whole = match pieces.as_slice() {
-            [only] => only.clone(),
-            pieces => pieces.concat().into(),
-        };
+        let whole = if all.is_empty() { first } else { all.freeze() };
         if let Some(room) = room {
-            sink.keep(room.whole(len));
+            sink.keep(room.whole(whole.len()));
         }
         Ok(unmarked(whole))
     }

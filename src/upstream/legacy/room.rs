@@ -2,8 +2,6 @@
 
 use std::sync::{Arc, Weak};
 
-use tokio::time::sleep;
-
 use super::connection::Connection;
 use super::wire::Wire;
 use crate::budget::{ReplyLease, ReplyShare};
@@ -11,7 +9,7 @@ use crate::protocol::Message;
 use crate::upstream::activity::Paused;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
-use crate::upstream::room::{Calls, ROOM_WITHIN};
+use crate::upstream::room::{Calls, too_late};
 
 impl Calls for Weak<Connection> {
     fn share(&self) -> Option<ReplyShare> {
@@ -32,7 +30,7 @@ impl Calls for Weak<Connection> {
 
 impl Connection {
     /// Makes room for a message of a pipe that is a reply to a call: waits for it as long as the call, and where
-    /// the pipe serves several sessions for `ROOM_WITHIN` at most. Then that call fails, and the message is to be
+    /// the pipe serves several sessions for 10 s at most. Then that call fails, and the message is to be
     /// dropped: `false`. A `lease` is what it has taken while it came.
     pub(super) async fn has_room(&self, message: &Message, lease: Option<ReplyLease>) -> bool {
         let id = message.number().filter(|_| message.method().is_none());
@@ -44,12 +42,6 @@ impl Connection {
             return true;
         };
         let mut lease = lease.unwrap_or_else(|| room.share.lease());
-        let too_late = async {
-            if self.settings.exclusive {
-                std::future::pending::<()>().await;
-            }
-            sleep(ROOM_WITHIN).await;
-        };
         let closed = async {
             match &self.wire {
                 Wire::Duplex(duplex) => duplex.closed().cancelled().await,
@@ -62,7 +54,7 @@ impl Connection {
             () = call.activity.make_room(&mut lease, len) => {}
             () = call.over.cancelled() => return true,
             () = closed => return true,
-            () = too_late => {
+            () = too_late(self.settings.exclusive) => {
                 self.fail(id, LinkError::no_room());
                 return false;
             }

@@ -2,14 +2,12 @@
 
 use std::sync::Weak;
 
-use tokio::time::sleep;
-
 use super::ModernLink;
 use crate::budget::{ReplyLease, ReplyShare};
 use crate::protocol::Message;
 use crate::upstream::activity::Paused;
 use crate::upstream::error::LinkError;
-use crate::upstream::room::{Calls, ROOM_WITHIN};
+use crate::upstream::room::{Calls, too_late};
 
 impl Calls for Weak<ModernLink> {
     fn share(&self) -> Option<ReplyShare> {
@@ -43,22 +41,16 @@ impl ModernLink {
             return true;
         };
         let mut lease = lease.unwrap_or_else(|| room.share.lease());
-        let too_late = async {
-            if self.settings.exclusive {
-                std::future::pending::<()>().await;
-            }
-            sleep(ROOM_WITHIN).await;
-        };
         let len = message.bytes().len();
         let has_room = tokio::select! {
             biased;
             () = flight.activity.make_room(&mut lease, len) => true,
             () = reply.closed() => true,
             () = self.closed.cancelled() => true,
-            () = too_late => false,
+            () = too_late(self.settings.exclusive) => false,
         };
         if !has_room {
-            // Whoever waited may have gone just now.
+            // The caller may have gone just now.
             drop(reply.send(Err(LinkError::no_room())));
             return false;
         }
