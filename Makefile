@@ -51,7 +51,7 @@ test: preconditions ## Installs what is missing, then gates and all tests, with 
 	tests/setup/test.sh
 
 .PHONY: test-keycloak
-test-keycloak: preconditions ## Takes eleven real clients through a real Keycloak (Java; fetched; Debian installs what is missing)
+test-keycloak: preconditions ## Takes nine real clients through a real Keycloak (Java; fetched; Debian installs what is missing)
 	python3 tests/setup/install.py
 	cargo test --quiet --locked --features stubs --no-run --test layering
 	tests/keycloak/run.py

@@ -40,7 +40,7 @@ pub(super) enum FetchError {
 }
 
 impl From<reqwest::Error> for FetchError {
-    /// Without the URL: whoever fetches names it.
+    /// Without the URL, which the error of the fetch names.
     fn from(error: reqwest::Error) -> Self {
         Self::Transport(error.without_url())
     }

@@ -1,5 +1,5 @@
-//! Looks at upstreams that no call tells of, so that one which is gone is `down` before somebody needs it, and up
-//! again before somebody tries. Spec: DESIGN §6 (health).
+//! Background checks of upstreams without recent calls: one that is gone becomes `down`, and one that has returned
+//! `up`, before the next call. Spec: DESIGN §6 (health).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

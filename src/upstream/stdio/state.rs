@@ -189,28 +189,15 @@ impl ChildState {
             .map(ToString::to_string)
             .unwrap_or_default();
         let told = || self.starts.lines.admit(&self.upstream, Event::End);
-        match (self.stop_reason(), self.fault()) {
-            (_, Some(fault)) => {
-                if let Some(muted) = told() {
-                    tracing::warn!(
-                        upstream,
-                        pid,
-                        status,
-                        muted,
-                        "an upstream process was stopped: {fault}"
-                    );
-                }
+        let warn = |what: &str| {
+            if let Some(muted) = told() {
+                tracing::warn!(upstream, pid, status, muted, "{what}");
             }
+        };
+        match (self.stop_reason(), self.fault()) {
+            (_, Some(fault)) => warn(&format!("an upstream process was stopped: {fault}")),
             (None | Some(StopReason::Closed | StopReason::Deaf), None) => {
-                if let Some(muted) = told() {
-                    tracing::warn!(
-                        upstream,
-                        pid,
-                        status,
-                        muted,
-                        "an upstream process ended by itself"
-                    );
-                }
+                warn("an upstream process ended by itself");
             }
             // One of many that never spoke is no news.
             (Some(_), None) if !self.has_spoken() && told().is_none() => {}
