@@ -113,6 +113,7 @@ async fn serve(
     if let Some(every) = config.health.interval {
         upstreams.check_health(every);
     }
+    parts.front.relay.warm(&endpoints);
     let front = Front::new(parts.front);
     let (address, admin_address) = (listener.local_addr(), admin.local_addr());
     let port = AdminPort {

@@ -117,6 +117,12 @@ impl Principal {
         Self::new("", "anonymous", "", Vec::new(), None)
     }
 
+    /// The gateway itself, for sessions that no client opened.
+    #[must_use]
+    pub fn gateway() -> Self {
+        Self::new("", "gateway", "", Vec::new(), None)
+    }
+
     /// Who vouches for the subject.
     #[must_use]
     pub fn issuer(&self) -> &str {

@@ -85,6 +85,7 @@ fn check_references(config: &Config, report: &Report<'_>) {
     if report.has("mcp.upstreams") {
         refer_all("mcp.upstreams", &config.mcp.upstreams);
     }
+    refer_all("mcp.warm", &config.mcp.warm);
     for (index, rule) in config.auth.tool_scopes.iter().enumerate() {
         refer_all(
             &format!("auth.tool_scopes[{index}].upstreams"),

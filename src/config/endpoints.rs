@@ -1,7 +1,9 @@
 //! `[mcp]` and `[endpoints.<name>]`.
 
+use std::time::Duration;
+
+use super::endpoint_types::{Merged, NamedEndpoint, Prefix};
 use super::reader::Section;
-use super::types::{Merged, NamedEndpoint, Prefix};
 use super::units;
 use super::upstream_types::Upstream;
 
@@ -24,14 +26,8 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
             &[("auto", Prefix::Auto), ("always", Prefix::Always)],
         )
         .unwrap_or(Prefix::Auto);
-    let connect_wait = s
-        .key(
-            "connect_wait",
-            "How long a merged list waits for one upstream before it goes on without it; a second at \
-             most for one that failed or overran the last time. initialize and server/discover \
-             wait a second at most.",
-        )
-        .wait("3s");
+    let waits = waits(s);
+    let list_changed = list_changed(s);
     let title = s
         .key(
             "title",
@@ -60,7 +56,10 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
             enabled,
             upstreams,
             prefix,
-            connect_wait,
+            connect_wait: waits.connect,
+            first_wait: waits.first,
+            warm: waits.warm,
+            list_changed,
             title,
             instructions,
             required_scopes,
@@ -68,6 +67,53 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
             audiences,
         }
     }
+}
+
+/// How long lists wait for upstreams, and for which of them they need not.
+struct Waits {
+    connect: Duration,
+    first: Duration,
+    warm: Vec<String>,
+}
+
+fn waits(s: &mut Section<'_>) -> Waits {
+    let connect = s
+        .key(
+            "connect_wait",
+            "How long a merged list waits for one upstream before it goes on without it; a second at \
+             most for one that failed or overran the last time. initialize and server/discover \
+             wait a second at most.",
+        )
+        .wait("3s");
+    let first = s
+        .key(
+            "first_wait",
+            "Until when a merged list waits for an upstream that starts for the first time since the \
+             gateway did, counted from the beginning of that start. While no upstream has answered at \
+             all it waits up to 25 s, unless this is 0s.",
+        )
+        .wait("8s");
+    let warm = s
+        .key(
+            "warm",
+            "Upstreams that are started and listed when the gateway starts, so that the first client \
+             need not wait for them.",
+        )
+        .list(&[], |text| Ok(text.to_owned()));
+    Waits {
+        connect,
+        first,
+        warm,
+    }
+}
+
+fn list_changed(s: &mut Section<'_>) -> bool {
+    s.key(
+            "list_changed",
+            "Whether clients of any endpoint are told when a list changes, and that they are. false: for \
+             clients that fail at `list_changed`; `list_changed` of an upstream says it for that one.",
+        )
+        .flag(true)
 }
 
 /// Reads one `[endpoints.<name>]`.

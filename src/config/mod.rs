@@ -10,6 +10,7 @@ mod carriers;
 mod check;
 mod collection;
 mod doubts;
+mod endpoint_types;
 mod endpoints;
 mod entry;
 mod files;
@@ -40,6 +41,7 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub use endpoint_types::*;
 pub use log_levels::LogLevels;
 pub use problem::{ConfigErrors, Doubt, Problem};
 pub use reference::reference;
@@ -254,13 +256,19 @@ fn read_all(root: &mut Section<'_>) -> Config {
         },
     ];
     let upstreams = root.named("upstreams", &samples, upstreams::read);
-    let upstreams: Vec<_> = upstreams.into_iter().flatten().collect();
+    let mut upstreams: Vec<_> = upstreams.into_iter().flatten().collect();
+    let mcp = merged(&upstreams);
+    if !mcp.list_changed {
+        for upstream in &mut upstreams {
+            upstream.list_changed = false;
+        }
+    }
     Config {
         server,
         admin,
         health,
         auth,
-        mcp: merged(&upstreams),
+        mcp,
         endpoints: endpoints.into_iter().collect::<BTreeMap<_, _>>(),
         upstreams,
         sessions: root.table("sessions", "Sessions of clients.", sessions::read),

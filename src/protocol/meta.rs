@@ -29,6 +29,8 @@ pub const RESERVED: &str = "io.modelcontextprotocol/";
 pub const GATEWAY: &str = "dev.drawbridge/gateway";
 /// Ours: the upstream that a result of a merged endpoint comes from, an `Implementation`.
 pub const UPSTREAM: &str = "dev.drawbridge/upstream";
+/// Ours: in results about several upstreams: those that are missing, and why.
+pub const MISSING: &str = "dev.drawbridge/missing";
 /// 2025-11-25: the task that a message belongs to.
 pub const RELATED_TASK: &str = "io.modelcontextprotocol/related-task";
 /// Modern: the subscription that a notice belongs to.

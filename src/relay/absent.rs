@@ -11,7 +11,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
+use super::catalog::Place;
+use super::merge::Missing;
 use super::pages::Part;
+use super::patience::FirstAnswer;
 use super::project::Hints;
 use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Round};
 use crate::cause::chain;
@@ -21,15 +24,6 @@ use crate::session::{Errand, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::Upstreams;
 
-/// How long `initialize` and `server/discover` of a merged endpoint wait at most: what opens upstreams
-/// is to be over within a second, and the first list waits for what is not there by then.
-const HELLO_WAIT: Duration = Duration::from_millis(900);
-/// How long they wait for an upstream that failed when it was last tried.
-const DOUBTFUL_HELLO_WAIT: Duration = Duration::from_millis(250);
-/// How long a list waits for an upstream that failed or overran when it was last asked.
-const DOUBTFUL_WAIT: Duration = Duration::from_secs(1);
-/// The same wait where the last known list can stand in.
-const STAND_IN_WAIT: Duration = Duration::from_millis(250);
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.
 const RETURN_FIRST: Duration = Duration::from_secs(1);
 const RETURN_LONGEST: Duration = Duration::from_mins(1);
@@ -54,7 +48,7 @@ pub(super) enum Listed {
     /// Its list as it was last given: it is still asked.
     StandIn(Part),
     /// Nothing: it overran or failed.
-    Nothing,
+    Nothing(Missing),
 }
 
 impl Relay {
@@ -64,37 +58,8 @@ impl Relay {
         self.parts.upstreams.is_stuck(upstream) && !is_open(session, upstream)
     }
 
-    /// How long `initialize` and `server/discover` of a merged endpoint wait for one upstream.
-    pub(super) fn hello_wait(&self, session: &Session, upstream: &str) -> Duration {
-        let wait = if self.is_doubtful(session, upstream) {
-            DOUBTFUL_HELLO_WAIT
-        } else {
-            HELLO_WAIT
-        };
-        wait.min(self.parts.settings.mcp.connect_wait)
-    }
-
-    /// How long a list waits for one upstream: less where waiting was in vain the last time.
-    fn list_wait(&self, session: &Session, upstream: &Arc<str>, kind: ListKind) -> Duration {
-        let overran = session.absences().is_absent(upstream, kind);
-        let wait = self.parts.settings.mcp.connect_wait;
-        if overran && self.stand_in(session, upstream, kind).is_some() {
-            wait.min(STAND_IN_WAIT)
-        } else if overran || self.is_doubtful(session, upstream) {
-            wait.min(DOUBTFUL_WAIT)
-        } else {
-            wait
-        }
-    }
-
-    /// Whether an upstream failed or was late when it was last tried, and this session has nothing open
-    /// with it.
-    fn is_doubtful(&self, session: &Session, upstream: &str) -> bool {
-        self.parts.upstreams.is_failing(upstream) && !is_open(session, upstream)
-    }
-
-    /// One upstream's list, waited for no longer than it deserves. What is late goes on in the
-    /// background; `lacking` says whether a client is shown a list without it.
+    /// One upstream's list, waited for no longer than it deserves ([`Patience`](super::patience::Patience)). What
+    /// is late goes on in the background; `lacking` says whether a client is shown a list without it.
     pub(super) async fn list_in_time(
         &self,
         call: &Call,
@@ -102,15 +67,23 @@ impl Relay {
         upstream: &Arc<str>,
         kind: ListKind,
         lacking: bool,
+        first_answer: &FirstAnswer,
     ) -> Listed {
         if let Some(part) = self.kept_part(session, upstream, kind) {
             return Listed::Part(part);
         }
         let absences = session.absences();
-        let until = Instant::now() + self.list_wait(session, upstream, kind);
+        let since = Instant::now();
+        let patience = self.list_patience(session, upstream, kind, lacking);
+        let over = patience.over(first_answer);
+        tokio::pin!(over);
         // One request at a time for a list that overran: a second one would be asked beside it in vain.
-        let settled = tokio::time::timeout_at(until, absences.settled(upstream, kind)).await;
-        if settled.is_err() {
+        let is_settled = tokio::select! {
+            biased;
+            () = absences.settled(upstream, kind) => true,
+            () = &mut over => false,
+        };
+        if !is_settled {
             let (listed, shown) = self.without(session, upstream, kind);
             absences.show(upstream, kind, lacking.then_some(shown));
             return listed;
@@ -119,11 +92,11 @@ impl Relay {
             return Listed::Part(part);
         }
         let Some(mut fetching) = self.fetching(call, session, upstream, kind) else {
-            return Listed::Nothing;
+            return Listed::Nothing(Missing::Failed);
         };
         let came = tokio::select! {
             came = &mut fetching.work => Some(came),
-            () = tokio::time::sleep_until(until) => None,
+            () = &mut over => None,
             () = call.cancel.cancelled() => {
                 fetching.cancel.cancel();
                 Some(fetching.work.as_mut().await)
@@ -140,10 +113,10 @@ impl Relay {
                     let begun = absences.begin(upstream, kind, false, Some(Vec::new()));
                     self.bring_later(call, session, begun, None);
                 }
-                Listed::Nothing
+                Listed::Nothing(self.why_missing(session, upstream, Some(&fault)))
             }
             None => {
-                self.note_late(session, upstream);
+                self.note_late(session, upstream, since);
                 let (listed, shown) = self.without(session, upstream, kind);
                 let shown = lacking.then_some(shown);
                 let begun = absences.begin(upstream, kind, true, shown);
@@ -160,28 +133,43 @@ impl Relay {
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> (Listed, Vec<[u8; 32]>) {
-        match self.stand_in(session, upstream, kind) {
-            Some(part) => {
-                COUNTERS.lists_stale.add(1);
-                let shown = part.digests();
-                (Listed::StandIn(part), shown)
-            }
-            None => (Listed::Nothing, Vec::new()),
+        if let Some(part) = self.stand_in(session, upstream, kind) {
+            COUNTERS.lists_stale.add(1);
+            let shown = part.digests();
+            (Listed::StandIn(part), shown)
+        } else {
+            let why = self.why_missing(session, upstream, None);
+            (Listed::Nothing(why), Vec::new())
         }
     }
 
-    /// What the session was last given of a list, unless its upstream is not there.
-    fn stand_in(&self, session: &Session, upstream: &Arc<str>, kind: ListKind) -> Option<Part> {
-        if !is_open(session, upstream) {
-            return None;
-        }
-        let last = |cursor: Option<&str>| {
+    /// What the session was last given of a list, unless its upstream is not there; else what another session was
+    /// given that had done nothing before, as this one would have been given the same.
+    pub(super) fn stand_in(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+        kind: ListKind,
+    ) -> Option<Part> {
+        let own = |cursor: Option<&str>| {
             let held = session.shelf().last_given(upstream, kind, cursor)?;
             let page = self.page(&held)?;
             Some((held, page.message.clone()))
         };
-        let mut part = self.part_of(upstream, last)?;
+        let others = |cursor: Option<&str>| {
+            let place = Place {
+                upstream,
+                kind,
+                cursor,
+            };
+            let held = self.known_elsewhere(session, place)?;
+            let page = self.page(&held)?;
+            Some((held, page.message.clone()))
+        };
+        let own = is_open(session, upstream).then(|| self.part_of(upstream, own));
+        let mut part = own.flatten().or_else(|| self.part_of(upstream, others))?;
         part.hints = Hints::NONE;
+        part.missing = Some(Missing::LastKnown);
         Some(part)
     }
 
@@ -319,15 +307,15 @@ impl Relay {
     }
 
     /// Notes that an answer went out without an upstream that was waited for.
-    fn note_late(&self, session: &Session, upstream: &Arc<str>) {
+    fn note_late(&self, session: &Session, upstream: &Arc<str>, since: Instant) {
         // One that is open and answers slowly is no matter of its health.
         if !is_open(session, upstream) {
-            self.parts.upstreams.was_late(upstream);
+            self.parts.upstreams.was_late(upstream, since);
         }
     }
 }
 
-fn is_open(session: &Session, upstream: &str) -> bool {
+pub(super) fn is_open(session: &Session, upstream: &str) -> bool {
     let link = session.link(upstream);
     link.is_some_and(|link| link.declared().is_some())
 }

@@ -69,12 +69,18 @@ impl Source {
             hints: self.hints,
             wraps: self.wraps,
             extended: false,
+            missing: None,
         }
     }
 }
 
 /// The origin of a merged result that we wrote.
-pub(super) fn merged_origin<'a>(call: &'a Call, hints: Hints, ourselves: &'a str) -> Origin<'a> {
+pub(super) fn merged_origin<'a>(
+    call: &'a Call,
+    hints: Hints,
+    ourselves: &'a str,
+    missing: Option<&'a str>,
+) -> Origin<'a> {
     Origin {
         method: call.message.method().unwrap_or_default(),
         name: "",
@@ -84,6 +90,7 @@ pub(super) fn merged_origin<'a>(call: &'a Call, hints: Hints, ourselves: &'a str
         hints,
         wraps: false,
         extended: false,
+        missing,
     }
 }
 

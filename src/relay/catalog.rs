@@ -14,12 +14,12 @@ use super::Relay;
 use super::flight::Flying;
 use super::param_headers::warn_of_invalid;
 use super::project::{Hints, Scope};
-use crate::call::{Declared, UpstreamLink};
+use crate::call::{ClientCapabilities, Declared, UpstreamLink};
 use crate::config::{self, Isolation};
 use crate::fault::Fault;
 use crate::lock::lock;
 use crate::protocol::methods::ListKind;
-use crate::protocol::{Era, Message};
+use crate::protocol::{Era, Message, Revision};
 use crate::session::Session;
 use crate::store::lists::{Held, Lists, Page};
 use crate::telemetry::metrics::COUNTERS;
@@ -40,6 +40,8 @@ type Heard = BTreeMap<(Arc<str>, &'static str), Instant>;
 pub(super) struct Catalog {
     pub(super) lists: Lists,
     others: Cache<Other, Held>,
+    /// What sessions were given that had done nothing before: it stands in for upstreams that are late.
+    untouched: Cache<Other, Held>,
     /// When an upstream last said that its `what` changed, to whom.
     changes: Cache<(Key, &'static str), Instant>,
     /// The same to anybody: as many as there are upstreams and kinds of lists.
@@ -89,6 +91,10 @@ impl Catalog {
         Self {
             lists: Lists::new(settings.total),
             others: Cache::builder()
+                .max_capacity(OTHERS)
+                .time_to_live(LONGEST)
+                .build(),
+            untouched: Cache::builder()
                 .max_capacity(OTHERS)
                 .time_to_live(LONGEST)
                 .build(),
@@ -301,6 +307,7 @@ impl Relay {
             is_own: true,
             declared: fetch.declared,
         };
+        self.remember(session, place, &held, hints);
         let cursor = place.cursor;
         session
             .shelf()
@@ -320,6 +327,46 @@ impl Relay {
             self.catalog.others.insert(other, held.clone());
         }
         Some(held)
+    }
+
+    /// Remembers a page for sessions whose upstream will be late: of a legacy upstream one that a session was
+    /// given before it called a tool or heard of a change, for all with the same credentials and capabilities;
+    /// of a modern one what it calls public for them, and the rest for its principal (SPEC M-82).
+    fn remember(&self, session: &Session, place: Place<'_>, held: &Held, hints: Hints) {
+        let key = self.knowledge_key(session, place.upstream);
+        let key = if !held.outlives_calls {
+            let known = session.shelf();
+            if known.disturbed(place.upstream, place.kind, true).is_some() {
+                return;
+            }
+            key
+        } else if hints.scope == Scope::Public {
+            key
+        } else {
+            Key {
+                owner: Some(session.owner()),
+                ..key
+            }
+        };
+        let page = Other::new(key, place);
+        self.catalog.untouched.insert(page, held.clone());
+    }
+
+    /// A page that was [remembered](Self::remember) for sessions like this one, or of one that declared nothing:
+    /// what is listed for that one may be used by all.
+    pub(super) fn known_elsewhere(&self, session: &Session, place: Place<'_>) -> Option<Held> {
+        let alike = self.knowledge_key(session, place.upstream);
+        let own = Key {
+            owner: Some(session.owner()),
+            ..alike.clone()
+        };
+        let plain = Key {
+            offer: Revision::LATEST_LEGACY,
+            capabilities: ClientCapabilities::none().fingerprint(),
+            ..alike.clone()
+        };
+        let mut keys = [own, alike, plain].into_iter();
+        keys.find_map(|key| self.catalog.untouched.get(&Other::new(key, place)))
     }
 
     /// The page that a session holds, unless its bytes had to make room.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::absent::left_out;
+use super::merge::Known;
 use super::{Relay, merge};
 use crate::call::Declared;
 use crate::fault::Fault;
@@ -65,7 +66,7 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         wait: impl Fn(&Arc<str>) -> Duration,
-    ) -> Vec<(Arc<str>, Option<Arc<Declared>>)> {
+    ) -> Vec<Known> {
         let wait = &wait;
         let all = session
             .endpoint
@@ -73,7 +74,15 @@ impl Relay {
             .iter()
             .map(|upstream| async move {
                 let declared = self.learn(session, upstream, Some(wait(upstream))).await;
-                (Arc::clone(upstream), self.or_left_out(upstream, declared))
+                let missing = match &declared {
+                    Ok(_) => self.why_doubtful(session, upstream),
+                    Err(fault) => Some(self.why_missing(session, upstream, Some(fault))),
+                };
+                Known {
+                    upstream: Arc::clone(upstream),
+                    declared: self.or_left_out(upstream, declared),
+                    missing,
+                }
             });
         join_all(all).await
     }
@@ -94,7 +103,7 @@ impl Relay {
         }
         let wait = self.parts.settings.mcp.connect_wait;
         let known = self.known(session, |_| wait).await;
-        let mut declared = known.iter().filter_map(|(_, declared)| declared.as_deref());
+        let mut declared = known.iter().filter_map(|one| one.declared.as_deref());
         declared.any(has)
     }
 

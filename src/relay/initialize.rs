@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::absent::{left_out, not_ready};
+use super::merge::Known;
 use super::route::invalid;
 use super::{EMPTY, Failure, Relay, effective, merge};
 use crate::call::{Declared, MAX_DECLARED, Principal, Reply, UpstreamLink};
@@ -86,13 +87,20 @@ impl Relay {
         }
         let all = endpoint.upstreams.iter().map(|upstream| async move {
             let wait = self.hello_wait(session, upstream);
-            let declared = self.learn(session, upstream, Some(wait)).await;
-            let declared = declared.or_else(|fault| {
-                LABELED.upstream_skipped.add(upstream, 1);
-                left_out(&self.parts.upstreams, upstream, "new session", &fault);
-                self.presumed(session, upstream).ok_or(fault)
-            });
-            (Arc::clone(upstream), declared.ok())
+            let (declared, missing) = match self.learn(session, upstream, Some(wait)).await {
+                Ok(declared) => (Some(declared), self.why_doubtful(session, upstream)),
+                Err(fault) => {
+                    LABELED.upstream_skipped.add(upstream, 1);
+                    left_out(&self.parts.upstreams, upstream, "new session", &fault);
+                    let why = self.why_missing(session, upstream, Some(&fault));
+                    (self.presumed(session, upstream), Some(why))
+                }
+            };
+            Known {
+                upstream: Arc::clone(upstream),
+                declared,
+                missing,
+            }
         });
         let declared = join_all(all).await;
         Ok(merge::merged(session.revision, &declared, &self.ourselves))

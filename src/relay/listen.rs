@@ -98,7 +98,8 @@ impl Relay {
         let known: Vec<Heeded> = join_all(all).await.into_iter().flatten().collect();
         // Whose upstreams come and go can always say that something has changed.
         let merged = !self.is_pure(&session.endpoint);
-        let announces = |what| merged || known.iter().any(|one| one.announces(what));
+        let tells = merged && self.ourselves.tells_changes;
+        let announces = |what| tells || known.iter().any(|one| one.announces(what));
         let is_deaf = |uri: &&String| {
             let owner = self.owner_of(session, uri);
             let owner = known

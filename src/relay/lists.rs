@@ -9,9 +9,10 @@ use tokio::time::Instant;
 
 use super::absent::Listed;
 use super::bring_back::merged_origin;
-use super::merge::ListMerger;
+use super::merge::{ListMerger, missing_member};
 use super::naming::{Found, Index, Prefix};
 use super::pages::Part;
+use super::patience::FirstAnswer;
 use super::project::{Hints, Projection, Scope};
 use super::route::{given_cursor, invalid};
 use super::{Failure, Relay};
@@ -74,7 +75,7 @@ impl Collected {
     }
 
     fn is_whole(&self) -> bool {
-        !self.parts.iter().any(|part| part.is_missing)
+        !self.parts.iter().any(|part| part.missing.is_some())
     }
 }
 
@@ -97,10 +98,12 @@ impl Relay {
             hosts_tasks: false,
             to: call.revision,
         };
-        let kept = self.catalog.lists.made(parts.digest, form.clone());
-        let made = kept.unwrap_or_else(|| {
+        // One that is not whole says so, also where it holds the same pages.
+        let is_whole = parts.is_whole();
+        let kept = is_whole.then(|| self.catalog.lists.made(parts.digest, form.clone()));
+        let made = kept.flatten().unwrap_or_else(|| {
             let made = self.merge(call, kind, &parts);
-            if parts.is_whole() {
+            if is_whole {
                 let lists = &self.catalog.lists;
                 lists.keep_made(parts.digest, form, made.clone());
             }
@@ -130,7 +133,11 @@ impl Relay {
             );
         }
         let projection = Projection::new(call.revision, call.revision);
-        let origin = merged_origin(call, parts.hints, &self.ourselves.info);
+        let missing = parts.parts.iter();
+        let missing = missing.filter_map(|part| Some((&part.upstream, part.missing?)));
+        let missing = missing_member(missing);
+        let ours = &self.ourselves.info;
+        let origin = merged_origin(call, parts.hints, ours, missing.as_deref());
         let (text, ends_in_ttl) = projection.authored_open(list.result, &origin);
         Made {
             text: text.into(),
@@ -218,6 +225,7 @@ impl Relay {
         kind: ListKind,
         asks: Asks,
     ) -> Collected {
+        let first_answer = &FirstAnswer::default();
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
             if self.decide_part(call, upstream, kind.method()).is_err() {
                 // What is filtered for some is for nobody else (SPEC M-83).
@@ -225,19 +233,23 @@ impl Relay {
             }
             let audited = (asks == Asks::Client).then(|| self.audit_part(call, upstream));
             let lacking = asks == Asks::Client;
-            let listed = self.list_in_time(call, session, upstream, kind, lacking);
-            match listed.await {
+            let listed = self.list_in_time(call, session, upstream, kind, lacking, first_answer);
+            let listed = listed.await;
+            if matches!(listed, Listed::Part(_)) {
+                first_answer.note();
+            }
+            match listed {
                 Listed::Part(part) | Listed::StandIn(part) => {
                     if let Some(audited) = audited {
                         audited.end(audit::Outcome::Ok);
                     }
                     part
                 }
-                Listed::Nothing => {
+                Listed::Nothing(why) => {
                     LABELED.upstream_skipped.add(upstream, 1);
                     // Partial: nobody shall keep it.
                     Part {
-                        is_missing: true,
+                        missing: Some(why),
                         ..Part::empty(upstream, Hints::NONE)
                     }
                 }

@@ -7,6 +7,7 @@ mod discover;
 mod initialize;
 mod instructions;
 mod list;
+mod missing;
 mod ourselves;
 
 pub(super) use discover::{
@@ -16,4 +17,5 @@ pub(super) use discover::{
 pub(super) use initialize::{merged, pure};
 pub use instructions::{Instructions, Part};
 pub use list::{ListMerger, Merged};
+pub(super) use missing::{Known, Missing, member as missing_member};
 pub(super) use ourselves::Ourselves;

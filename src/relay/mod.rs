@@ -26,6 +26,7 @@ mod nobody;
 mod notify;
 mod pages;
 mod param_headers;
+mod patience;
 mod project;
 mod provided;
 mod recheck;
@@ -38,6 +39,7 @@ mod uris;
 mod url_required;
 mod view;
 mod visit;
+mod warm;
 
 use std::sync::{Arc, Weak};
 

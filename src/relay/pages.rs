@@ -10,6 +10,7 @@ use super::catalog::Place;
 use super::flight::{Boarded, Landed, land};
 use super::icons;
 use super::kept::lifetime;
+use super::merge::Missing;
 use super::project::{Hints, Projection};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
@@ -32,8 +33,8 @@ pub(super) struct Part {
     pub(super) pages: Vec<(Digest, Message)>,
     /// What holds for all of them.
     pub(super) hints: Hints,
-    /// Whether it was late or failed.
-    pub(super) is_missing: bool,
+    /// Why it is missing, or is only what was known before.
+    pub(super) missing: Option<Missing>,
 }
 
 impl Part {
@@ -45,7 +46,7 @@ impl Part {
             hosts_tasks: false,
             pages: Vec::new(),
             hints,
-            is_missing: false,
+            missing: None,
         }
     }
 

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::error::LinkError;
 use super::failures::Failures;
+use super::first_start::FirstStarts;
 use super::http::login::Login;
 use super::lock;
 use crate::cause::{Cause, LastCause};
@@ -70,6 +71,7 @@ pub(super) struct Health {
     /// The legacy revision of the last session with it.
     revision: Mutex<Option<Revision>>,
     standing: Mutex<Standing>,
+    pub(super) first_starts: FirstStarts,
     recovered: Notify,
     /// When the next session may come back.
     next_return: Mutex<Option<Instant>>,
@@ -93,10 +95,12 @@ struct Standing {
     has_answered: bool,
     /// When the last attempt that counts failed.
     failed_at: Option<Instant>,
+    /// When it was last noted that it took too long.
+    late_at: Option<Instant>,
 }
 
 impl Health {
-    pub(super) fn new(upstream: Arc<str>) -> Self {
+    pub(super) fn new(upstream: Arc<str>, first_starts: FirstStarts) -> Self {
         LEVELS
             .upstream_state
             .set(&upstream, State::Connecting as i64);
@@ -113,7 +117,9 @@ impl Health {
                 stuck_until: None,
                 has_answered: false,
                 failed_at: None,
+                late_at: None,
             }),
+            first_starts,
             recovered: Notify::new(),
             next_return: Mutex::default(),
             cause: LastCause::default(),
@@ -186,8 +192,16 @@ impl Health {
         );
     }
 
-    /// Somebody went on without it because it took too long.
-    pub(super) fn was_late(&self) {
+    /// A list that was asked for at `since` went out without it because it took too long. Lists that are asked
+    /// for together count once.
+    pub(super) fn was_late(&self, since: Instant) {
+        {
+            let mut standing = lock(&self.standing);
+            if standing.late_at.is_some_and(|at| since < at) {
+                return;
+            }
+            standing.late_at = Some(Instant::now());
+        }
         self.note(true, false);
     }
 
@@ -296,7 +310,7 @@ mod tests {
     use crate::telemetry::captured::Captured;
 
     fn health() -> Health {
-        Health::new("health-test".into())
+        Health::new("health-test".into(), FirstStarts::new(false))
     }
 
     fn state(health: &Health) -> State {
@@ -324,7 +338,7 @@ mod tests {
         health.failed(Instant::now(), &LinkError::Status(502), None);
         let cause = health.cause().snapshot().unwrap();
         assert!(cause.text.contains("502"), "{cause:?}");
-        health.was_late();
+        health.was_late(Instant::now());
         assert_eq!(health.cause().snapshot(), Some(cause));
         health.succeeded();
         assert_eq!(health.cause().snapshot(), None);
@@ -358,7 +372,7 @@ mod tests {
             health.looked_well();
             assert_eq!(state(&health), State::Up);
         }
-        health.was_late();
+        health.was_late(Instant::now());
         health.looked_well();
         assert_eq!(state(&health), State::Up);
         for _ in 0..2 {
@@ -382,11 +396,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_hangs_is_left_alone_for_growing_whiles() {
         let health = health();
-        health.was_late();
+        health.was_late(Instant::now());
         assert!(!health.is_stuck(), "once may be chance");
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            health.was_late();
+            health.was_late(Instant::now());
             let mut seconds = 0;
             while health.is_stuck() {
                 tokio::time::advance(Duration::from_secs(1)).await;
@@ -395,9 +409,21 @@ mod tests {
             pauses.push(seconds);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 15, 15]);
-        health.was_late();
+        health.was_late(Instant::now());
         health.succeeded();
         assert!(!health.is_stuck());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_that_are_late_together_count_once() {
+        let (health, since) = (health(), Instant::now());
+        tokio::time::advance(SLOW).await;
+        for _ in 0..3 {
+            health.was_late(since);
+        }
+        assert_eq!(state(&health), State::Degraded);
+        health.was_late(Instant::now());
+        assert_eq!(state(&health), State::Down);
     }
 
     #[tokio::test(start_paused = true)]
@@ -443,7 +469,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn whoever_waits_hears_of_the_return() {
         let health = health();
-        health.was_late();
+        health.was_late(Instant::now());
         let waiting = health.recovered();
         tokio::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());

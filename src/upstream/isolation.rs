@@ -16,6 +16,7 @@ use self::checks::Links;
 use super::carrier::{AskingHabit, Carrier, Older, Settings, Unattributed};
 use super::duplex::Source;
 use super::era::{EraCell, EraLink};
+use super::first_start::{FirstStart, FirstStarts};
 use super::health::Health;
 use super::holders::{HolderKey, Holders};
 use super::http::client::{ClientError, HttpClient};
@@ -137,12 +138,13 @@ impl Upstreams {
             };
             let settings = Arc::new(upstream.clone());
             let name: Arc<str> = Arc::from(upstream.name.as_str());
+            let first_starts = FirstStarts::new(upstream.isolation == Isolation::Principal);
             entries.insert(
                 Arc::clone(&name),
                 Entry {
                     load: UpstreamLoad::of(&name),
                     links: Links::default(),
-                    health: Arc::new(Health::new(name)),
+                    health: Arc::new(Health::new(name, first_starts)),
                     era: Arc::new(EraCell::new(upstream)),
                     schemas: Arc::default(),
                     asks: AskingHabit::default(),
@@ -212,10 +214,20 @@ impl Upstreams {
             .is_some_and(|entry| entry.era.speaks_modern())
     }
 
-    /// Notes that somebody went on without an upstream because it took too long.
-    pub fn was_late(&self, upstream: &str) {
+    /// How far the first start of an upstream has come, since that of the gateway; that of `owner` where the
+    /// upstream sees owners apart.
+    #[must_use]
+    pub fn first_start(&self, upstream: &str, owner: &OwnerKey) -> FirstStart {
+        let entry = self.entries.get(upstream);
+        entry.map_or(FirstStart::Over, |entry| {
+            entry.health.first_starts.of(owner)
+        })
+    }
+
+    /// Notes that a list that was asked for at `since` went out without an upstream because it took too long.
+    pub fn was_late(&self, upstream: &str, since: Instant) {
         if let Some(entry) = self.entries.get(upstream) {
-            entry.health.was_late();
+            entry.health.was_late(since);
         }
     }
 
@@ -348,61 +360,4 @@ fn has_streams_of_calls(carrier: &config::Carrier) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-    use crate::call::{Deaf, Principal};
-    use crate::fault::FaultKind;
-
-    fn upstreams(keys: &str) -> Upstreams {
-        let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
-        let config = config::parse(&format!("{text}{keys}"), "test.toml", &|_| None).unwrap();
-        Upstreams::new(&config, Host::current(), Tasks::new()).unwrap()
-    }
-
-    fn seat(intake: Arc<dyn Intake>) -> Seat {
-        Seat {
-            owner: Principal::anonymous().owner(),
-            session: [0; 16],
-            capabilities: ClientCapabilities::none(),
-            client_info: Bytes::from_static(b"{}"),
-            offer: Revision::LATEST_LEGACY,
-            intake,
-        }
-    }
-
-    #[tokio::test]
-    async fn a_link_whose_session_is_over_opens_nothing() {
-        let link = upstreams("").link("up", seat(Arc::new(Deaf))).unwrap();
-        let before = link.open().await.unwrap_err();
-        assert_eq!(before.kind, FaultKind::UpstreamUnavailable);
-        link.close().await;
-        let after = link.open().await.unwrap_err();
-        assert_eq!(after.kind, FaultKind::Cancelled);
-    }
-
-    // Else the link could be ended between being found and being joined.
-    #[tokio::test]
-    async fn a_shared_link_is_joined_under_its_entry() {
-        let upstreams = upstreams("isolation = \"shared\"\n");
-        let _first = upstreams.link("up", seat(Arc::new(Deaf))).unwrap();
-        let join = || drop(upstreams.link("up", seat(Arc::new(Deaf))));
-        assert!(upstreams.shared.is_entry_held_by(join));
-    }
-
-    #[rstest]
-    #[tokio::test]
-    async fn who_drops_a_shared_link_is_forgotten_there(
-        #[values("principal", "shared")] isolation: &str,
-    ) {
-        let upstreams = upstreams(&format!("isolation = {isolation:?}\n"));
-        let intake: Arc<dyn Intake> = Arc::new(Deaf);
-        let link = upstreams.link("up", seat(Arc::clone(&intake))).unwrap();
-        assert_eq!(Arc::strong_count(&intake), 2);
-        drop(link);
-        // What was begun by dropping it: nothing of it waits.
-        tokio::task::yield_now().await;
-        assert_eq!(Arc::strong_count(&intake), 1);
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ mod duplex;
 mod era;
 pub mod error;
 mod failures;
+mod first_start;
 mod given_up;
 mod health;
 mod hearing;
@@ -24,6 +25,7 @@ mod shared;
 pub mod stdio;
 mod unread;
 
+pub use first_start::FirstStart;
 pub use isolation::{Seat, SetupError, Upstreams};
 
 use bytes::Bytes;

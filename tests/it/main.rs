@@ -35,6 +35,7 @@ mod drain;
 mod extensions;
 mod failed_connections;
 mod fair_start;
+mod first_lists;
 mod h2_upstream;
 mod harness;
 mod health;

@@ -324,7 +324,7 @@ async fn a_slow_or_dead_upstream_costs_the_others_nothing() {
     let url = late.url.clone();
     late.stop().await;
     let gw = Setup::open()
-        .toml("[mcp]\nconnect_wait = \"500ms\"")
+        .toml("[mcp]\nconnect_wait = \"500ms\"\nfirst_wait = \"500ms\"")
         .stub("fast", &[])
         .stub_with("slow", &["--slow-start", "4000"], "")
         .url("dead", &url, "")

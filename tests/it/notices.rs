@@ -258,6 +258,42 @@ async fn legacy_client_hears_no_list_changed_if_off(
 
 #[rstest]
 #[tokio::test]
+async fn nobody_hears_list_changed_if_it_is_off_for_all(#[values("/mcp", "/mcp/stub")] path: &str) {
+    let setup = Setup::open().toml("[mcp]\nlist_changed = false");
+    let gw = setup.stub("stub", &[]).stub("other", &[]).start().await;
+    let user = gw.anonymous().open(path).await;
+    assert!(!with_listchanged(&user.hello["capabilities"]), "{path}");
+    let prefix = if path == "/mcp" { "stub__" } else { "" };
+    let mut stream = user.listen().await;
+    let before = user.tools().await.len();
+    user.text(&format!("{prefix}change_tools"), json!({})).await;
+    assert_eq!(user.tools().await.len(), before + 1);
+    let resources = user.names("resources/list", "resources", "uri").await;
+    let is_static = |uri: &&String| uri.ends_with("static/1");
+    let shown = resources.iter().find(is_static).expect("a resource");
+    let followed = user.request("resources/subscribe", json!({"uri": shown}));
+    followed.await.expect("subscribed");
+    let uri = json!({"uri": "stub://static/1"});
+    user.text(&format!("{prefix}touch_resource"), uri).await;
+    let first = stream.message().await.expect("a notice");
+    assert_eq!(first["method"], UPDATED, "{first}");
+    let modern = Modern::new(gw.anonymous(), path);
+    let said = modern.send("server/discover", json!({})).await;
+    assert!(!with_listchanged(&said.expect("a result")["capabilities"]));
+    let wanted = json!({"toolsListChanged": true, "promptsListChanged": true});
+    let params = json!({"notifications": wanted});
+    let listen = modern.request(&json!(1), "subscriptions/listen", params);
+    let mut stream = modern.post(&listen).await.events();
+    let heard = stream.message().await.expect("an acknowledgement");
+    assert!(
+        !with_listchanged(&heard["params"]["notifications"]),
+        "{heard}"
+    );
+    gw.stop().await;
+}
+
+#[rstest]
+#[tokio::test]
 async fn modern_client_hears_no_list_changed_if_off(
     #[values("legacy", "modern")] upstream: &str,
     #[values("/mcp/stub", "/mcp")] path: &str,

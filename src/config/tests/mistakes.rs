@@ -42,6 +42,7 @@ use super::{OAUTH, OPEN, errors, read};
     "[limits]\nbytes_total = \"130MiB\"",
     "must be at least limits.bytes_per_principal and twice"
 )]
+#[case::warm_nobody("[mcp]\nwarm = [\"fils\"]", "did you mean \"files\"?")]
 #[case::log_level(
     "[telemetry]\nlog_level = \"loud\"",
     "each one of off, error, warn, info, debug, trace"

@@ -16,12 +16,12 @@ const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;
 /// Capabilities of several upstreams as those of one, for `initialize`: JSON text of an object. Each
 /// was [`shown`] to the client's revision before.
 ///
-/// Tools, prompts and resources are always there and always announce changes, because legacy
-/// capabilities cannot change later and upstreams can (DESIGN §4). Of the extensions those are there
+/// Tools, prompts and resources are always there and announce changes (unless `tells_changes` is `false`),
+/// because legacy capabilities cannot change later and upstreams can (DESIGN §4). Of the extensions those are there
 /// that we understand, under the settings of the first upstream; directories of skills can be read
 /// where any upstream lets them. What is no object counts as `{}`. Spec: BRIDGING §5.1, SPEC N-01.
 #[must_use]
-pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>) -> String {
+pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, tells_changes: bool) -> String {
     let (mut subscribe, mut completions, mut logging) = (false, false, false);
     let mut tasks = None;
     let mut declared: [Option<&str>; UNDERSTOOD.len()] = [None; UNDERSTOOD.len()];
@@ -52,13 +52,14 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>) -> String {
             _ => {}
         }
     }
-    let mut out = String::from(r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true}"#);
-    out.push_str(r#","resources":{"listChanged":true"#);
-    out.push_str(if subscribe {
-        r#","subscribe":true}"#
-    } else {
-        "}"
-    });
+    let flags = |subscribe: bool| {
+        let flags = [("listChanged", tells_changes), ("subscribe", subscribe)];
+        let set = flags.into_iter().filter(|(_, is_set)| *is_set);
+        json::object(set.map(|(name, _)| (name, "true")))
+    };
+    let plain = flags(false);
+    let resources = flags(subscribe);
+    let mut out = format!(r#"{{"tools":{plain},"prompts":{plain},"resources":{resources}"#);
     if completions {
         out.push_str(r#","completions":{}"#);
     }
@@ -141,6 +142,11 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    /// Of upstreams whose clients are told of changed lists.
+    fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>) -> String {
+        super::merged(upstreams, true)
+    }
 
     const LEGACY: Revision = Revision::V2025_11_25;
     const MODERN: Revision = Revision::V2026_07_28;

@@ -1,11 +1,10 @@
 //! The result of `server/discover`. Spec: SPEC M-41, M-50…M-53, M-80; BRIDGING §5.1 to §5.3, §5.7.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use bytes::Bytes;
+use std::borrow::Cow;
 
 use super::initialize::instructions;
+use super::missing::{self, Known};
 use super::{Ourselves, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
@@ -32,45 +31,52 @@ pub(in crate::relay) fn absent(
         return of_one(revision, last, PARTIAL_MS);
     }
     let any = if tells_changes {
-        Cow::Owned(capabilities::merged([]))
+        Cow::Owned(capabilities::merged([], true))
     } else {
         Cow::Borrowed(r#"{"tools":{},"prompts":{},"resources":{}}"#)
     };
-    result(&any, None, &ourselves.info, PARTIAL_MS)
+    result(&any, None, (&ourselves.info, None), PARTIAL_MS)
 }
 
 fn of_one(revision: Revision, declared: &Declared, ttl_ms: u64) -> Bytes {
     let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
-    result(&capabilities, instructions, &declared.server_info, ttl_ms)
+    let server = (&*declared.server_info, None);
+    result(&capabilities, instructions, server, ttl_ms)
 }
 
 /// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
 pub(in crate::relay) fn merged(
     revision: Revision,
-    upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
+    upstreams: &[Known],
     ourselves: &Ourselves,
 ) -> Bytes {
-    let known = upstreams
-        .iter()
-        .filter_map(|(_, declared)| declared.as_deref());
+    let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
-    let capabilities = capabilities::merged(all.iter().map(String::as_str));
-    let kept = |(_, declared): &(_, Option<Arc<Declared>>)| match declared {
-        Some(declared) => declared.kept_ms(),
-        None => PARTIAL_MS,
+    let capabilities =
+        capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes);
+    let kept = |one: &Known| match (&one.declared, one.missing) {
+        (Some(declared), None) => declared.kept_ms(),
+        _ => PARTIAL_MS,
     };
     let kept = upstreams.iter().map(kept).min();
+    let missing = missing::member(upstreams.iter().filter_map(Known::absence));
     result(
         &capabilities,
         instructions(upstreams, ourselves).as_deref(),
-        &ourselves.info,
+        (&ourselves.info, missing.as_deref()),
         WHOLE_MS.min(kept.unwrap_or(WHOLE_MS)),
     )
 }
 
-fn result(capabilities: &str, instructions: Option<&str>, server_info: &str, ttl_ms: u64) -> Bytes {
+/// `server_info` comes with the member of `_meta` that names who is missing.
+fn result(
+    capabilities: &str,
+    instructions: Option<&str>,
+    (server_info, missing): (&str, Option<&str>),
+    ttl_ms: u64,
+) -> Bytes {
     let versions = json::strings(Revision::SERVED.map(Revision::as_str));
     let mut out = format!(
         r#"{{"resultType":"complete","supportedVersions":{versions},"capabilities":{capabilities}"#
@@ -81,10 +87,15 @@ fn result(capabilities: &str, instructions: Option<&str>, server_info: &str, ttl
     }
     // What a list shows may depend on who asks, and so may this.
     let tail = format!(
-        r#","ttlMs":{ttl_ms},"cacheScope":"private","_meta":{{"{}":{server_info}}}}}"#,
+        r#","ttlMs":{ttl_ms},"cacheScope":"private","_meta":{{"{}":{server_info}"#,
         meta::SERVER_INFO
     );
     out.push_str(&tail);
+    if let Some(missing) = missing {
+        out.push(',');
+        out.push_str(missing);
+    }
+    out.push_str("}}");
     out.into()
 }
 
@@ -92,7 +103,10 @@ fn result(capabilities: &str, instructions: Option<&str>, server_info: &str, ttl
 mod tests {
     use serde_json::{Value, json};
 
+    use std::sync::Arc;
+
     use super::*;
+    use crate::relay::merge::Missing;
 
     const MODERN: Revision = Revision::V2026_07_28;
 
@@ -103,6 +117,14 @@ mod tests {
             Bytes::from_static(br#"{"name":"n","version":"1"}"#),
             Some("Use x.".to_owned()),
         ))
+    }
+
+    fn known(name: &str, declared: Option<Arc<Declared>>, missing: Option<Missing>) -> Known {
+        Known {
+            upstream: name.into(),
+            declared,
+            missing,
+        }
     }
 
     fn read(bytes: &Bytes) -> Value {
@@ -132,12 +154,13 @@ mod tests {
         let short = Arc::new(Declared::clone(&short).kept_for(7));
         assert_eq!(read(&pure(MODERN, &declared("{}")))["ttlMs"], WHOLE_MS);
         assert_eq!(read(&pure(MODERN, &short))["ttlMs"], 7);
-        let upstreams = ["a", "b"].map(Arc::from);
-        let [a, b] = upstreams.map(|name| (name, Some(declared("{}"))));
+        let [a, b] = ["a", "b"].map(|name| known(name, Some(declared("{}")), None));
         let ours = Ourselves::sample(None);
         let both = |other| read(&merged(MODERN, &[a.clone(), other], &ours));
         assert_eq!(both(b.clone())["ttlMs"], WHOLE_MS);
-        assert_eq!(both((b.0, Some(short)))["ttlMs"], 7);
+        assert_eq!(both(known("b", Some(short), None))["ttlMs"], 7);
+        let late = known("b", b.declared, Some(Missing::Unreachable));
+        assert_eq!(both(late)["ttlMs"], PARTIAL_MS);
     }
 
     // SPEC M-51.
@@ -165,8 +188,8 @@ mod tests {
     #[test]
     fn a_merged_endpoint_without_one_of_its_upstreams_is_asked_again_soon() {
         let upstreams = [
-            (Arc::from("a"), Some(declared(r#"{"logging":{}}"#))),
-            (Arc::from("b"), None),
+            known("a", Some(declared(r#"{"logging":{}}"#)), None),
+            known("b", None, Some(Missing::Unreachable)),
         ];
         let said = read(&merged(
             MODERN,
@@ -177,6 +200,9 @@ mod tests {
         assert_eq!(said["capabilities"]["logging"], json!({}));
         assert_eq!(said["capabilities"]["tools"], json!({"listChanged": true}));
         let instructions = said["instructions"].as_str().unwrap();
-        assert!(instructions.starts_with("Ours.") && instructions.contains("a__"));
+        assert!(instructions.starts_with("Ours.\n\nNot available now: `b`. "));
+        assert!(instructions.contains("a__"));
+        assert_eq!(said["_meta"][meta::MISSING], json!({"b": "unreachable"}));
+        assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "drawbridge");
     }
 }

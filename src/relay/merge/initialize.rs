@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::missing::{self, Known};
 use super::{Instructions, Ourselves, Part, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json};
@@ -14,43 +15,50 @@ use crate::relay::naming::Prefix;
 pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
     let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
-    result(revision, &capabilities, &declared.server_info, instructions)
+    result(
+        revision,
+        &capabilities,
+        &declared.server_info,
+        instructions,
+        None,
+    )
 }
 
 /// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
 /// An upstream that is not known contributes nothing.
 pub(in crate::relay) fn merged(
     revision: Revision,
-    upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
+    upstreams: &[Known],
     ourselves: &Ourselves,
 ) -> Bytes {
-    let known = upstreams.iter().filter_map(|(_, d)| d.as_deref());
+    let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
-    let capabilities = capabilities::merged(all.iter().map(String::as_str));
+    let capabilities =
+        capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes);
     result(
         revision,
         &capabilities,
         &ourselves.info,
         instructions(upstreams, ourselves).as_deref(),
+        missing::member(upstreams.iter().filter_map(Known::absence)).as_deref(),
     )
 }
 
-/// What the operator and the upstreams that are known say about their use.
-pub(super) fn instructions(
-    upstreams: &[(Arc<str>, Option<Arc<Declared>>)],
-    ourselves: &Ourselves,
-) -> Option<String> {
+/// What the operator and the upstreams that are known say about their use, and who is missing.
+pub(super) fn instructions(upstreams: &[Known], ourselves: &Ourselves) -> Option<String> {
     let known = upstreams
         .iter()
-        .filter_map(|(name, d)| Some((name, d.as_deref()?)));
+        .filter_map(|one| Some((&one.upstream, one.declared.as_deref()?)));
     let speakers: Vec<_> = known
         .filter_map(|(name, declared)| {
             let text = declared.instructions.as_deref()?;
             Some((Prefix::new(Arc::clone(name)), title(declared), text))
         })
         .collect();
+    let missing = missing::sentence(upstreams.iter().filter_map(Known::absence));
     let mut instructions = Instructions::new(ourselves.instructions.as_deref());
+    instructions.miss(missing.as_deref());
     for (prefix, title, text) in &speakers {
         instructions.push(Part {
             prefix,
@@ -82,6 +90,7 @@ fn result(
     capabilities: &str,
     server_info: &str,
     instructions: Option<&str>,
+    missing: Option<&str>,
 ) -> Bytes {
     let mut out = format!(
         r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"serverInfo":{server_info}"#
@@ -89,6 +98,11 @@ fn result(
     if let Some(instructions) = instructions {
         out.push_str(",\"instructions\":");
         json::quote_into(&mut out, instructions);
+    }
+    if let Some(missing) = missing {
+        out.push_str(",\"_meta\":{");
+        out.push_str(missing);
+        out.push('}');
     }
     out.push('}');
     out.into()
@@ -99,6 +113,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::protocol::meta;
+    use crate::relay::merge::Missing;
 
     fn declared(capabilities: &'static str, info: &'static str, says: Option<&str>) -> Declared {
         Declared::new(
@@ -107,6 +123,14 @@ mod tests {
             Bytes::from_static(info.as_bytes()),
             says.map(ToOwned::to_owned),
         )
+    }
+
+    fn known(name: &str, declared: Option<Declared>, missing: Option<Missing>) -> Known {
+        Known {
+            upstream: name.into(),
+            declared: declared.map(Arc::new),
+            missing,
+        }
     }
 
     // SPEC L-02.
@@ -132,9 +156,9 @@ mod tests {
         );
         let b = declared("{}", "{}", Some("Use y."));
         let upstreams = [
-            (Arc::from("a"), Some(Arc::new(a))),
-            (Arc::from("b"), Some(Arc::new(b))),
-            (Arc::from("c"), None),
+            known("a", Some(a), None),
+            known("b", Some(b), None),
+            known("c", None, Some(Missing::Starting)),
         ];
         let read: Value = serde_json::from_slice(&merged(
             Revision::V2025_06_18,
@@ -149,6 +173,23 @@ mod tests {
         let says = read["instructions"].as_str().unwrap();
         assert!(says.contains("## Alpha (prefix `a__`)\nUse x."));
         assert!(says.contains("## b (prefix `b__`)\nUse y."));
+        assert!(says.starts_with("Not ready yet: `c`. "), "{says}");
+        assert_eq!(read["_meta"], json!({meta::MISSING: {"c": "starting"}}));
+    }
+
+    #[test]
+    fn switched_off_changes_are_not_declared() {
+        let ours = Ourselves {
+            tells_changes: false,
+            ..Ourselves::sample(None)
+        };
+        let told = merged(Revision::V2025_06_18, &[], &ours);
+        let read: Value = serde_json::from_slice(&told).unwrap();
+        assert_eq!(
+            read["capabilities"],
+            json!({"tools": {}, "prompts": {}, "resources": {}})
+        );
+        assert_eq!(read.get("_meta"), None);
     }
 
     #[test]

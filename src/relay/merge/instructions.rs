@@ -24,6 +24,8 @@ pub struct Part<'a> {
 #[derive(Debug, Default)]
 pub struct Instructions<'a> {
     operator: Option<&'a str>,
+    /// A sentence about upstreams that say nothing now.
+    missing: Option<&'a str>,
     parts: Vec<Part<'a>>,
 }
 
@@ -33,8 +35,14 @@ impl<'a> Instructions<'a> {
     pub fn new(operator: Option<&'a str>) -> Self {
         Self {
             operator,
+            missing: None,
             parts: Vec::new(),
         }
+    }
+
+    /// Says who is missing, in words of ours: after what the operator has to say.
+    pub fn miss(&mut self, missing: Option<&'a str>) {
+        self.missing = missing;
     }
 
     /// Adds what an upstream says, in the order of calls.
@@ -49,6 +57,9 @@ impl<'a> Instructions<'a> {
             .operator
             .map(|text| readable(text, MAX_TOTAL))
             .unwrap_or_default();
+        if let Some(missing) = self.missing {
+            paragraph(&mut out, missing);
+        }
         let mut room = MAX_TOTAL.saturating_sub(out.chars().count());
         let mut labelled = false;
         for part in &self.parts {

@@ -16,6 +16,8 @@ pub(in crate::relay) struct Ourselves {
     pub(in crate::relay) info: Arc<str>,
     /// What the operator has to say before the upstreams do.
     pub(in crate::relay) instructions: Option<String>,
+    /// Whether it tells of changed lists.
+    pub(in crate::relay) tells_changes: bool,
 }
 
 impl Ourselves {
@@ -27,6 +29,7 @@ impl Ourselves {
         Self {
             info: info.into(),
             instructions: settings.instructions.clone(),
+            tells_changes: settings.list_changed,
         }
     }
 
@@ -36,6 +39,7 @@ impl Ourselves {
         Self {
             info: r#"{"name":"drawbridge"}"#.into(),
             instructions: instructions.map(str::to_owned),
+            tells_changes: true,
         }
     }
 }

@@ -42,6 +42,8 @@ pub(in crate::relay) struct Origin<'a> {
     pub(in crate::relay) wraps: bool,
     /// Whether both sides declare an extension that may define further kinds of results.
     pub(in crate::relay) extended: bool,
+    /// The member of `_meta` that names missing upstreams, where the result is about several.
+    pub(in crate::relay) missing: Option<&'a str>,
 }
 
 /// Why a result cannot be shown.
@@ -262,7 +264,8 @@ impl Projection {
         result: String,
         origin: &Origin<'_>,
     ) -> (String, bool) {
-        if self.to.era() == Era::Legacy {
+        let is_legacy = self.to.era() == Era::Legacy;
+        if is_legacy && origin.missing.is_none() {
             return (result, false);
         }
         let mut out = result;
@@ -270,11 +273,21 @@ impl Projection {
         if !out.ends_with('{') {
             out.push(',');
         }
+        if let Some(missing) = origin.missing.filter(|_| is_legacy) {
+            out.push_str("\"_meta\":{");
+            out.push_str(missing);
+            out.push_str("}}");
+            return (out, false);
+        }
         let server = origin.server;
         out.push_str(r#""resultType":"complete","_meta":{""#);
         out.push_str(SERVER_INFO);
         out.push_str("\":");
         out.push_str(server);
+        if let Some(missing) = origin.missing {
+            out.push(',');
+            out.push_str(missing);
+        }
         out.push('}');
         let timed = is_cacheable(origin.method);
         if timed {

@@ -31,6 +31,7 @@ fn origin(method: &str) -> Origin<'_> {
         },
         wraps: false,
         extended: false,
+        missing: None,
     }
 }
 

@@ -22,6 +22,7 @@ use crate::upstream::attempts::Attempts;
 use crate::upstream::carrier::{Carrier, Settings};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
+use crate::upstream::first_start::FirstStartWitness;
 use crate::upstream::http::login::Login;
 use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
@@ -40,6 +41,7 @@ pub(in crate::upstream) struct EraLink {
     listening: Wish<bool>,
     /// Whether a modern link stands in for a stateless legacy side, and no call has worked yet.
     stands_by: AtomicBool,
+    first_start: FirstStartWitness,
     /// Whoever had this link is gone.
     ended: AtomicBool,
 }
@@ -68,6 +70,7 @@ impl EraLink {
             resolving: Attempts::default(),
             listening: Wish::default(),
             stands_by: AtomicBool::new(false),
+            first_start: FirstStartWitness::default(),
             ended: AtomicBool::new(false),
         })
     }
@@ -112,11 +115,13 @@ impl EraLink {
                 "it did not answer lately; it is tried again in a moment",
             )));
         }
+        self.first_start.began(&self.settings);
         Ok(Instant::now())
     }
 
     /// Notes what a use of the upstream, begun at `since`, says of its health.
     fn note<T>(&self, since: Instant, outcome: &Result<T, LinkError>) {
+        self.first_start.ended(&self.settings, outcome);
         match outcome {
             Ok(_) => self.settings.health.succeeded(),
             Err(error) => {

@@ -10,6 +10,7 @@ use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Revision};
 use crate::telemetry::metrics::UpstreamLoad;
 use crate::upstream::carrier::{AskingHabit, Carrier, Settings, Unattributed};
+use crate::upstream::first_start::FirstStarts;
 use crate::upstream::health::Health;
 use crate::upstream::holders::Holders;
 use crate::upstream::http::client::HttpClient;
@@ -47,7 +48,7 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
         tasks: Tasks::new(),
         message_depth: 64,
         load: UpstreamLoad::of(&name),
-        health: Arc::new(Health::new(name)),
+        health: Arc::new(Health::new(name, FirstStarts::new(false))),
     };
     let link = ModernLink::new(Arc::new(settings), Arc::<Schemas>::default(), None, None);
     link.told(&Arc::new(Declared::new(

@@ -1,0 +1,142 @@
+//! The first start of an upstream since that of the gateway: from when on it runs, and whether it is over.
+//! Clients are patient with it, since servers that are downloaded first (`npx`, `uvx`) need that once.
+//! Spec: DESIGN §6 (health); SPEC G-03.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+use super::carrier::Settings;
+use super::error::LinkError;
+use super::lock;
+use crate::call::OwnerKey;
+
+/// Owners that are remembered at most; one that was forgotten has its first start again.
+const OWNERS: u64 = 4096;
+
+/// How far a first start has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FirstStart {
+    /// Nobody has asked for it yet.
+    #[default]
+    Pending,
+    /// It runs since then.
+    Running(Instant),
+    /// It was reached, or came to nothing.
+    Over,
+}
+
+/// The first starts of one upstream: of each owner where it sees owners apart, else one of all.
+#[derive(Debug)]
+pub(super) struct FirstStarts {
+    of_all: Mutex<FirstStart>,
+    of_owners: Option<Cache<OwnerKey, FirstStart>>,
+}
+
+impl FirstStarts {
+    /// None has begun yet.
+    pub(super) fn new(sees_owners_apart: bool) -> Self {
+        let of_owners = || Cache::builder().max_capacity(OWNERS).build();
+        Self {
+            of_all: Mutex::default(),
+            of_owners: sees_owners_apart.then(of_owners),
+        }
+    }
+
+    /// How far the one has come that `owner` waits for.
+    pub(super) fn of(&self, owner: &OwnerKey) -> FirstStart {
+        match &self.of_owners {
+            Some(owners) => owners.get(owner).unwrap_or_default(),
+            None => *lock(&self.of_all),
+        }
+    }
+
+    /// The upstream is being reached for `owner`.
+    pub(super) fn begin(&self, owner: &OwnerKey) {
+        if self.of(owner) == FirstStart::Pending {
+            self.set(owner, FirstStart::Running(Instant::now()));
+        }
+    }
+
+    /// An attempt to reach it ended.
+    pub(super) fn end(&self, owner: &OwnerKey) {
+        if self.of(owner) != FirstStart::Over {
+            self.set(owner, FirstStart::Over);
+        }
+    }
+
+    fn set(&self, owner: &OwnerKey, now: FirstStart) {
+        match &self.of_owners {
+            Some(owners) => owners.insert(*owner, now),
+            None => *lock(&self.of_all) = now,
+        }
+    }
+}
+
+/// Tells the first attempt of one link to those who wait for the upstream; costs later calls one load.
+#[derive(Debug, Default)]
+pub(super) struct FirstStartWitness {
+    has_ended: AtomicBool,
+}
+
+impl FirstStartWitness {
+    /// The link is used.
+    pub(super) fn began(&self, link: &Settings) {
+        if !self.has_ended.load(Ordering::Relaxed) {
+            link.health.first_starts.begin(&link.owner);
+        }
+    }
+
+    /// A use of the link came to this.
+    pub(super) fn ended<T>(&self, link: &Settings, outcome: &Result<T, LinkError>) {
+        if self.has_ended.load(Ordering::Relaxed) {
+            return;
+        }
+        let says_nothing = |error: &LinkError| {
+            matches!(error, LinkError::Cancelled | LinkError::AtCapacity { .. })
+        };
+        if !outcome.as_ref().is_err_and(says_nothing) {
+            self.has_ended.store(true, Ordering::Relaxed);
+            link.health.first_starts.end(&link.owner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::call::Principal;
+
+    fn owner(name: &str) -> OwnerKey {
+        Principal::new("https://issuer", name, "client", Vec::new(), None).owner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_start_counts_from_its_beginning_and_never_begins_again() {
+        let starts = FirstStarts::new(false);
+        let (alice, bob) = (owner("alice"), owner("bob"));
+        assert_eq!(starts.of(&alice), FirstStart::Pending);
+        let began = Instant::now();
+        starts.begin(&alice);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        starts.begin(&bob);
+        assert_eq!(starts.of(&bob), FirstStart::Running(began));
+        starts.end(&alice);
+        starts.begin(&bob);
+        assert_eq!(starts.of(&bob), FirstStart::Over);
+    }
+
+    #[test]
+    fn owners_that_are_seen_apart_have_a_first_start_each() {
+        let starts = FirstStarts::new(true);
+        let (alice, bob) = (owner("alice"), owner("bob"));
+        starts.begin(&alice);
+        starts.end(&alice);
+        assert_eq!(starts.of(&alice), FirstStart::Over);
+        assert_eq!(starts.of(&bob), FirstStart::Pending);
+    }
+}
