@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use serde_json::json;
 
 use super::world::{World, next, python, sh, tuned, with_env};
-use crate::harness::Setup;
+use crate::harness::{Setup, eventually};
 
 fn environment(pid: u32) -> BTreeMap<String, String> {
     let raw = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
@@ -145,11 +145,11 @@ async fn shell_characters_are_text_to_a_child_and_no_request_names_a_program() {
     assert_eq!(commands(), before);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     // Each start has its line, for whom it was.
-    let records = gw.log_records();
-    let started = records
-        .iter()
-        .find(|line| line["message"] == "started an upstream process")
-        .expect("a line about the start");
+    let started = eventually("a line about the start", async || {
+        let mut records = gw.log_records().into_iter();
+        records.find(|line| line["message"] == "started an upstream process")
+    })
+    .await;
     assert_eq!(started["upstream"], "stub", "{started}");
     assert!(
         started["principal"].is_string() && started["pid"].is_u64(),
