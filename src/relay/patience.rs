@@ -29,7 +29,7 @@ const STAND_IN_WAIT: Duration = Duration::from_millis(250);
 /// How long after the beginning of a first start a list waits that no upstream has answered: clients give up
 /// after 10 to 60 s.
 const FIRST_WAIT_OF_ALL: Duration = Duration::from_secs(25);
-/// How much longer it waits once one has answered: those that were started together answer together.
+/// How much longer a list waits after the first answer: upstreams that were started together answer together.
 const TOGETHER: Duration = Duration::from_millis(250);
 
 /// When the first upstream answered that is asked for the same list; nothing before.
@@ -47,7 +47,7 @@ impl FirstAnswer {
     }
 }
 
-/// Until when one list waits for one upstream.
+/// The deadline of one list for one upstream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     least: Instant,
@@ -56,8 +56,8 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// A wait of `wait` from now on, and longer where the upstream's first start began at `started`: until
-    /// `first_wait` after that, and up to 25 s after it while nobody has answered.
+    /// Waits `wait` from now on. Where the upstream's first start began at `started`, it waits until `first_wait`
+    /// after that, and while no upstream has answered up to 25 s after it.
     fn new(wait: Duration, started: Option<Instant>, first_wait: Duration) -> Self {
         let now = Instant::now();
         let least = now + wait;
@@ -158,8 +158,8 @@ impl Relay {
         }
     }
 
-    /// Why an upstream whose declaration is known from before may not be there now; nothing where nobody
-    /// failed to reach it.
+    /// Why an upstream whose declaration is cached may be missing now; `None` where the last attempt to reach it
+    /// did not fail.
     pub(super) fn why_doubtful(&self, session: &Session, upstream: &str) -> Option<Missing> {
         if !self.is_doubtful(session, upstream) {
             return None;

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 impl Relay {
     /// Starts and lists the upstreams of `mcp.warm` in the background, each in a session of the gateway's own on
-    /// one of `endpoints` that shows it. The session ends after that, and with it the child that nobody shares.
+    /// one of `endpoints` that shows it. The session ends after that, and its own child with it.
     pub fn warm(&self, endpoints: &[Arc<Endpoint>]) {
         for name in &self.parts.settings.mcp.warm {
             let shows = |endpoint: &&Arc<Endpoint>| {

@@ -19,12 +19,12 @@ const OWNERS: u64 = 4096;
 /// How far a first start has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FirstStart {
-    /// Nobody has asked for it yet.
+    /// No request has needed the upstream yet.
     #[default]
     Pending,
     /// It runs since then.
     Running(Instant),
-    /// It was reached, or came to nothing.
+    /// An attempt succeeded or failed.
     Over,
 }
 
@@ -89,7 +89,7 @@ impl FirstStartWitness {
         }
     }
 
-    /// A use of the link came to this.
+    /// A use of the link ended with `outcome`.
     pub(super) fn ended<T>(&self, link: &Settings, outcome: &Result<T, LinkError>) {
         if self.has_ended.load(Ordering::Relaxed) {
             return;

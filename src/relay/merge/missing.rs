@@ -1,5 +1,5 @@
 //! Upstreams that an answer about several goes out without, and why: a code of a closed list for programs, and a
-//! sentence of ours for models. Nothing that an upstream said is shown. Spec: SPEC G-03; BRIDGING §5.3, §5.6.
+//! sentence of ours for models. No text of an upstream is shown. Spec: SPEC G-03; BRIDGING §5.3, §5.6.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ pub(in crate::relay) enum Missing {
     Unreachable,
     /// It broke off.
     Lost,
-    /// It sent something that is no answer.
+    /// It sent an invalid answer.
     Invalid,
     /// A cap is reached: of the gateway, or of the caller.
     Busy,
-    /// What it answered last stands in for it.
+    /// Its last known list is shown instead.
     LastKnown,
     /// Anything else.
     Failed,
@@ -43,7 +43,7 @@ impl Missing {
         }
     }
 
-    /// Whether it may be there soon without anybody doing anything.
+    /// Whether it may be ready soon, without an operator.
     fn is_on_its_way(self) -> bool {
         matches!(
             self,
@@ -69,7 +69,7 @@ impl From<&Fault> for Missing {
 #[derive(Debug, Clone)]
 pub(in crate::relay) struct Known {
     pub(in crate::relay) upstream: Arc<str>,
-    /// What it declares, or what stands for that while it is missing.
+    /// Its declaration; while it is missing, the last known or a presumed one.
     pub(in crate::relay) declared: Option<Arc<Declared>>,
     /// Why it was not there; its list may come later.
     pub(in crate::relay) missing: Option<Missing>,
@@ -95,7 +95,7 @@ pub(in crate::relay) fn member<'m>(
     Some(format!("\"{}\":{}", meta::MISSING, json::object(codes)))
 }
 
-/// The same for models: who was not there, and that it may come.
+/// A sentence for models: names the missing upstreams, and says that their lists may appear later.
 pub(super) fn sentence<'m>(
     missing: impl IntoIterator<Item = (&'m Arc<str>, Missing)>,
 ) -> Option<String> {
