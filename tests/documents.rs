@@ -1,6 +1,8 @@
 //! The documents agree with the tree: links lead somewhere, snippets are read or run, metrics are explained.
 #![expect(clippy::expect_used, reason = "a test program")]
 
+#[path = "documents/citations.rs"]
+mod citations;
 #[path = "documents/links.rs"]
 mod links;
 #[path = "documents/snippets.rs"]

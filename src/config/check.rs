@@ -286,6 +286,7 @@ fn check_open(config: &mut Config, report: &Report<'_>) {
         config.stdio.max_children_per_principal = config.stdio.max_children;
     }
     let hint = "or use mode = \"oauth\"";
+    // Spec: SPEC T-05.
     for (key, listen) in [
         ("server.listen", config.server.listen),
         ("admin.listen", config.admin.listen),

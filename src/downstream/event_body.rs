@@ -1,7 +1,7 @@
 //! A response body of server-sent events: the stream of a call, or of a GET.
 //!
 //! While the call of a POST runs, this body is what drives it; when the socket goes, the call is
-//! handed to the background and goes on (DESIGN §3, "Who outlives whom").
+//! handed to the background and goes on (DESIGN §3.3).
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -1,6 +1,6 @@
 //! Extensions of the protocol, which both sides declare in `capabilities.extensions`: those whose
 //! messages we understand, and what two sides have in common that we do not.
-//! Spec: MCP 2026-07-28, versioning, "Extension Negotiation"; SPEC §12, N-01.
+//! Spec: MCP 2026-07-28, versioning, "Extension Negotiation"; SPEC §12; SPEC N-01, L-09.
 
 use super::json;
 
@@ -8,7 +8,7 @@ use super::json;
 pub const UI: &str = "io.modelcontextprotocol/ui";
 /// Skills as resources. Spec: Skills over MCP, SPEC N-04.
 pub const SKILLS: &str = "io.modelcontextprotocol/skills";
-/// Calls that go on after their first answer. Spec: SPEC §11b.
+/// Calls that go on after their first answer. Spec: SPEC §11.
 pub const TASKS: &str = "io.modelcontextprotocol/tasks";
 
 /// Extensions whose messages can be told apart and mapped.

@@ -1,5 +1,5 @@
 //! How a client finds its authorization server: metadata and challenges.
-//! Spec: RFC 9728, RFC 6750; SPEC.
+//! Spec: RFC 9728, RFC 6750; SPEC.
 
 use http::StatusCode;
 use serde_json::{Value, json};

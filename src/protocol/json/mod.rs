@@ -1,7 +1,7 @@
 //! Small readers and writers of JSON text: what lies where, without a tree.
 //!
 //! Every function takes one JSON text and hands out slices of it. Objects that are read here must
-//! not repeat a member: two parsers could read them differently (DESIGN §3, "Bytes, not trees").
+//! not repeat a member: two parsers could read them differently (DESIGN §3.4).
 
 mod duplicates;
 mod raw;

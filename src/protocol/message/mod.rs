@@ -1,7 +1,7 @@
 //! One JSON-RPC message: its bytes, and where the members lie that routing needs.
 //!
 //! Reads the message, `params`, `error`, the top of `result`, and `_meta` of both; everything below
-//! stays unread and passes byte for byte (DESIGN §3, "Bytes, not trees").
+//! stays unread and passes byte for byte (DESIGN §3.4).
 
 mod edit;
 mod layout;

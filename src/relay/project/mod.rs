@@ -1,6 +1,6 @@
 //! Messages in another revision than they came in: what a newer peer said that an older one must
 //! not see, and what a newer one expects that an older one never said.
-//! Spec: BRIDGING §3.9; SPEC M-40, M-41, M-80, C-51, C-92.
+//! Spec: BRIDGING §3.9; SPEC M-40, M-41, M-80, C-51, C-92, G-04.
 //!
 //! Pure: bytes in, bytes out. Where nothing has to change the same bytes come out.
 

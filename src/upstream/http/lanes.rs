@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    // Spec: DESIGN §1.6; SPEC U-12.
+    // Spec: DESIGN §1; SPEC U-12.
     #[tokio::test]
     async fn exchanges_that_last_hold_up_no_other() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
