@@ -117,6 +117,7 @@ impl Stubs {
     ) -> anyhow::Result<GatewayPlan<'a>> {
         let modern = format!("\n[upstreams.{MODERN}]\nurl = \"{}\"\n", self.modern.url);
         Ok(GatewayPlan {
+            under: Vec::new(),
             binary,
             name,
             threads,

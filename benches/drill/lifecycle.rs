@@ -52,6 +52,7 @@ pub(crate) async fn run(args: LifecycleArgs) -> anyhow::Result<bool> {
     let gateway = Gateway::start(
         &place,
         &GatewayPlan {
+            under: Vec::new(),
             binary: &args.gateway,
             name: "gateway",
             threads: 2,

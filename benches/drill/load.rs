@@ -93,15 +93,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
     let tally = Arc::new(Tally::default());
     let mut sessions = tokio::task::JoinSet::new();
     for (number, caller) in plan.callers.iter().enumerate() {
-        let session = Session {
-            number,
-            caller: caller.clone(),
-            scenario: plan.scenario,
-            list: plan.list.clone(),
-            tally: Arc::clone(&tally),
-            body: String::new(),
-        };
-        sessions.spawn(session.run());
+        sessions.spawn(Session::new(plan, number, caller, &tally).run());
     }
     while tally.open.load(Ordering::Relaxed) + tally.failures.load(Ordering::Relaxed)
         < plan.callers.len() as u64
@@ -161,6 +153,49 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
     })
 }
 
+/// Open sessions that take a number of steps at a time.
+pub(crate) struct Crowd(Vec<(Session, Client)>);
+
+impl Crowd {
+    /// Opens the sessions of a plan.
+    pub(crate) async fn open(plan: &Plan) -> io::Result<Self> {
+        let tally = Arc::new(Tally::default());
+        let mut sessions = Vec::new();
+        for (number, caller) in plan.callers.iter().enumerate() {
+            let mut session = Session::new(plan, number, caller, &tally);
+            let client = session.open().await?;
+            sessions.push((session, client));
+        }
+        Ok(Self(sessions))
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// Takes each session `each` steps further, all at once; how many replies that were.
+    pub(crate) async fn step(&mut self, each: u64) -> io::Result<u64> {
+        let steps = self.0.iter_mut().map(|(session, client)| async move {
+            for _ in 0..each {
+                limited(session.step(client)).await?;
+            }
+            io::Result::Ok(())
+        });
+        futures_util::future::try_join_all(steps).await?;
+        Ok(each * self.len())
+    }
+
+    /// Ends the sessions.
+    pub(crate) async fn close(self) -> io::Result<()> {
+        for (session, mut client) in self.0 {
+            if session.keeps_session() {
+                client.close().await?;
+            }
+        }
+        Ok(())
+    }
+}
+
 struct Session {
     number: usize,
     caller: Caller,
@@ -171,6 +206,28 @@ struct Session {
 }
 
 impl Session {
+    fn new(plan: &Plan, number: usize, caller: &Caller, tally: &Arc<Tally>) -> Self {
+        Self {
+            number,
+            caller: caller.clone(),
+            scenario: plan.scenario,
+            list: plan.list.clone(),
+            tally: Arc::clone(tally),
+            body: String::new(),
+        }
+    }
+
+    /// Connects, and opens the session where there is one.
+    async fn open(&mut self) -> io::Result<Client> {
+        let mut client = Client::connect(self.caller.clone()).await?;
+        if self.scenario == Scenario::ModernCall {
+            client.speak_modern(modern::head_lines("echo"));
+        } else if self.keeps_session() {
+            client.open().await?;
+        }
+        Ok(client)
+    }
+
     async fn run(mut self) {
         if let Err(error) = self.work().await {
             self.tally.fail(&error);
@@ -178,12 +235,7 @@ impl Session {
     }
 
     async fn work(&mut self) -> io::Result<()> {
-        let mut client = Client::connect(self.caller.clone()).await?;
-        if self.scenario == Scenario::ModernCall {
-            client.speak_modern(modern::head_lines("echo"));
-        } else if self.keeps_session() {
-            client.open().await?;
-        }
+        let mut client = self.open().await?;
         self.tally.open.fetch_add(1, Ordering::Relaxed);
         let mut latencies = Vec::new();
         while !self.tally.stop.load(Ordering::Relaxed) {

@@ -15,6 +15,7 @@ mod drain;
 mod figures;
 mod gauges;
 mod hostile;
+mod instructions;
 mod keys;
 mod kills;
 mod lifecycle;
@@ -50,6 +51,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// CPU of two builds of the gateway in alternating turns: what a change costs.
     Compare(compare::CompareArgs),
+    /// Counts instructions per reply under callgrind, of one build or of two.
+    Instructions(instructions::InstructionsArgs),
     /// Forced disconnects: no event lost, none twice, no result lost.
     Resumption(resumption::ResumptionArgs),
     /// Sessions opened and abandoned over stdio: nothing is left of them.
@@ -77,6 +80,7 @@ fn main() -> anyhow::Result<ExitCode> {
         match cli.command {
             Command::Bench(args) => bench::run(args).await,
             Command::Compare(args) => compare::run(args).await,
+            Command::Instructions(args) => instructions::run(args).await,
             Command::Resumption(args) => resumption::run(args).await,
             Command::Lifecycle(args) => lifecycle::run(args).await,
             Command::Kills(args) => kills::run(args).await,

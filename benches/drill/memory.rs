@@ -135,6 +135,7 @@ pub(crate) async fn start_to_first_answer(
     let mut millis = Vec::new();
     for round in 0..rounds {
         let plan = GatewayPlan {
+            under: Vec::new(),
             binary,
             name: "start",
             threads: 2,

@@ -190,6 +190,7 @@ fn plan<'a>(args: &'a ParkedArgs, stub: &Stub, mark: &str) -> anyhow::Result<Gat
     let binary = std::fs::canonicalize(&args.stub).context("no stub upstream program")?;
     let share = args.calls.div_ceil(PRINCIPALS) + 1;
     Ok(GatewayPlan {
+        under: Vec::new(),
         binary: &args.gateway,
         name: "gateway",
         threads: 2,

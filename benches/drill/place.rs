@@ -257,6 +257,8 @@ pub(crate) struct GatewayPlan<'a> {
     pub(crate) upstreams: String,
     /// Further tables; `[limits]` and `[sessions]` among them when they matter.
     pub(crate) tables: String,
+    /// A program, with its options, that runs the gateway; empty for none.
+    pub(crate) under: Vec<String>,
 }
 
 /// A running gateway.
@@ -289,7 +291,14 @@ pub(crate) fn configure(
 
 /// The command that serves `config`.
 pub(crate) fn serve(plan: &GatewayPlan<'_>, config: &Path) -> Command {
-    let mut command = Command::new(plan.binary);
+    let mut command = match plan.under.split_first() {
+        Some((program, options)) => {
+            let mut command = Command::new(program);
+            command.args(options).arg(plan.binary);
+            command
+        }
+        None => Command::new(plan.binary),
+    };
     command
         .arg("serve")
         .arg("--config")
