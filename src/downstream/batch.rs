@@ -22,6 +22,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::{DecodeError, Kind, Message, json, meta};
 use crate::session::{CallLink, Outlet, Session};
 use crate::telemetry::names::error_type;
+use crate::telemetry::request_tag;
 
 /// What stands in an array, and what each of it still has to take out of the allowance.
 type Elements = Vec<(Result<Message, DecodeError>, Due)>;
@@ -180,7 +181,7 @@ impl Front {
             Outcome::Many(ready)
         };
         let running = Running {
-            future: Some(Box::pin(future)),
+            future: Some(request_tag::keep(Box::pin(future))),
             links: Links(first, links),
             background: self.background.clone(),
         };

@@ -1,5 +1,7 @@
 //! Reading the body of a request: bounded in size and time.
 
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -140,6 +142,11 @@ pub(super) async fn collect(
         }
         Ok(())
     };
+    let mut reading = pin!(reading);
+    // Mostly all of it is there, and needs no timer.
+    if let Poll::Ready(read) = futures_util::poll!(reading.as_mut()) {
+        return read;
+    }
     let read = tokio::time::timeout_at(until, reading).await;
     read.unwrap_or_else(|_| {
         let text = "the request body is slow";

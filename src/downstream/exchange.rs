@@ -8,7 +8,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
-use futures_util::future::BoxFuture;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -18,7 +17,7 @@ use super::event_body::{EventBody, Parts};
 use super::media::Accept;
 use super::observe::{ended, log_fault, server_span};
 use super::reply;
-use super::running::{Links, Outcome, Running, finish};
+use super::running::{CallFuture, Links, Outcome, Running, finish};
 use super::streamable::Begun;
 use crate::budget::held_with;
 use crate::call::{Call, Reply};
@@ -156,7 +155,7 @@ impl Front {
         entry: Entry,
         link: &Arc<CallLink>,
         record: &AccessRecord,
-    ) -> BoxFuture<'static, Outcome> {
+    ) -> CallFuture {
         let (front, link) = (Arc::clone(self), Arc::clone(link));
         let session = Arc::clone(link.session());
         let is_tool_call = call.message.method() == Some("tools/call");
@@ -164,7 +163,7 @@ impl Front {
         let record = record.clone();
         record.trace(span.context().trace_id());
         call.trace = span.context().clone();
-        Box::pin(request_tag::keep(async move {
+        request_tag::keep(Box::pin(async move {
             let answer = match front.seat(entry, &call.cancel).await {
                 Ok(place) => {
                     let counted = GAUGES.calls_running.enter();

@@ -1,10 +1,11 @@
 //! A legacy call that runs, and goes on in the background when its exchange is gone.
-//! Spec: DESIGN §3, "Who outlives whom".
+//! Spec: DESIGN §3.3.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::StatusCode;
 use tokio::sync::Semaphore;
@@ -13,6 +14,7 @@ use crate::auth;
 use crate::lifecycle::Tasks;
 use crate::session::CallLink;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
+use crate::telemetry::request_tag::Kept;
 
 /// What came of a call.
 pub(super) enum Outcome {
@@ -26,9 +28,12 @@ pub(super) enum Outcome {
     Cancelled,
 }
 
+/// The whole way of a call, part of its request wherever it is polled.
+pub(super) type CallFuture = Kept<BoxFuture<'static, Outcome>>;
+
 /// A call that runs. Dropped unfinished it goes on in the background.
 pub(super) struct Running {
-    pub(super) future: Option<BoxFuture<'static, Outcome>>,
+    pub(super) future: Option<CallFuture>,
     /// The call, or every call of an array: they share one stream.
     pub(super) links: Links,
     pub(super) background: Background,
@@ -63,7 +68,7 @@ impl Running {
         let Some(future) = &mut self.future else {
             return Poll::Pending;
         };
-        let outcome = futures_util::ready!(future.as_mut().poll(cx));
+        let outcome = futures_util::ready!(future.poll_unpin(cx));
         self.future = None;
         self.links.each(CallLink::end);
         Poll::Ready(outcome)

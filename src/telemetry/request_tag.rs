@@ -6,9 +6,12 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use futures_util::future::Either;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use pin_project_lite::pin_project;
 use tokio::task_local;
 
 /// The header of requests and answers.
@@ -17,18 +20,15 @@ pub const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id that is taken over, in bytes.
 const MOST: usize = 64;
 /// Hexadecimal digits of an id of our own.
-const OWN: u8 = 16;
+const OWN: usize = 16;
 
 task_local! {
     static CURRENT: RequestTag;
 }
 
-/// An id of 1 to 64 letters, digits, `.`, `_` and `-`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct RequestTag {
-    text: [u8; MOST],
-    length: u8,
-}
+/// An id of 1 to 64 letters, digits, `.`, `_` and `-`. Clones share the text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RequestTag(Arc<str>);
 
 impl RequestTag {
     /// A random one.
@@ -36,13 +36,13 @@ impl RequestTag {
     pub fn random() -> Self {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut rest = rand::random::<u64>();
-        let mut text = [0; MOST];
-        for place in text.iter_mut().take(OWN.into()) {
+        let mut text = [b'0'; OWN];
+        for place in &mut text {
             let digit = usize::try_from(rest & 0xf).unwrap_or_default();
             *place = DIGITS.get(digit).copied().unwrap_or(b'0');
             rest >>= 4;
         }
-        Self { text, length: OWN }
+        Self(std::str::from_utf8(&text).unwrap_or_default().into())
     }
 
     /// That of a request with these headers, whose sender `is_trusted` to choose it; a random one where the
@@ -60,22 +60,16 @@ impl RequestTag {
 
     fn read(sent: &[u8]) -> Option<Self> {
         let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-".contains(byte);
-        let mut text = [0; MOST];
-        let room = text.get_mut(..sent.len())?;
-        if sent.is_empty() || !sent.iter().all(fits) {
+        if sent.is_empty() || sent.len() > MOST || !sent.iter().all(fits) {
             return None;
         }
-        room.copy_from_slice(sent);
-        let length = u8::try_from(sent.len()).ok()?;
-        Some(Self { text, length })
+        Some(Self(std::str::from_utf8(sent).ok()?.into()))
     }
 
     /// The id as text; nothing in it has to be escaped.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        let text = self.text.get(..self.length.into());
-        text.and_then(|text| std::str::from_utf8(text).ok())
-            .unwrap_or_default()
+        &self.0
     }
 
     /// The value of [`HEADER`].
@@ -85,8 +79,8 @@ impl RequestTag {
     }
 
     /// Runs `work` as part of this request.
-    pub fn within<T>(self, work: impl FnOnce() -> T) -> T {
-        CURRENT.sync_scope(self, work)
+    pub fn within<T>(&self, work: impl FnOnce() -> T) -> T {
+        CURRENT.sync_scope(self.clone(), work)
     }
 }
 
@@ -99,14 +93,37 @@ impl fmt::Debug for RequestTag {
 /// The id of the request that this task serves now.
 #[must_use]
 pub fn current() -> Option<RequestTag> {
-    CURRENT.try_with(|tag| *tag).ok()
+    CURRENT.try_with(RequestTag::clone).ok()
 }
 
-/// `work` as part of the request that this task serves now, wherever it is polled.
-pub fn keep<F: Future>(work: F) -> impl Future<Output = F::Output> {
-    match current() {
-        Some(tag) => Either::Left(CURRENT.scope(tag, work)),
-        None => Either::Right(work),
+pin_project! {
+    /// Work that is part of a request wherever it is polled.
+    #[derive(Debug)]
+    pub struct Kept<F> {
+        #[pin]
+        work: F,
+        tag: Option<RequestTag>,
+    }
+}
+
+/// `work` as part of the request that this task serves now, wherever it is polled. Large futures are boxed first:
+/// this moves them.
+pub fn keep<F: Future>(work: F) -> Kept<F> {
+    Kept {
+        work,
+        tag: current(),
+    }
+}
+
+impl<F: Future> Future for Kept<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        match this.tag {
+            Some(tag) => tag.within(|| this.work.poll(cx)),
+            None => this.work.poll(cx),
+        }
     }
 }
 
@@ -127,7 +144,7 @@ mod tests {
             "7b1c-42.A_z"
         );
         let own = RequestTag::of_request(|| false, &headers);
-        assert_eq!(own.as_str().len(), usize::from(OWN));
+        assert_eq!(own.as_str().len(), OWN);
         assert_ne!(own, RequestTag::of_request(|| false, &headers));
     }
 
@@ -141,7 +158,7 @@ mod tests {
         let read = RequestTag::read(longest.as_bytes()).unwrap();
         assert_eq!(read.as_str(), longest);
         let two = RequestTag::of_request(|| true, &sent(&["one", "two"]));
-        assert_eq!(two.as_str().len(), usize::from(OWN));
+        assert_eq!(two.as_str().len(), OWN);
     }
 
     #[tokio::test]
@@ -149,7 +166,7 @@ mod tests {
         assert_eq!(current(), None);
         let tag = RequestTag::random();
         let kept = tag.within(|| {
-            assert_eq!(current(), Some(tag));
+            assert_eq!(current().as_ref(), Some(&tag));
             keep(async { current() })
         });
         assert_eq!(kept.await, Some(tag));

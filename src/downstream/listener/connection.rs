@@ -248,8 +248,8 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
         let tag = RequestTag::of_request(is_trusted, request.headers());
         let settings = (request.version() != Version::HTTP_2).then(|| Arc::clone(&self.settings));
         Answering {
-            // Both services there are, are always ready.
-            answer: tag.within(|| self.service.clone().call(request)),
+            // Both services there are, are always ready, and do nothing before they are polled.
+            answer: self.service.clone().call(request),
             settings,
             tag,
         }

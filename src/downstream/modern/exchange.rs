@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, Stream};
 use http::{Response, StatusCode};
@@ -19,14 +20,18 @@ use crate::call::Reply;
 use crate::downstream::plain_events::{PlainEvents, encode};
 use crate::downstream::reply;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+use crate::telemetry::request_tag::Kept;
 
 /// A call without any message is answered as a stream from then on, so that it can be kept alive.
 const SILENCE: Duration = Duration::from_secs(10);
 
+/// The whole way of a call, part of its request wherever it is polled.
+pub(super) type CallFuture = Kept<BoxFuture<'static, Outcome>>;
+
 /// An exchange that waits for its call. Dropped before the end, it cancels the call.
 pub(super) struct Exchange {
     /// The call, where this exchange drives it.
-    future: Option<BoxFuture<'static, Outcome>>,
+    future: Option<CallFuture>,
     link: Arc<ModernLink>,
     outlet: Arc<Outlet<Outcome>>,
     ended: bool,
@@ -37,7 +42,7 @@ pub(super) struct Exchange {
 impl Exchange {
     /// An exchange that drives its call.
     pub(super) fn new(
-        future: BoxFuture<'static, Outcome>,
+        future: CallFuture,
         link: Arc<ModernLink>,
         outlet: Arc<Outlet<Outcome>>,
     ) -> Self {
@@ -85,7 +90,7 @@ impl Exchange {
         if let Some(future) = &mut self.future {
             // What it brings is looked at right after.
             self.outlet.rest();
-            if let Poll::Ready(outcome) = future.as_mut().poll(cx) {
+            if let Poll::Ready(outcome) = future.poll_unpin(cx) {
                 self.future = None;
                 self.link.finish(outcome);
             }

@@ -22,7 +22,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
@@ -32,7 +31,7 @@ pub(super) use parking::{Parking, ParkingCaps};
 pub(super) use socket::{Calls, Frames, on_socket};
 
 use self::envelope::Envelope;
-use self::exchange::Exchange;
+use self::exchange::{CallFuture, Exchange};
 use self::link::{Desk, ModernLink, Outcome, Wants};
 use self::outlet::Outlet;
 use self::refusal::Refusal;
@@ -274,7 +273,7 @@ impl Front {
         link: Arc<ModernLink>,
         record: &AccessRecord,
         patience: Duration,
-    ) -> Result<BoxFuture<'static, Outcome>, Fault> {
+    ) -> Result<CallFuture, Fault> {
         let visiting = session.begin_visit_call();
         let entry = self.enter_visit(&session, patience)?;
         let span = server_span(&call, None);
@@ -282,7 +281,7 @@ impl Front {
         link.traced(span.context());
         call.trace = span.context().clone();
         let front = Arc::clone(self);
-        Ok(Box::pin(request_tag::keep(async move {
+        Ok(request_tag::keep(Box::pin(async move {
             let answer = match front.seat(entry, &call.cancel).await {
                 Ok(place) => {
                     let counted = GAUGES.calls_running.enter();
