@@ -117,12 +117,16 @@ pub fn purged_holder(holder: &str) -> Option<Purged> {
     })
 }
 
-/// Whether a link to a resource may stand in this JSON text. Looks at every byte of every result: two
-/// quick searches, the second for letters that are written as escapes.
+/// Whether a link to a resource may stand in this JSON text. Every byte of every result is looked at: one quick search
+/// for the bytes that a link or an escape cannot be without, and where it finds some, one for links and one for letters
+/// that are written as escapes.
 fn may_have_links(text: &str) -> bool {
     static LINK: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"resource_link"));
     static ESCAPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\\u00"));
     let bytes = text.as_bytes();
+    if memchr::memchr2(b'_', b'\\', bytes).is_none() {
+        return false;
+    }
     let is_letter = |at: usize| bytes.get(at + 4).is_some_and(|b| (b'4'..=b'7').contains(b));
     LINK.find(bytes).is_some() || ESCAPE.find_iter(bytes).any(is_letter)
 }
