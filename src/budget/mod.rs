@@ -5,6 +5,7 @@
 //! messages are exempt: running calls and connections are counted, and each has a read buffer anyway.
 
 mod lease;
+mod process;
 mod replies;
 mod reserve;
 
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Notify;
 
 pub use lease::{Lease, held_with};
+pub use process::{ProcessBound, Term};
 pub use replies::{KeptLeases, ReplyLease, ReplyRoom, ReplyShare};
 pub use reserve::ReservePermit;
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::{BAD_CONFIG, Log, out, refuse, with_levels};
+use crate::budget::ProcessBound;
 use crate::config::{self, AuthMode, Carrier, Config, Doubt, Problem};
 use crate::descriptors::{self, Fit};
 use crate::endpoint::{Endpoint, endpoints};
@@ -151,9 +152,15 @@ fn summary(file: &str, config: &Config) -> String {
     );
     let _ = writeln!(
         text,
-        "memory for replies: {} MiB at most, {} MiB for one caller\n\nendpoints",
+        "memory for replies: {} MiB at most, {} MiB for one caller",
         limits.replies_total >> 20,
         limits.replies_per_principal >> 20
+    );
+    let process = ProcessBound::new(config);
+    let _ = writeln!(
+        text,
+        "memory of the process: {}\n\nendpoints",
+        process.summary()
     );
     let server = &config.server;
     for endpoint in endpoints(config) {
@@ -216,6 +223,9 @@ mod tests {
             summary.contains("512 MiB at most, 128 MiB for one caller"),
             "{summary}"
         );
+        let process = ProcessBound::new(&config).summary();
+        let line = format!("\nmemory of the process: {process}\n");
+        assert!(summary.contains(&line), "{summary}");
         assert!(
             summary.contains("files                 stdio  npx …"),
             "{summary}"

@@ -16,6 +16,7 @@ mod icons;
 mod initialize;
 mod intake;
 mod kept;
+mod list_room;
 mod listen;
 mod lists;
 mod mapping;
@@ -176,6 +177,14 @@ impl Relay {
     /// # Cancel safety
     /// Dropping the future cancels the request upstream.
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
+        let answer = self.answer(call, session).await?;
+        if list_room::is_list(call) {
+            Box::pin(self.make_room_for_list(call, &answer)).await?;
+        }
+        Ok(answer)
+    }
+
+    async fn answer(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
         match self.route(call, session).await? {
             Route::Here(reply) => Ok(reply),
             Route::One(target) => {

@@ -101,6 +101,8 @@ struct Owner {
     places: Arc<Places>,
     /// Bytes that results of tasks take.
     results: Arc<AtomicUsize>,
+    /// Bytes of the URIs that are followed.
+    uris: Arc<super::subscriptions::UriBytes>,
 }
 
 impl Owner {
@@ -298,7 +300,7 @@ impl Sessions {
             changed: tokio::sync::Notify::new(),
             levels: super::Levels::default(),
             visit,
-            subscriptions: super::Subscriptions::default(),
+            subscriptions: super::Subscriptions::new(&owner.uris),
             shelf: super::Shelf::default(),
             completions: super::Completions::default(),
             tasks: super::Tasks::default(),

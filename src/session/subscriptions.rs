@@ -1,17 +1,44 @@
 //! The resources a session follows.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::lock;
 
 /// The longest URI that is followed, in bytes: it is kept for as long as it is.
 pub(super) const LONGEST_URI: usize = 8 * 1024;
 
+/// URIs that all sessions of a principal follow, in bytes: each is kept several times, as the links to upstreams have
+/// it too.
+const OF_PRINCIPAL: usize = 4 << 20;
+
+/// Bytes of the URIs that the sessions of a principal follow, or ask for now.
+#[derive(Debug, Default)]
+pub(super) struct UriBytes(AtomicUsize);
+
+impl UriBytes {
+    /// Whether there was room for `bytes` more, which are taken then.
+    fn take(&self, bytes: usize) -> bool {
+        let more = |held: usize| held.checked_add(bytes).filter(|all| *all <= OF_PRINCIPAL);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// Subscribed URIs, as their upstreams spell them, under their names, and those that are asked for
 /// now: a change may be told of before the answer. Two upstreams may have the same URI.
-#[derive(Debug, Default)]
-pub struct Subscriptions(Mutex<HashMap<String, Followed>>);
+#[derive(Debug)]
+pub struct Subscriptions {
+    uris: Mutex<HashMap<String, Followed>>,
+    /// Of the principal with all its sessions.
+    bytes: Arc<UriBytes>,
+}
 
 #[derive(Debug, Default)]
 struct Followed {
@@ -32,7 +59,7 @@ pub struct Subscribing<'a> {
 impl Subscribing<'_> {
     /// The upstream grants it.
     pub fn granted(self) {
-        let mut uris = lock(&self.all.0);
+        let mut uris = lock(&self.all.uris);
         if let Some(followed) = uris.get_mut(&self.key) {
             followed.granted = true;
         }
@@ -41,22 +68,37 @@ impl Subscribing<'_> {
 
 impl Drop for Subscribing<'_> {
     fn drop(&mut self) {
-        let mut uris = lock(&self.all.0);
-        if let Some(followed) = uris.get_mut(&self.key) {
-            followed.asking -= 1;
-        }
-        uris.retain(|_, followed| followed.asking > 0 || followed.granted);
+        let change = |followed: &mut Followed| followed.asking -= 1;
+        self.all.change(&self.key, change);
+    }
+}
+
+impl Drop for Subscriptions {
+    fn drop(&mut self) {
+        let bytes = lock(&self.uris).keys().map(String::len).sum();
+        self.bytes.give_back(bytes);
     }
 }
 
 impl Subscriptions {
-    /// Begins a subscription; nothing when `max` are there already, or when nothing so long is followed.
+    /// Those of one session, beside the others that take from `bytes`.
+    pub(super) fn new(bytes: &Arc<UriBytes>) -> Self {
+        Self {
+            uris: Mutex::default(),
+            bytes: Arc::clone(bytes),
+        }
+    }
+
+    /// Begins a subscription; `None` when `max` are there already, when nothing so long is followed, or when the
+    /// principal follows 4 MiB of URIs in all its sessions.
     pub fn begin(&self, upstream: &str, uri: &str, max: usize) -> Option<Subscribing<'_>> {
         let key = key(upstream, uri);
-        let mut uris = lock(&self.0);
-        let full = uris.len() >= max && !uris.contains_key(&key);
-        if full || uri.len() > LONGEST_URI {
-            return None;
+        let mut uris = lock(&self.uris);
+        if !uris.contains_key(&key) {
+            let is_full = uris.len() >= max || uri.len() > LONGEST_URI;
+            if is_full || !self.bytes.take(key.len()) {
+                return None;
+            }
         }
         uris.entry(key.clone()).or_default().asking += 1;
         Some(Subscribing { all: self, key })
@@ -64,11 +106,20 @@ impl Subscriptions {
 
     /// Forgets a subscription.
     pub fn remove(&self, upstream: &str, uri: &str) {
-        let mut uris = lock(&self.0);
-        if let Some(followed) = uris.get_mut(&key(upstream, uri)) {
-            followed.granted = false;
+        self.change(&key(upstream, uri), |followed| followed.granted = false);
+    }
+
+    /// Changes an entry, which is dropped where it is neither granted nor asked for.
+    fn change(&self, key: &str, change: impl FnOnce(&mut Followed)) {
+        let mut uris = lock(&self.uris);
+        let Some(followed) = uris.get_mut(key) else {
+            return;
+        };
+        change(followed);
+        if followed.asking == 0 && !followed.granted {
+            uris.remove(key);
+            self.bytes.give_back(key.len());
         }
-        uris.retain(|_, followed| followed.asking > 0 || followed.granted);
     }
 
     /// Whether a change of `uri` at `upstream` concerns the session: it may be below what was asked for
@@ -76,7 +127,9 @@ impl Subscriptions {
     #[must_use]
     pub fn covers(&self, upstream: &str, uri: &str) -> bool {
         let changed = key(upstream, uri);
-        lock(&self.0).keys().any(|asked| is_below(asked, &changed))
+        lock(&self.uris)
+            .keys()
+            .any(|asked| is_below(asked, &changed))
     }
 }
 
@@ -99,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_subscription_covers_itself_and_what_is_below() {
-        let subscriptions = Subscriptions::default();
+        let subscriptions = Subscriptions::new(&Arc::default());
         let asked = subscriptions.begin("up", "file:///a", 10).unwrap();
         assert!(
             subscriptions.covers("up", "file:///a"),
@@ -116,7 +169,7 @@ mod tests {
 
     #[test]
     fn subscriptions_are_bounded() {
-        let subscriptions = Subscriptions::default();
+        let subscriptions = Subscriptions::new(&Arc::default());
         let first = subscriptions.begin("up", "a:1", 1).unwrap();
         assert!(subscriptions.begin("up", "a:2", 1).is_none());
         assert!(subscriptions.begin("up", "a:1", 1).is_some());
@@ -128,9 +181,32 @@ mod tests {
         assert!(subscriptions.begin("up", &longer, 9).is_none());
     }
 
+    // Spec: SPEC O-01.
+    #[test]
+    fn sessions_of_a_principal_share_bytes_of_uris() {
+        let bytes = Arc::new(UriBytes::default());
+        let one = Subscriptions::new(&bytes);
+        let another = Subscriptions::new(&bytes);
+        let uri = |number: usize| format!("{number:08000}");
+        let most = OF_PRINCIPAL / key("up", &uri(0)).len();
+        for number in 0..most {
+            one.begin("up", &uri(number), 1024).unwrap().granted();
+        }
+        assert!(another.begin("up", &uri(0), 1024).is_none());
+        assert!(one.begin("up", &uri(0), 1024).is_some(), "it has that");
+        one.remove("up", &uri(0));
+        drop(another.begin("up", &uri(0), 1024).unwrap());
+        another.begin("up", &uri(0), 1024).unwrap().granted();
+        assert!(another.begin("up", &uri(1), 1024).is_none());
+        drop(one);
+        assert!(another.begin("up", &uri(1), 1024).is_some());
+        drop(another);
+        assert_eq!(bytes.0.load(Ordering::Relaxed), 0);
+    }
+
     #[test]
     fn what_is_not_granted_is_not_kept_unless_it_was_before() {
-        let subscriptions = Subscriptions::default();
+        let subscriptions = Subscriptions::new(&Arc::default());
         drop(subscriptions.begin("up", "a:1", 9).unwrap());
         assert!(!subscriptions.covers("up", "a:1"));
         let (one, two) = (
@@ -146,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_same_uri_of_another_upstream_is_another_one() {
-        let subscriptions = Subscriptions::default();
+        let subscriptions = Subscriptions::new(&Arc::default());
         subscriptions.begin("a", "x:1", 9).unwrap().granted();
         assert!(!subscriptions.covers("b", "x:1"));
         subscriptions.begin("b", "x:1", 9).unwrap().granted();

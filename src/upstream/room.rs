@@ -136,3 +136,103 @@ impl Arriving {
         Some(lease)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::ByteBudget;
+    use crate::call::Principal;
+
+    const MIB: usize = 1 << 20;
+    const IDLE: Duration = Duration::from_mins(1);
+    const TOTAL: Duration = Duration::from_mins(10);
+
+    /// The share of one caller, used up: two replies have it, and one has the reserve.
+    async fn used_up() -> (ReplyShare, Vec<ReplyLease>) {
+        let alice = Principal::new("issuer", "alice", "", Vec::new(), None);
+        let budget = ByteBudget::of_replies(16 * MIB, 4 * MIB, MIB);
+        let share = ReplyShare::new(&budget, alice.owner().into());
+        let mut leases = Vec::new();
+        for _ in 0..3 {
+            let mut lease = share.lease();
+            lease.grow_to(MIB).await;
+            leases.push(lease);
+        }
+        (share, leases)
+    }
+
+    /// How long a call of one silent upstream lasts beside `waiting`, which finds room after five times its
+    /// `idle_timeout`.
+    async fn lasts(
+        activity: &Activity,
+        leases: Vec<ReplyLease>,
+        waiting: impl Future<Output = ()>,
+    ) -> Duration {
+        let freeing = async {
+            tokio::time::sleep(5 * IDLE).await;
+            drop(leases);
+        };
+        let begun = tokio::time::Instant::now();
+        let expiring = async {
+            activity.expired(IDLE, TOTAL).await;
+            begun.elapsed()
+        };
+        tokio::join!(expiring, waiting, freeing).0
+    }
+
+    // Spec: SPEC U-12: the upstream has answered.
+    #[tokio::test(start_paused = true)]
+    async fn wait_for_room_stops_the_idle_clock() {
+        let (share, leases) = used_up().await;
+        let activity = Arc::new(Activity::new());
+        let mut lease = share.lease();
+        let waiting = async {
+            activity.make_room(&mut lease, MIB).await;
+            assert!(!activity.awaits_room());
+        };
+        assert_eq!(lasts(&activity, leases, waiting).await, 6 * IDLE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reply_whose_wait_is_given_up_is_told_apart() {
+        let (share, _leases) = used_up().await;
+        let activity = Arc::new(Activity::new());
+        let mut lease = share.lease();
+        let waiting = tokio::time::timeout(IDLE, activity.make_room(&mut lease, MIB));
+        assert!(waiting.await.is_err());
+        assert!(activity.awaits_room());
+        assert!(!activity.is_paused());
+    }
+
+    /// The one call on a pipe.
+    struct Only(Arc<Activity>, ReplyShare);
+
+    impl Calls for Only {
+        fn share(&self) -> Option<ReplyShare> {
+            Some(self.1.clone())
+        }
+
+        fn pause(&self) -> Vec<Paused> {
+            vec![self.0.pause()]
+        }
+    }
+
+    // Spec: SPEC U-12: it is not known yet whose reply the pipe holds.
+    #[tokio::test(start_paused = true)]
+    async fn pipe_that_waits_stops_the_idle_clocks() {
+        let (share, leases) = used_up().await;
+        let activity = Arc::new(Activity::new());
+        let mut room = Arriving::new(Only(Arc::clone(&activity), share));
+        let lasted = lasts(&activity, leases, room.grow_to(MIB)).await;
+        assert_eq!(lasted, 6 * IDLE);
+        assert!(room.take(MIB).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_shared_connection_has_replies_wait_briefly() {
+        let begun = tokio::time::Instant::now();
+        assert!(tokio::time::timeout(TOTAL, too_late(false)).await.is_ok());
+        assert_eq!(begun.elapsed(), Duration::from_secs(10));
+        assert!(tokio::time::timeout(TOTAL, too_late(true)).await.is_err());
+    }
+}

@@ -74,6 +74,7 @@ impl SharedLinks {
         Arc::new(Place {
             pooled,
             number,
+            owner,
             session,
             key,
             links: self.clone(),
@@ -203,6 +204,7 @@ impl Intake for Members {
 struct Place {
     pooled: Arc<Pooled>,
     number: u64,
+    owner: OwnerKey,
     session: HolderKey,
     key: PoolKey,
     links: SharedLinks,
@@ -221,7 +223,7 @@ impl Place {
     ) -> Result<Reply, Fault> {
         let (link, members) = (&self.pooled.link, &self.pooled.members);
         let uri = &*uri;
-        let Some(is_new) = lock(&members.followers).follow(uri, self.number) else {
+        let Some(is_new) = lock(&members.followers).follow(uri, self.number, self.owner) else {
             return Ok(too_many());
         };
         let mut joining = Joining {

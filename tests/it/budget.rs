@@ -120,6 +120,37 @@ async fn half_sent_bodies_of_one_caller_stay_within_its_share() {
 }
 
 #[tokio::test]
+async fn half_sent_bodies_keep_at_most_256_mib_by_default() {
+    const BODY: usize = 4 << 20;
+    let gw = Setup::secured().stub("stub", &[]).start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let length = format!("content-length: {BODY}");
+    let head = head(&gw, &alice.actor, &session_line(&alice), &length);
+    let mut sending = Vec::new();
+    for _ in 0..150 {
+        sending.push(half_sent(&gw, head.clone(), BODY).await);
+    }
+    // Sixteen have room in the share, and one in the reserve.
+    eventually("her share is used up", async || {
+        (held_mib(&gw).await > 127.0).then_some(())
+    })
+    .await;
+    eventually("bodies come", async || {
+        let sent = sending.iter().filter(|one| one.is_finished()).count();
+        (sent >= 17).then_some(())
+    })
+    .await;
+    let kept = resident(gw.pid());
+    assert!(kept <= 256 * MIB, "{} MiB", kept / MIB);
+    for one in &sending {
+        one.abort();
+    }
+    drop(sending);
+    until_nothing_is_held(&gw).await;
+    gw.stop().await;
+}
+
+#[tokio::test]
 async fn bodies_without_a_length_stay_within_the_share() {
     let setup = Setup::secured()
         .toml("[limits]\nbytes_per_principal = \"32MiB\"\nbytes_total = \"128MiB\"")

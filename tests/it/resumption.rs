@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::harness::events::EventStream;
 use crate::harness::session::text_of;
-use crate::harness::{Session, Setup};
+use crate::harness::{Session, Setup, eventually};
 
 /// A small generator of random numbers (xorshift), so that a failing run can be repeated.
 struct Random(u64);
@@ -268,5 +268,40 @@ async fn an_evicted_stream_still_gives_its_reply() {
         last = Some(message);
     }
     assert_eq!(last.expect("the reply")["id"], id);
+    gw.stop().await;
+}
+
+// Spec: SPEC T-25.
+#[tokio::test]
+async fn stream_past_its_kept_events_is_unresumable() {
+    let setup = Setup::open()
+        .toml("[events]\nper_session = \"16KiB\"")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let params = json!({"name": "notices", "arguments": {"n": 10_000, "bytes": 1000, "gap_ms": 10},
+                        "_meta": {"progressToken": 1}});
+    let (_, exchange) = user.start("tools/call", params).await;
+    let mut stream = exchange.stream();
+    let event = loop {
+        if let Some(id) = stream.next().await.unwrap().id {
+            break id;
+        }
+    };
+    let unresumable = async || gw.metric("drawbridge_streams_unresumable_total", "").await;
+    // The call goes on; what it says pushes out what was there.
+    eventually("the event is gone", async || {
+        stream.message().await.expect("a notice");
+        let evicted = gw.metric("drawbridge_events_evicted_total", "").await;
+        (evicted > 5.0).then_some(())
+    })
+    .await;
+    assert!(unresumable().await < 0.5);
+    drop(stream);
+    assert_eq!(user.resume(&event).await.status(), 404);
+    assert!((unresumable().await - 1.0).abs() < 0.1);
+    // An id that never was is none of a stream whose events are gone.
+    assert_eq!(user.resume(&format!("{event}99")).await.status(), 404);
+    assert!((unresumable().await - 1.0).abs() < 0.1);
     gw.stop().await;
 }

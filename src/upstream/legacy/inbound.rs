@@ -35,7 +35,11 @@ impl Connection {
             Kind::Notification => self.on_notice(&message, origin),
             Kind::Response => match message.number() {
                 Some(id) if origin.is_some_and(|pending| pending.id == id) => return Some(message),
-                Some(id) => self.deliver(id, message),
+                Some(id) => {
+                    if self.counts_stray(id, message.bytes().len()) {
+                        self.deliver(id, message);
+                    }
+                }
                 // An error that names no request, in place of a reply: it could not read ours.
                 // Spec: JSON-RPC 2.0 §5.
                 None if origin.is_some() && message.id().is_none() => return Some(message),

@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::connection::Connection;
 use super::wire::Wire;
-use crate::budget::{ReplyLease, ReplyShare};
+use crate::budget::{EXEMPT_BYTES, ReplyLease, ReplyShare};
 use crate::protocol::Message;
 use crate::upstream::activity::Paused;
 use crate::upstream::error::LinkError;
@@ -58,6 +58,28 @@ impl Connection {
                 self.fail(id, LinkError::no_room());
                 return false;
             }
+        }
+        room.kept.keep(lease);
+        true
+    }
+
+    /// Counts a large reply that came over HTTP on another stream than that of its call, as on the GET stream. The
+    /// stream does not wait for one call: where there is no room now, the call fails, and the reply is to be
+    /// dropped: `false`.
+    pub(super) fn counts_stray(&self, id: u64, len: usize) -> bool {
+        if len <= EXEMPT_BYTES || matches!(self.wire, Wire::Duplex(_)) {
+            return true;
+        }
+        let Some(call) = lock(&self.pending).get(&id).map(Arc::clone) else {
+            return true;
+        };
+        let Some(room) = call.reply_room() else {
+            return true;
+        };
+        let mut lease = room.share.lease();
+        if !lease.try_grow_to(len) {
+            self.fail(id, LinkError::no_room());
+            return false;
         }
         room.kept.keep(lease);
         true

@@ -5,6 +5,7 @@
 mod filter;
 mod pace;
 mod sink;
+mod spacing;
 mod wishes;
 
 use std::sync::atomic::Ordering;
@@ -19,6 +20,7 @@ use self::filter::{Filter, params};
 use self::pace::Pace;
 use self::sink::ForgetTools;
 pub(super) use self::sink::Sink;
+use self::spacing::Spacing;
 pub(super) use self::wishes::Listening;
 use self::wishes::Wanted;
 use super::ModernLink;
@@ -34,7 +36,7 @@ use crate::upstream::lock;
 const METHOD: &str = "subscriptions/listen";
 /// URIs in the filter of a session's own link at most.
 const MAX_URIS: usize = 1024;
-/// The same of a shared link, where each session has a bound of its own.
+/// The same of a shared link, where each session and each principal has a bound of its own.
 const MAX_SHARED_URIS: usize = 64 * MAX_URIS;
 
 /// A URI that is to join the filter; when dropped, it leaves it again where `undone`.
@@ -122,7 +124,8 @@ impl ModernLink {
         // The wait for a place is none of connecting. Who follows the wishes waits for the same one.
         let late = async {
             self.start().await?;
-            tokio::time::sleep(self.settings.upstream.connect_timeout).await;
+            let limit = self.settings.upstream.connect_timeout + spacing::LONGEST;
+            tokio::time::sleep(limit).await;
             Err(LinkError::Timeout)
         };
         let outcome = tokio::select! {
@@ -178,11 +181,11 @@ impl ModernLink {
     async fn listen_on(self: &Arc<Self>) {
         let mut wishes = self.listening.generation.subscribe();
         let mut current: Option<Stream> = None;
-        let mut pace = Pace::default();
+        let (mut pace, mut spacing) = (Pace::default(), Spacing::default());
         let mut missed = false;
         loop {
             let number = *wishes.borrow_and_update();
-            let opened = self.follow(&mut current, number).await;
+            let opened = self.follow(&mut current, number, &mut spacing).await;
             let hearing = current
                 .as_ref()
                 .filter(|stream| opened.is_ok() && stream.hears());
@@ -207,7 +210,7 @@ impl ModernLink {
                     tracing::warn!(upstream = %self.settings.name, error = chain(&error), "no change notices");
                     self.listening.settle(number, Arc::default(), Some(error));
                     tokio::select! {
-                        _ = wishes.changed() => {}
+                        _ = spacing.next(&mut wishes, number) => {}
                         () = tokio::time::sleep(pace.refused()) => {}
                     }
                     continue;
@@ -221,7 +224,7 @@ impl ModernLink {
                 }
             };
             tokio::select! {
-                changed = wishes.changed() => if changed.is_err() { return },
+                next = spacing.next(&mut wishes, number) => if next.is_err() { return },
                 end = ended => {
                     current = None;
                     self.listening.hear(false);
@@ -234,12 +237,12 @@ impl ModernLink {
                         }
                     };
                     tokio::select! {
-                        _ = wishes.changed() => {}
+                        _ = spacing.next(&mut wishes, number) => {}
                         () = tokio::time::sleep(wait) => {}
                     }
                     // A child that nobody listens to is not started for its notices.
                     if self.pipe().is_some() && !self.listening.wants_lists() {
-                        drop(wishes.changed().await);
+                        drop(spacing.next(&mut wishes, number).await);
                     }
                 }
             }
@@ -251,6 +254,7 @@ impl ModernLink {
         self: &Arc<Self>,
         current: &mut Option<Stream>,
         number: u64,
+        spacing: &mut Spacing,
     ) -> Result<bool, LinkError> {
         let declared = self.open_inner().await?;
         let filter = self.listening.filter(&declared);
@@ -264,6 +268,7 @@ impl ModernLink {
             self.listening.settle(number, honoured, None);
             return Ok(false);
         }
+        spacing.begin(&filter);
         let stream = self.open_stream(filter).await?;
         self.listening
             .settle(number, Arc::clone(&stream.honoured), None);

@@ -169,3 +169,35 @@ async fn replies_that_nobody_reads_any_more_give_their_room_back() {
     until_nothing_is_held(&gw).await;
     gw.stop().await;
 }
+
+// Two large replies use the share up, one has the reserve, and one waits for that.
+#[tokio::test]
+async fn list_without_room_for_its_copy_is_refused() {
+    let stub = HttpStub::start(&[]).await;
+    let many = HttpStub::start(&["--tools", "300"]).await;
+    let gw = Setup::secured()
+        .toml(
+            "[limits]\nupstream_message = \"8MiB\"\nsse_event = \"8MiB\"\ncall_wait = \"200ms\"\n\
+             replies_per_principal = \"29304KiB\"\nreplies_total = \"128MiB\"",
+        )
+        .http("stub", &stub, "")
+        .http("many", &many, "")
+        .start()
+        .await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let asking = gw.principal("alice").open("/mcp/many").await;
+    let bob = gw.principal("bob").open("/mcp/many").await;
+    let answers = unread(&alice, 4).await;
+    eventually("her share is used up", async || {
+        (held_mib(&gw).await > 28.5 && waited(&gw).await > 0.0).then_some(())
+    })
+    .await;
+    let refused = asking.request("tools/list", json!({})).await;
+    let error = refused.expect_err("a refusal");
+    assert_eq!(error["data"]["retryAfterMs"], 200, "{error}");
+    assert_eq!(bob.tools().await.len(), 300);
+    all_come_whole(answers).await;
+    assert_eq!(asking.tools().await.len(), 300);
+    until_nothing_is_held(&gw).await;
+    gw.stop().await;
+}

@@ -63,6 +63,44 @@ async fn half_sent_messages_stay_within_the_share_and_end() {
 }
 
 #[tokio::test]
+async fn half_sent_messages_keep_at_most_256_mib_by_default() {
+    let setup = Setup::secured()
+        .server(&format!("body_timeout = \"10s\"\n{WITH_SOCKETS}"))
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let alice = gw.principal("alice");
+    let mut sending = Vec::new();
+    for _ in 0..150 {
+        let (_, mut tcp) = upgrade(&gw.url, "/ws/stub", alice.token(), &[]).await;
+        sending.push(tokio::spawn(async move {
+            let mut message = first_fragment(4 << 20);
+            message.resize((4 << 20) - 10, b' ');
+            // It ends before all is taken.
+            drop(tcp.write_all(&message).await);
+            tcp
+        }));
+    }
+    eventually("her share is used", async || {
+        (held_mib(&gw).await > 112.0).then_some(())
+    })
+    .await;
+    let kept = resident(gw.pid());
+    assert!(kept <= 256 * MIB, "{} MiB", kept / MIB);
+    // Their clients are silent from here on.
+    eventually("the sockets end", async || {
+        (gw.metric("drawbridge_channels_open", "").await < 0.5).then_some(())
+    })
+    .await;
+    until_nothing_is_held(&gw).await;
+    eventually("memory is given back", async || {
+        (resident(gw.pid()) <= 64 * MIB).then_some(())
+    })
+    .await;
+    drop(sending);
+    gw.stop().await;
+}
+
+#[tokio::test]
 async fn slow_message_ends_its_socket() {
     let setup = Setup::open()
         .server(&format!("body_timeout = \"500ms\"\n{WITH_SOCKETS}"))

@@ -1,8 +1,12 @@
 //! Change notices of a modern upstream reach the GET stream of a legacy client.
 //! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
 
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
 use rstest::rstest;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::{behind, count, user};
 use crate::harness::events::EventStream;
@@ -18,6 +22,7 @@ enum Era {
     Modern,
 }
 
+const LISTEN: &str = "subscriptions/listen";
 const UPDATED: &str = "notifications/resources/updated";
 
 /// Waits until the upstream has a stream of this session that asks for `what`.
@@ -76,6 +81,40 @@ async fn a_subscription_becomes_part_of_the_filter(#[values("stdio", "http")] ca
     let foreign = json!({"uri": "other://x"});
     let refused = user.request("resources/subscribe", foreign).await;
     assert_eq!(refused.unwrap_err()["code"], -32602);
+    gw.stop().await;
+}
+
+// Spec: SPEC O-01: each opening names all URIs again.
+#[tokio::test]
+async fn uris_added_in_a_row_join_one_filter() {
+    const MORE: usize = 40;
+    // What `listen/spacing.rs` waits after an opening with 12 URIs of 8,000 bytes.
+    const WAIT: Duration = Duration::from_millis(194);
+    let (gw, stub) = behind("http", "").await;
+    let stub = stub.expect("it is reached over HTTP");
+    let user = user(&gw).await;
+    let subscribe = async |uri: String| {
+        let reply = user.request("resources/subscribe", json!({"uri": uri}));
+        assert_eq!(reply.await, Ok(json!({})));
+    };
+    join_all((0..12).map(|n| subscribe(format!("stub://{n:07993}")))).await;
+    let (before, begun) = (count(&stub, LISTEN).await, Instant::now());
+    // After each call one more is asked for, without an answer to the one before.
+    let turn = Semaphore::new(0);
+    let adding = (0..MORE).map(async |n| {
+        turn.acquire().await.unwrap().forget();
+        subscribe(format!("stub://{n}")).await;
+    });
+    let calling = async {
+        for _ in 0..MORE {
+            user.text("echo", json!({})).await;
+            turn.add_permits(1);
+        }
+    };
+    tokio::join!(join_all(adding), calling);
+    let waits = begun.elapsed().as_millis() / WAIT.as_millis();
+    let openings = u128::from(count(&stub, LISTEN).await - before);
+    assert!(openings <= waits + 2, "{openings} openings, {waits} waits");
     gw.stop().await;
 }
 

@@ -65,6 +65,30 @@ async fn a_stranger_has_few_traces_recorded() {
     assert_eq!(collector.spans(SpanKind::Client).len(), 20);
 }
 
+// SPEC C-98, C-99
+#[tokio::test]
+async fn strangers_traces_are_few_by_default() {
+    let (collector, url) = Collector::start().await;
+    let telemetry = format!("[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0");
+    let gw = Setup::open()
+        .toml(&telemetry)
+        .stub("stub", &[])
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    for _ in 0..300 {
+        let params = json!({"name": "seen_meta", "arguments": {}, "_meta": {"traceparent": ASKS}});
+        user.request("tools/call", params).await.expect("a result");
+    }
+    gw.stop().await;
+    let recorded = eventually("some traces", async || {
+        let recorded = collector.spans(SpanKind::Server).len();
+        (recorded > 0).then_some(recorded)
+    })
+    .await;
+    assert!(recorded <= 150, "{recorded}");
+}
+
 // SPEC C-22, C-99
 #[tokio::test]
 async fn a_span_shows_no_secret_of_a_uri() {
@@ -112,7 +136,7 @@ async fn large_uris_are_not_kept_for_a_slow_collector() {
     let user = gw.anonymous().open("/mcp/stub").await;
     let uri = format!("memo:{}", "x".repeat(4 * 1024 * 1024 - 1024));
     let before = resident(gw.pid());
-    for _ in 0..20 {
+    for _ in 0..40 {
         read(&user, &uri).await;
     }
     let kept = resident(gw.pid()).saturating_sub(before);

@@ -1,6 +1,7 @@
 //! Replies that are none, or none that can be read.
 
 use super::*;
+use crate::harness::session::text_of;
 
 // Spec: SPEC U-13, U-14; JSON-RPC 2.0 §5: a server that could not read a request knows no id.
 #[rstest]
@@ -245,5 +246,52 @@ async fn upstream_status_of_a_call_is_not_ours(#[values("legacy", "modern")] era
     }
     // The session has survived all of that.
     assert!(outcome(&legacy, "fine").await.contains("done"));
+    gw.stop().await;
+}
+
+// Spec: SPEC O-01, T-22: the stream does not wait for a call of which it is none.
+#[tokio::test]
+async fn large_replies_on_a_foreign_stream_have_a_share() {
+    const LARGE: usize = 7_500_000;
+    // Whichever numbers the calls have; that of the last one ends its stream.
+    let event = |id| -> &'static str {
+        let content = json!([{"type": "text", "text": "x".repeat(LARGE)}]);
+        let reply = json!({"jsonrpc": "2.0", "id": id, "result": {"content": content}});
+        format!("data: {reply}\n\n").leak()
+    };
+    let up = Upstream::start(move |what, _| match what {
+        "call hang" => Does::Hang,
+        "call all" => {
+            let events = (2..9).map(|id| (0, event(id)));
+            Does::Events(events.chain([(300_000, "")]).collect(), None)
+        }
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = Setup::open()
+        .toml(
+            "[limits]\nupstream_message = \"8MiB\"\nsse_event = \"8MiB\"\n\
+             replies_per_principal = \"32MiB\"\nreplies_total = \"128MiB\"",
+        )
+        .url("up", &up.url, "era = \"legacy\"")
+        .start()
+        .await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let mut hanging = Vec::new();
+    for _ in 0..3 {
+        hanging.push(user.start_call("hang", json!({})).await.1);
+    }
+    user.call("all", json!({})).await.expect("its own reply");
+    let held = gw.metric("drawbridge_replies_held_bytes", "").await;
+    assert!(held < 33.0 * 1_048_576.0, "{held}");
+    let (mut whole, mut failed) = (0, 0);
+    for exchange in hanging {
+        let reply = exchange.finish().await.1.expect("a result");
+        let text = text_of(&reply);
+        whole += usize::from(text.len() == LARGE);
+        failed += usize::from(text.contains("the request ran"));
+    }
+    assert!(whole > 0 && failed > 0, "{whole} whole, {failed} failed");
+    assert_eq!(whole + failed, 3);
     gw.stop().await;
 }

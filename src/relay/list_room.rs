@@ -1,0 +1,54 @@
+//! Room for the answer to a list in the share of its caller.
+
+use bytes::Bytes;
+
+use super::{Failure, Relay};
+use crate::budget::EXEMPT_BYTES;
+use crate::call::{Call, Reply};
+use crate::fault::{Fault, FaultKind, Retry};
+use crate::telemetry::metrics::COUNTERS;
+
+impl Relay {
+    /// Takes room for a large answer to a list, and waits for it within `limits.call_wait`. The list itself took
+    /// none while it came, as several callers may get the same one; each gets a copy that waits for its client.
+    ///
+    /// # Errors
+    /// There is no room in that time. A list changes nothing, so its client can ask again.
+    ///
+    /// # Cancel safety
+    /// Nothing is taken.
+    pub(super) async fn make_room_for_list(
+        &self,
+        call: &Call,
+        answer: &Reply,
+    ) -> Result<(), Failure> {
+        let len = match answer {
+            Reply::Relayed(message) => message.bytes().len(),
+            Reply::Result(text) | Reply::Error(text) => Bytes::len(text),
+        };
+        let Some(room) = call.link.reply_room().filter(|_| len > EXEMPT_BYTES) else {
+            return Ok(());
+        };
+        let mut lease = room.share.lease();
+        let wait = self.parts.settings.limits.call_wait;
+        if tokio::time::timeout(wait, lease.grow_to(len))
+            .await
+            .is_err()
+        {
+            COUNTERS.replies_failed.add(1);
+            let text =
+                "replies that your client has not read yet take too much memory, try again later";
+            return Err(Fault::downstream(FaultKind::CallerBusy, text)
+                .retry(Retry::After(wait))
+                .into());
+        }
+        room.kept.keep(lease);
+        Ok(())
+    }
+}
+
+/// Whether a request asks for a list.
+pub(super) fn is_list(call: &Call) -> bool {
+    let method = call.message.method();
+    method.is_some_and(|method| method.ends_with("/list"))
+}

@@ -1,0 +1,115 @@
+//! How soon a stream of change notices may be opened again because its filter has changed.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::filter::Filter;
+
+/// What opening a stream costs beside its filter, bytes.
+const OPENING: usize = 1024;
+/// The wait for each byte that was sent, so that filters take 500 kB in a second at most.
+const FOR_A_BYTE: Duration = Duration::from_micros(2);
+/// The longest wait: `resources/subscribe` waits as long for its answer.
+pub(super) const LONGEST: Duration = Duration::from_secs(2);
+
+/// The wait between two openings. A filter names every URI, so opening a stream for each URI that is added would
+/// send the square of them; what is wanted during the wait joins one filter.
+#[derive(Debug)]
+pub(super) struct Spacing {
+    over: Instant,
+}
+
+impl Default for Spacing {
+    fn default() -> Self {
+        Self {
+            over: Instant::now(),
+        }
+    }
+}
+
+impl Spacing {
+    /// Begins the wait: a stream is opened with `filter`.
+    pub(super) fn begin(&mut self, filter: &Filter) {
+        let bytes = u32::try_from(filter.bytes() + OPENING).unwrap_or(u32::MAX);
+        let wait = FOR_A_BYTE.saturating_mul(bytes).min(LONGEST);
+        self.over = Instant::now() + wait;
+    }
+
+    /// Resolves when the latest of `wishes` is not wish `number` and the wait is over; never `Err` while the link
+    /// lives.
+    ///
+    /// # Cancel safety
+    /// A wish that came is found again by the next call with the same number.
+    pub(super) async fn next(
+        &self,
+        wishes: &mut watch::Receiver<u64>,
+        number: u64,
+    ) -> Result<(), watch::error::RecvError> {
+        wishes
+            .wait_for(|latest| *latest != number)
+            .await
+            .map(drop)?;
+        tokio::time::sleep_until(self.over).await;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The filter with so many URIs of 40 bytes.
+    fn filter(uris: u64) -> Filter {
+        Filter {
+            lists: Vec::new(),
+            uris: (0..uris)
+                .map(|uri| format!("file:///a/folder/of/documents/{uri:010}"))
+                .collect(),
+        }
+    }
+
+    /// Openings and their bytes, where a URI is added every 10 ms, as `limits.rate` lets one caller.
+    // Spec: SPEC O-01.
+    #[tokio::test(start_paused = true)]
+    async fn uris_added_in_a_row_share_openings() {
+        const URIS: u64 = 1000;
+        let (wish, mut wishes) = watch::channel(1);
+        let (mut spacing, mut openings, mut bytes) = (Spacing::default(), 0, 0);
+        let opening = async {
+            loop {
+                let number = *wishes.borrow_and_update();
+                let filter = filter(number);
+                spacing.begin(&filter);
+                openings += 1;
+                bytes += filter.bytes();
+                if number == URIS || spacing.next(&mut wishes, number).await.is_err() {
+                    return;
+                }
+            }
+        };
+        let adding = async {
+            for number in 2..=URIS {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                wish.send_replace(number);
+            }
+        };
+        tokio::join!(opening, adding);
+        assert!((10..400).contains(&openings), "{openings}");
+        assert!(bytes < 6_000_000, "{bytes}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn first_change_is_followed_at_once() {
+        let (_wish, mut wishes) = watch::channel(1);
+        let begun = Instant::now();
+        let mut spacing = Spacing::default();
+        spacing.next(&mut wishes, 0).await.unwrap();
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+        spacing.begin(&filter(65_536));
+        spacing.next(&mut wishes, 0).await.unwrap();
+        let waited = begun.elapsed();
+        assert!(waited >= LONGEST && waited < 2 * LONGEST, "{waited:?}");
+    }
+}
