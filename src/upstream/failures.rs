@@ -1,7 +1,6 @@
 //! What the log is told of an upstream that fails: a line a minute for each kind of cause, whether the upstream
 //! was not reached or a call of it failed.
 
-use std::borrow::Cow;
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 
@@ -31,20 +30,21 @@ impl Failures {
     /// A call that had reached the upstream failed.
     pub(super) fn note(&self, error: &LinkError, login: Option<&Login>) {
         let remedy = error.remedy_of_call(login);
-        self.tell(error, remedy, "a call of the upstream failed");
+        self.tell(error, remedy.as_deref(), "a call of the upstream failed");
     }
 
     /// The upstream was not reached.
     pub(super) fn note_unreached(&self, error: &LinkError, login: Option<&Login>) {
-        self.tell(error, error.remedy(login), "upstream fails");
+        let remedy = error.remedy(login);
+        self.tell(error, remedy.as_deref(), "upstream fails");
     }
 
-    fn tell(&self, error: &LinkError, remedy: Option<Cow<'static, str>>, what: &str) {
+    fn tell(&self, error: &LinkError, remedy: Option<&str>, what: &str) {
         if let Some(muted) = self.told.admit(kind(error)) {
             tracing::warn!(
                 upstream = %self.upstream,
                 error = chain(error),
-                remedy = remedy.as_deref(),
+                remedy,
                 muted,
                 "{what}"
             );

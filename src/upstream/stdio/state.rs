@@ -218,11 +218,13 @@ impl ChildState {
 
     /// It has written a message: it is up.
     pub(super) fn spoke(&self) {
-        self.messages.fetch_add(1, Ordering::Relaxed);
+        let before = self.messages.fetch_add(1, Ordering::Relaxed);
         if !self.has_spoken.swap(true, Ordering::Relaxed) {
             self.note_start();
             self.release_start();
             self.backoff.spoke(&self.upstream);
+        } else if before <= 0 {
+            self.note_start();
         }
         self.touch();
     }
@@ -350,16 +352,14 @@ impl ChildState {
 
     /// A line that looked like a message and is none.
     pub(super) fn keep_stray(&self, text: &[u8]) {
-        self.messages.fetch_sub(1, Ordering::Relaxed);
+        if self.messages.fetch_sub(1, Ordering::Relaxed) <= 1 {
+            self.starts.note_silent(&self.upstream);
+        }
         self.note_stray(text);
     }
 
     fn note_stray(&self, text: &[u8]) {
         self.log.keep_stray(text);
-        self.tell_stray(text);
-    }
-
-    fn tell_stray(&self, text: &[u8]) {
         if let Some(muted) = self.starts.lines.admit(&self.upstream, Event::Stray) {
             self.log.tell_stray(&self.upstream, self.pid, text, muted);
         }
