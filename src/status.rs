@@ -53,7 +53,7 @@ pub struct UpstreamStatus {
     pub since: String,
     /// For how many seconds.
     pub since_s: u64,
-    /// Why it failed last; absent once it does well again.
+    /// Why it is not reached; while it is, why a call of the last 70 s failed.
     pub cause: Option<CauseStatus>,
     /// `legacy` or `modern`; absent while that is unknown.
     pub era: Option<String>,

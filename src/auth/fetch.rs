@@ -98,7 +98,10 @@ fn of_transport(error: &reqwest::Error) -> &'static str {
         }
         Some(ConnectionFault::TimedOut) => NO_ANSWER,
         None if error.is_timeout() => NO_ANSWER,
-        None => "ask for this address from this machine, for instance with curl",
+        // Documents are fetched without a proxy.
+        Some(ConnectionFault::Proxy | ConnectionFault::ProxyRefused) | None => {
+            "ask for this address from this machine, for instance with curl"
+        }
     }
 }
 

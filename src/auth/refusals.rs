@@ -154,6 +154,9 @@ impl Authenticator {
             ..Came::default()
         };
         match reject {
+            Reject::NotAJwt => came.flaw = Some(shape(token).to_owned()),
+            Reject::Inactive => came.flaw = Some(INACTIVE.to_owned()),
+            Reject::Issuer => came.iss = came.iss.or_else(|| Some("none".to_owned())),
             Reject::Audience => came.aud = of_claims("aud").or_else(|| Some("none".to_owned())),
             Reject::UnknownKey | Reject::Signature => {
                 came.kid = of_header("kid").or_else(|| Some("none".to_owned()));
@@ -216,6 +219,20 @@ impl Authenticator {
             }
             other => Cow::Borrowed(other.wanted()),
         }
+    }
+}
+
+/// What an issuer means that does not call a token active.
+const INACTIVE: &str =
+    "its issuer does not call it active: it has expired, was revoked, or is of another issuer";
+
+/// How a token differs from a signed JWT, without any part of it.
+fn shape(token: &[u8]) -> &'static str {
+    match token.split(|byte| *byte == b'.').count() {
+        1 => "it has no dot, as opaque tokens have none",
+        3 => "its header or its claims are no JSON object in base64url",
+        5 => "it has five parts, as encrypted tokens (JWE) do",
+        _ => "it has neither one part nor three",
     }
 }
 

@@ -30,6 +30,10 @@ pub enum ConnectionFault {
     Authority,
     /// The certificate is wrong in another way.
     Untrusted,
+    /// The forward proxy itself was not reached.
+    Proxy,
+    /// The forward proxy was reached and opened no tunnel.
+    ProxyRefused,
 }
 
 impl ConnectionFault {
@@ -73,8 +77,18 @@ fn known(error: &(dyn Error + 'static)) -> Option<ConnectionFault> {
             _ => None,
         };
     }
-    // hyper-util keeps the type of this one to itself.
-    (error.to_string() == "dns error").then_some(ConnectionFault::UnknownHost)
+    // hyper-util keeps the types of these to itself.
+    let text = error.to_string();
+    if text.starts_with("tunnel error") {
+        // Its sources are faults of the way to the proxy, and say nothing of the host behind it.
+        let fault = if error.source().is_some() {
+            ConnectionFault::Proxy
+        } else {
+            ConnectionFault::ProxyRefused
+        };
+        return Some(fault);
+    }
+    (text == "dns error").then_some(ConnectionFault::UnknownHost)
 }
 
 fn of_tls(error: &rustls::Error) -> ConnectionFault {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::entry::BESIDE;
 use super::files;
 use super::reader::Section;
 use super::reference::Shown;
@@ -111,7 +112,7 @@ fn issuer(s: &mut Section<'_>) -> Issuer {
         .key("jwks_file", "A JWK set to use instead of discovery.")
         .path("keys.json");
     if let Some(Err(what)) = jwks_file.as_deref().map(files::key_set) {
-        s.error("jwks_file", what, None);
+        s.error("jwks_file", what, Some(BESIDE));
     }
     Issuer {
         issuer,

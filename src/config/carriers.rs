@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 use url::Url;
 
+use super::entry::BESIDE;
 use super::files;
 use super::reader::Section;
 use super::reference::Shown;
@@ -15,6 +16,9 @@ use crate::secret::Secret;
 
 /// The resource limits a child can be given.
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
+
+/// What is said of a name that no environment can hold.
+const NO_VARIABLE: &str = "not the name of a variable: it may not be empty, nor have `=` in it";
 
 /// Headers that a configuration cannot set, as the transport does.
 const OWN_HEADERS: [&str; 17] = [
@@ -68,12 +72,12 @@ pub(super) fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
         )
         .list(&[], |text| Ok(text.to_owned()));
     for name in env.keys().filter(|name| !is_variable(name)) {
-        s.error(&join("env", name), "not the name of a variable", None);
+        s.error(&join("env", name), NO_VARIABLE, None);
     }
     for (index, name) in inherit.iter().enumerate() {
         if !is_variable(name) {
             let at = format!("inherit[{index}]");
-            s.error(&at, "not the name of a variable", None);
+            s.error(&at, NO_VARIABLE, None);
         }
     }
     let rlimits = s.key("rlimits", "Resource limits.").numbers(&RLIMITS);
@@ -165,7 +169,7 @@ pub(super) fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
         )
         .path("ca.pem");
     if let Some(Err(what)) = ca_file.as_deref().map(files::anchors) {
-        s.error("ca_file", what, None);
+        s.error("ca_file", what, Some(BESIDE));
     }
     let proxy = s
         .key(
@@ -219,11 +223,18 @@ fn header(s: &Section<'_>, name: String, value: Secret) -> Option<(String, Secre
     let path = join("headers", &name);
     let known = HeaderName::try_from(name.as_str());
     if known.is_err() {
-        s.error(&path, "not a header name", None);
+        let hint = "letters, digits and hyphens, as in Authorization";
+        s.error(&path, "not a header name", Some(hint));
     } else if HeaderValue::try_from(value.expose()).is_err() {
-        s.error(&path, "holds characters that no header can carry", None);
+        let hint = "headers carry one line of ASCII: look for a line break, or for curly quotes";
+        s.error(
+            &path,
+            "holds characters that no header can carry",
+            Some(hint),
+        );
     } else if known.is_ok_and(|name| is_own(name.as_str())) {
-        s.error(&path, "is set by the gateway itself", None);
+        let hint = Some("leave it out");
+        s.error(&path, "is set by the gateway itself", hint);
     } else {
         return Some((name, value));
     }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use url::Url;
-
+use super::access;
 use super::budget;
 use super::nearest::nearest;
 use super::report::{Report, join};
-use super::types::{AuthMode, Config, Issuer};
+use super::types::{AuthMode, Config};
 use super::units;
-use super::upstream_types::{Carrier, Era, Isolation, Transport};
+use super::upstream_types::{Carrier, Era, Transport};
 
 /// Path segments below `/mcp` that are not free, and `mcp`, which is the merged endpoint.
 const RESERVED: [&str; 5] = ["mcp", "server-card", "sse", "messages", "ws"];
@@ -23,8 +22,8 @@ pub(super) fn check(config: &mut Config, report: &Report<'_>) {
     check_paths(config, report);
     if report.has("auth.mode") && !report.is_wrong("auth.mode") {
         match config.auth.mode {
-            AuthMode::OAuth => check_oauth(config, report),
-            AuthMode::None => check_open(config, report),
+            AuthMode::OAuth => access::check_oauth(config, report),
+            AuthMode::None => access::check_open(config, report),
         }
     }
     check_upstreams(config, report);
@@ -48,7 +47,8 @@ fn check_names(config: &Config, report: &Report<'_>) {
         if let Err(what) = units::name(name) {
             report.error(&key, what, None);
         } else if RESERVED.contains(&name.as_str()) {
-            report.error(&key, "this name is reserved", None);
+            let hint = format!("choose another one; reserved are {}", RESERVED.join(", "));
+            report.error(&key, "this name is reserved", Some(&hint));
         } else if !taken.insert(name) {
             let hint = "upstreams and endpoints share the paths below /mcp";
             report.error(&key, "an upstream has this name already", Some(hint));
@@ -78,7 +78,8 @@ fn check_references(config: &Config, report: &Report<'_>) {
             let at = format!("{key}[{index}]");
             refer(&at, name);
             if list.iter().take(index).any(|before| before == name) {
-                report.error(&at, format!("\"{name}\" is listed twice"), None);
+                let hint = Some("write it once");
+                report.error(&at, format!("\"{name}\" is listed twice"), hint);
             }
         }
     };
@@ -100,7 +101,9 @@ fn check_references(config: &Config, report: &Report<'_>) {
             match tool.split_once(':') {
                 Some((upstream, pattern)) if !pattern.is_empty() => {
                     if !endpoint.upstreams.iter().any(|shown| shown == upstream) {
-                        report.error(&at, format!("\"{upstream}\" is not shown here"), None);
+                        let hint = format!("list it in {key}.upstreams, or leave the pattern out");
+                        let what = format!("\"{upstream}\" is not shown here");
+                        report.error(&at, what, Some(&hint));
                     }
                 }
                 _ => report.error(
@@ -140,7 +143,8 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
         );
     }
     if public_url.query().is_some() {
-        report.error("server.public_url", "may not have a query", None);
+        let hint = "end it with the path that a proxy in front strips, or with the host";
+        report.error("server.public_url", "may not have a query", Some(hint));
     }
     let (public, admin) = (config.server.listen, config.admin.listen);
     let overlap = public.ip() == admin.ip()
@@ -148,7 +152,12 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
             && (public.ip().is_unspecified() || admin.ip().is_unspecified());
     let is_said = !report.is_wrong("server.listen") && !report.is_wrong("admin.listen");
     if is_said && overlap && public.port() == admin.port() && public.port() != 0 {
-        report.error("admin.listen", "is the address of server.listen", None);
+        let hint = "give it another port, such as \"127.0.0.1:9090\"";
+        report.error(
+            "admin.listen",
+            "is the address of server.listen",
+            Some(hint),
+        );
     }
 }
 
@@ -187,147 +196,10 @@ fn check_paths(config: &Config, report: &Report<'_>) {
             .iter()
             .find(|(other, _)| below(path, other) || below(other, path));
         if let Some((other, whose)) = other {
-            report.error(key, format!("collides with {other}: {whose}"), None);
+            let hint = Some("choose a path that is not below the other one");
+            report.error(key, format!("collides with {other}: {whose}"), hint);
         }
         taken.push((path, key));
-    }
-}
-
-/// Who reaches the admin port needs no token.
-fn check_admin(config: &Config, report: &Report<'_>) {
-    if config.admin.listen.ip().is_unspecified() && !report.has("admin.allowed_hosts") {
-        let what = "the admin port, which asks for no token, listens on every address";
-        let hint = "name the address that probes use; where only they reach it, say so with \
-            admin.allowed_hosts, which may be []";
-        report.warning("admin.listen", what, Some(hint));
-    }
-}
-
-fn check_oauth(config: &Config, report: &Report<'_>) {
-    check_admin(config, report);
-    let auth = &config.auth;
-    if auth.issuers.is_empty() && !report.has("auth.issuers") {
-        let hint = "[[auth.issuers]]\nissuer = \"https://auth.example.com\"";
-        report.error("auth", "mode = \"oauth\" needs an issuer", Some(hint));
-    }
-    for (index, issuer) in auth.issuers.iter().enumerate() {
-        let key = format!("auth.issuers[{index}].issuer");
-        if report.is_wrong(&key) {
-            continue;
-        }
-        if let Some(what) = issuer_fault(&issuer.issuer) {
-            report.error(&key, what, None);
-        }
-        if auth
-            .issuers
-            .iter()
-            .take(index)
-            .any(|before| before.issuer == issuer.issuer)
-        {
-            report.error(&key, "is listed twice", None);
-        }
-        let asks = |issuer: &&Issuer| issuer.introspection.is_some();
-        if asks(&issuer) && auth.issuers.iter().take(index).any(|one| asks(&one)) {
-            let hint = "an opaque token does not say whose it is, and must not be shown to others";
-            let key = format!("auth.issuers[{index}].introspection");
-            report.error(&key, "another issuer has this already", Some(hint));
-        }
-        if !issuer.audiences.is_empty() {
-            let key = format!("auth.issuers[{index}].audiences");
-            let hint = "`audiences` of an endpoint or an upstream keeps them apart";
-            let what = "a token for one endpoint is accepted on every other";
-            report.warning(&key, what, Some(hint));
-        }
-    }
-    // A file with mistakes may name one after all.
-    if !names_scope(config) && !report.has_errors() {
-        let hint = "with none published, some clients ask for no scope and some for all";
-        report.warning(
-            "auth.required_scopes",
-            "no endpoint requires a scope",
-            Some(hint),
-        );
-    }
-}
-
-/// What is wrong with an issuer identifier. Spec: RFC 8414 §2.
-fn issuer_fault(issuer: &str) -> Option<&'static str> {
-    let Ok(url) = Url::parse(issuer) else {
-        return Some("is not a URL");
-    };
-    match url.scheme() {
-        "https" => {}
-        "http" if units::is_loopback(&url) => {}
-        _ => return Some("must be https; plain http is for loopback hosts only"),
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Some("may not have a query or a fragment");
-    }
-    (!url.username().is_empty() || url.password().is_some()).then_some("may not hold credentials")
-}
-
-fn names_scope(config: &Config) -> bool {
-    let endpoints = config
-        .endpoints
-        .values()
-        .map(|endpoint| &endpoint.required_scopes);
-    let upstreams = config
-        .upstreams
-        .iter()
-        .map(|upstream| &upstream.required_scopes);
-    let mut all = endpoints.chain(upstreams);
-    !config.auth.required_scopes.is_empty()
-        || !config.mcp.required_scopes.is_empty()
-        || all.any(|scopes| !scopes.is_empty())
-}
-
-fn check_open(config: &mut Config, report: &Report<'_>) {
-    if !report.has("stdio.max_children_per_principal") {
-        config.stdio.max_children_per_principal = config.stdio.max_children;
-    }
-    let hint = "or use mode = \"oauth\"";
-    // Spec: SPEC T-05.
-    for (key, listen) in [
-        ("server.listen", config.server.listen),
-        ("admin.listen", config.admin.listen),
-    ] {
-        if !listen.ip().is_loopback() {
-            report.error(
-                key,
-                "must be a loopback address with auth.mode = \"none\"",
-                Some(hint),
-            );
-        }
-    }
-    if !units::is_loopback(&config.server.public_url) {
-        let what = "must be a loopback URL with auth.mode = \"none\"";
-        report.error("server.public_url", what, Some(hint));
-    }
-    for key in [
-        "auth.required_scopes",
-        "auth.issuers",
-        "auth.tool_scopes",
-        "auth.scope_implies",
-        "mcp.required_scopes",
-    ] {
-        if report.has(key) {
-            report.warning(key, "has no effect with auth.mode = \"none\"", None);
-        }
-    }
-    config.auth.required_scopes.clear();
-    config.auth.tool_scopes.clear();
-    config.auth.scope_implies.clear();
-    config.mcp.required_scopes.clear();
-    for endpoint in config.endpoints.values_mut() {
-        endpoint.required_scopes.clear();
-    }
-    for upstream in &mut config.upstreams {
-        upstream.required_scopes.clear();
-        if upstream.isolation == Isolation::Principal {
-            let key = format!("{}.isolation", join("upstreams", &upstream.name));
-            let what = "without authentication everybody is one principal: all callers share it";
-            report.warning(&key, what, Some("isolation = \"session\" keeps them apart"));
-        }
     }
 }
 
@@ -336,7 +208,7 @@ fn check_upstreams(config: &Config, report: &Report<'_>) {
         if upstream.restartable {
             let key = format!("{}.restartable", join("upstreams", &upstream.name));
             let what = "has no effect in this version, which has one replica";
-            report.warning(&key, what, None);
+            report.warning(&key, what, Some("leave it out"));
         }
         if let Carrier::Http(http) = &upstream.carrier
             && http.transport == Transport::Sse
@@ -351,11 +223,9 @@ fn check_upstreams(config: &Config, report: &Report<'_>) {
             && !units::is_loopback(&http.url)
         {
             let key = format!("{}.url", join("upstreams", &upstream.name));
-            report.warning(
-                &key,
-                "plain http: what is sent can be read on the way",
-                None,
-            );
+            let hint = "write https://, or ws:// as wss://, if the upstream speaks TLS";
+            let what = "plain http: what is sent can be read on the way";
+            report.warning(&key, what, Some(hint));
         }
     }
 }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::entry::{Entry, number, quote, read_secret, read_text, unknown_word};
+use super::entry::{Entry, number, quote, read_secret, read_text};
+use super::nearest::unknown_word;
 use super::reader::{Section, found};
 use super::reference::Shown;
 use super::report::join;
@@ -180,7 +181,10 @@ impl<'r> Entry<'r> {
         let Some(items) = value.get_ref().as_array() else {
             self.error(
                 format!("expected a list of text, found {}", found(value)),
-                None,
+                Some(&format!(
+                    "write {} = [\"…\"], with each one in quotes",
+                    self.name
+                )),
             );
             return Vec::new();
         };

@@ -2,8 +2,11 @@
 
 use std::path::{Component, Path};
 
+use url::Url;
+
 use super::report::{Report, join};
 use super::types::Config;
+use super::units;
 use super::upstream_types::{Carrier, StdioCarrier, Upstream};
 
 /// The port of OTLP over gRPC.
@@ -16,8 +19,9 @@ pub(super) fn check(config: &Config, report: &Report<'_>) {
     check_addresses(config, report);
     check_times(config, report);
     for upstream in &config.upstreams {
-        if let Carrier::Stdio(stdio) = &upstream.carrier {
-            check_paths(upstream, stdio, report);
+        match &upstream.carrier {
+            Carrier::Stdio(stdio) => check_paths(upstream, stdio, report),
+            Carrier::Http(http) => check_loop(config, upstream, &http.url, report),
         }
     }
 }
@@ -50,6 +54,28 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
     }
 }
 
+/// An upstream that is this gateway: each call would make another one.
+fn check_loop(config: &Config, upstream: &Upstream, url: &Url, report: &Report<'_>) {
+    let listen = config.server.listen;
+    let is_here =
+        units::is_loopback(url) && (listen.ip().is_loopback() || listen.ip().is_unspecified());
+    let is_own = is_here && url.port_or_known_default() == Some(listen.port());
+    if is_own || is_endpoint(&config.server.public_url, url) {
+        let key = format!("{}.url", join("upstreams", &upstream.name));
+        let what = "leads to this gateway itself: each call would make another one";
+        let hint = "write the address of the server behind it";
+        report.warning(&key, what, Some(hint));
+    }
+}
+
+/// Whether `url` is that of an endpoint below our `public_url`.
+fn is_endpoint(public_url: &Url, url: &Url) -> bool {
+    let base = public_url.path().trim_end_matches('/');
+    let below = url.path().strip_prefix(base);
+    let is_path = |rest: &str| rest == "/mcp" || rest.starts_with("/mcp/");
+    url.origin() == public_url.origin() && below.is_some_and(is_path)
+}
+
 /// Times that can never be reached, because another one ends the same thing earlier.
 fn check_times(config: &Config, report: &Report<'_>) {
     let (server, sessions) = (&config.server, &config.sessions);
@@ -69,10 +95,9 @@ fn check_times(config: &Config, report: &Report<'_>) {
         .map(|upstream| join("upstreams", &upstream.name))
         .collect();
     for (upstream, table) in config.upstreams.iter().zip(&tables) {
-        pairs.push((
-            (table, "idle_timeout", upstream.idle_timeout),
-            ("total_timeout", upstream.total_timeout),
-        ));
+        let total = ("total_timeout", upstream.total_timeout);
+        pairs.push(((table, "idle_timeout", upstream.idle_timeout), total));
+        pairs.push(((table, "connect_timeout", upstream.connect_timeout), total));
     }
     for ((table, name, time), (other, end)) in pairs {
         let key = format!("{table}.{name}");

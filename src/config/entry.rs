@@ -12,7 +12,7 @@ use toml::de::{DeInteger, DeValue};
 use url::Url;
 
 use super::log_levels::LogLevels;
-use super::nearest::nearest;
+use super::nearest::unknown_word;
 use super::reader::found;
 use super::reference::Shown;
 use super::report::Report;
@@ -187,7 +187,7 @@ impl Entry<'_> {
             Some(_) => self.error(format!("must be a whole number from 1 to {most}"), None),
             None => self.error(
                 format!("expected a whole number, found {}", found(value)),
-                None,
+                Some("written without quotes, dots and units"),
             ),
         }
         None
@@ -202,7 +202,7 @@ impl Entry<'_> {
         value.get_ref().as_bool().unwrap_or_else(|| {
             self.error(
                 format!("expected true or false, found {}", found(value)),
-                None,
+                Some("written without quotes"),
             );
             default
         })
@@ -222,7 +222,8 @@ impl Entry<'_> {
         number
             .filter(|number| (0.0..=1.0).contains(number))
             .unwrap_or_else(|| {
-                self.error("expected a number from 0 to 1", None);
+                let hint = Some("0.01 is one of a hundred");
+                self.error("expected a number from 0 to 1", hint);
                 default
             })
     }
@@ -245,7 +246,7 @@ impl Entry<'_> {
             Some(file) => self.report.source.secret_file(file),
             None => Err(format!("expected text in quotes, found {}", found(value))),
         };
-        read.map_err(|what| self.error(what, None)).ok()
+        read.map_err(|what| self.error(what, Some(BESIDE))).ok()
     }
 
     fn coded<T>(
@@ -298,9 +299,14 @@ pub(super) fn read_text<T>(
     parse: impl Fn(&str) -> Result<T, String>,
 ) -> Option<T> {
     let Some(raw) = value.get_ref().as_str() else {
-        let hint = kind
-            .starts_with("duration")
-            .then_some("with its unit, as in \"10s\", \"5m\" or \"250ms\"");
+        let hint = match kind {
+            "size" => Some("with its unit, as in \"4MiB\""),
+            "rate" => Some("a number per s, m or h, as in \"100/s\""),
+            kind if kind.starts_with("duration") => {
+                Some("with its unit, as in \"10s\", \"5m\" or \"250ms\"")
+            }
+            _ => None,
+        };
         report.error(
             path,
             format!("expected {kind} in quotes, found {}", found(value)),
@@ -353,33 +359,18 @@ pub(super) fn read_secret(
             found(value)
         )),
     };
-    read.map_err(|what| report.error(path, what, None)).ok()
+    read.map_err(|what| report.error(path, what, Some(SECRET)))
+        .ok()
 }
 
-/// Words of other programs, and what is called so here.
-const MEANT: [(&str, &str); 6] = [
-    ("user", "principal"),
-    ("caller", "principal"),
-    ("none", "shared"),
-    ("http", "streamable"),
-    ("streamable-http", "streamable"),
-    ("ws", "websocket"),
-];
+/// For who names a file that is not there.
+pub(super) const BESIDE: &str = "a relative path begins at the directory of this file";
+/// For who writes a secret in another form.
+const SECRET: &str = "text with a variable, as in \"${NAME}\", or a file, whose relative path begins at the \
+    directory of this one";
 
 pub(super) fn number(integer: &DeInteger<'_>) -> Option<usize> {
     usize::from_str_radix(integer.as_str(), integer.radix()).ok()
-}
-
-pub(super) fn unknown_word(known: &[&str], word: &str) -> String {
-    let meant = MEANT.iter().find(|(said, _)| *said == word);
-    let meant = meant.map(|(_, meant)| *meant);
-    match meant
-        .filter(|meant| known.contains(meant))
-        .or_else(|| nearest(word, known))
-    {
-        Some(near) => format!("not one of {}; did you mean \"{near}\"?", known.join(", ")),
-        None => format!("not one of {}", known.join(", ")),
-    }
 }
 
 /// A TOML string literal.

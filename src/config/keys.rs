@@ -23,7 +23,8 @@ pub(super) fn read(s: &mut Section<'_>) -> Keys {
     let mut seen = BTreeSet::new();
     for (index, key) in seal.iter().enumerate() {
         if !seen.insert(&key.id) {
-            s.error(&format!("seal[{index}].id"), "two keys have this id", None);
+            let hint = Some("give each key an id of its own");
+            s.error(&format!("seal[{index}].id"), "two keys have this id", hint);
         }
     }
     Keys { seal }
@@ -48,7 +49,8 @@ fn one(s: &mut Section<'_>) -> Option<SealKey> {
         }
         (None, None) => {
             if !s.has("file") && !s.has("key") {
-                s.error("", "needs `file` or `key`", None);
+                let hint = "file = \"seal.key\", or key = \"${NAME}\" for a variable";
+                s.error("", "needs `file` or `key`", Some(hint));
             }
             return None;
         }

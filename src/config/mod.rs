@@ -4,6 +4,7 @@
 //! section; `check` then looks at what needs two sections. What other modules get is [`Config`],
 //! complete and checked.
 
+mod access;
 mod auth;
 mod budget;
 mod carriers;
@@ -25,6 +26,7 @@ mod report;
 mod server;
 mod sessions;
 mod source;
+mod syntax;
 mod telemetry;
 mod types;
 mod units;
@@ -37,6 +39,7 @@ mod shipped;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use toml::de::DeTable;
@@ -64,14 +67,6 @@ const NOT_JSON: &str = "this looks like JSON, and TOML is read; \
 /// For who brings the file of another program.
 const NOT_YAML: &str = "this looks like YAML, and TOML is read: tables are written [upstreams.files], \
     and their keys command = \"npx\"";
-
-/// For who writes a path of Windows.
-const BACKSLASH: &str = "in double quotes a backslash begins an escape: write '…' in single quotes, or \\\\ \
-    for each one";
-
-/// For who writes a table twice.
-const TWICE: &str = "each table and each key stands once: put the keys of both into one table; only \
-    [[…]] in double brackets may be repeated";
 
 /// Whether the first line that says something is a key of YAML.
 fn looks_like_yaml(text: &str) -> bool {
@@ -154,7 +149,15 @@ fn read_file(path: &Path) -> Result<String, ConfigErrors> {
         let file = path.to_string_lossy();
         let source = Source::new(&file, "", &process_environment);
         let report = Report::new(&source, &DeTable::new());
-        report.error("", format!("cannot be read: {error}"), None);
+        let hint = match error.kind() {
+            ErrorKind::NotFound => {
+                Some("--config, or the variable DRAWBRIDGE_CONFIG, names the file")
+            }
+            ErrorKind::PermissionDenied => Some("let the user that the gateway runs as read it"),
+            ErrorKind::InvalidData => Some("save it as UTF-8 (PowerShell writes UTF-16 with `>`)"),
+            _ => None,
+        };
+        report.error("", format!("cannot be read: {error}"), hint);
         refusal(report)
     })
 }
@@ -189,15 +192,7 @@ fn parse_with(
             let hint = match error.message() {
                 _ if is_json => Some(NOT_JSON),
                 _ if is_yaml => Some(NOT_YAML),
-                message
-                    if ["escape", "unicode"]
-                        .iter()
-                        .any(|word| message.contains(word)) =>
-                {
-                    Some(BACKSLASH)
-                }
-                message if message.contains("duplicate key") => Some(TWICE),
-                _ => None,
+                message => syntax::hint(message),
             };
             report.error_at(offset, "", error.message().to_owned(), hint);
         }

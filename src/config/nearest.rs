@@ -28,6 +28,31 @@ fn distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
+/// Words of other programs, and what is called so here.
+const MEANT: [(&str, &str); 8] = [
+    ("oidc", "oauth"),
+    ("jwt", "oauth"),
+    ("user", "principal"),
+    ("caller", "principal"),
+    ("none", "shared"),
+    ("http", "streamable"),
+    ("streamable-http", "streamable"),
+    ("ws", "websocket"),
+];
+
+/// What is said of `word` where one of `known` has to stand.
+pub(super) fn unknown_word(known: &[&str], word: &str) -> String {
+    let meant = MEANT.iter().find(|(said, _)| *said == word);
+    let meant = meant.map(|(_, meant)| *meant);
+    match meant
+        .filter(|meant| known.contains(meant))
+        .or_else(|| nearest(word, known))
+    {
+        Some(near) => format!("not one of {}; did you mean \"{near}\"?", known.join(", ")),
+        None => format!("not one of {}", known.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -200,11 +200,13 @@ impl<'r> Section<'r> {
     fn as_table(&self, path: &str, value: &'r Spanned<DeValue<'r>>) -> Option<&'r DeTable<'r>> {
         let table = value.get_ref().as_table();
         if table.is_none() {
-            self.report.error(
-                path,
-                format!("expected a table, found {}", found(value)),
-                None,
-            );
+            let is_of_names = matches!(path, "upstreams" | "endpoints");
+            let hint = match path {
+                name if is_of_names => format!("write [{name}.<name>], with a name of your choice"),
+                _ => format!("write [{path}], and its keys below"),
+            };
+            let what = format!("expected a table, found {}", found(value));
+            self.report.error(path, what, Some(&hint));
         }
         table
     }
@@ -240,7 +242,10 @@ impl<'r> Section<'r> {
 
     /// What an unknown key was probably meant to be.
     fn hint(&self, name: &str) -> String {
-        let here = match nearest(name, &self.asked) {
+        let meant = MEANT.iter().find(|(said, _)| *said == name);
+        let meant = meant.map(|(_, meant)| *meant);
+        let meant = meant.filter(|meant| self.asked.contains(meant));
+        let here = match meant.or_else(|| nearest(name, &self.asked)) {
             Some(near) => format!("did you mean `{near}`?"),
             None => format!("known here: {}", self.asked.join(", ")),
         };
@@ -255,6 +260,24 @@ impl<'r> Section<'r> {
         }
     }
 }
+
+/// Keys of other programs, and what they are called here.
+const MEANT: [(&str, &str); 14] = [
+    ("mcpServers", "upstreams"),
+    ("mcp_servers", "upstreams"),
+    ("servers", "upstreams"),
+    ("backends", "upstreams"),
+    ("cmd", "command"),
+    ("program", "command"),
+    ("environment", "env"),
+    ("working_directory", "cwd"),
+    ("directory", "cwd"),
+    ("type", "transport"),
+    ("port", "listen"),
+    ("address", "listen"),
+    ("jwks_uri", "jwks_file"),
+    ("timeout", "total_timeout"),
+];
 
 /// What a value is, for people.
 pub(super) fn found(value: &Spanned<DeValue<'_>>) -> &'static str {

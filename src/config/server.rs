@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::entry::BESIDE;
 use super::files;
 use super::reader::Section;
 use super::reference::Shown;
@@ -285,7 +286,7 @@ fn pem_file<T>(
     };
     let content = read(&path);
     if let Err(what) = &content {
-        t.error(name, format!("{}: {what}", path.display()), None);
+        t.error(name, format!("{}: {what}", path.display()), Some(BESIDE));
     }
     (path, content.ok())
 }

@@ -65,7 +65,8 @@ fn every_mistake_is_reported_at_once_with_its_place() {
             "etc/g.toml:3:9: server.drain: \"10\": expected a number with ms, s, m, h or d, such \
              as \"10s\"",
             "etc/g.toml:5:8: auth.mode: \"nobody\": not one of oauth, none",
-            "etc/g.toml:8:16: upstreams.files.max_children: expected a whole number, found text",
+            "etc/g.toml:8:16: upstreams.files.max_children: expected a whole number, found text\n    \
+             written without quotes, dots and units",
         ]
     );
 }

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use url::{Host, Url};
+use url::{Host, ParseError, Url};
 
 use super::types::Rate;
 
@@ -37,7 +37,7 @@ pub(super) fn wait(text: &str) -> Result<Duration, String> {
         .checked_mul(millis_each)
         .map(Duration::from_millis)
         .filter(|length| *length <= LONGEST)
-        .ok_or_else(|| "longer than a year".to_owned())
+        .ok_or_else(|| "longer than a year, which is the longest time".to_owned())
 }
 
 /// A length of time that is not zero.
@@ -119,15 +119,21 @@ pub(super) fn web_url(text: &str) -> Result<Url, String> {
 
 /// The same, or a WebSocket URL.
 pub(super) fn endpoint_url(text: &str) -> Result<Url, String> {
-    let url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
+    let wanted = || "expected a URL that starts with https:// or http://".to_owned();
+    let url = Url::parse(text).map_err(|error| match error {
+        ParseError::RelativeUrlWithoutBase => wanted(),
+        error => format!("not a URL: {error}; {}", wanted()),
+    })?;
     if !matches!(url.scheme(), "http" | "https" | "ws" | "wss") {
-        return Err("expected a URL that starts with https:// or http://".to_owned());
+        return Err(wanted());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("a URL may not hold credentials: URLs end up in logs".to_owned());
+        let what =
+            "a URL may not hold credentials, as URLs end up in logs: `headers` of an upstream may";
+        return Err(what.to_owned());
     }
     if url.fragment().is_some() {
-        return Err("a URL may not have a fragment here".to_owned());
+        return Err("a URL may not have a fragment here: leave out # and what follows".to_owned());
     }
     Ok(url)
 }

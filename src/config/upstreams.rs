@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::carriers;
 use super::endpoints;
 use super::reader::Section;
+use super::report::join;
 use super::upstream_types::{Carrier, Era, Isolation, Upstream};
 
 /// The samples of the reference: a stdio child, an HTTP service.
@@ -42,7 +43,8 @@ pub(super) fn read(name: &str, s: &mut Section<'_>) -> Option<Upstream> {
             None
         }
         (None, None) => {
-            if !s.has("url") && !s.has("command") {
+            let is_wrong = |name| s.report.is_wrong(&join(&s.path, name));
+            if !is_wrong("url") && !is_wrong("command") {
                 let hint =
                     "command = \"…\" starts a stdio server, url = \"…\" reaches one over HTTP";
                 s.error("", "needs `command` or `url`", Some(hint));
@@ -211,7 +213,11 @@ fn era(s: &mut Section<'_>) -> Era {
 fn misplaced(s: &Section<'_>, keys: &[&'static str], what: &str) {
     for key in keys {
         if s.has(key) {
-            s.error(key, what, None);
+            s.error(
+                key,
+                what,
+                Some("leave it out, or reach the upstream in that way"),
+            );
         }
     }
 }

@@ -139,22 +139,43 @@ impl From<OpenError> for LinkError {
     fn from(error: OpenError) -> Self {
         match error {
             OpenError::AtCapacity { full, retry_after } => Self::AtCapacity { full, retry_after },
-            OpenError::Backoff {
-                last_words: Some(words),
-                ..
-            } => {
-                Self::Unreachable(NotReached::new("its process keeps crashing").with_words(&words))
+            OpenError::Backoff { last_words, .. } => {
+                let reached = NotReached::new("its process keeps crashing").remedied(
+                    "look into what the program wrote at its end, and run `command` by hand",
+                );
+                Self::Unreachable(match last_words {
+                    Some(words) => reached.with_words(&words),
+                    None => reached,
+                })
             }
-            error @ OpenError::NoProgram { .. } => Self::Unreachable(
-                NotReached::new(error.to_string())
-                    .remedied(
-                        "install the program, correct `command`, or write its whole path there",
-                    )
-                    .caused_by(&error),
-            ),
-            other => Self::Unreachable(NotReached::new(other.to_string()).caused_by(&other)),
+            other => {
+                let reached = NotReached::new(other.to_string()).caused_by(&other);
+                Self::Unreachable(match remedy(&other) {
+                    Some(remedy) => reached.remedied(remedy),
+                    None => reached,
+                })
+            }
         }
     }
+}
+
+/// What an operator can do about a child that cannot be started.
+fn remedy(error: &OpenError) -> Option<&'static str> {
+    Some(match error {
+        OpenError::NoProgram { .. } => {
+            "install the program, correct `command`, or write its whole path there"
+        }
+        OpenError::NotExecutable { .. } => {
+            "make the file of `command` executable (chmod +x) for the user that the gateway runs as"
+        }
+        OpenError::NoDirectory(_) => {
+            "create the directory that `cwd` names, or leave `cwd` out: each child then has one of its own"
+        }
+        OpenError::Spawn(_) => {
+            "look at the limits of processes and memory of the user that the gateway runs as"
+        }
+        _ => return None,
+    })
 }
 
 impl Started {

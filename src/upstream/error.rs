@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::http::exchange_error::ExchangeError;
-use super::http::login::Login;
 use super::not_reached::NotReached;
 use super::stdio::Full;
 use crate::cause::ConnectionFault;
@@ -32,7 +31,7 @@ pub enum LinkError {
         redirect: Option<u16>,
     },
     /// The connection broke off while it was being opened; nothing has run.
-    #[error("the connection was lost while it was being opened")]
+    #[error("the connection was lost while it was being opened{}", quoted(last_words.as_deref()))]
     Unopened {
         /// The end of a child's stderr.
         last_words: Option<String>,
@@ -102,25 +101,12 @@ fn hint(status: u16) -> &'static str {
     match status {
         401 => ": it wants a token, or another one than the gateway's",
         403 => ": it does not let the gateway in",
+        404 | 405 => ": it has no MCP endpoint at the path of its `url`",
         301 | 302 | 303 | 307 | 308 => {
             ", a redirection, which is not followed: its `url` may lack, or have, a slash at the end"
         }
         _ => "",
     }
-}
-
-/// What to do about a 401.
-fn token_wanted(login: Option<&Login>) -> String {
-    let verb = if login.is_some_and(|login| login.sends_token) {
-        "renew the token in"
-    } else {
-        "set"
-    };
-    let issuer = login.and_then(Login::issuer);
-    let issuer = issuer.map_or_else(String::new, |issuer| {
-        format!("; the upstream names {issuer} as its issuer")
-    });
-    format!("{verb} `headers.Authorization` of the upstream{issuer}")
 }
 
 /// When to try again, in whole seconds, or in minutes where it is long until then.
@@ -211,36 +197,6 @@ impl LinkError {
             Self::Timeout | Self::Garbled { .. } => Cow::Borrowed("no answer in time"),
             _ => Cow::Borrowed("the connection was lost"),
         }
-    }
-
-    /// What an operator can do. `login` is what is known of the upstream's own, over HTTP.
-    pub(super) fn remedy(&self, login: Option<&Login>) -> Option<Cow<'static, str>> {
-        let text = match self {
-            Self::Status(401) => return Some(Cow::Owned(token_wanted(login))),
-            Self::Status(403) => {
-                "let the upstream allow this: it refuses the token of `headers.Authorization`, or the address"
-            }
-            Self::Unreachable(reached) => reached.remedy?,
-            Self::Status(300..=399) => "write the address that it leads to into `url`",
-            Self::Status(404 | 405) => {
-                "correct the path of `url`: it has to be that of the MCP endpoint"
-            }
-            Self::Status(500..) => "look into the upstream's own log",
-            Self::Status(_) | Self::Invalid(_) | Self::Handshake(_) => {
-                "look whether `url` is that of an MCP endpoint; `era` and `transport` can say what it speaks"
-            }
-            Self::Garbled { .. } => {
-                "let the program write its banner to standard error: standard output is for messages alone"
-            }
-            Self::Timeout => {
-                "look whether the upstream does anything; `connect_timeout` says how long it may take to open"
-            }
-            Self::Unopened { .. } | Self::Lost { .. } => {
-                "look into what the upstream wrote at its end"
-            }
-            _ => return None,
-        };
-        Some(Cow::Borrowed(text))
     }
 
     /// The same of a request that is not sent again: a redirect is its answer.

@@ -29,23 +29,22 @@ impl Failures {
 
     /// A call that had reached the upstream failed.
     pub(super) fn note(&self, error: &LinkError, login: Option<&Login>) {
-        if !is_ours(error) {
-            self.tell(error, login, "a call of the upstream failed");
-        }
+        let remedy = error.remedy_of_call(login);
+        self.tell(error, remedy.as_deref(), "a call of the upstream failed");
     }
 
     /// The upstream was not reached.
     pub(super) fn note_unreached(&self, error: &LinkError, login: Option<&Login>) {
-        self.tell(error, login, "upstream fails");
+        let remedy = error.remedy(login);
+        self.tell(error, remedy.as_deref(), "upstream fails");
     }
 
-    fn tell(&self, error: &LinkError, login: Option<&Login>, what: &str) {
+    fn tell(&self, error: &LinkError, remedy: Option<&str>, what: &str) {
         if let Some(muted) = self.told.admit(kind(error)) {
-            let remedy = error.remedy(login);
             tracing::warn!(
                 upstream = %self.upstream,
                 error = chain(error),
-                remedy = remedy.as_deref(),
+                remedy,
                 muted,
                 "{what}"
             );
@@ -62,7 +61,7 @@ fn kind(error: &LinkError) -> Kind {
 }
 
 /// Whether a call failed for its client or for a cap of ours.
-fn is_ours(error: &LinkError) -> bool {
+pub(super) fn is_ours(error: &LinkError) -> bool {
     matches!(
         error,
         LinkError::Cancelled

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::error::LinkError;
-use super::failures::Failures;
+use super::failures::{Failures, is_ours};
 use super::first_start::FirstStarts;
 use super::http::login::Login;
 use super::lock;
@@ -26,6 +26,8 @@ const SLOW: Duration = Duration::from_secs(1);
 /// For how long nobody waits for an upstream that hangs: at first, and at most.
 const COOL_FIRST: Duration = Duration::from_secs(1);
 const COOL_LONGEST: Duration = Duration::from_secs(15);
+/// For how long the failure of a call is shown: `/status` counts those of as long.
+const CALL_CAUSE: Duration = Duration::from_secs(70);
 /// Sessions that open an upstream in a second after its return.
 const RETURNS_PER_SECOND: u32 = 50;
 
@@ -78,6 +80,8 @@ pub(super) struct Health {
     failures: Failures,
     /// Why the last attempt failed.
     cause: LastCause,
+    /// Why the last call failed that had reached it.
+    call_cause: LastCause,
     /// The same for callers.
     reason: Mutex<Option<Cow<'static, str>>>,
 }
@@ -123,6 +127,7 @@ impl Health {
             recovered: Notify::new(),
             next_return: Mutex::default(),
             cause: LastCause::default(),
+            call_cause: LastCause::default(),
             reason: Mutex::default(),
         }
     }
@@ -173,9 +178,12 @@ impl Health {
         self.note(since.elapsed() >= SLOW, has_answered(error));
     }
 
-    /// A call that has reached it came to nothing, which says nothing of reaching it.
+    /// A call that had reached it failed, which says nothing of reaching it.
     pub(super) fn call_failed(&self, error: &LinkError, login: Option<&Login>) {
-        self.failures.note(error, login);
+        if !is_ours(error) {
+            self.call_cause.set(error, error.remedy_of_call(login));
+            self.failures.note(error, login);
+        }
     }
 
     /// The metadata of an upstream that wants a token names this issuer.
@@ -245,6 +253,14 @@ impl Health {
         &self.cause
     }
 
+    /// Why the last call failed that had reached it. A success of another call does not clear it, as one failing
+    /// session among many would never be seen: it is dropped at `now`, since the Unix epoch, once it is older than
+    /// the failures that `/status` counts.
+    pub(super) fn recent_call_cause(&self, now: Duration) -> Option<Cause> {
+        let is_recent = |cause: &Cause| now.saturating_sub(cause.at) < CALL_CAUSE;
+        self.call_cause.snapshot().filter(is_recent)
+    }
+
     /// How it does, and for how long.
     pub(super) fn state(&self) -> (status::State, Duration) {
         let standing = lock(&self.standing);
@@ -307,6 +323,7 @@ fn has_answered(error: &LinkError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Clock as _, SystemClock};
     use crate::telemetry::captured::Captured;
 
     fn health() -> Health {
@@ -342,6 +359,27 @@ mod tests {
         assert_eq!(health.cause().snapshot(), Some(cause));
         health.succeeded();
         assert_eq!(health.cause().snapshot(), None);
+    }
+
+    #[tokio::test]
+    async fn a_failed_call_is_a_cause_for_70_seconds() {
+        let health = health();
+        health.succeeded();
+        for of_us in [LinkError::Cancelled, LinkError::AwaitsAnswer] {
+            health.call_failed(&of_us, None);
+        }
+        let now = SystemClock.now();
+        assert_eq!(health.recent_call_cause(now), None);
+        health.call_failed(&LinkError::Timeout, None);
+        // Another session is served meanwhile.
+        health.succeeded();
+        let cause = health.recent_call_cause(now).unwrap();
+        assert!(cause.text.contains("no answer in time"), "{cause:?}");
+        let remedy = cause.remedy.unwrap();
+        assert!(remedy.contains("`idle_timeout`"), "{remedy}");
+        assert_eq!(health.cause().snapshot(), None, "it is reached");
+        assert_eq!(state(&health), State::Up);
+        assert_eq!(health.recent_call_cause(now + 2 * CALL_CAUSE), None);
     }
 
     #[tokio::test(start_paused = true)]

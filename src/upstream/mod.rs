@@ -20,6 +20,7 @@ pub mod legacy;
 mod modern;
 mod not_reached;
 mod observe;
+mod remedy;
 mod room;
 mod shared;
 pub mod stdio;

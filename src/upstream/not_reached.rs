@@ -1,5 +1,6 @@
 //! `NotReached`: why an upstream could not be reached or started, for callers and for operators.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::cause::{ConnectionFault, chain};
@@ -33,6 +34,15 @@ impl NotReached {
             remedy: None,
             detail: None,
         }
+    }
+
+    /// Of an upstream that is not tried for a moment, as the last attempts took long; with why the last one
+    /// failed, in words for callers, where that is known.
+    pub(super) fn lately(reason: Option<Cow<'static, str>>) -> Self {
+        let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+        Self::new(format!(
+            "it did not answer lately{reason}; it is tried again in a moment"
+        ))
     }
 
     /// The same with what an operator can do.
@@ -80,6 +90,14 @@ impl NotReached {
             }
             Some(ConnectionFault::Handshake | ConnectionFault::Untrusted) => {
                 "look at the upstream's certificate and TLS settings; `ca_file` names further authorities"
+            }
+            Some(ConnectionFault::Proxy) => {
+                "start the proxy that `proxy` names, or correct its host and port; without `proxy` the upstream \
+                 is reached directly"
+            }
+            Some(ConnectionFault::ProxyRefused) => {
+                "look into the log of the proxy that `proxy` names: it has to allow CONNECT to the upstream, \
+                 without a login"
             }
             None => "ask for `url` from this machine, for instance with curl",
         }

@@ -217,3 +217,107 @@ async fn warm_upstream_that_fails_is_tried_again_and_told() {
     assert!(listed.has("fast__echo"), "{listed:?}");
     gw.stop().await;
 }
+
+/// Servers that are fine, that take 15 s to start, and one that never does.
+const FINE: [&str; 5] = ["one", "two", "three", "four", "five"];
+const SLOW: [&str; 2] = ["slow", "late"];
+const MUTE: &str = "never";
+
+/// The upstreams whose tools stand in a list, of those above.
+fn upstreams_in(listed: &Listed) -> Vec<&'static str> {
+    let all = FINE.iter().chain(&SLOW).chain([&MUTE]);
+    all.filter(|name| listed.has(&format!("{name}__echo")))
+        .copied()
+        .collect()
+}
+
+/// What a client had listed last at this second.
+fn seen_at(lists: &[(Duration, Listed)], second: u64) -> Option<&Listed> {
+    let last = Duration::from_secs(second);
+    let so_far = lists.iter().take_while(|(at, _)| *at <= last);
+    so_far.last().map(|(_, listed)| listed)
+}
+
+/// The lists of a client that lists at first and after every `list_changed`, until this long after `began`.
+async fn lists_of_one_that_obeys(
+    gw: &Gateway,
+    began: Instant,
+    until: Duration,
+) -> Vec<(Duration, Listed)> {
+    let user = gw.anonymous().open("/mcp").await;
+    let mut stream = user.listen().await;
+    let mut lists = Vec::new();
+    loop {
+        let listed = list(&user).await;
+        lists.push((began.elapsed(), listed));
+        let left = until.saturating_sub(began.elapsed());
+        let changed = tokio::time::timeout(left, stream.until(TOOLS_CHANGED));
+        if changed.await.is_err() {
+            return lists;
+        }
+    }
+}
+
+// Most clients list once, or ignore `list_changed`: what they have after 1, 5 and 20 s, and how often each server was
+// started for it. All are one caller's, who has one child of each server for legacy clients and one for modern ones.
+#[tokio::test]
+async fn each_kind_of_client_sees_slow_servers_come() {
+    let isolation = "isolation = \"principal\"";
+    let mut setup = Setup::open();
+    for name in FINE {
+        setup = setup.stub_with(name, &[], isolation);
+    }
+    for name in SLOW {
+        setup = setup.stub_with(name, &["--slow-start", "15000"], isolation);
+    }
+    let gw = setup.stdio(MUTE, NEVER.0, NEVER.1, isolation).start().await;
+    let began = Instant::now();
+    let once = async |era| {
+        let listed = list_once(&gw, era).await;
+        vec![(began.elapsed(), listed)]
+    };
+    let ignores = async {
+        let user = gw.anonymous().open("/mcp").await;
+        let listed = list(&user).await;
+        (user, vec![(began.elapsed(), listed)])
+    };
+    let end = Duration::from_secs(20);
+    let (legacy, modern, (user, stale), obeyed) = tokio::join!(
+        once("legacy"),
+        once("modern"),
+        ignores,
+        lists_of_one_that_obeys(&gw, began, end),
+    );
+    let all_three = json!({"slow": "starting", "late": "starting", "never": "starting"});
+    for lists in [&legacy, &modern, &stale, &obeyed] {
+        assert!(seen_at(lists, 1).is_none(), "it waits: {lists:?}");
+        assert!(seen_at(lists, 5).is_none(), "it waits: {lists:?}");
+        let (at, first) = &lists[0];
+        assert!(*at < Duration::from_secs(15), "{lists:?}");
+        assert_eq!(upstreams_in(first), FINE, "{lists:?}");
+        assert_eq!(first.missing, all_three);
+    }
+    for lists in [&legacy, &modern, &stale] {
+        let last = seen_at(lists, 20).expect("a list");
+        assert_eq!(upstreams_in(last), FINE, "{lists:?}");
+    }
+    let ready = [&FINE[..], &SLOW[..]].concat();
+    let last = seen_at(&obeyed, 20).expect("a list");
+    assert_eq!(upstreams_in(last), ready, "{obeyed:?}");
+    assert_eq!(last.missing, json!({"never": "starting"}));
+    assert!(obeyed.len() <= 4, "{obeyed:?}");
+    // A client that ignores the notice calls by name what it did not list.
+    assert_eq!(user.text("slow__echo", json!({})).await, "{}");
+    for era in ["legacy", "modern"] {
+        let fresh = list_once(&gw, era).await;
+        assert_eq!(upstreams_in(&fresh), ready, "{fresh:?}");
+        assert_eq!(fresh.missing, json!({"never": "starting"}));
+        assert!(fresh.took < Duration::from_secs(5), "{fresh:?}");
+    }
+    for name in ready.into_iter().chain([MUTE]) {
+        let label = format!("\"{name}\"");
+        let started = gw.metric("drawbridge_children_spawned_total", &label).await;
+        assert!((started - 2.0).abs() < 0.5, "{name}: {started}");
+    }
+    gw.stop().await;
+}

@@ -52,7 +52,7 @@ async fn an_upstream_that_hangs_is_down_and_not_waited_for_until_it_is_back() {
         let reply = user.call("hung__echo", json!({})).await.unwrap();
         assert_eq!(reply["isError"], true);
         text_of(&reply)
-            .contains("it did not answer lately")
+            .contains("it did not answer lately (no answer in time); it is tried again")
             .then_some(())
     })
     .await;
@@ -145,6 +145,14 @@ async fn a_call_that_takes_too_long_says_nothing_of_its_upstream() {
         assert_eq!(reply["isError"], true, "{reply}");
     }
     reaches(&gw, "stub", UP).await;
+    // Operators see why the calls failed.
+    let (_, status) = gw.admin_text("/status").await.unwrap();
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    let stub = &status["upstreams"][0];
+    assert_eq!(stub["state"], "up", "{status}");
+    assert_eq!(stub["cause"]["text"], "no answer in time", "{status}");
+    let remedy = stub["cause"]["remedy"].as_str().unwrap();
+    assert!(remedy.contains("`idle_timeout`"), "{remedy}");
     gw.stop().await;
 }
 

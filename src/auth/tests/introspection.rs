@@ -14,9 +14,11 @@ use tokio::sync::Semaphore;
 use self::server::Server;
 use super::super::samples::{NOW, Signer, auth, endpoint};
 use super::super::*;
+use super::refusals::{assert_nothing_is_told, assert_one_line};
 use super::{FROM, assert_invalid, merged};
 use crate::clock::TestClock;
 use crate::secret::Secret;
+use crate::telemetry::captured::Captured;
 
 /// An authenticator that asks a server.
 struct World {
@@ -133,6 +135,24 @@ async fn what_the_issuer_says_is_judged_as_a_token_is(#[case] said: Value, #[cas
     let world = World::new().await;
     world.server.says(&merged(world.server.good(), &said));
     assert_invalid(world.present("opaque").await, reason);
+}
+
+#[tokio::test]
+async fn an_inactive_token_is_logged_and_not_told() {
+    let world = World::new().await;
+    world.server.says(&json!({"active": false}));
+    let caught = Captured::begin();
+    let token = "kR7mQ2xV9w";
+    let denied = world.present(token).await.expect_err("refused");
+    let lines = caught.of_level("WARN");
+    let words = [
+        ("reason", "token_inactive"),
+        ("flaw", "does not call it active"),
+        ("wanted", "calls active"),
+        ("issuer", &world.server.origin),
+    ];
+    assert_one_line(&lines, &words, token);
+    assert_nothing_is_told(&denied, &lines[0]);
 }
 
 #[rstest]

@@ -1,4 +1,5 @@
-//! Broken issuers: each fault has a line of its own, with the address that was asked and what to do.
+//! Broken issuers: each fault has a line of its own, with the address that was asked and what to do; `/status` says the
+//! same, and callers hear none of it.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -157,6 +158,25 @@ async fn broken() -> Vec<(String, Vec<String>)> {
     ]
 }
 
+/// All that callers with a token of a broken issuer hear: status, challenge and body have nothing else.
+const HEARD: (u16, bool, &str) = (503, false, "keys_unavailable");
+
+/// The same of an issuer that publishes a set without a key: that is an answer, and verifies no token.
+const HEARD_WITHOUT_KEYS: (u16, bool, &str) = (401, true, "token_unknown_key");
+
+/// What a caller with this token hears.
+async fn told(authenticator: &Authenticator, token: &str) -> (u16, bool, &'static str) {
+    let endpoint = endpoint();
+    let headers = bearer(token);
+    let judged = authenticator.authenticate(&headers, None, FROM, &endpoint);
+    let denied = judged.await.expect_err("no keys");
+    (
+        denied.status.as_u16(),
+        denied.challenge.is_some(),
+        denied.reason,
+    )
+}
+
 #[tokio::test]
 async fn each_broken_issuer_has_its_own_line() {
     let broken = broken().await;
@@ -172,7 +192,11 @@ async fn each_broken_issuer_has_its_own_line() {
     let lines = caught.of_level("WARN");
     assert_eq!(lines.len(), broken.len(), "{lines:#?}");
     let mut different = BTreeSet::new();
-    for ((issuer, words), (_, cause)) in broken.iter().zip(authenticator.last_causes()) {
+    let shown = authenticator.status();
+    let signer = Signer::new("k1");
+    for (at, ((issuer, words), (_, cause))) in
+        broken.iter().zip(authenticator.last_causes()).enumerate()
+    {
         let line = lines.iter().find(|line| line["issuer"] == **issuer);
         let line = line.unwrap_or_else(|| panic!("no line of {issuer}: {lines:#?}"));
         let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
@@ -190,6 +214,17 @@ async fn each_broken_issuer_has_its_own_line() {
         let cause = cause.expect("a cause");
         assert_eq!(cause.text, error);
         assert_eq!(cause.remedy.as_deref(), Some(remedy.as_str()));
+        let shown = shown[at].cause.as_ref().expect("a cause");
+        assert_eq!(
+            (&shown.text, shown.remedy.as_ref()),
+            (&error, Some(&remedy))
+        );
+        let heard = if error.contains("the set is empty") {
+            HEARD_WITHOUT_KEYS
+        } else {
+            HEARD
+        };
+        assert_eq!(told(&authenticator, &signer.mint(issuer)).await, heard);
         different.insert(remedy);
     }
     assert_eq!(different.len(), broken.len(), "{different:#?}");

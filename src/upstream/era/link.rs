@@ -111,9 +111,8 @@ impl EraLink {
     /// carries is refused at once; children have a backoff of their own, each owner for itself.
     fn begin(&self) -> Result<Instant, LinkError> {
         if self.settings.health.is_stuck() && self.is_remote() && !self.has_session() {
-            return Err(LinkError::Unreachable(NotReached::new(
-                "it did not answer lately; it is tried again in a moment",
-            )));
+            let reason = self.settings.health.public_reason();
+            return Err(LinkError::Unreachable(NotReached::lately(reason)));
         }
         self.first_start.began(&self.settings);
         Ok(Instant::now())

@@ -24,6 +24,8 @@ pub(super) fn reason(error: &(dyn Error + 'static)) -> &'static str {
             "its certificate is that of an authority, not of a server"
         }
         Some(ConnectionFault::Untrusted) => "its certificate cannot be trusted",
+        Some(ConnectionFault::Proxy) => "the forward proxy before it cannot be reached",
+        Some(ConnectionFault::ProxyRefused) => "the forward proxy before it opens no way to it",
         None => "no connection could be made",
     }
 }

@@ -34,7 +34,7 @@ impl Entry {
             state,
             since: time_text(now.saturating_sub(lasted)),
             since_s: lasted.as_secs(),
-            cause: self.last_cause(state),
+            cause: self.last_cause(state, now),
             era: era.map(|era| era_word(era).to_owned()),
             revision: revision.map(|revision| revision.as_str().to_owned()),
             sessions: count(self.load.sessions()),
@@ -47,9 +47,11 @@ impl Entry {
         }
     }
 
-    fn last_cause(&self, state: status::State) -> Option<status::CauseStatus> {
+    /// Why it is not reached; while it is, why a call failed lately.
+    fn last_cause(&self, state: status::State, now: Duration) -> Option<status::CauseStatus> {
         let is_well = state == status::State::Up;
         let cause = self.health.cause().snapshot().filter(|_| !is_well);
+        let cause = cause.or_else(|| self.health.recent_call_cause(now));
         cause.map(Into::into)
     }
 

@@ -49,7 +49,7 @@ pub(super) fn is_no_answer(error: &LinkError) -> bool {
 pub(super) fn refused(error: LinkError, said: Option<&str>) -> LinkError {
     match error {
         LinkError::Status(status) if is_refusal(status) => {
-            let mut text = format!("initialize was refused with HTTP status {status}");
+            let mut text = format!("{REFUSED_STATUS}{status}");
             if let Some(said) = said {
                 text.push_str(": ");
                 text.push_str(said);
@@ -59,6 +59,15 @@ pub(super) fn refused(error: LinkError, said: Option<&str>) -> LinkError {
         other => other,
     }
 }
+
+/// Whether the reason of a refused handshake is that nothing is served at its path.
+pub(in crate::upstream) fn is_missing_path(why: &str) -> bool {
+    let status = why.strip_prefix(REFUSED_STATUS);
+    status.is_some_and(|status| status.starts_with("404") || status.starts_with("405"))
+}
+
+/// How the text of a handshake begins that an HTTP status refused; the status follows.
+const REFUSED_STATUS: &str = "initialize was refused with HTTP status ";
 
 /// Characters of what an upstream says that callers and the log are shown.
 const MAX_WORDS: usize = 200;

@@ -142,13 +142,17 @@ pub(super) fn paths(carrier: &StdioCarrier, home: &Home) -> Vec<String> {
 /// a relative path is tied to our working directory, a bare name stays for `PATH`.
 ///
 /// # Errors
-/// `NotFound` with a text for the operator.
+/// `NotFound`, or `PermissionDenied` where no file of the name may be executed; with a text for the operator.
 pub(super) fn find_program(
     command: &str,
     environment: &BTreeMap<OsString, OsString>,
 ) -> io::Result<OsString> {
-    let runnable = |path: &Path| {
-        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
+    let mut is_there = false;
+    let mut runnable = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|found| {
+            is_there |= found.is_file();
+            found.is_file() && found.mode() & 0o111 != 0
+        })
     };
     if command.contains('/') {
         let path = std::path::absolute(command)?;
@@ -160,8 +164,28 @@ pub(super) fn find_program(
     {
         return Ok(command.into());
     }
-    let text = format!("no program {command:?} that can be run");
-    Err(io::Error::new(io::ErrorKind::NotFound, text))
+    let (kind, text) = if is_there {
+        let text = format!("{command:?} is there, and no permission to execute it");
+        (io::ErrorKind::PermissionDenied, text)
+    } else {
+        let text = format!("no program {command:?} that can be run");
+        (io::ErrorKind::NotFound, text)
+    };
+    Err(io::Error::new(kind, text))
+}
+
+/// Whether a child can begin in this directory.
+///
+/// # Errors
+/// What the system says of it, with its path; `NotADirectory` for a file.
+pub(super) fn check_directory(path: &Path) -> io::Result<()> {
+    let found = match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => io::ErrorKind::NotADirectory.into(),
+        Err(error) => error,
+    };
+    let text = format!("{}: {found}", path.display());
+    Err(io::Error::new(found.kind(), text))
 }
 
 /// A program without the directories before it, cut: what callers may learn of it.
@@ -264,15 +288,21 @@ mod tests {
         let environment = BTreeMap::from([("PATH".into(), "/nowhere:/bin".into())]);
         assert_eq!(find_program("sh", &environment).unwrap(), "sh");
         assert_eq!(find_program("/bin/sh", &environment).unwrap(), "/bin/sh");
-        for missing in [
-            "no-such-program",
-            "/bin/no-such-program",
-            "/etc/passwd",
-            "/bin",
-            "",
-        ] {
+        for missing in ["no-such-program", "/bin/no-such-program", "/bin", ""] {
             let error = find_program(missing, &environment).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::NotFound, "{missing}");
         }
+        let error = find_program("/etc/passwd", &environment).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_file_is_no_working_directory() {
+        check_directory(Path::new("/")).unwrap();
+        let error = check_directory(Path::new("/etc/passwd")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+        let error = check_directory(Path::new("/no/such")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(error.to_string().contains("/no/such"), "{error}");
     }
 }

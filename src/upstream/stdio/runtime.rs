@@ -61,7 +61,7 @@ pub enum OpenError {
         last_words: Option<String>,
     },
     /// There is no such program. Its text names the program and no path: it is for callers.
-    #[error("its program {program:?} cannot be found, or not be run")]
+    #[error("its program {program:?} cannot be found")]
     NoProgram {
         /// The last part of `command`.
         program: String,
@@ -69,6 +69,18 @@ pub enum OpenError {
         #[source]
         source: io::Error,
     },
+    /// Its file may not be executed. The text names no path either.
+    #[error("its program {program:?} may not be executed")]
+    NotExecutable {
+        /// The last part of `command`.
+        program: String,
+        /// What was looked for.
+        #[source]
+        source: io::Error,
+    },
+    /// `cwd` names no directory. The text names no path either.
+    #[error("its working directory cannot be entered")]
+    NoDirectory(#[source] io::Error),
     /// The system cannot start it. Its text names no path either.
     #[error("the upstream process cannot be started: {}", .0.kind())]
     Spawn(#[from] io::Error),
@@ -78,12 +90,25 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Why the program of `command` was not found.
+    fn no_program(command: &str, source: io::Error) -> Self {
+        let program = environment::bare_name(command).to_owned();
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            Self::NotExecutable { program, source }
+        } else {
+            Self::NoProgram { program, source }
+        }
+    }
+
     /// One word for metrics.
     fn reason(&self) -> &'static str {
         match self {
             Self::AtCapacity { .. } => "capacity",
             Self::Backoff { .. } => "backoff",
-            Self::NoProgram { .. } | Self::Spawn(_) => "system",
+            Self::NoProgram { .. }
+            | Self::NotExecutable { .. }
+            | Self::NoDirectory(_)
+            | Self::Spawn(_) => "system",
             Self::Stopping => "stopping",
         }
     }
@@ -226,11 +251,11 @@ impl StdioRuntime {
             place = self.place(wish, deadline) => place.map_err(|full| self.at_capacity(full))?,
         };
         let home = self.homes.home(owner, &name);
-        let no_program = |source| OpenError::NoProgram {
-            program: environment::bare_name(&carrier.command).to_owned(),
-            source,
-        };
+        let no_program = |error| OpenError::no_program(&carrier.command, error);
         let command = self.command(carrier, &home).map_err(no_program)?;
+        if let Some(directory) = &carrier.cwd {
+            environment::check_directory(directory).map_err(OpenError::NoDirectory)?;
+        }
         let launched = self.launcher.launch(command, home).await?;
         LABELED.children_spawned.add(&name, 1);
         let has_failed = self.starts.has_failed(&name);

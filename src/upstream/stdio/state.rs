@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(super) struct ChildState {
     /// Milliseconds from `started` to the last use.
     last_used: AtomicU64,
     has_spoken: AtomicBool,
+    /// Lines that begin as messages do, less those of them that turned out to be none.
+    messages: AtomicI64,
     /// Whether it is only asked whether it lives.
     is_asked: AtomicBool,
     starts: Arc<Starts>,
@@ -86,6 +88,7 @@ impl ChildState {
             held: AtomicU32::new(0),
             last_used: AtomicU64::new(0),
             has_spoken: AtomicBool::new(false),
+            messages: AtomicI64::new(0),
             is_asked: AtomicBool::new(false),
             starts: Arc::clone(birth.start_permit.starts()),
             start_permit: Mutex::new(Some(birth.start_permit)),
@@ -170,7 +173,7 @@ impl ChildState {
         if self.ends_by_itself() {
             self.note_start();
         }
-        if !self.has_spoken() {
+        if !self.has_messages() {
             self.starts.note_silent(&self.upstream);
         }
         self.release_start();
@@ -200,7 +203,7 @@ impl ChildState {
                 warn("an upstream process ended by itself");
             }
             // One of many that never spoke is no news.
-            (Some(_), None) if !self.has_spoken() && told().is_none() => {}
+            (Some(_), None) if !self.has_messages() && told().is_none() => {}
             (Some(reason), None) => {
                 tracing::info!(
                     upstream,
@@ -215,10 +218,13 @@ impl ChildState {
 
     /// It has written a message: it is up.
     pub(super) fn spoke(&self) {
+        let before = self.messages.fetch_add(1, Ordering::Relaxed);
         if !self.has_spoken.swap(true, Ordering::Relaxed) {
             self.note_start();
             self.release_start();
             self.backoff.spoke(&self.upstream);
+        } else if before <= 0 {
+            self.note_start();
         }
         self.touch();
     }
@@ -239,6 +245,11 @@ impl ChildState {
     /// From now on what it says counts, or does not count, as use.
     pub(super) fn set_asked(&self, asked: bool) {
         self.is_asked.store(asked, Ordering::Relaxed);
+    }
+
+    /// Whether it has written more than lines that only look like messages.
+    fn has_messages(&self) -> bool {
+        self.messages.load(Ordering::Relaxed) > 0
     }
 
     /// Whether it has written a message.
@@ -336,16 +347,19 @@ impl ChildState {
     // Spec: SPEC D-02
     pub(super) fn stray(&self, text: &[u8]) {
         LABELED.upstream_garbage.add(&self.upstream, 1);
-        self.keep_stray(text);
+        self.note_stray(text);
     }
 
     /// A line that looked like a message and is none.
     pub(super) fn keep_stray(&self, text: &[u8]) {
-        self.log.keep_stray(text);
-        self.tell_stray(text);
+        if self.messages.fetch_sub(1, Ordering::Relaxed) <= 1 {
+            self.starts.note_silent(&self.upstream);
+        }
+        self.note_stray(text);
     }
 
-    fn tell_stray(&self, text: &[u8]) {
+    fn note_stray(&self, text: &[u8]) {
+        self.log.keep_stray(text);
         if let Some(muted) = self.starts.lines.admit(&self.upstream, Event::Stray) {
             self.log.tell_stray(&self.upstream, self.pid, text, muted);
         }

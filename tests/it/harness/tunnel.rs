@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rcgen::{CertificateParams, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -29,14 +30,21 @@ impl TlsFront {
     }
 
     async fn speaking(port: u16, protocols: &[&str]) -> Self {
-        let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-        let key = issued.signing_key.serialize_der().try_into().unwrap();
+        let wanted = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        Self::showing(port, protocols, &wanted).await
+    }
+
+    /// Starts one before `port` that shows this certificate.
+    pub(crate) async fn showing(port: u16, protocols: &[&str], wanted: &CertificateParams) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let certificate = wanted.self_signed(&key).unwrap();
+        let key = key.serialize_der().try_into().unwrap();
         let mut config =
             ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
                 .with_safe_default_protocol_versions()
                 .unwrap()
                 .with_no_client_auth()
-                .with_single_cert(vec![issued.cert.der().clone()], key)
+                .with_single_cert(vec![certificate.der().clone()], key)
                 .unwrap();
         config.alpn_protocols = protocols
             .iter()
@@ -44,7 +52,7 @@ impl TlsFront {
             .collect();
         let directory = tempfile::tempdir().unwrap();
         let front = Self { port: 0, directory };
-        std::fs::write(front.ca_file(), issued.cert.pem()).unwrap();
+        std::fs::write(front.ca_file(), certificate.pem()).unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let own = listener.local_addr().unwrap().port();

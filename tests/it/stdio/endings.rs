@@ -311,17 +311,14 @@ async fn a_program_that_cannot_run_says_why_and_to_callers_not_where() {
         .await;
     let error = missing.unwrap_err();
     let text = error.to_string();
-    assert_eq!(
-        text,
-        "its program \"program\" cannot be found, or not be run"
-    );
+    assert_eq!(text, "its program \"program\" cannot be found");
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("/no/such/program"), "{source}");
     let broken = tuned(sh("cat"), |carrier| carrier.cwd = Some("/nowhere".into()));
-    let (connection, mut lines) = world.open("alice", &broken).await;
-    assert_eq!(next(&mut lines).await, None);
-    let words = connection.last_words().unwrap();
-    assert!(words.contains("cannot enter …: No such file"), "{words}");
+    let error = world.try_open("alice", &broken).await.unwrap_err();
+    assert_eq!(error.to_string(), "its working directory cannot be entered");
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("/nowhere: No such file"), "{source}");
     world.end().await;
 }
 

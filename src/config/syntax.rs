@@ -1,0 +1,42 @@
+//! What to do about text that is no TOML, where the parser says only what it expected.
+
+/// For who writes a path of Windows.
+const BACKSLASH: &str = "in double quotes a backslash begins an escape: write '…' in single quotes, or \\\\ \
+    for each one";
+
+/// For who writes a table twice.
+const TWICE: &str = "each table and each key stands once: put the keys of both into one table; only \
+    [[…]] in double brackets may be repeated";
+
+/// For who writes text without quotes, or with those of a word processor.
+const UNQUOTED: &str = "text stands in straight double quotes, as in mode = \"none\"";
+
+/// For who joins a key and its value in another way.
+const NO_EQUALS: &str = "a key and its value have `=` between them, as in mode = \"none\"";
+
+/// For who forgets the end of a text.
+const OPEN_QUOTE: &str =
+    "close the quote on the same line; text of several lines stands between \"\"\" and \"\"\"";
+
+/// For who writes more behind a value, such as a comma.
+const ONE_LINE: &str = "each key has a line of its own, with nothing behind its value";
+
+/// What to do about a mistake that the parser calls `message`.
+pub(super) fn hint(message: &str) -> Option<&'static str> {
+    let has = |word: &str| message.contains(word);
+    if has("escape") || has("unicode") {
+        Some(BACKSLASH)
+    } else if has("duplicate key") {
+        Some(TWICE)
+    } else if has("quoted,") || has("invalid float") || has("invalid integer") {
+        Some(UNQUOTED)
+    } else if has("expected `=`") || has("invalid unquoted key") {
+        Some(NO_EQUALS)
+    } else if has("basic string") || has("literal string") {
+        Some(OPEN_QUOTE)
+    } else if has("expected newline") {
+        Some(ONE_LINE)
+    } else {
+        None
+    }
+}
