@@ -7,7 +7,7 @@ use super::http::exchange_error::ExchangeError;
 use super::http::login::Login;
 use super::not_reached::NotReached;
 use super::stdio::Full;
-use crate::cause::ConnectionFault;
+use crate::cause::{ConnectionFault, chain};
 use crate::fault::{Fault, FaultKind, Retry};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
@@ -213,6 +213,15 @@ impl LinkError {
         }
     }
 
+    /// The error with its sources, and the last words of a child that was never opened: it has served no caller.
+    pub(super) fn told(&self) -> String {
+        let mut text = chain(self);
+        if let Self::Unopened { last_words } = self {
+            text.push_str(&quoted(last_words.as_deref()));
+        }
+        text
+    }
+
     /// What an operator can do. `login` is what is known of the upstream's own, over HTTP.
     pub(super) fn remedy(&self, login: Option<&Login>) -> Option<Cow<'static, str>> {
         let text = match self {
@@ -401,5 +410,19 @@ mod tests {
         }
         .into_fault("up");
         assert!(fault.public.ends_with(said), "{fault}");
+    }
+
+    // A child that served callers may quote what they sent.
+    #[test]
+    fn last_words_are_told_of_an_opening_alone() {
+        let last_words = || Some("no database".to_owned());
+        let unopened = LinkError::Unopened {
+            last_words: last_words(),
+        };
+        assert!(unopened.told().ends_with("; its last words: no database"));
+        let lost = LinkError::Lost {
+            last_words: last_words(),
+        };
+        assert_eq!(lost.told(), "the connection was lost");
     }
 }
