@@ -1,6 +1,7 @@
 //! The composition root: configuration in, a serving gateway out. The only module that names
 //! concrete parts.
 
+pub mod asking;
 mod started;
 
 use std::sync::Arc;

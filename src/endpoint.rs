@@ -37,6 +37,24 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// An endpoint that shows `upstream` and that no URL leads to.
+    #[must_use]
+    pub fn unreachable(upstream: &Arc<str>) -> Self {
+        Self {
+            name: "".into(),
+            path: String::new(),
+            resource: String::new(),
+            metadata_url: String::new(),
+            upstreams: vec![Arc::clone(upstream)],
+            pure: true,
+            required_scopes: Vec::new(),
+            login_scopes: Vec::new(),
+            audiences: Vec::new(),
+            issuers: Vec::new(),
+            tools: Vec::new(),
+        }
+    }
+
     /// Where this endpoint stands below the path `base` of a further transport: `base` itself for
     /// the merged endpoint, else `base/<name>`.
     #[must_use]

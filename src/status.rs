@@ -1,12 +1,14 @@
 //! What a running gateway says of itself on `/status`: as JSON, and as text that people read. It holds no
 //! secret, no URL of an upstream and nothing of callers; its size is bounded by the configuration.
 
+mod asked;
 mod text;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::asked::{Asked, AskedUpstream};
 use crate::cause::Cause;
 
 /// A gateway at one moment. Texts are single lines.

@@ -136,6 +136,14 @@ impl Drop for Seat {
     }
 }
 
+/// A runtime on the thread that calls, for a command that serves nothing.
+///
+/// # Errors
+/// The system has no event queue for it.
+pub fn alone() -> io::Result<Runtime> {
+    runtime()
+}
+
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }

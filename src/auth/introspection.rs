@@ -8,12 +8,12 @@ mod ask_error;
 mod issuer_health;
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::HeaderValue;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
@@ -137,6 +137,27 @@ impl Introspection {
             .get_or_init(|| self.question(&key, token, from))
             .await;
         answer.clone()
+    }
+
+    /// Asks about a token that the issuer cannot know, so that [`cause`](Self::cause) says whether it answers and
+    /// accepts the gateway's credentials. Where it refuses the question itself, neither is known, and there is no
+    /// cause.
+    ///
+    /// # Cancel safety
+    /// As for [`ask`](Self::ask).
+    pub(super) async fn probe(&self) {
+        let token = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+        let answer = self.ask(&token, Ipv4Addr::LOCALHOST.into()).await;
+        let members = answer.as_deref().ok().and_then(Members::read);
+        if members.is_some_and(|members| is_active(&members) == Some(true)) {
+            self.cause.set_text(
+                "it calls a token active that was made up",
+                Some(
+                    "correct `introspection.endpoint`: what answers there accepts every token"
+                        .into(),
+                ),
+            );
+        }
     }
 
     fn join(&self, key: TokenKey) -> Waiting<'_> {

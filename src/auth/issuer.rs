@@ -197,6 +197,13 @@ impl Issuer {
         self.cause.snapshot().or_else(asked)
     }
 
+    /// Forgets why keys could not be loaded, if none ever were: the issuer may have none.
+    pub(super) fn excuse_missing_keys(&self) {
+        if self.keys().is_none() {
+            self.cause.clear();
+        }
+    }
+
     /// Differs from an earlier one when the keys have changed since.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)

@@ -3,6 +3,7 @@
 //! Spec: RFC 6750, RFC 7662, RFC 9068, RFC 9728; MCP 2025-11-25, Authorization; SPEC §8. It knows tokens and
 //! scopes of endpoints; what a caller may do with single tools is `policy`'s.
 
+mod asking;
 mod bearer;
 mod cache;
 mod challenge;

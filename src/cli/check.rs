@@ -9,10 +9,12 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::{BAD_CONFIG, Log, out, refuse, with_levels};
+use crate::app::asking::{self, Outcome};
 use crate::budget::ProcessBound;
 use crate::config::{self, AuthMode, Carrier, Config, Doubt, Problem};
 use crate::descriptors::{self, Fit};
 use crate::endpoint::{Endpoint, endpoints};
+use crate::status::Asked;
 use crate::upstream::stdio::{Host, missing};
 
 /// How a configuration is judged.
@@ -21,13 +23,24 @@ pub(super) struct How {
     /// Ends with 1 where there is a warning.
     #[arg(long)]
     strict: bool,
+    /// Prints mistakes and warnings as one JSON object; with `--online` what was asked as well.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+// How far a check goes. No doc comment: it would stand in for that of the command.
+#[derive(Debug, Clone, Copy, Args)]
+struct Reach {
     /// Takes variables that are not set for set: for machines that do not have the secrets. Programs and
     /// directories are not looked for.
     #[arg(long)]
     assume_env: bool,
-    /// Prints mistakes and warnings as one JSON object.
-    #[arg(long)]
-    json: bool,
+    /// Asks as well: loads the keys of every issuer, and opens and lists every upstream once. Starts the programs
+    /// of stdio upstreams, and ends them. Exits with 1 where one fails.
+    #[arg(long, conflicts_with_all = ["assume_env", "reference"])]
+    online: bool,
 }
 
 /// Reads `file` and reports on it.
@@ -35,33 +48,32 @@ pub(super) fn check(file: &Path, how: How, log: &Log) -> ExitCode {
     let name = file.to_string_lossy();
     let environment = |name: &str| {
         let known = config::process_environment(name);
-        known.or_else(|| how.assume_env.then(|| placeholder(name)))
+        known.or_else(|| how.reach.assume_env.then(|| placeholder(name)))
     };
     let look = |config: &Config| {
-        if how.assume_env {
+        if how.reach.assume_env {
             Vec::new()
         } else {
             missing_of(config)
         }
     };
     let loaded = with_levels(config::load_with(file, &environment, &look), log);
-    if how.json {
-        let (errors, warnings) = match &loaded {
-            Ok(config) => (Vec::new(), &config.warnings),
-            Err(refusal) => (
-                refusal.errors.iter().map(as_json).collect(),
-                &refusal.warnings,
-            ),
-        };
-        let warnings: Vec<_> = warnings.iter().map(as_json).collect();
-        out::say(&json!({"file": name, "errors": errors, "warnings": warnings}).to_string());
-        return match &loaded {
-            Ok(config) => verdict(config, how),
-            Err(_) => ExitCode::from(BAD_CONFIG),
-        };
-    }
     match loaded {
+        Err(refusal) if how.json => {
+            let errors: Vec<_> = refusal.errors.iter().map(as_json).collect();
+            out::say(&report(&name, &errors, &refusal.warnings, None).to_string());
+            ExitCode::from(BAD_CONFIG)
+        }
         Err(refusal) => refuse(&name, &refusal),
+        Ok(config) if how.json => {
+            let warnings = config.warnings.clone();
+            let asked = match ask(config, how, log) {
+                Ok(asked) => asked,
+                Err(code) => return code,
+            };
+            out::say(&report(&name, &[], &warnings, asked.as_ref()).to_string());
+            verdict(&warnings, asked.as_ref(), how)
+        }
         Ok(config) => {
             for warning in &config.warnings {
                 out::complain(&format!("warning: {warning}"));
@@ -73,17 +85,51 @@ pub(super) fn check(file: &Path, how: How, log: &Log) -> ExitCode {
             let summary = summary(&name, &config);
             out::say(summary.trim_end());
             out::say(&format!("\nfile descriptors\n  {}", fit.summary()));
-            verdict(&config, how)
+            let warnings = config.warnings.clone();
+            let asked = match ask(config, how, log) {
+                Ok(asked) => asked,
+                Err(code) => return code,
+            };
+            if let Some(asked) = &asked {
+                out::say(&format!("\n{}", asked.to_string().trim_end()));
+            }
+            verdict(&warnings, asked.as_ref(), how)
         }
     }
 }
 
-/// 0, or 1 where warnings count.
-fn verdict(config: &Config, how: How) -> ExitCode {
-    if how.strict && !config.warnings.is_empty() {
+/// Asks issuers and upstreams, with `--online`; the exit code where that is not possible.
+fn ask(config: Config, how: How, log: &Log) -> Result<Option<Asked>, ExitCode> {
+    if !how.reach.online {
+        return Ok(None);
+    }
+    let complaint = match asking::ask(config, log.is_given()) {
+        Ok(Outcome::Asked(asked)) => return Ok(Some(asked)),
+        Ok(Outcome::Stopped(signal)) => format!("{signal} came before all were asked"),
+        Err(error) => format!("{error:#}"),
+    };
+    out::complain(&format!("error: {complaint}"));
+    Err(ExitCode::FAILURE)
+}
+
+/// 0, or 1 where something that was asked fails, or where warnings count.
+fn verdict(warnings: &[Problem], asked: Option<&Asked>, how: How) -> ExitCode {
+    let is_down = asked.is_some_and(|asked| !asked.is_well());
+    if is_down || how.strict && !warnings.is_empty() {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// The JSON form.
+fn report(file: &str, errors: &[Value], warnings: &[Problem], asked: Option<&Asked>) -> Value {
+    let warnings: Vec<_> = warnings.iter().map(as_json).collect();
+    let mut report = json!({"file": file, "errors": errors, "warnings": warnings});
+    if let Some((members, asked)) = report.as_object_mut().zip(asked) {
+        members.insert("issuers".to_owned(), json!(asked.issuers));
+        members.insert("upstreams".to_owned(), json!(asked.upstreams));
+    }
+    report
 }
 
 /// What stands for a variable that is not set: long enough for a key, and a URL where its name says so.

@@ -46,6 +46,9 @@ enum Command {
         log: Log,
     },
     /// Reports every mistake in a configuration, or what it amounts to. Opens no port.
+    ///
+    /// Exit code 0: it can be used, and with `--online` all is well. 1: with `--online` an issuer or an upstream fails,
+    /// or with `--strict` there is a warning. 2: wrong options. 78: the configuration cannot be used.
     Check {
         /// The configuration.
         #[arg(
@@ -91,6 +94,15 @@ struct Log {
     /// Goes before `telemetry.log_level`: `info`, or `info,drawbridge::upstream=debug`.
     #[arg(long = "log-level", env = "DRAWBRIDGE_LOG", value_name = "LEVELS")]
     levels: Option<String>,
+}
+
+impl Log {
+    /// Whether levels were given.
+    fn is_given(&self) -> bool {
+        self.levels
+            .as_deref()
+            .is_some_and(|levels| !levels.is_empty())
+    }
 }
 
 /// Does what `args` ask for; the first of them is the program.

@@ -58,8 +58,9 @@ pub(super) fn check_oauth(config: &Config, report: &Report<'_>) {
         }
     }
     // A file with mistakes may name one after all.
-    if !names_scope(config) && !report.has_errors() {
-        let hint = "with none published, some clients ask for no scope and some for all";
+    if !publishes_scope(config) && !report.has_errors() {
+        let hint = "with none published, some clients ask for no scope and some for all; `login_scopes` publishes \
+            scopes that no request needs";
         report.warning(
             "auth.required_scopes",
             "no endpoint requires a scope",
@@ -84,19 +85,19 @@ fn issuer_fault(issuer: &str) -> Option<&'static str> {
     (!url.username().is_empty() || url.password().is_some()).then_some("may not hold credentials")
 }
 
-fn names_scope(config: &Config) -> bool {
-    let endpoints = config
-        .endpoints
-        .values()
-        .map(|endpoint| &endpoint.required_scopes);
-    let upstreams = config
-        .upstreams
-        .iter()
-        .map(|upstream| &upstream.required_scopes);
-    let mut all = endpoints.chain(upstreams);
-    !config.auth.required_scopes.is_empty()
-        || !config.mcp.required_scopes.is_empty()
-        || all.any(|scopes| !scopes.is_empty())
+/// Whether clients of any endpoint are told of a scope, needed or only to be asked for at login.
+fn publishes_scope(config: &Config) -> bool {
+    let (auth, mcp) = (&config.auth, &config.mcp);
+    let endpoints = config.endpoints.values();
+    let endpoints = endpoints.flat_map(|one| [&one.required_scopes, &one.login_scopes]);
+    let upstreams = config.upstreams.iter();
+    let upstreams = upstreams.flat_map(|one| [&one.required_scopes, &one.login_scopes]);
+    [&auth.required_scopes, &auth.login_scopes]
+        .into_iter()
+        .chain([&mcp.required_scopes, &mcp.login_scopes])
+        .chain(endpoints)
+        .chain(upstreams)
+        .any(|scopes| !scopes.is_empty())
 }
 
 /// Reports what `mode = "none"` does not go with, and drops what has no effect there.

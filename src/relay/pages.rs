@@ -61,6 +61,15 @@ impl Part {
         next
     }
 
+    /// Entries of all its pages, as the upstream lists them.
+    pub(super) fn length(&self, kind: ListKind) -> usize {
+        let of_page = |(_, page): &(Digest, Message)| {
+            let items = page.result_member(kind.member()).unwrap_or("[]");
+            json::elements(items).map_or(0, |items| items.len())
+        };
+        self.pages.iter().map(of_page).sum()
+    }
+
     /// What its pages hold.
     pub(super) fn digests(&self) -> Vec<Digest> {
         self.pages.iter().map(|(digest, _)| *digest).collect()

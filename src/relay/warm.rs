@@ -1,5 +1,5 @@
-//! Upstreams of `mcp.warm`: started and listed when the gateway starts, so that their first start is over, and their
-//! lists are known, before the first client comes. Spec: DESIGN §6.
+//! Upstreams that the gateway starts and lists itself. Those of `mcp.warm` when it starts, so that their first start is
+//! over, and their lists are known, before the first client comes; all of them for `check --online`. Spec: DESIGN §6.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::nobody::own_call;
 use crate::call::{ClientCapabilities, Principal};
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
-use crate::fault::Fault;
+use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
 use crate::session::{Delivery, NewSession};
@@ -18,6 +18,8 @@ use crate::upstream::OWN_INFO;
 /// How often one is tried, and the pause before the second attempt, which doubles.
 const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(2);
+/// For one attempt. Handshake and lists have bounds of their own, which end it sooner.
+const LONGEST: Duration = Duration::from_hours(1);
 
 impl Relay {
     /// Starts and lists the upstreams of `mcp.warm` in the background, each in a session of the gateway's own on
@@ -60,6 +62,25 @@ impl Relay {
         endpoint: &Arc<Endpoint>,
         upstream: &Arc<str>,
     ) -> Result<usize, Fault> {
+        let lengths = self.list_alone(endpoint, upstream, LONGEST).await?;
+        Ok(lengths.len())
+    }
+
+    /// Opens and lists `upstream` in a session of the gateway's own on `endpoint`, which has to show it; returns the
+    /// number of entries of each list that the upstream declares. The session ends after that, and its own child with
+    /// it. Handshake and lists together take no longer than `limit`.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first list that failed, or of the handshake.
+    ///
+    /// # Cancel safety
+    /// The session of a dropped future stays open until [`Sessions::close_all`](crate::session::Sessions::close_all).
+    pub async fn list_alone(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        upstream: &Arc<str>,
+        limit: Duration,
+    ) -> Result<Vec<(ListKind, usize)>, Fault> {
         let principal = Arc::new(Principal::gateway());
         let new = NewSession {
             principal: Arc::clone(&principal),
@@ -74,17 +95,33 @@ impl Relay {
         let session = Arc::clone(opening.session());
         let listing = async {
             self.learn(&session, upstream, None).await?;
-            let mut lists = 0;
+            let mut lengths = Vec::new();
             for kind in ListKind::ALL {
                 let request = self.list_request(kind, None)?;
                 let call = own_call(&principal, &session, request, ClientCapabilities::none());
-                let listed = self.list_one(&call, &session, upstream, kind).await?;
-                lists += usize::from(!listed.pages.is_empty());
+                match self.list_one(&call, &session, upstream, kind).await {
+                    Ok(part) if part.pages.is_empty() => {}
+                    Ok(part) => lengths.push((kind, part.length(kind))),
+                    // `resources` declares templates as well, and many servers that have none refuse to list them.
+                    Err(fault) if kind == ListKind::Templates && is_refusal(&fault) => {}
+                    Err(fault) => return Err(fault),
+                }
             }
-            Ok(lists)
+            Ok(lengths)
         };
-        let listed = listing.await;
+        let listed = tokio::time::timeout(limit, listing).await;
         sessions.close(&session);
-        listed
+        listed.unwrap_or_else(|_| Err(too_late(upstream, limit)))
     }
+}
+
+/// Whether an upstream answered with something else than a list.
+fn is_refusal(fault: &Fault) -> bool {
+    fault.kind == FaultKind::UpstreamInvalid
+}
+
+fn too_late(upstream: &str, limit: Duration) -> Fault {
+    let seconds = limit.as_secs();
+    let text = format!("upstream \"{upstream}\" was not opened and listed within {seconds} s");
+    Fault::upstream(FaultKind::UpstreamTimeout, text)
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use super::{CauseStatus, IssuerStatus, Status, UpstreamStatus};
+use super::{Asked, AskedUpstream, CauseStatus, IssuerStatus, Status, UpstreamStatus};
+use crate::protocol::methods::ListKind;
 
 /// Stands where nothing is known.
 const NOTHING: &str = "-";
@@ -35,30 +36,76 @@ impl Display for Status {
             upstreams.row(cells(upstream), upstream.cause.as_ref());
         }
         write!(f, "\n{upstreams}")?;
-        if self.issuers.is_empty() {
-            return Ok(());
+        write_issuers(f, &self.issuers)
+    }
+}
+
+impl Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut upstreams = Table::new([
+            "UPSTREAM",
+            "TRANSPORT",
+            "STATE",
+            "REVISION",
+            "TOOLS",
+            "PROMPTS",
+            "RESOURCES",
+            "TEMPLATES",
+        ]);
+        for upstream in &self.upstreams {
+            upstreams.row(asked_cells(upstream), upstream.status.cause.as_ref());
         }
-        let mut issuers = Table::new(["ISSUER", "KEYS", "LOADED"]);
-        for issuer in &self.issuers {
-            issuers.row(issuer_cells(issuer), issuer.cause.as_ref());
-        }
-        write!(f, "\n{issuers}")
+        write!(f, "{upstreams}")?;
+        write_issuers(f, &self.issuers)
+    }
+}
+
+/// Writes the table of issuers behind an empty line; nothing where there are none.
+fn write_issuers(f: &mut fmt::Formatter<'_>, issuers: &[IssuerStatus]) -> fmt::Result {
+    if issuers.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(["ISSUER", "KEYS", "LOADED"]);
+    for issuer in issuers {
+        table.row(issuer_cells(issuer), issuer.cause.as_ref());
+    }
+    write!(f, "\n{table}")
+}
+
+fn asked_cells(upstream: &AskedUpstream) -> [String; 8] {
+    let status = &upstream.status;
+    let length = |list: ListKind| {
+        let length = upstream.lists.get(list.member());
+        length.map_or(NOTHING.to_owned(), u64::to_string)
+    };
+    [
+        status.name.clone(),
+        status.transport.clone(),
+        status.state.as_str().to_owned(),
+        revision(status),
+        length(ListKind::Tools),
+        length(ListKind::Prompts),
+        length(ListKind::Resources),
+        length(ListKind::Templates),
+    ]
+}
+
+fn revision(upstream: &UpstreamStatus) -> String {
+    match (&upstream.era, &upstream.revision) {
+        (Some(era), Some(revision)) => format!("{revision} ({era})"),
+        (Some(era), None) => era.clone(),
+        (None, _) => NOTHING.to_owned(),
     }
 }
 
 fn cells(upstream: &UpstreamStatus) -> [String; 12] {
-    let revision = match (&upstream.era, &upstream.revision) {
-        (Some(era), Some(revision)) => format!("{revision} ({era})"),
-        (Some(era), None) => era.clone(),
-        (None, _) => NOTHING.to_owned(),
-    };
     let took = |millis: Option<f64>| millis.map_or(NOTHING.to_owned(), duration);
     [
         upstream.name.clone(),
         upstream.transport.clone(),
         upstream.state.as_str().to_owned(),
         span(upstream.since_s),
-        revision,
+        revision(upstream),
         upstream.sessions.to_string(),
         upstream.children.to_string(),
         upstream.calls_in_flight.to_string(),
@@ -152,7 +199,9 @@ impl<const N: usize> Display for Table<N> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CauseStatus, IssuerStatus, State, Status, UpstreamStatus};
+    use super::super::{
+        Asked, AskedUpstream, CauseStatus, IssuerStatus, State, Status, UpstreamStatus,
+    };
 
     fn upstream(name: &str, state: State) -> UpstreamStatus {
         UpstreamStatus {
@@ -223,5 +272,54 @@ https://auth.example.com  -     -
         let json = serde_json::to_string(&status).unwrap();
         let again: Status = serde_json::from_str(&json).unwrap();
         assert_eq!(again.to_string(), expected, "as the command prints it");
+    }
+
+    #[test]
+    fn what_was_asked_has_lengths_in_place_of_calls() {
+        let down = UpstreamStatus {
+            cause: Some(cause("the connection was refused", Some("start it"))),
+            era: None,
+            revision: None,
+            ..upstream("tracker", State::Down)
+        };
+        let lists = [
+            ("tools".to_owned(), 12),
+            ("resourceTemplates".to_owned(), 0),
+        ];
+        let asked = Asked {
+            upstreams: vec![
+                AskedUpstream {
+                    status: upstream("files", State::Up),
+                    lists: lists.into(),
+                },
+                AskedUpstream {
+                    status: down,
+                    lists: [].into(),
+                },
+            ],
+            issuers: vec![IssuerStatus {
+                issuer: "https://auth.example.com".into(),
+                keys: Some(2),
+                keys_age_s: Some(1),
+                cause: None,
+            }],
+        };
+        let expected = "\
+UPSTREAM  TRANSPORT  STATE  REVISION             TOOLS  PROMPTS  RESOURCES  TEMPLATES
+files     stdio      up     2025-11-25 (legacy)  12     -        -          0
+tracker   stdio      down   -                    -      -        -          -
+  cause:  the connection was refused (2026-11-23T20:03:00Z)
+  remedy: start it
+
+ISSUER                    KEYS  LOADED
+https://auth.example.com  2     1 s ago
+";
+        assert_eq!(asked.to_string(), expected);
+        let json = serde_json::to_value(&asked).unwrap();
+        let first = &json["upstreams"][0];
+        assert_eq!(
+            (&first["name"], &first["lists"]["tools"]),
+            (&"files".into(), &12.into())
+        );
     }
 }

@@ -73,6 +73,12 @@ pub struct TelemetryGuard {
     _writer: WriterGuard,
 }
 
+/// Keeps log lines on standard error; those that wait are written when it is dropped.
+#[derive(Debug)]
+pub struct LinesGuard {
+    _writer: WriterGuard,
+}
+
 /// The metrics as Prometheus reads them; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct MetricsPage(Registry);
@@ -167,6 +173,22 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
         control,
         _writer: writer_guard,
     })
+}
+
+/// Writes log lines to standard error until the guard is dropped, and exports nothing: for a command whose standard
+/// output is its report. Once per process.
+///
+/// # Errors
+/// Logging was set up before, or the system refuses a thread.
+pub fn lines_to_stderr(settings: &config::Telemetry) -> Result<LinesGuard, TelemetryError> {
+    let look = Look::new(settings.log_format, false);
+    let (writer, guard) = Writer::start(std::io::stderr())?;
+    let (filter, _) = log::filter(settings.log_level.clone());
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(LineLayer::new(look, writer))
+        .try_init()?;
+    Ok(LinesGuard { _writer: guard })
 }
 
 /// What every export says of its sender.

@@ -1,6 +1,7 @@
 //! Whose traffic may share an upstream session or child: one session, one principal, or all.
 //! Spec: DESIGN §6; BRIDGING §1.3.
 
+mod asking;
 mod checks;
 mod status;
 

@@ -23,6 +23,7 @@ mod browser;
 mod budget;
 mod causes;
 mod check;
+mod check_online;
 mod child_caps;
 mod clients;
 mod completions;

@@ -802,6 +802,20 @@ fn a_doubt_is_a_warning(
     assert_said(&[warnings[0].to_string()], place, doubt, remedy);
 }
 
+// Entra ID: tokens hold a scope without the URI that clients have to ask for.
+#[rstest]
+#[case::of_all("login_scopes = [\"api://x/mcp.tools\"]\n", "")]
+#[case::of_the_merged_endpoint("", "[mcp]\nlogin_scopes = [\"api://x/mcp.tools\"]\n")]
+#[case::of_an_upstream(
+    "",
+    "[upstreams.b]\ncommand = \"b\"\nlogin_scopes = [\"api://x/mcp.tools\"]\n"
+)]
+fn login_scopes_alone_are_no_doubt(#[case] auth: &str, #[case] tables: &str) {
+    let text = OAUTH.replace("required_scopes = [\"mcp:tools\"]\n", auth) + tables;
+    let warnings = read(&text).unwrap().warnings;
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
 #[test]
 fn a_file_of_yaml_is_told_so_once() {
     let refusal = read("# servers\nupstreams:\n  files:\n    command: npx\n").unwrap_err();

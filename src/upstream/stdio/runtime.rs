@@ -322,6 +322,15 @@ impl StdioRuntime {
         }
     }
 
+    /// Children of one principal that can start at the same time: what the processor allows, and no more than may live.
+    pub(in crate::upstream) fn starts_at_once(&self) -> usize {
+        let settings = &self.settings;
+        let most = settings
+            .max_children
+            .min(settings.max_children_per_principal);
+        self.starts.at_once().min(most)
+    }
+
     /// The pid of the guardian process, if it runs.
     #[must_use]
     pub fn guardian_pid(&self) -> Option<u32> {

@@ -68,6 +68,11 @@ impl Starts {
         })
     }
 
+    /// How many may start at the same time, of all upstreams.
+    pub(super) fn at_once(&self) -> usize {
+        self.all
+    }
+
     /// Waits for leave to start a child of `upstream` for `owner`.
     ///
     /// # Cancel safety

@@ -1,0 +1,195 @@
+//! `check --online`: the parts of a gateway without its ports, and one look at every issuer and upstream through them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::future::join_all;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Assembled, assemble};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{self, Carrier, Config};
+use crate::descriptors;
+use crate::endpoint::{self, Endpoint};
+use crate::fault::Fault;
+use crate::lifecycle::{Signals, Tasks};
+use crate::protocol::methods::ListKind;
+use crate::status::{Asked, AskedUpstream, State, UpstreamStatus};
+use crate::telemetry;
+use crate::upstream::stdio::Host;
+use crate::workers;
+
+/// For the lists of an upstream, on top of its `connect_timeout`.
+const LISTS: Duration = Duration::from_secs(8);
+/// Upstreams that are asked at the same time.
+const AT_ONCE: usize = 64;
+/// From the last answer to the end of all sessions and children.
+const END: Duration = Duration::from_secs(2);
+/// Of [`END`], for sessions to end politely.
+const SESSIONS: Duration = Duration::from_millis(700);
+/// From a signal to the end of all sessions and children.
+const END_AT_ONCE: Duration = Duration::from_millis(900);
+
+/// What became of the question.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Everything was asked.
+    Asked(Asked),
+    /// This signal came first.
+    Stopped(&'static str),
+}
+
+/// Lengths of the lists of one upstream, or why there are none.
+type Listed = Result<Vec<(ListKind, usize)>, Fault>;
+
+/// Loads the keys of every issuer, and opens and lists every upstream, each once and as `serve` does; binds no port.
+/// No child of ours is left when this returns. With `lines`, log lines go to standard error.
+///
+/// Takes 10 s more than the longest `connect_timeout`; where more stdio upstreams than may start at once hang, that long
+/// for each batch of them. SIGINT and SIGTERM end it within a second.
+///
+/// # Errors
+/// The parts of a gateway cannot be made: there is no guardian process, for instance.
+pub fn ask(config: Config, lines: bool) -> anyhow::Result<Outcome> {
+    let settings = &config.telemetry;
+    let lines = lines.then(|| telemetry::setup::lines_to_stderr(settings));
+    let lines = lines.transpose().context("log lines")?;
+    let host = Host {
+        descriptors: descriptors::raise().inherited,
+        ..Host::current()
+    };
+    let runtime = workers::alone().context("the runtime cannot be started")?;
+    let outcome = runtime.block_on(Box::pin(look(config, host)));
+    // A name that is being resolved occupies a thread that cannot be interrupted.
+    runtime.shutdown_background();
+    drop(lines);
+    outcome
+}
+
+async fn look(config: Config, host: Host) -> anyhow::Result<Outcome> {
+    let mut signals = Signals::install().context("signal handlers")?;
+    let tasks = Tasks::new();
+    let config = Arc::new(config);
+    let endpoints: Vec<_> = endpoint::endpoints(&config)
+        .into_iter()
+        .map(Arc::new)
+        .collect();
+    let parts = assemble(&config, host, &endpoints, &tasks)?;
+    let look = Look {
+        config,
+        endpoints,
+        parts,
+    };
+    let found = tokio::select! {
+        found = Box::pin(look.all()) => Ok(found),
+        signal = signals.next() => Err(signal),
+    };
+    let (end, sessions) = match found {
+        Ok(_) => (END, SESSIONS),
+        Err(_) => (END_AT_ONCE, Duration::ZERO),
+    };
+    let by = Instant::now() + end;
+    tasks.shut_down(sessions).await;
+    look.parts.sessions.close_all(sessions).await;
+    look.parts.upstreams.shut_down(by).await;
+    Ok(match found {
+        Ok(found) => Outcome::Asked(look.report(found)),
+        Err(signal) => Outcome::Stopped(signal),
+    })
+}
+
+/// The parts of the gateway that are asked through.
+struct Look {
+    config: Arc<Config>,
+    endpoints: Vec<Arc<Endpoint>>,
+    parts: Assembled,
+}
+
+impl Look {
+    /// Asks all issuers and upstreams concurrently, within the limits on sessions and children.
+    async fn all(&self) -> HashMap<Arc<str>, Listed> {
+        let limits = &self.config.sessions;
+        let sessions = AT_ONCE.min(limits.max_per_principal).min(limits.max_total);
+        let sessions = &Semaphore::new(sessions.max(1));
+        let children = &Semaphore::new(self.parts.upstreams.children_at_once());
+        let upstreams = self.config.upstreams.iter().map(|upstream| async move {
+            // The place for a child first: a session is never held while waiting for one.
+            let _child = match upstream.carrier {
+                Carrier::Stdio(_) => children.acquire().await.ok(),
+                Carrier::Http(_) => None,
+            };
+            let _session = sessions.acquire().await;
+            let name = Arc::from(upstream.name.as_str());
+            let listed = self.one(upstream, &name).await;
+            (name, listed)
+        });
+        let issuers = self.parts.front.auth.ask_issuers();
+        let (found, ()) = tokio::join!(join_all(upstreams), issuers);
+        found.into_iter().collect()
+    }
+
+    async fn one(&self, upstream: &config::Upstream, name: &Arc<str>) -> Listed {
+        let limit = upstream.connect_timeout + LISTS;
+        let by = Instant::now() + limit;
+        let endpoint = self.endpoint_of(name);
+        let listing = self.parts.front.relay.list_alone(&endpoint, name, limit);
+        let listed = Box::pin(listing).await;
+        if listed.is_err() {
+            // A cause without the issuer's name is a cause as well.
+            drop(timeout_at(by, self.parts.upstreams.name_issuer(name)).await);
+        }
+        listed
+    }
+
+    /// An endpoint that shows the upstream; where none does, an endpoint without a URL.
+    fn endpoint_of(&self, name: &Arc<str>) -> Arc<Endpoint> {
+        let shows = |endpoint: &&Arc<Endpoint>| endpoint.upstreams.contains(name);
+        let found = self.endpoints.iter().find(shows).map(Arc::clone);
+        found.unwrap_or_else(|| Arc::new(Endpoint::unreachable(name)))
+    }
+
+    fn report(&self, mut found: HashMap<Arc<str>, Listed>) -> Asked {
+        let upstreams = self.parts.upstreams.status(SystemClock.now());
+        let upstreams = upstreams.into_iter().map(|status| {
+            let listed = found.remove(&*status.name);
+            match listed {
+                Some(Ok(lengths)) => AskedUpstream {
+                    status,
+                    lists: lengths.into_iter().map(entry).collect(),
+                },
+                Some(Err(fault)) => self.failed(status, &fault),
+                None => AskedUpstream {
+                    status,
+                    lists: BTreeMap::new(),
+                },
+            }
+        });
+        Asked {
+            issuers: self.parts.front.auth.status(),
+            upstreams: upstreams.collect(),
+        }
+    }
+
+    /// The entry of an upstream that failed: a second attempt, after which its health would say `down`, is not made.
+    fn failed(&self, mut status: UpstreamStatus, fault: &Fault) -> AskedUpstream {
+        status.state = match status.state {
+            State::Up => State::Degraded,
+            State::Connecting | State::Degraded | State::Down => State::Down,
+        };
+        if status.cause.is_none() {
+            let cause = self.parts.upstreams.cause_of(&status.name, fault);
+            status.cause = cause.map(Into::into);
+        }
+        AskedUpstream {
+            status,
+            lists: BTreeMap::new(),
+        }
+    }
+}
+
+fn entry((kind, length): (ListKind, usize)) -> (String, u64) {
+    (kind.member().to_owned(), length as u64)
+}

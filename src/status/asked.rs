@@ -1,0 +1,36 @@
+//! The findings of `check --online`: the entries of `/status` after everything was asked once.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{IssuerStatus, State, UpstreamStatus};
+
+/// Issuers and upstreams that were each asked once. Its size is bounded by the configuration.
+#[derive(Debug, Clone, Serialize)]
+pub struct Asked {
+    /// Every issuer, in the order of the configuration.
+    pub issuers: Vec<IssuerStatus>,
+    /// Every upstream, by name.
+    pub upstreams: Vec<AskedUpstream>,
+}
+
+/// One upstream, and the lengths of its lists.
+#[derive(Debug, Clone, Serialize)]
+pub struct AskedUpstream {
+    /// The entry as `/status` has it: `up` where all went well, `degraded` where it was opened and then failed,
+    /// `down` where it could not be opened.
+    #[serde(flatten)]
+    pub status: UpstreamStatus,
+    /// Entries of each list that it has, by the list's name in MCP (`tools`, `resourceTemplates`).
+    pub lists: BTreeMap<String, u64>,
+}
+
+impl Asked {
+    /// Whether every upstream is up, and no issuer has a cause.
+    #[must_use]
+    pub fn is_well(&self) -> bool {
+        let is_up = |one: &AskedUpstream| one.status.state == State::Up;
+        self.upstreams.iter().all(is_up) && self.issuers.iter().all(|one| one.cause.is_none())
+    }
+}

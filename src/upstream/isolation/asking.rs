@@ -1,0 +1,59 @@
+//! What `check --online` needs besides links: how many may start at once, and why one that was asked failed.
+
+use std::error::Error as _;
+
+use super::Upstreams;
+use crate::cause::{Cause, LastCause};
+use crate::fault::{Fault, FaultKind};
+use crate::upstream::error::LinkError;
+
+impl Upstreams {
+    /// Children that one principal can start at the same time without waiting for a place: one at least.
+    #[must_use]
+    pub fn children_at_once(&self) -> usize {
+        let starts = self
+            .stdio
+            .as_ref()
+            .map_or(1, |stdio| stdio.starts_at_once());
+        starts.max(1)
+    }
+
+    /// Finds out which issuer's token `upstream` wants, if it refused ours and its challenge says where that stands,
+    /// so that its cause names the issuer. Takes 3 s at most.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub async fn name_issuer(&self, upstream: &str) {
+        let Some(entry) = self.entries.get(upstream) else {
+            return;
+        };
+        if let Some(login) = entry.carrier.login()
+            && login.issuer().is_none()
+            && login.look().await.is_some()
+        {
+            entry.health.names_issuer(&LinkError::Status(401), login);
+        }
+    }
+
+    /// Why `upstream` failed with `fault`, and the remedy where it is known: for a failure after it was opened, which
+    /// says nothing of its health.
+    #[must_use]
+    pub fn cause_of(&self, upstream: &str, fault: &Fault) -> Option<Cause> {
+        let cause = LastCause::default();
+        let login = self.entries.get(upstream)?.carrier.login();
+        match fault
+            .source()
+            .and_then(|source| source.downcast_ref::<LinkError>())
+        {
+            Some(error) => cause.set_text(&error.told(), error.remedy(login.map(|login| &**login))),
+            None => cause.set(fault, remedy_of(fault).map(Into::into)),
+        }
+        cause.snapshot()
+    }
+}
+
+/// What to do about a fault of the gateway's own finding.
+fn remedy_of(fault: &Fault) -> Option<&'static str> {
+    let is_late = fault.kind == FaultKind::UpstreamTimeout;
+    is_late.then_some("look what the upstream does meanwhile; `connect_timeout` says how long it may take to open")
+}
