@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::http::exchange_error::ExchangeError;
 use super::not_reached::NotReached;
 use super::stdio::Full;
-use crate::cause::{ConnectionFault, chain};
+use crate::cause::ConnectionFault;
 use crate::fault::{Fault, FaultKind, Retry};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
@@ -199,48 +199,6 @@ impl LinkError {
         }
     }
 
-<<<<<<< HEAD
-=======
-    /// The error with its sources, and the last words of a child that was never opened: it has served no caller.
-    pub(super) fn told(&self) -> String {
-        let mut text = chain(self);
-        if let Self::Unopened { last_words } = self {
-            text.push_str(&quoted(last_words.as_deref()));
-        }
-        text
-    }
-
-    /// What an operator can do. `login` is what is known of the upstream's own, over HTTP.
-    pub(super) fn remedy(&self, login: Option<&Login>) -> Option<Cow<'static, str>> {
-        let text = match self {
-            Self::Status(401) => return Some(Cow::Owned(token_wanted(login))),
-            Self::Status(403) => {
-                "let the upstream allow this: it refuses the token of `headers.Authorization`, or the address"
-            }
-            Self::Unreachable(reached) => reached.remedy?,
-            Self::Status(300..=399) => "write the address that it leads to into `url`",
-            Self::Status(404 | 405) => {
-                "correct the path of `url`: it has to be that of the MCP endpoint"
-            }
-            Self::Status(500..) => "look into the upstream's own log",
-            Self::Status(_) | Self::Invalid(_) | Self::Handshake(_) => {
-                "look whether `url` is that of an MCP endpoint; `era` and `transport` can say what it speaks"
-            }
-            Self::Garbled { .. } => {
-                "let the program write its banner to standard error: standard output is for messages alone"
-            }
-            Self::Timeout => {
-                "look whether the upstream does anything; `connect_timeout` says how long it may take to open"
-            }
-            Self::Unopened { .. } | Self::Lost { .. } => {
-                "look into what the upstream wrote at its end"
-            }
-            _ => return None,
-        };
-        Some(Cow::Borrowed(text))
-    }
-
->>>>>>> h1
     /// The same of a request that is not sent again: a redirect is its answer.
     pub(super) fn of_last_try(self) -> Self {
         match self {
@@ -381,6 +339,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::cause::chain;
 
     // BRIDGING §3.10.
     #[rstest]
@@ -408,10 +367,10 @@ mod tests {
         let unopened = LinkError::Unopened {
             last_words: last_words(),
         };
-        assert!(unopened.told().ends_with("; its last words: no database"));
+        assert!(chain(&unopened).ends_with("; its last words: no database"));
         let lost = LinkError::Lost {
             last_words: last_words(),
         };
-        assert_eq!(lost.told(), "the connection was lost");
+        assert_eq!(chain(&lost), "the connection was lost");
     }
 }

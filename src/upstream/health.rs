@@ -172,7 +172,7 @@ impl Health {
             }
             standing.failed_at = Some(Instant::now());
         }
-        self.cause.set_text(&error.told(), error.remedy(login));
+        self.cause.set(error, error.remedy(login));
         *lock(&self.reason) = Some(error.public_reason());
         self.failures.note_unreached(error, login);
         self.note(since.elapsed() >= SLOW, has_answered(error));

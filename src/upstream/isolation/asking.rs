@@ -45,7 +45,7 @@ impl Upstreams {
             .source()
             .and_then(|source| source.downcast_ref::<LinkError>())
         {
-            Some(error) => cause.set_text(&error.told(), error.remedy(login.map(|login| &**login))),
+            Some(error) => cause.set(error, error.remedy(login.map(|login| &**login))),
             None => cause.set(fault, remedy_of(fault).map(Into::into)),
         }
         cause.snapshot()
