@@ -29,6 +29,9 @@ pub const UNSUPPORTED_VERSION: i64 = -32022;
 ///
 /// -32020…-32099 is the specification's own range: what it does not define must not be emitted
 /// (E-01), and -32020 and -32022 are about one hop only: a client would renegotiate with us (E-04).
+///
+/// Up to 2025-11-25 the range is a server's own: between two peers of those revisions [`is_of_one_hop`]
+/// alone decides.
 #[must_use]
 pub fn is_relayable(code: i64) -> bool {
     match code {
@@ -36,6 +39,12 @@ pub fn is_relayable(code: i64) -> bool {
         -32099..=-32020 => false,
         _ => true,
     }
+}
+
+/// Whether an error is about one hop only (E-04).
+#[must_use]
+pub fn is_of_one_hop(code: i64) -> bool {
+    matches!(code, HEADER_MISMATCH | UNSUPPORTED_VERSION)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::harness::session::{Exchange, text_of};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually, within};
+use crate::modern::Modern;
 
 async fn behind(carrier: &str) -> (Gateway, Option<HttpStub>) {
     if carrier == "http" {
@@ -377,21 +378,27 @@ async fn a_required_visit_is_an_error_for_new_clients_and_text_for_older_ones() 
     gw.stop().await;
 }
 
-// Spec: SPEC E-01, E-04: what speaks of one hop is not relayed; other errors are, as they came.
+// Spec: SPEC E-01, E-04: what speaks of one hop is not relayed; other errors are, as they came. The range from
+// -32020 on is a server's own before 2026-07-28.
 #[tokio::test]
 async fn errors_of_the_other_hop_are_turned_and_others_pass() {
     let gw = Setup::open().stub("stub", &[]).start().await;
     let user = gw.anonymous().open("/mcp/stub").await;
-    for (sent, received) in [
-        (-32020, -32603),
-        (-32022, -32603),
-        (-32050, -32603),
-        (-32002, -32002),
-        (17, 17),
+    let modern = Modern::new(gw.anonymous(), "/mcp/stub");
+    for (sent, legacy, newer) in [
+        (-32020, -32603, -32603),
+        (-32022, -32603, -32603),
+        (-32050, -32050, -32603),
+        (-32002, -32002, -32602),
+        (17, 17, 17),
     ] {
         let arguments = json!({"code": sent, "message": "as asked"});
-        let error = user.call("fail", arguments).await.expect_err("an error");
-        assert_eq!(error["code"], received, "{sent}: {error}");
+        let error = user.call("fail", arguments.clone()).await;
+        let error = error.expect_err("an error");
+        assert_eq!(error["code"], legacy, "{sent}: {error}");
+        let error = modern.call("fail", arguments).await;
+        let error = error.expect_err("an error");
+        assert_eq!(error["code"], newer, "{sent}: {error}");
     }
     gw.stop().await;
 }

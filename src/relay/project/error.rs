@@ -8,7 +8,7 @@ use super::object::{object, string_member};
 use crate::call::Reply;
 use crate::protocol::error_codes::{
     INTERNAL_ERROR, INVALID_PARAMS, MISSING_CLIENT_CAPABILITY, RESOURCE_NOT_FOUND,
-    URL_ELICITATION_REQUIRED, is_relayable,
+    URL_ELICITATION_REQUIRED, is_of_one_hop, is_relayable,
 };
 use crate::protocol::json::member;
 use crate::protocol::{Era, Message, json, methods};
@@ -47,6 +47,13 @@ pub(in crate::relay) fn from_upstream(
     let modern = projection.to.era() == Era::Modern;
     let error = message.error().unwrap_or("{}");
     match code {
+        // The range that 2026-07-28 reserves is a server's own before.
+        code if projection.is_legacy()
+            && (code == MISSING_CLIENT_CAPABILITY || !is_relayable(code))
+            && !is_of_one_hop(code) =>
+        {
+            Turned::Relayed(message)
+        }
         MISSING_CLIENT_CAPABILITY => {
             let missing = missing(error);
             if modern && !is_declared(&missing, asked.declared) {

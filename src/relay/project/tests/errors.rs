@@ -65,6 +65,21 @@ fn errors_of_one_hop_are_not_relayed(#[case] code: i64) {
     }
 }
 
+// SPEC E-01: the range is reserved from 2026-07-28 on.
+#[rstest]
+#[case(-32050, -32050)]
+#[case(-32099, -32099)]
+#[case(-32021, -32021)]
+#[case(-32020, -32603)]
+#[case(-32022, -32603)]
+fn legacy_peers_keep_codes_of_their_own(#[case] code: i64, #[case] expected: i64) {
+    for (from, to) in [(R4, R4), (R4, R2), (R2, R4)] {
+        let error = json!({"code": code, "message": "m"});
+        let reply = failure(from, to, "tools/call", &error);
+        assert_eq!(reply.error_code(), Some(expected));
+    }
+}
+
 // SPEC E-04, M-16.
 #[test]
 fn a_missing_capability_is_the_clients_only_when_it_lacks_it() {
