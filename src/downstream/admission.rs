@@ -1,4 +1,4 @@
-//! Whether a message may be served now: the rate and the running calls, and the wait for both.
+//! Whether a message or a stream may be served now: the rate and the running calls, and the wait for both.
 //! Spec: SPEC O-01, T-17, L-07; DESIGN §5.
 
 use std::sync::Arc;
@@ -147,6 +147,23 @@ impl Front {
             () = self.tasks.draining().cancelled() => Err(draining().retry(Retry::After(RETRY_AFTER))),
             turn = waiting.turn() => turn.map_err(refused),
         }
+    }
+
+    /// Waits for the allowance of a GET stream of a session.
+    ///
+    /// # Errors
+    /// A [`Fault`] when it did not come in time, the session ended, or the gateway stops.
+    ///
+    /// # Cancel safety
+    /// A stream whose future is dropped has left the line.
+    pub(super) async fn pay_for_stream(&self, session: &Session, due: Due) -> Result<(), Fault> {
+        let Some(due) = claim(due)? else {
+            return Ok(());
+        };
+        let request = self.request(Lane::streams(session.key()), Some(due));
+        let waiting = session.places().pay(request, self.caps());
+        let waiting = Box::new(waiting.map_err(refused)?);
+        self.wait(waiting, session.closed()).await.map(drop)
     }
 
     /// Waits for the allowance of a request without a session.

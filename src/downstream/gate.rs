@@ -1,7 +1,7 @@
 //! What is refused before a message is read, in the order of DESIGN §4: 421 Host / 403 Origin →
 //! 404 path → preflight 204 → 401 token → 403 endpoint scope → 405 method → 429 rate (a message that
-//! is posted may wait instead, see `admission`); then the handler of the method goes on with
-//! 406 / 415 / 413 → 400.
+//! is posted and the GET stream of a session may wait instead, see `admission`); then the handler of the
+//! method goes on with 406 / 415 / 413 → 400.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -173,7 +173,7 @@ impl Front {
     }
 
     /// Counts the exchange, and takes the request out of the allowance. What is posted may wait, or be
-    /// refused for itself: what it is decides.
+    /// refused for itself: what it is decides. The stream of a session may wait for the allowance.
     fn admit(
         &self,
         request: &mut Request,
@@ -195,6 +195,12 @@ impl Front {
             Method::DELETE => {
                 let _ = self.rate.take(owner);
                 Ok((open.unwrap_or(None), None))
+            }
+            // A client that is refused its stream ends the session, or does without for good.
+            Method::GET if way == Way::Streamable && !self.is_for_events(request.headers()) => {
+                let due = self.due(owner);
+                let open = open.map_err(|Crowded| Unadmitted::Crowded)?;
+                Ok((open, due))
             }
             _ => {
                 self.rate.take(owner).map_err(Unadmitted::Rate)?;
@@ -249,7 +255,10 @@ impl Front {
                 self.post(endpoint, principal, &parts, (body, due), record)
                     .await
             }
-            Method::GET => self.get(endpoint, &principal, &parts.headers, record),
+            Method::GET => {
+                let got = self.get(endpoint, &principal, (&parts.headers, due), record);
+                Box::pin(got).await
+            }
             _ => self.delete(endpoint, &principal, &parts.headers, record),
         }
     }

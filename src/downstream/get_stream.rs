@@ -8,8 +8,10 @@ use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
+use super::admission::Due;
 use super::event_body::{EventBody, Parts};
 use super::media::Accept;
+use super::observe::error_word;
 use super::streamable::{check_version, no_room, session_id};
 use super::{Front, reply};
 use crate::call::Principal;
@@ -20,13 +22,17 @@ use crate::session::{EventId, EventStream, NoRoom, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
 impl Front {
-    /// GET: the stream of messages outside calls, or the rest of a stream that broke off.
-    /// Spec: SPEC T-20, T-25, T-29.
-    pub(super) fn get(
+    /// GET: the stream of messages outside calls, or the rest of a stream that broke off. Waits for its
+    /// part of the allowance, where that is still due.
+    /// Spec: SPEC T-17, T-20, T-25, T-29.
+    ///
+    /// # Cancel safety
+    /// A stream whose future is dropped has left the line.
+    pub(super) async fn get(
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
         principal: &Arc<Principal>,
-        headers: &HeaderMap,
+        (headers, due): (&HeaderMap, Due),
         record: &AccessRecord,
     ) -> Response<Body> {
         if !Accept::read(headers).events {
@@ -38,25 +44,29 @@ impl Front {
         if let Err(fault) = check_version(headers) {
             return reply::fault_response(&fault, None);
         }
-        match self.open_get(endpoint, principal, headers, record) {
-            Ok(response) => response,
-            Err(fault) => reply::fault_response(&fault, None),
-        }
+        let opened = async {
+            let session = self.bind(session_id(headers), principal, endpoint)?;
+            record.session(session.tag());
+            if due.is_some() {
+                let paid = self.pay_for_stream(&session, due).await;
+                paid.inspect_err(|fault| record.outcome(error_word(fault.kind)))?;
+            }
+            self.open_get(&session, principal, headers)
+        };
+        let opened = opened.await;
+        opened.unwrap_or_else(|fault| reply::fault_response(&fault, None))
     }
 
     fn open_get(
         self: &Arc<Self>,
-        endpoint: &Arc<Endpoint>,
+        session: &Arc<Session>,
         principal: &Arc<Principal>,
         headers: &HeaderMap,
-        record: &AccessRecord,
     ) -> Result<Response<Body>, Fault> {
-        let session = self.bind(session_id(headers), principal, endpoint)?;
-        record.session(session.tag());
         let polls = session.revision >= Revision::V2025_11_25;
         let resumed = match headers::last_event_id(headers) {
             None => None,
-            Some(last) => Some(known_stream(&session, last).ok_or_else(nothing_to_resume)?),
+            Some(last) => Some(known_stream(session, last).ok_or_else(nothing_to_resume)?),
         };
         let stream = resumed.as_ref().map(|(stream, _)| stream);
         let stream = stream.unwrap_or_else(|| session.standalone());
@@ -65,14 +75,14 @@ impl Front {
         let opens = polls && resumed.is_none();
         let reader = match resumed {
             None => {
-                let permit = self.permit_get(&session, !polls).map_err(no_room)?;
+                let permit = self.permit_get(session, !polls).map_err(no_room)?;
                 session.standalone().attach_with(Some(permit))
             }
             Some((stream, seq)) => {
                 // First, so that the dead streams of the same client leave their permits.
                 let reader = stream.resume(seq).map_err(|_| nothing_to_resume())?;
                 let permit = if standalone {
-                    self.permit_get(&session, false)
+                    self.permit_get(session, false)
                 } else {
                     // As many as calls could begin, which have a stream each.
                     session.open_stream(self.call_streams())
@@ -83,13 +93,13 @@ impl Front {
             }
         };
         if standalone {
-            self.relay.listen(&session);
+            self.relay.listen(session);
         }
-        let ends = standalone.then(|| self.end_of_get(&session, principal));
+        let ends = standalone.then(|| self.end_of_get(session, principal));
         Ok(reply::event_stream(Body::new(EventBody::new(Parts {
             ends,
             opens,
-            ..self.stream_parts(&session, reader, polls)
+            ..self.stream_parts(session, reader, polls)
         }))))
     }
 

@@ -48,6 +48,27 @@ async fn over_the_rate_refuses_this_principal_alone() {
     gw.stop().await;
 }
 
+// A client that is refused its stream ends the session, or does without for good.
+#[tokio::test]
+async fn get_stream_waits_for_the_rate() {
+    let setup = Setup::secured()
+        .toml("[limits]\nrate = \"4/s\"\nstreams_per_session = 16")
+        .stub("stub", &[]);
+    let gw = setup.start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    // Eight at once, two of them for the handshake: half of the streams wait.
+    let headers = alice.headers();
+    let streams = join_all((0..12).map(|_| alice.actor.get("/mcp/stub", &headers))).await;
+    for answer in streams {
+        answer.expect(StatusCode::OK).await;
+    }
+    let unknown = [("mcp-session-id", "none")];
+    assert_eq!(alice.actor.get("/mcp/stub", &unknown).await.status(), 404);
+    let counted = gw.metric("drawbridge_requests_rate_limited_total", "");
+    assert_eq!(counted.await.to_string(), "0");
+    gw.stop().await;
+}
+
 /// An array of `n` lists whose ids begin with `first`, a notification and two answers.
 fn array(first: usize, n: usize) -> Value {
     let mut array: Vec<Value> = (first..first + n)

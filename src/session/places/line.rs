@@ -21,11 +21,18 @@ pub trait Toll: Send + std::fmt::Debug {
     fn pay(&self) -> Result<(), Duration>;
 }
 
-/// Those that wait for one turn: the requests of a session, or its notifications.
+/// Those that wait for one turn: the requests of a session, its notifications, or its streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
     session: Option<SessionKey>,
-    is_for_requests: bool,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Requests,
+    Notifications,
+    Streams,
 }
 
 impl Lane {
@@ -34,7 +41,7 @@ impl Lane {
     pub fn requests(session: SessionKey) -> Self {
         Self {
             session: Some(session),
-            is_for_requests: true,
+            kind: Kind::Requests,
         }
     }
 
@@ -43,7 +50,16 @@ impl Lane {
     pub fn notifications(session: SessionKey) -> Self {
         Self {
             session: Some(session),
-            is_for_requests: false,
+            kind: Kind::Notifications,
+        }
+    }
+
+    /// The GET streams of a session. They wait for no request: one that runs may need the stream.
+    #[must_use]
+    pub fn streams(session: SessionKey) -> Self {
+        Self {
+            session: Some(session),
+            kind: Kind::Streams,
         }
     }
 
@@ -52,12 +68,12 @@ impl Lane {
     pub fn sessionless() -> Self {
         Self {
             session: None,
-            is_for_requests: true,
+            kind: Kind::Requests,
         }
     }
 
     pub(super) fn is_for_requests(self) -> bool {
-        self.is_for_requests
+        self.kind == Kind::Requests
     }
 }
 
@@ -216,10 +232,9 @@ impl Line {
     }
 
     fn count(&mut self, lane: Lane) -> &mut usize {
-        if lane.is_for_requests {
-            &mut self.requests
-        } else {
-            &mut self.notifications
+        match lane.kind {
+            Kind::Requests | Kind::Streams => &mut self.requests,
+            Kind::Notifications => &mut self.notifications,
         }
     }
 }
