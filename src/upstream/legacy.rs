@@ -3,6 +3,7 @@
 //! Spec: SPEC U-02, U-04, D-06, L-08; DESIGN §6.
 
 mod answers;
+mod asked;
 mod calls;
 mod connection;
 mod ears;

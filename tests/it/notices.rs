@@ -177,6 +177,37 @@ async fn parallel_questions_without_get_stream_lose_none(#[values("stdio", "http
     gw.stop().await;
 }
 
+/// Calls a tool of the stub that asks, and answers each time that the call ends with questions; the text of the
+/// result.
+async fn answering_modern(user: &Modern) -> String {
+    let mut params = json!({"name": "ask_form", "arguments": {"via": "get"}});
+    loop {
+        let result = user.send("tools/call", params.clone()).await;
+        let result = result.expect("a result");
+        if result["resultType"] != "input_required" {
+            return text_of(&result).to_owned();
+        }
+        let asked = result["inputRequests"].as_object().unwrap();
+        let answers = asked.keys().map(|key| (key.clone(), accept("Ada")));
+        params["inputResponses"] = Value::Object(answers.collect());
+        params["requestState"] = result["requestState"].clone();
+    }
+}
+
+// The reply to one call may come before the answer to a question of another that was asked in it.
+#[tokio::test]
+async fn parallel_questions_of_modern_calls_lose_none() {
+    let stub = HttpStub::start(&[]).await;
+    let setup = Setup::open().toml("[limits]\nparked_per_principal = 64");
+    let gw = setup.http("stub", &stub, "").start().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/stub");
+    let calls = (0..AT_ONCE).map(|_| answering_modern(&user));
+    for text in within("all replies", join_all(calls)).await {
+        assert!(text.contains("Ada"), "{text}");
+    }
+    gw.stop().await;
+}
+
 // Spec: SPEC T-21: never on two streams under one id.
 #[tokio::test]
 async fn question_unanswered_on_the_get_stream_is_asked_again() {

@@ -2,7 +2,7 @@
 //! Spec: SPEC C-01, C-03, C-10, C-98, U-12.
 
 use std::borrow::Cow;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -62,6 +62,8 @@ pub(super) struct Pending {
     pub(super) departure: Departure,
     /// Cancelled when the request is over: its questions are withdrawn.
     pub(super) over: CancellationToken,
+    /// Whether its reply is there.
+    pub(super) landed: AtomicBool,
     pub(super) reply: Mutex<Option<oneshot::Sender<Result<Message, LinkError>>>>,
 }
 
@@ -84,6 +86,7 @@ impl Pending {
             activity: Arc::clone(activity),
             departure: Departure::default(),
             over: CancellationToken::new(),
+            landed: AtomicBool::new(false),
             reply: Mutex::default(),
         }
     }
@@ -91,6 +94,11 @@ impl Pending {
     /// See [`DownstreamLink::number`].
     pub(super) fn number(&self) -> Option<u64> {
         self.link.as_ref()?.number()
+    }
+
+    /// Whether it is over with its reply, and not for its caller.
+    pub(super) fn has_landed(&self) -> bool {
+        self.landed.load(Ordering::Relaxed)
     }
 
     /// Keeps what its reply has taken, until its call is answered.

@@ -1,6 +1,7 @@
 //! A request that is on its way: whoever drops it before its reply tells the upstream.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::calls::Pending;
 use super::connection::Connection;
@@ -33,6 +34,7 @@ impl InFlight {
     /// Its reply is there.
     pub(super) fn landed(mut self) {
         self.done = true;
+        self.pending.landed.store(true, Ordering::Relaxed);
     }
 
     /// Nobody wants its reply any more.

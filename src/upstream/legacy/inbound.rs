@@ -11,11 +11,11 @@ use super::calls::Pending;
 use super::connection::Connection;
 use super::related::{self, Related};
 use super::wire::Wire;
-use crate::call::{Answer, Asked, DownstreamLink, Notice, NoticeKind, Question, Round};
+use crate::call::{Answer, Asked, Notice, NoticeKind, Question};
 use crate::protocol::asking;
 use crate::protocol::{Era, Kind, Message, RequestId};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
-use crate::upstream::activity::{Activity, Paused};
+use crate::upstream::activity::Paused;
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::lock;
 
@@ -250,19 +250,11 @@ impl Connection {
     ) -> Result<Bytes, Bytes> {
         let method = question.method.clone();
         let asked = match self.asked_call(origin, related) {
-            Some((link, over, activity)) => {
-                let _paused = activity.pause();
+            Some(call) => {
                 let names_none = origin.is_none() && related.is_none();
-                let _parked = names_none.then(|| self.turn.park());
-                let round = Round {
-                    entries: vec![(String::new(), question)],
-                    limit: None,
-                    carry: None,
-                };
-                tokio::select! {
-                    biased;
-                    () = over.cancelled() => return its_call_is_over(),
-                    asked = self.in_time(&*link, round) => asked,
+                match self.ask_in(call, &question, names_none).await {
+                    Some(asked) => asked,
+                    None => return its_call_is_over(),
                 }
             }
             None if self.settings.unattributed == Unattributed::Session => {
@@ -315,50 +307,6 @@ impl Connection {
         (paused, askers)
     }
 
-    /// Asks the client of a call, for as long as a question may take. Who is asked again has that
-    /// time again, so that a link that asks again keeps it (BRIDGING §3.1, 7 and 10).
-    async fn in_time(&self, link: &dyn DownstreamLink, round: Round) -> Asked {
-        if link.keeps_time() {
-            return link.ask(round).await;
-        }
-        let limit = self.settings.upstream.ask_timeout;
-        let asked = tokio::time::timeout(limit, link.ask(round)).await;
-        asked.unwrap_or(Asked::Unanswered)
-    }
-
-    /// The call that a question belongs to: the one that waits for its task, the one on whose stream
-    /// it came, or, where calls take turns, the only one that runs whose client may be asked, or the
-    /// oldest one where all are one client's and the upstream asks for the first time (ADR 9). Over
-    /// HTTP there are no turns, as a question has the stream of its call: on the GET stream it is
-    /// refused where several run.
-    fn asked_call(&self, origin: Option<u64>, related: Option<&Related>) -> Option<AskedCall> {
-        let pending = lock(&self.pending);
-        let waits = related.and_then(|related| {
-            let mut waiting = pending.values();
-            waiting.find(|call| call.task.as_ref() == Some(&related.task))
-        });
-        let call = match origin {
-            _ if waits.is_some() => waits,
-            Some(id) => pending.get(&id),
-            None if self.settings.unattributed == Unattributed::Call => {
-                let mut askable = pending.values().filter(|call| call.may_be_asked);
-                if self.settings.exclusive {
-                    // All of them are one client's; one that is asked already waits for its answer.
-                    askable.min_by_key(|call| (call.activity.is_paused(), call.id))
-                } else {
-                    let only = askable.next();
-                    only.filter(|_| askable.next().is_none())
-                }
-            }
-            None => None,
-        }?;
-        Some((
-            call.link.clone()?,
-            call.over.clone(),
-            Arc::clone(&call.activity),
-        ))
-    }
-
     fn answer_later(self: &Arc<Self>, id: &str, answer: &Result<Bytes, Bytes>) {
         let Ok(place) = Arc::clone(&self.answers).try_acquire_owned() else {
             return self.suspect("it asks faster than it reads answers");
@@ -380,8 +328,6 @@ fn progress(message: &Message, token: &Arc<str>) -> Notice {
         },
     }
 }
-
-type AskedCall = (Arc<dyn DownstreamLink>, CancellationToken, Arc<Activity>);
 
 /// Resolves once all of these calls are over; never without any.
 async fn all_over(calls: Vec<CancellationToken>) {
