@@ -127,6 +127,13 @@ impl Declared {
         Cow::Owned(json::object(kept))
     }
 
+    /// Whether it has log messages, whose level can be set.
+    #[must_use]
+    pub fn logs(&self) -> bool {
+        let text = std::str::from_utf8(&self.capabilities).unwrap_or("{}");
+        json::member(text, "logging").is_some()
+    }
+
     /// Whether clients are told when its `what` changes.
     #[must_use]
     pub fn tells(&self, what: &str) -> bool {

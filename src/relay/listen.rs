@@ -193,6 +193,8 @@ impl Relay {
             return None;
         }
         let tells = is_heard(&*link).await;
+        // It may have turned out to speak the other era.
+        let declared = link.declared().unwrap_or(declared);
         Some(Heeded {
             declared,
             link,

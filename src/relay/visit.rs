@@ -91,6 +91,11 @@ impl Relay {
         if call.message.method() == Some("logging/setLevel") {
             return levels.tell(upstream, level);
         }
+        // A modern one is told with each call; it may turn out to be a legacy one later.
+        let is_modern = |declared: Arc<Declared>| declared.revision.era() == Era::Modern;
+        if link.declared().is_some_and(is_modern) {
+            return;
+        }
         if levels.raise(upstream, level) && !Box::pin(self.tell_level(call, link, level)).await {
             levels.forget(upstream, level);
         }
@@ -114,7 +119,8 @@ impl Relay {
         });
     }
 
-    /// Whether an upstream was told of a level, or need not be: one that refuses it is not asked again.
+    /// Whether an upstream was told of a level, or need not be: one that refuses it is not asked again. One
+    /// that turns out to be modern was not told: it may be replaced by a legacy one.
     async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: Level) -> bool {
         let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
         let declared = match link.declared() {
@@ -124,10 +130,10 @@ impl Relay {
         let Some(declared) = declared else {
             return false;
         };
-        let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
-        let logs = json::members(text)
-            .is_ok_and(|members| members.iter().any(|(name, _)| name == "logging"));
-        if !legacy(&declared) || !logs {
+        if !legacy(&declared) {
+            return false;
+        }
+        if !declared.logs() {
             return true;
         }
         let request = format!(

@@ -33,9 +33,8 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::call::{Call, Declared, Level, Reply};
+use crate::call::{Call, Declared, Reply};
 use crate::cause::chain;
-use crate::protocol::json::quote;
 use crate::protocol::{Era, Message, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::wish::Wish;
@@ -45,9 +44,9 @@ use super::carrier::{Settings, Started};
 use super::duplex::Duplex;
 use super::error::LinkError;
 use super::lock;
+use super::session_state::SessionState;
 use super::stdio::Patience;
 use connection::Connection;
-use ears::Followed;
 use further::Further;
 use retired::Retired;
 use subscribe::Asking;
@@ -64,10 +63,8 @@ pub struct LegacyLink {
     opening: Attempts<LinkError>,
     further: Arc<Further>,
     retired: Retired,
-    /// The log level that was asked for, as JSON text, and what is followed: a fresh connection has to
-    /// be told again.
-    level: Mutex<Option<String>>,
-    followed: Followed,
+    /// What a fresh connection has to be told again.
+    state: SessionState,
     /// Subscriptions that are asked for now.
     asking: Asking,
     listening: Wish<bool>,
@@ -80,7 +77,12 @@ pub struct LegacyLink {
 }
 
 impl LegacyLink {
-    pub(super) fn new(settings: Arc<Settings>, started: Option<Started>) -> Arc<Self> {
+    /// A link that keeps `state`; `started` is a child that was started to find out what it speaks.
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        state: SessionState,
+        started: Option<Started>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
             further: Further::new(Arc::clone(&settings)),
@@ -89,8 +91,7 @@ impl LegacyLink {
             current: Mutex::default(),
             retired: Retired::default(),
             opening: Attempts::default(),
-            level: Mutex::default(),
-            followed: Followed::default(),
+            state,
             asking: Asking::default(),
             listening: Wish::default(),
             kept: Mutex::default(),
@@ -192,7 +193,7 @@ impl LegacyLink {
         }
         let declared = connection.declared();
         self.settings.intake.opened(&self.settings.name, declared);
-        connection.follow(&self.followed);
+        connection.follow(&self.state.followed);
         self.listening.make_so(|wanted| connection.listen(*wanted));
         self.hold();
         self.changed.notify_waiters();
@@ -227,31 +228,11 @@ impl LegacyLink {
         })
     }
 
-    /// Ends a subscription that nobody has any more.
-    pub(super) async fn unsubscribe(&self, uri: &str) {
-        self.followed.remove(uri);
-        if let Some(connection) = self.open_connection() {
-            let uri = quote(uri);
-            connection.tell("resources/unsubscribe", "uri", &uri).await;
-        }
-        self.hold();
-    }
-
-    /// The sessions at the link want other log messages than before.
-    pub(super) async fn set_level(&self, level: Level) {
-        let level = quote(level.as_str());
-        *lock(&self.level) = Some(level.clone());
-        if let Some(connection) = self.open_connection() {
-            connection.tell("logging/setLevel", "level", &level).await;
-        }
-        self.further.set_level(&level).await;
-    }
-
     /// A child whose notices somebody waits for is not idle, though nobody calls it; and a connection
     /// is then opened again when it is lost.
     fn hold(&self) {
         self.listening.make_so(|listening| {
-            let wanted = *listening || !self.followed.is_empty();
+            let wanted = *listening || !self.state.followed.is_empty();
             if let Some(connection) = self.open_connection() {
                 connection.hold(wanted);
                 if wanted {

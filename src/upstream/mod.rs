@@ -22,6 +22,7 @@ mod not_reached;
 mod observe;
 mod remedy;
 mod room;
+mod session_state;
 mod shared;
 pub mod stdio;
 mod unread;

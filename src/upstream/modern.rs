@@ -36,7 +36,8 @@ use super::carrier::{Carrier, Settings, Started};
 use super::error::LinkError;
 use super::http::wire::HttpWire;
 use super::lock;
-use crate::call::{Call, ClientCapabilities, Declared, Reply};
+use super::session_state::SessionState;
+use crate::call::{Call, ClientCapabilities, Declared, Level, Reply};
 use crate::cause::chain;
 use crate::protocol::{Message, extensions, json, methods};
 use crate::telemetry::metrics::LABELED;
@@ -55,6 +56,8 @@ pub(super) struct ModernLink {
     is_asked: AtomicBool,
     asking: Attempts<LinkError>,
     next_id: AtomicU64,
+    /// What a link of the other era would have to be told.
+    state: SessionState,
     listening: Listening,
     closed: CancellationToken,
 }
@@ -118,11 +121,12 @@ impl<'a> Trip<'a> {
 }
 
 impl ModernLink {
-    /// A link; `known` is what the upstream declared to whoever asked last, `started` a child that
-    /// was started to ask.
+    /// A link that keeps `state`; `known` is what the upstream declared to whoever asked last, `started`
+    /// a child that was started to ask.
     pub(super) fn new(
         settings: Arc<Settings>,
         schemas: Arc<Schemas>,
+        state: SessionState,
         known: Option<Arc<Declared>>,
         started: Option<Started>,
     ) -> Arc<Self> {
@@ -143,6 +147,7 @@ impl ModernLink {
             is_asked: AtomicBool::new(false),
             asking: Attempts::default(),
             next_id: AtomicU64::new(2),
+            state,
             listening: Listening::default(),
             closed: CancellationToken::new(),
         })
@@ -254,7 +259,14 @@ impl ModernLink {
         }
         match request.method() {
             // Every request names its level, and a connection needs no proof of life.
-            Some("ping" | "logging/setLevel") => return Ok(empty()),
+            Some("ping") => return Ok(empty()),
+            Some("logging/setLevel") => {
+                let level = request.param_str("level");
+                if let Some(level) = level.and_then(|word| Level::parse(&word)) {
+                    self.state.set_level(level);
+                }
+                return Ok(empty());
+            }
             Some("resources/subscribe") => return self.subscribe(request).await,
             Some("resources/unsubscribe") => {
                 if let Some(uri) = request.param_str("uri") {

@@ -33,6 +33,7 @@ mod descriptors;
 mod detached;
 mod discovery;
 mod drain;
+mod era_changes;
 mod extensions;
 mod failed_connections;
 mod fair_start;

@@ -28,6 +28,7 @@ use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
 use crate::upstream::modern::{ModernLink, Schemas};
 use crate::upstream::not_reached::NotReached;
+use crate::upstream::session_state::SessionState;
 use crate::wish::Wish;
 
 /// A link of either era.
@@ -39,6 +40,8 @@ pub(in crate::upstream) struct EraLink {
     current: Mutex<Option<Inner>>,
     resolving: Attempts<LinkError>,
     listening: Wish<bool>,
+    /// What outlives a change of the era.
+    state: SessionState,
     /// Whether a modern link stands in for a stateless legacy side, and no call has worked yet.
     stands_by: AtomicBool,
     first_start: FirstStartWitness,
@@ -69,6 +72,7 @@ impl EraLink {
             current: Mutex::default(),
             resolving: Attempts::default(),
             listening: Wish::default(),
+            state: SessionState::default(),
             stands_by: AtomicBool::new(false),
             first_start: FirstStartWitness::default(),
             ended: AtomicBool::new(false),
@@ -197,7 +201,9 @@ impl EraLink {
         self.settle(&inner, &reply).await;
         let stands_by = self.stands_by.load(Ordering::Relaxed);
         let is_refused = stands_by && contradiction::is_of_form(&reply);
-        if !is_refused && !contradiction::is_in(inner.era(), self.is_piped(), &reply) {
+        let is_contradicted = contradiction::is_in(inner.era(), self.is_piped(), &reply)
+            || self.contradicts_listening(&inner, request, &reply);
+        if !is_refused && !is_contradicted {
             if stands_by && reply.is_ok() {
                 self.stands_by.store(false, Ordering::Relaxed);
             }
@@ -210,7 +216,10 @@ impl EraLink {
         };
         match other {
             // What contradicts an era was refused before anything ran (SPEC E-04).
-            Some(other) => other.call(request, call).await,
+            Some(other) => {
+                Box::pin(self.raise_level(&other, request, call)).await;
+                other.call(request, call).await
+            }
             None => reply,
         }
     }
@@ -239,14 +248,15 @@ impl EraLink {
         match self.current() {
             Some(Inner::Legacy { link, .. }) => link.unsubscribe(uri).await,
             Some(Inner::Modern(link)) => link.unsubscribe(uri),
-            None => {}
+            None => self.state.followed.remove(uri),
         }
     }
 
     /// Tells a legacy upstream what to log; a modern one hears of it with every call.
     pub(in crate::upstream) async fn set_level(&self, level: Level) {
-        if let Some(Inner::Legacy { link, .. }) = self.current() {
-            link.set_level(level).await;
+        match self.current() {
+            Some(Inner::Legacy { link, .. }) => link.set_level(level).await,
+            Some(Inner::Modern(_)) | None => self.state.set_level(level),
         }
     }
 
@@ -375,21 +385,7 @@ impl UpstreamLink for EraLink {
     }
 
     fn until_heard(&self) -> BoxFuture<'_, bool> {
-        Box::pin(async move {
-            loop {
-                let Some(inner) = self.current() else {
-                    return false;
-                };
-                let heard = match &inner {
-                    Inner::Legacy { link, .. } => link.until_heard().await,
-                    Inner::Modern(link) => link.until_heard().await,
-                };
-                // A link of the other era may stand in its place by now.
-                if heard || self.current().is_none_or(|now| now.is(&inner)) {
-                    return heard;
-                }
-            }
-        })
+        Box::pin(self.until_heard_in_its_era())
     }
 
     fn listen(&self, wanted: bool) {

@@ -278,7 +278,7 @@ impl Connection {
         (InFlight::new(Arc::clone(self), pending), receiver)
     }
 
-    async fn exchange(
+    pub(super) async fn exchange(
         self: &Arc<Self>,
         pending: &Arc<Pending>,
         bytes: Bytes,

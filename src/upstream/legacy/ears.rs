@@ -1,7 +1,6 @@
 //! The GET stream of an HTTP session: for whom it is open, and that it is when a question may come
 //! on it. Spec: BRIDGING §2.3, §3.4; DESIGN §6 (GET streams).
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use crate::telemetry::metrics::LABELED;
 use crate::upstream::http::get_stream::Refused;
 use crate::upstream::http::wire::HttpWire;
 use crate::upstream::lock;
+use crate::upstream::session_state::Followed;
 
 /// How long a call of a modern client waits for the stream to be open; then it goes on without.
 const OPENING: Duration = Duration::from_millis(500);
@@ -92,34 +92,6 @@ impl Ears {
         [&self.is_wanted, &self.is_asked, &self.is_called]
             .iter()
             .any(|why| why.load(Ordering::Relaxed))
-    }
-}
-
-/// URIs of the resources that are subscribed to at the upstream: of a link, through all its
-/// connections. Bounded by `limits.subscriptions_per_session` of each of its sessions.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Followed(Arc<Mutex<HashSet<String>>>);
-
-impl Followed {
-    pub(super) fn is_empty(&self) -> bool {
-        lock(&self.0).is_empty()
-    }
-
-    pub(super) fn contains(&self, uri: &str) -> bool {
-        lock(&self.0).contains(uri)
-    }
-
-    pub(super) fn insert(&self, uri: String) {
-        lock(&self.0).insert(uri);
-    }
-
-    pub(super) fn remove(&self, uri: &str) {
-        lock(&self.0).remove(uri);
-    }
-
-    /// Those of now.
-    pub(super) fn all(&self) -> Vec<String> {
-        lock(&self.0).iter().cloned().collect()
     }
 }
 

@@ -33,7 +33,7 @@ impl LegacyLink {
         // Whoever begins to listen and sees before this that it is kept, is seen here.
         let mut goes_on = false;
         self.listening.make_so(|listening| {
-            goes_on = *listening || !self.followed.is_empty();
+            goes_on = *listening || !self.state.followed.is_empty();
             *lock(&self.kept) = goes_on;
         });
         goes_on

@@ -1,4 +1,4 @@
-//! Whether an idle child still answers. Spec: MCP 2025-11-25, Ping.
+//! Whether an idle child still answers, and an upstream over HTTP in its session. Spec: MCP 2025-11-25, Ping.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use super::LegacyLink;
 use super::calls::Pending;
 use super::connection::Connection;
 use super::wire::Wire;
+use crate::call::Reply;
 use crate::upstream::activity::Activity;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
@@ -25,7 +26,45 @@ impl LegacyLink {
     }
 }
 
+impl LegacyLink {
+    /// Asks an upstream over HTTP for a sign of life, in the session of the link; opens it if needed. Takes
+    /// `connect_timeout` at most.
+    ///
+    /// # Errors
+    /// [`LinkError`] when it could not be opened, or there was no answer. An error that it answers with is an
+    /// answer.
+    ///
+    /// # Cancel safety
+    /// When dropped, the upstream is told that the request is cancelled.
+    pub(in crate::upstream) async fn knock(&self) -> Result<Reply, LinkError> {
+        let limit = self.settings.upstream.connect_timeout;
+        let asked = async {
+            let connection = self.connection().await?;
+            match connection.knock().await {
+                // What it says to a handshake tells more.
+                Err(LinkError::SessionGone) => {
+                    connection.forget();
+                    self.connection().await.map(|_| empty())
+                }
+                answer => answer,
+            }
+        };
+        let asked = timeout(limit, asked).await;
+        asked.unwrap_or(Err(LinkError::Timeout))
+    }
+}
+
 impl Connection {
+    async fn knock(self: &Arc<Self>) -> Result<Reply, LinkError> {
+        let activity = Arc::new(Activity::new());
+        let id = self.next_id();
+        let (flight, reply) = self.take_off(Pending::new(id, &activity));
+        let answer = self.exchange(flight.pending(), request(id), None, reply);
+        let answer = answer.await;
+        flight.landed();
+        answer.map(Reply::Relayed)
+    }
+
     async fn ping(self: &Arc<Self>, limit: Duration) -> Option<Result<(), LinkError>> {
         let Wire::Duplex(duplex) = &self.wire else {
             return None;
@@ -37,10 +76,9 @@ impl Connection {
         }
         let activity = Arc::new(Activity::new());
         let id = self.next_id();
-        let bytes: Bytes = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#).into();
         let (flight, reply) = self.take_off(Pending::new(id, &activity));
         let reply = async { reply.await.map_err(|_| duplex.lost())? };
-        let asked = duplex.ask(bytes, &flight.pending().departure, reply);
+        let asked = duplex.ask(request(id), &flight.pending().departure, reply);
         let found = if let Ok(answer) = timeout(limit, asked).await {
             flight.landed();
             answer.map(drop)
@@ -52,4 +90,12 @@ impl Connection {
         let is_stopped = found.is_err() && duplex.closed().is_cancelled() && !duplex.broke_off();
         (!is_stopped).then_some(found)
     }
+}
+
+fn empty() -> Reply {
+    Reply::Result(Bytes::from_static(b"{}"))
+}
+
+fn request(id: u64) -> Bytes {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#).into()
 }

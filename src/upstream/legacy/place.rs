@@ -11,12 +11,12 @@ use super::turn::{self, TurnGuard};
 use super::{LegacyLink, Settings};
 use crate::call::Call;
 use crate::cause::chain;
+use crate::protocol::json::quote;
 use crate::protocol::{Message, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::activity::before_sending;
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::error::LinkError;
-use crate::upstream::lock;
 
 /// The connection a call runs on. Dropping it gives the turn back, if the call had one.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl LegacyLink {
         all: &[Arc<Connection>],
         limit: Instant,
     ) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
-        let level = lock(&self.level).clone();
+        let level = self.state.level().map(|level| quote(level.as_str()));
         let mut opening = Box::pin(Arc::clone(&self.further).open(level));
         let (mut no_other, mut no_turn) = (false, false);
         loop {

@@ -1,5 +1,5 @@
-//! What a fresh connection is told of the one before it: log level and subscriptions; and what may
-//! have been missed in between. Spec: SPEC U-02, D-06; BRIDGING §3.4.
+//! Log level and subscriptions, and a fresh connection that is told of them; and what may have been
+//! missed in between. Spec: SPEC U-02, D-06; BRIDGING §3.4.
 
 use std::sync::Arc;
 
@@ -7,20 +7,39 @@ use futures_util::StreamExt as _;
 
 use super::LegacyLink;
 use super::connection::Connection;
-use crate::call::{Notice, Reply};
+use crate::call::{Level, Notice, Reply};
 use crate::protocol::Message;
 use crate::protocol::json::quote;
-use crate::upstream::lock;
 
 /// Subscriptions that are restored side by side.
 const RESTORED_AT_ONCE: usize = 16;
 
 impl LegacyLink {
+    /// Ends a subscription that nobody has any more.
+    pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
+        self.state.followed.remove(uri);
+        if let Some(connection) = self.open_connection() {
+            let uri = quote(uri);
+            connection.tell("resources/unsubscribe", "uri", &uri).await;
+        }
+        self.hold();
+    }
+
+    /// The sessions at the link want other log messages than before.
+    pub(in crate::upstream) async fn set_level(&self, level: Level) {
+        self.state.set_level(level);
+        let level = quote(level.as_str());
+        if let Some(connection) = self.open_connection() {
+            connection.tell("logging/setLevel", "level", &level).await;
+        }
+        self.further.set_level(&level).await;
+    }
+
     /// Tells a fresh connection what the last one knew (SPEC U-02, D-06), within the time that
     /// connecting may take; the resources that are followed again.
     pub(super) async fn restore(&self, connection: &Arc<Connection>) -> Vec<String> {
-        let level = lock(&self.level).clone();
-        let followed = self.followed.all();
+        let level = self.state.level().map(|level| quote(level.as_str()));
+        let followed = self.state.followed.all();
         let tell = async {
             if let Some(level) = level {
                 connection.tell("logging/setLevel", "level", &level).await;
@@ -70,13 +89,16 @@ impl LegacyLink {
         let uri = || request.param_str("uri").unwrap_or_default();
         match request.method() {
             Some("logging/setLevel") => {
-                *lock(&self.level) = request.param("level").map(str::to_owned);
+                let level = request.param_str("level");
+                if let Some(level) = level.and_then(|word| Level::parse(&word)) {
+                    self.state.set_level(level);
+                }
             }
             Some("resources/subscribe") => {
-                self.followed.insert(uri().into_owned());
+                self.state.followed.insert(uri().into_owned());
             }
             Some("resources/unsubscribe") => {
-                self.followed.remove(&uri());
+                self.state.followed.remove(&uri());
             }
             _ => return,
         }

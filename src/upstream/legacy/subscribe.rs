@@ -83,7 +83,7 @@ impl LegacyLink {
         let (uri, request, call) = (uri.to_owned(), request.clone(), call.clone());
         link.asking.begin(&uri);
         self.settings.tasks.spawn_service(async move {
-            let had = link.followed.contains(&uri);
+            let had = link.state.followed.contains(&uri);
             let reply = link.call_through(&request, &call).await;
             let is_refused = matches!(&reply, Ok(reply) if reply.error().is_some());
             let is_done = reply.is_ok();

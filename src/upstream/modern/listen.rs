@@ -2,6 +2,7 @@
 //! the sessions at the link want. A filter never changes: a new stream is opened before the old
 //! one is closed. Spec: SPEC M-70…M-75, D-06; BRIDGING §3.4.
 
+mod eras;
 mod filter;
 mod pace;
 mod sink;
@@ -100,11 +101,7 @@ impl ModernLink {
         let Some(uri) = request.param_str("uri") else {
             return Ok(invalid("params.uri must be a string"));
         };
-        let max = if self.settings.exclusive {
-            MAX_URIS
-        } else {
-            MAX_SHARED_URIS
-        };
+        let max = self.most_uris();
         let full = |wanted: &Wanted| wanted.uris.len() >= max && !wanted.uris.contains(&*uri);
         if full(&lock(&self.listening.wanted)) {
             return Ok(invalid("too many subscriptions"));
@@ -137,6 +134,7 @@ impl ModernLink {
         };
         if outcome.honoured.uris.contains(&*uri) {
             wish.undone = false;
+            self.state.followed.insert(uri.clone().into_owned());
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
         match outcome.failed {
@@ -153,6 +151,7 @@ impl ModernLink {
 
     /// `resources/unsubscribe`: the URI leaves the filter. Shared links count who needs it.
     pub(in crate::upstream) fn unsubscribe(self: &Arc<Self>, uri: &str) {
+        self.state.followed.remove(uri);
         let known = lock(&self.listening.wanted).uris.contains(uri);
         if !known {
             return;
@@ -161,6 +160,14 @@ impl ModernLink {
             wanted.uris.remove(uri);
         });
         self.keep_listening();
+    }
+
+    fn most_uris(&self) -> usize {
+        if self.settings.exclusive {
+            MAX_URIS
+        } else {
+            MAX_SHARED_URIS
+        }
     }
 
     /// Sees to it that somebody follows the wishes.
@@ -182,10 +189,15 @@ impl ModernLink {
         let mut wishes = self.listening.generation.subscribe();
         let mut current: Option<Stream> = None;
         let (mut pace, mut spacing) = (Pace::default(), Spacing::default());
-        let mut missed = false;
+        let missed = &self.listening.missed;
         loop {
             let number = *wishes.borrow_and_update();
             let opened = self.follow(&mut current, number, &mut spacing).await;
+            if let Err(error) = &opened {
+                // Before `hear_none`: a waiter that it wakes reads the reason.
+                let failed = Some(error.clone());
+                self.listening.settle(number, Arc::default(), failed);
+            }
             let hearing = current
                 .as_ref()
                 .filter(|stream| opened.is_ok() && stream.hears());
@@ -198,9 +210,9 @@ impl ModernLink {
             }
             match opened {
                 Ok(fresh) => {
-                    if let Some(stream) = current.as_ref().filter(|_| fresh && missed) {
+                    let was_missed = fresh && missed.swap(false, Ordering::AcqRel);
+                    if let Some(stream) = current.as_ref().filter(|_| was_missed) {
                         self.announce(&stream.filter);
-                        missed = false;
                     } else if let Some(stream) = hearing.filter(|_| begins) {
                         let intake = &self.settings.intake;
                         intake.heard(&self.settings.name, &stream.filter.lists, false);
@@ -208,7 +220,6 @@ impl ModernLink {
                 }
                 Err(error) => {
                     tracing::warn!(upstream = %self.settings.name, error = chain(&error), "no change notices");
-                    self.listening.settle(number, Arc::default(), Some(error));
                     tokio::select! {
                         _ = spacing.next(&mut wishes, number) => {}
                         () = tokio::time::sleep(pace.refused()) => {}
@@ -232,7 +243,7 @@ impl ModernLink {
                         End::Graceful => pace.ended(),
                         End::Broken(error) => {
                             tracing::info!(upstream = %self.settings.name, error = chain(&error), "change notices broke off");
-                            missed = true;
+                            missed.store(true, Ordering::Release);
                             pace.broke(since.map(|since| since.elapsed()).unwrap_or_default())
                         }
                     };

@@ -54,7 +54,7 @@ impl EraLink {
             LABELED.upstream_probed.add(&self.settings.name, 1);
         }
         let end = Instant::now() + self.settings.upstream.connect_timeout;
-        let link = LegacyLink::new(Arc::clone(&self.settings), None);
+        let link = self.legacy_link(None);
         let outcome = match self.greet(&link).await {
             (Ok(offer), found) => self.after_offer(link, offer, known, found).await,
             (Err(refusal), found) => self.after_refusal(link, refusal, known, found, end).await,

@@ -2,8 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{EraLink, Inner};
+use super::{EraLink, Inner, contradiction};
+use crate::call::{Call, Reply};
+use crate::protocol::{Era, Message};
 use crate::upstream::carrier::Settings;
+use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 impl EraLink {
@@ -36,6 +39,97 @@ impl EraLink {
                 None
             }
             Err(_) => None,
+        }
+    }
+
+    /// Waits until no change notice can be missed; `false` as soon as none will be told. A link of the other
+    /// era that takes over meanwhile is waited for, and silence makes the link look whether one has to: a
+    /// client that only listens makes no call which would tell.
+    pub(super) async fn until_heard_in_its_era(&self) -> bool {
+        loop {
+            let Some(inner) = self.current() else {
+                return false;
+            };
+            let heard = match &inner {
+                Inner::Legacy { link, .. } => Some(link.until_heard().await),
+                Inner::Modern(link) => tokio::select! {
+                    biased;
+                    heard = link.until_heard() => Some(heard),
+                    () = link.until_refused(|error| self.contradicts_modern(error)) => None,
+                },
+            };
+            if heard == Some(true) {
+                return true;
+            }
+            // A link of the other era may stand in its place by now.
+            if self.current().is_some_and(|now| !now.is(&inner)) {
+                continue;
+            }
+            if Box::pin(self.replaces_deaf(&inner)).await {
+                continue;
+            }
+            return match (&inner, heard) {
+                // The stream is tried again, and may be refused for now only.
+                (Inner::Modern(link), None) => link.until_heard().await,
+                _ => false,
+            };
+        }
+    }
+
+    /// Whether another link takes the place of one that hears nothing, since the upstream changed its era.
+    async fn replaces_deaf(&self, inner: &Inner) -> bool {
+        if self.cell.pin.is_some() {
+            return false;
+        }
+        let is_contradicted = match inner {
+            // Many servers have no GET stream: that it is refused is no evidence.
+            Inner::Legacy { link, .. } if !self.is_piped() => {
+                contradiction::is_in(Era::Legacy, false, &link.knock().await)
+            }
+            Inner::Legacy { .. } => false,
+            Inner::Modern(link) => link.is_refused(|error| self.contradicts_modern(error)),
+        };
+        is_contradicted && self.reconsider(inner).await.is_some()
+    }
+
+    fn contradicts_modern(&self, error: &LinkError) -> bool {
+        contradiction::is_in(Era::Modern, self.is_piped(), &Err(error.clone()))
+    }
+
+    /// Whether a modern link refused a subscription because the upstream refuses to be listened to in the
+    /// modern era.
+    pub(super) fn contradicts_listening(
+        &self,
+        inner: &Inner,
+        request: &Message,
+        reply: &Result<Reply, LinkError>,
+    ) -> bool {
+        let Inner::Modern(link) = inner else {
+            return false;
+        };
+        matches!(reply, Ok(Reply::Error(_)))
+            && request.method() == Some("resources/subscribe")
+            && link.is_refused(|error| self.contradicts_modern(error))
+    }
+
+    /// Tells a legacy upstream what a call of the modern link before it wanted to have logged, before the
+    /// call is sent again. A legacy client's level is its own; of others the most verbose one counts.
+    // Spec: SPEC C-21
+    pub(super) async fn raise_level(&self, other: &Inner, request: &Message, call: &Call) {
+        let (Inner::Legacy { link, .. }, Some(wanted)) = (other, call.link.level()) else {
+            return;
+        };
+        let is_own = self.settings.exclusive && self.settings.client == Era::Legacy;
+        let is_told = self.state.level().is_some_and(|told| {
+            if is_own {
+                told == wanted
+            } else {
+                told <= wanted
+            }
+        });
+        let logs = link.declared().is_none_or(|declared| declared.logs());
+        if !is_told && logs && request.method() != Some("logging/setLevel") {
+            link.set_level(wanted).await;
         }
     }
 

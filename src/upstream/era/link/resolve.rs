@@ -17,6 +17,7 @@ use crate::upstream::error::LinkError;
 use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
 use crate::upstream::modern::ModernLink;
+use crate::upstream::session_state::SessionState;
 use crate::upstream::stdio::{BusyGuard, Patience};
 
 /// How long the probe of another session's child is waited for, before an own child is asked.
@@ -58,11 +59,15 @@ impl EraLink {
             Some(Pin::Modern) => self.modern(None, None),
             None => self.detect(afresh).await?,
         };
-        *lock(&self.current) = Some(inner.clone());
+        let before = lock(&self.current).replace(inner.clone());
         // The session ended meanwhile: nobody would ever close it.
         if self.ended.load(Ordering::Acquire) {
             self.close_inner().await;
             return Err(LinkError::Cancelled);
+        }
+        // Before it listens: the first stream is that on which changes may have been missed.
+        if let (Inner::Modern(link), Some(Inner::Legacy { .. }) | None) = (&inner, &before) {
+            link.take_over();
         }
         self.listening.make_so(|wanted| inner.listen(*wanted));
         Ok(inner)
@@ -227,7 +232,7 @@ impl EraLink {
                 greeted = Some(found);
             }
         }
-        let link = LegacyLink::new(Arc::clone(&self.settings), greeted);
+        let link = self.legacy_link(greeted);
         let mut opened = link.open_session().await;
         // One socket may break for any reason: it takes another one to say why.
         if let Err(LinkError::Lost { .. }) = opened
@@ -267,7 +272,7 @@ impl EraLink {
 
     pub(super) fn legacy(&self, started: Option<Started>, presumed: bool) -> Inner {
         Inner::Legacy {
-            link: LegacyLink::new(Arc::clone(&self.settings), started),
+            link: self.legacy_link(started),
             presumed: Arc::new(AtomicBool::new(presumed)),
         }
     }
@@ -276,6 +281,20 @@ impl EraLink {
         let stands_by = self.settings.client == Era::Legacy && self.cell.stands_by();
         self.stands_by.store(stands_by, Ordering::Relaxed);
         let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));
-        Inner::Modern(ModernLink::new(settings, schemas, known, started))
+        let state = self.state.clone();
+        Inner::Modern(ModernLink::new(settings, schemas, state, known, started))
+    }
+
+    /// A legacy link that restores what the link before it was told. Beside another legacy link it keeps a
+    /// state of its own: one of the two is given up.
+    pub(super) fn legacy_link(&self, started: Option<Started>) -> Arc<LegacyLink> {
+        let state = match self.current() {
+            Some(Inner::Legacy { .. }) => SessionState::default(),
+            Some(Inner::Modern(_)) | None => self.state.clone(),
+        };
+        let link = LegacyLink::new(Arc::clone(&self.settings), state, started);
+        // Before it is opened: what is announced right after it has subscribed is heard then.
+        self.listening.make_so(|wanted| link.listen(*wanted));
+        link
     }
 }

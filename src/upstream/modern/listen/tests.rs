@@ -15,6 +15,7 @@ use crate::upstream::health::Health;
 use crate::upstream::holders::Holders;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::Bounds;
+use crate::upstream::session_state::SessionState;
 
 /// A link to an upstream that declares these capabilities and is never reached.
 fn link(capabilities: &'static str) -> Arc<ModernLink> {
@@ -50,7 +51,8 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
         load: UpstreamLoad::of(&name),
         health: Arc::new(Health::new(name, FirstStarts::new(false))),
     };
-    let link = ModernLink::new(Arc::new(settings), Arc::<Schemas>::default(), None, None);
+    let (schemas, state) = (Arc::<Schemas>::default(), SessionState::default());
+    let link = ModernLink::new(Arc::new(settings), schemas, state, None, None);
     link.told(&Arc::new(Declared::new(
         Revision::V2026_07_28,
         Bytes::from_static(capabilities.as_bytes()),

@@ -35,6 +35,8 @@ pub(in super::super) struct Listening {
     pub(super) generation: watch::Sender<u64>,
     pub(super) settled: watch::Sender<Settled>,
     pub(super) running: AtomicBool,
+    /// Whether changes may have been missed before the stream that is opened next.
+    pub(super) missed: AtomicBool,
     /// Whether changes of lists are announced to us.
     hearing: Hearing,
 }
@@ -46,6 +48,7 @@ impl Default for Listening {
             generation: watch::Sender::new(0),
             settled: watch::Sender::default(),
             running: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
             hearing: Hearing::default(),
         }
     }

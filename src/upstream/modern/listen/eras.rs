@@ -1,0 +1,44 @@
+//! What a change of the upstream's era needs of its change notices: subscriptions that are taken over, and
+//! evidence that the era is another one. Spec: SPEC U-07, D-06.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::super::ModernLink;
+use crate::upstream::error::LinkError;
+
+impl ModernLink {
+    /// Follows what a link of the other era followed before this one, and announces it as changed once it is
+    /// followed: changes in between were missed.
+    // Spec: SPEC U-07
+    pub(in crate::upstream) fn take_over(self: &Arc<Self>) {
+        let mut uris = self.state.followed.all();
+        if uris.is_empty() {
+            return;
+        }
+        uris.truncate(self.most_uris());
+        self.listening.missed.store(true, Ordering::Release);
+        self.listening.wish(|wanted| wanted.uris.extend(uris));
+        self.keep_listening();
+    }
+
+    /// Whether the upstream has refused the latest stream with an error that `is_meant`.
+    pub(in crate::upstream) fn is_refused(&self, is_meant: impl Fn(&LinkError) -> bool) -> bool {
+        let settled = self.listening.settled.borrow();
+        settled.failed.as_ref().is_some_and(is_meant)
+    }
+
+    /// Resolves when the upstream has refused the latest stream with an error that `is_meant`; never while
+    /// none is refused so.
+    ///
+    /// # Cancel safety
+    /// Nothing is taken.
+    pub(in crate::upstream) async fn until_refused(&self, is_meant: impl Fn(&LinkError) -> bool) {
+        let mut settled = self.listening.settled.subscribe();
+        let refused = settled.wait_for(|settled| settled.failed.as_ref().is_some_and(&is_meant));
+        let is_over = refused.await.is_err();
+        if is_over {
+            std::future::pending::<()>().await;
+        }
+    }
+}
