@@ -218,6 +218,7 @@ fn metrics_named_in(text: &str) -> Vec<&str> {
         .filter(|word| word.starts_with("drawbridge_") || word.starts_with("mcp_"))
         .filter(|word| {
             ![
+                "drawbridge_listener",
                 "drawbridge_upstream",
                 "drawbridge_reason",
                 "mcp_method_name",
