@@ -99,8 +99,8 @@ pub(super) fn variables(
 /// From this length on, bytes, an inherited value is hidden whatever its name.
 const LONG: usize = 16;
 
-/// What the operator told the children of `carrier` and nobody else may read: the values of `env`, and
-/// inherited ones that may be secrets.
+/// Secrets of the children of `carrier`, to be masked elsewhere: the values of `env`, and inherited ones that may be
+/// secrets.
 pub(super) fn secrets<'a>(
     host: &'a BTreeMap<OsString, OsString>,
     carrier: &'a StdioCarrier,
@@ -117,8 +117,8 @@ pub(super) fn secrets<'a>(
     inherited.chain(own.map(|value| value.expose().into()))
 }
 
-/// Where the program of `carrier` lies and works on this machine, as far as what it is started with
-/// tells. Names without a directory are no paths: a package may be called so.
+/// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories. Names without a
+/// directory are no paths: a package may have such a name.
 pub(super) fn paths(carrier: &StdioCarrier, home: &Home) -> Vec<String> {
     let command = Path::new(&carrier.command);
     // A relative path is tied to our own directory before it is run.

@@ -121,7 +121,7 @@ pub fn exec_child(args: impl Iterator<Item = OsString>) -> ExitCode {
         Some(plan) => carry_out(&plan),
         None => PlanError::Arguments,
     };
-    // Nobody is left to tell when standard error is gone.
+    // Ignored: without standard error the error cannot be reported.
     drop(writeln!(io::stderr(), "{error}"));
     ExitCode::from(CANNOT_RUN)
 }

@@ -202,7 +202,7 @@ impl Cutter {
         }
     }
 
-    /// The next complete line, if there is one. Blank lines are passed over.
+    /// The next complete line, if any. Blank lines are skipped.
     fn cut(&mut self) -> Option<Line> {
         loop {
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();

@@ -129,8 +129,8 @@ impl Homes {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    /// The lock on the root, for the guardian: whoever starts next must not take the root while
-    /// it still ends what carries it.
+    /// The lock on the root, for the guardian: the next gateway must not take the root while the guardian still kills
+    /// processes that carry it.
     pub(super) fn lock(&self) -> io::Result<File> {
         self.lock.try_clone()
     }
@@ -192,7 +192,7 @@ impl Home {
             .try_for_each(|(_, path)| private_dir(path))
     }
 
-    /// One cache per upstream, so that `npx` and `uvx` servers start fast for everybody.
+    /// The caches of the upstream, shared by all principals, so that `npx` and `uvx` servers start fast.
     pub(super) fn caches(&self) -> [(&'static str, PathBuf); 3] {
         [
             ("XDG_CACHE_HOME", self.caches.join("xdg")),

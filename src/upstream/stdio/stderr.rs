@@ -97,7 +97,7 @@ impl Log {
         self
     }
 
-    /// Keeps one line of standard error for the errors of calls; returns what the log may show of it.
+    /// Keeps one line of standard error for the errors of calls; returns its text for the log.
     fn line(&self, line: &[u8]) -> Option<String> {
         let text = self.redactor.clean(line);
         if text.is_empty() {
@@ -297,14 +297,14 @@ impl Drain {
         std::future::pending::<()>().await;
     }
 
-    /// Takes what is there after the process has ended, then lets go.
+    /// Reads the rest of standard error after the process has ended.
     pub(super) fn finish(mut self, upstream: &str, log: &Log) {
         self.read_ready(upstream, log);
         // The last line may lack its end.
         self.take_lines(b"\n", upstream, log);
     }
 
-    /// Reads what is there, within a bound; tells whether there may be more.
+    /// Reads available bytes, within a bound; returns whether there may be more.
     fn read_ready(&mut self, upstream: &str, log: &Log) -> bool {
         let mut buffer = [0; READ];
         for _ in 0..READS {

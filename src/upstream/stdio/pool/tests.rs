@@ -1,4 +1,4 @@
-//! Who gets a place, and who gives one up.
+//! Tests of `ChildSlots`: which waiter gets a place, and which child is evicted.
 
 use futures_util::FutureExt as _;
 
