@@ -28,7 +28,7 @@ const LONGEST: Duration = Duration::from_mins(1);
 /// The longest wait that other principals' failures can cause.
 const LONGEST_FOR_ALL: Duration = Duration::from_secs(5);
 
-/// A child that lived this long was healthy: its end starts no series, and ends a running one.
+/// Lifetime after which a child counts as healthy: the end of such a child starts no series, and ends a running one.
 const HEALTHY: Duration = Duration::from_secs(30);
 
 /// A series ends this long after its last wait.
