@@ -23,33 +23,32 @@ use crate::upstream::http::client::{HttpClient, MessageHeaders};
 use crate::upstream::http::wire::{Bounds, is_event_stream};
 use crate::upstream::room::Arriving;
 
-/// What is read of the answer to a post, bytes: it says nothing.
+/// Bytes read of the answer to a post, whose body has no meaning.
 const ANSWER_BYTES: usize = 64 * 1024;
 /// Messages from destructors on their way at once.
 const FAREWELLS: usize = 64;
-/// Posts at once that go on though nobody waits for them any more, of requests and of what nothing
-/// answers, each; one more is broken off.
+/// Posts that may go on at once after their caller has left: of requests, and of answers and notifications, each. A
+/// further one is dropped.
 const LINGERING: usize = 64;
-/// How long a message that nothing answers is waited for: some upstreams keep the post waiting, or never
-/// end its answer. So long, too, a post may tell still what became of it when the stream is over.
+/// How long the post of an answer or notification is awaited: some upstreams keep the post waiting, or never end its
+/// answer. A post also has this long to finish after the stream is over.
 const TAKEN: Duration = Duration::from_secs(1);
-/// How long a post may go on for which nobody has to wait any more. To break it off may stop what it
-/// began.
+/// How long a post may go on after its caller has left. A cancelled post may stop the work that it started upstream.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The way out: posts to one URL.
+/// The sending half: posts to one URL.
 #[derive(Debug)]
 pub(crate) struct Posts {
     way: Arc<Way>,
     farewells: Arc<Semaphore>,
-    /// Of requests, whose answers came on the stream.
+    /// Permits for posts of requests that were answered on the stream.
     asked: Arc<Semaphore>,
-    /// Of answers and notifications: many requests leave them their places.
+    /// Permits for posts of answers and notifications: separate from `asked`, as requests are many.
     told: Arc<Semaphore>,
     tasks: Tasks,
 }
 
-/// Whether a post may go on though nobody waits for it any more.
+/// Whether a post may go on after its caller has left.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Release(Arc<AtomicBool>);
 
@@ -64,7 +63,7 @@ impl Release {
     }
 }
 
-/// Where posts go.
+/// The URL for posts, with its client.
 #[derive(Debug)]
 struct Way {
     client: HttpClient,
@@ -121,8 +120,7 @@ pub(super) async fn open(
     Ok((posts, reader))
 }
 
-/// The URL for posts. It must be of the stream's own origin: what is posted there carries the
-/// configured headers. Spec: SPEC H-06, X-01.
+/// The URL for posts. Must be of the stream's own origin, as posts carry the configured headers. Spec: SPEC H-06, X-01.
 fn resolve(stream: &Uri, announced: &[u8]) -> Result<Uri, LinkError> {
     let bad = |what: &str| LinkError::Invalid(format!("its endpoint event {what}"));
     let announced = std::str::from_utf8(announced).map_err(|_| bad("is no text"))?;

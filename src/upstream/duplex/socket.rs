@@ -203,7 +203,7 @@ async fn write<S>(
     drop(timeout(CLOSE_WITHIN, sink.close()).await);
 }
 
-/// Tells whoever sent a message whether it left; one that has gone does not need to know.
+/// Reports to the sender of a message whether the message left; a dropped sender is ignored.
 fn tell(sender: Option<oneshot::Sender<bool>>, left: bool) {
     if let Some(sender) = sender {
         sender.send(left).unwrap_or_default();
@@ -235,10 +235,10 @@ impl Writer {
         &self.closed
     }
 
-    /// Writes one message. A dropped send is not written, unless that has begun.
+    /// Writes one message. A dropped send is not written, unless the write has begun.
     ///
     /// # Errors
-    /// [`LinkError::SessionGone`] when it did not leave, so that the upstream cannot have seen it;
+    /// [`LinkError::SessionGone`] when the message did not leave, so that the upstream cannot have seen it;
     /// [`LinkError::Lost`] when it may have left.
     pub(super) async fn send(&self, text: Bytes) -> Result<(), LinkError> {
         if self.closed.is_cancelled() {
@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a message when writing a frame comes to this.
+    /// Outcomes of two sends whose frames are written by `write`.
     async fn sent<F>(write: impl Fn() -> F + Send + 'static) -> [Result<(), LinkError>; 2]
     where
         F: Future<Output = Result<(), WsError>> + Send + 'static,
@@ -378,7 +378,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_that_waits_is_written_after_the_end_has_begun() {
-        // Where it is left to chance, some of them write on.
+        // Without `biased` in `write`, some of these rounds would write on.
         for _ in 0..30 {
             let sink = sink::unfold((), |(), _: Message| async {
                 sleep(CLOSE_WITHIN * 9 / 10).await;
