@@ -73,13 +73,13 @@ pub enum ClientError {
     Tls(#[from] io::Error),
 }
 
-/// Headers of one message, besides the fixed ones. A list: what is handed through many steps is moved at
-/// each of them.
+/// Headers of one message, besides the fixed headers. A `Vec`, as the list is moved at each of many steps and a
+/// `HeaderMap` is larger.
 #[derive(Debug, Default, Clone)]
 pub struct MessageHeaders(Vec<(HeaderName, HeaderValue)>);
 
 impl MessageHeaders {
-    /// How many most messages have at most.
+    /// Headers of most messages, at most.
     const USUAL: usize = 8;
 
     /// These and `value` under `name`, if there is one. Names that repeat stay repeated.
@@ -234,8 +234,8 @@ impl HttpClient {
         self.send_again(Repeat::IfLost, make).await
     }
 
-    /// Asks what may be asked, which opens no session: an unknown session id keeps servers from it that open one
-    /// for whatever comes without.
+    /// Sends `OPTIONS`, which opens no session. An unknown session id keeps servers from opening one for any request
+    /// without an id.
     ///
     /// # Errors
     /// `ExchangeError` when no response head arrives.

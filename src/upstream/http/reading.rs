@@ -73,8 +73,8 @@ pub(super) fn may_pass(status: StatusCode) -> bool {
 }
 
 impl HttpWire {
-    /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was
-    /// taken: whatever becomes of that, it must not look like one that has not run (SPEC M-44).
+    /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was taken: no error
+    /// may look like that of a request that has not run (SPEC M-44).
     ///
     /// # Errors
     /// [`LinkError::Lost`] when it cannot be resumed.
@@ -141,7 +141,7 @@ impl HttpWire {
         }
     }
 
-    /// Notes an event that is no message; what follows it may be one (SPEC U-14).
+    /// Notes an event that is no message; later events may be messages (SPEC U-14).
     pub(super) fn suspect(&self, error: &impl std::fmt::Display) {
         LABELED.upstream_garbage.add(&self.upstream, 1);
         tracing::warn!(upstream = %self.upstream, error = error.to_string(), "upstream sends what is no message");

@@ -182,7 +182,7 @@ impl HttpWire {
         Ok(reply)
     }
 
-    /// Reads a body that is one message.
+    /// Reads the body of a response as one message.
     async fn read_whole(
         &self,
         response: Response<UpstreamBody>,
@@ -202,13 +202,13 @@ impl HttpWire {
         })
     }
 
-    /// A body that is no message.
+    /// The error of a body that is no message.
     fn unread(&self, error: &DecodeError, headers: &HeaderMap) -> LinkError {
         LABELED.upstream_garbage.add(&self.upstream, 1);
         LinkError::Invalid(labels::foreign(headers).unwrap_or_else(|| error.to_string()))
     }
 
-    /// Hands a message to `sink`, or those of an array; the reply if it is among them.
+    /// Hands a message, or each message of an array, to `sink`; returns the reply if found.
     pub(super) fn hand_over(
         &self,
         text: Bytes,
@@ -238,7 +238,7 @@ impl HttpWire {
     /// [`LinkError`] when there is no reply; [`LinkError::Unread`] when the request may be posted again.
     ///
     /// # Cancel safety
-    /// Dropping the future closes the exchange; whoever drops it cancels the call upstream.
+    /// Dropping the future closes the exchange; the caller must then cancel the call upstream.
     pub(crate) async fn request(
         &self,
         message: Bytes,
@@ -296,7 +296,7 @@ impl HttpWire {
             other => other?,
         };
         let status = response.status();
-        // It says nothing, and some never end it.
+        // The body has no meaning, and some upstreams never end it.
         response.into_body().finish();
         if status.is_success() {
             Ok(())
@@ -328,8 +328,8 @@ impl HttpWire {
             {
                 return Err(LinkError::SessionGone);
             }
-            // What names no request is about ours where it says what was wrong with it; behind
-            // other statuses a wall may stand, or a server that does not serve such requests.
+            // A message without id is about our request if the status is 400; other statuses may be those of a
+            // firewall, or of a server that does not serve such requests.
             let parsed = parsed.filter(|it| it.id().is_some() || status == StatusCode::BAD_REQUEST);
             if let Some(reply) = parsed.and_then(|message| sink.message(message)) {
                 return Ok(reply);
@@ -360,13 +360,13 @@ fn may_repeat(message: &Bytes, depth: usize) -> bool {
     })
 }
 
-/// Whether a status says that the session is not known: 404 does, and some say 410.
+/// Whether a status says that the session is unknown: 404 does, and some servers send 410.
 pub(super) fn is_gone(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
 }
 
-/// Whether a refusal with 400 says that the session is not known, where 404 should be said: servers
-/// built after the examples of older SDKs answer so after a restart. What is refused so has not run.
+/// Whether a refusal with 400 says that the session is unknown, where 404 is due: servers built after the examples of
+/// older SDKs answer so after a restart. A request refused this way has not run.
 pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
     let may_say_so = message.is_none_or(|message| {
         let code = message.error_code();
