@@ -1,5 +1,5 @@
-//! What a fresh connection is told of the one before it: log level and subscriptions; and what may
-//! have been missed in between. Spec: SPEC U-02, D-06; BRIDGING §3.4.
+//! Restores log level and subscriptions on a fresh connection, and tells of changes that may have been missed in
+//! between. Spec: SPEC U-02, D-06; BRIDGING §3.4.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::protocol::Message;
 use crate::protocol::json::quote;
 use crate::upstream::lock;
 
-/// Subscriptions that are restored side by side.
+/// Subscriptions restored at the same time.
 const RESTORED_AT_ONCE: usize = 16;
 
 impl LegacyLink {
-    /// Tells a fresh connection what the last one knew (SPEC U-02, D-06), within the time that
-    /// connecting may take; the resources that are followed again.
+    /// Restores the state of the last connection (SPEC U-02, D-06), within `connect_timeout`; returns the resources
+    /// that are followed again.
     pub(super) async fn restore(&self, connection: &Arc<Connection>) -> Vec<String> {
         let level = lock(&self.level).clone();
         let followed = self.followed.all();
@@ -42,8 +42,8 @@ impl LegacyLink {
         followed
     }
 
-    /// Resources that were followed before the connection was opened may have changed while nobody
-    /// heard of it. Told when changes can be heard again, if they can. Spec: BRIDGING §3.4.
+    /// Notifies of all resources followed before the connection was opened, whose changes may have been missed. Sent
+    /// once changes can be heard again, if they can. Spec: BRIDGING §3.4.
     pub(super) fn tell_what_was_missed(&self, connection: &Arc<Connection>, followed: Vec<String>) {
         if followed.is_empty() {
             return;
