@@ -186,7 +186,7 @@ impl LinkError {
         }
     }
 
-    /// What every caller of the upstream may learn: nothing that a child or the upstream said.
+    /// The error in words for every caller: without text of a child or the upstream.
     pub(super) fn public_reason(&self) -> Cow<'static, str> {
         match self {
             Self::Unreachable(reached) => Cow::Owned(reached.text.clone()),
@@ -199,7 +199,7 @@ impl LinkError {
         }
     }
 
-    /// The same of a request that is not sent again: a redirect is its answer.
+    /// The error of a request that is not retried: a redirect becomes its status.
     pub(super) fn of_last_try(self) -> Self {
         match self {
             Self::Unread {
@@ -360,7 +360,7 @@ mod tests {
         assert!(fault.public.ends_with(said), "{fault}");
     }
 
-    // A child that served callers may quote what they sent.
+    // The last words of a child that served callers may quote their input.
     #[test]
     fn last_words_are_told_of_an_opening_alone() {
         let last_words = || Some("no database".to_owned());

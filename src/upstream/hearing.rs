@@ -15,13 +15,13 @@ pub(crate) fn next_stretch() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What is heard of a source.
+/// State of a source of notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
-    /// Nothing for now.
+    /// No notices for now.
     #[default]
     NotNow,
-    /// Nothing, as long as nobody tries again.
+    /// No notices until [`Hearing::try_again`].
     Never,
     /// Every notice, since this stretch began.
     Since(u64),
@@ -64,7 +64,7 @@ impl Hearing {
         self.give_up();
     }
 
-    /// It is tried again with a source that had none: what comes of it is not known yet.
+    /// Notes that a source without notices is tried again, with an open outcome.
     pub(crate) fn try_again(&self) {
         self.state.send_if_modified(|state| {
             let had_none = *state == State::Never;

@@ -9,13 +9,13 @@ use crate::cause::{ConnectionFault, chain};
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{text}{}", .words.as_deref().unwrap_or_default())]
 pub struct NotReached {
-    /// What is wrong, for every caller.
+    /// The fault, in words for every caller.
     pub(super) text: String,
-    /// What follows it for the principal whose child it is: the child's last words.
+    /// Text appended for the principal that owns the child: the last words of the child.
     words: Option<String>,
     /// What an operator can do.
     pub(super) remedy: Option<&'static str>,
-    /// What the log shows besides.
+    /// Further causes, for the log.
     #[source]
     detail: Option<Detail>,
 }
