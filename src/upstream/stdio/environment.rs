@@ -1,4 +1,4 @@
-//! What a child finds around it: its variables, and the programs they lead to (DESIGN §6, SPEC D-13).
+//! The environment of a child: its variables, and programs found through these (DESIGN §6, SPEC D-13).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const INHERITED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 /// Where programs are looked up when we have no `PATH` ourselves.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// What the gateway's own process lends to its children.
+/// Resources of the gateway's own process for its children.
 #[derive(Clone)]
 pub struct Host {
     /// The program that answers to `exec-child` and `guardian`.
@@ -176,8 +176,7 @@ pub(super) fn find_program(
 
 /// Whether a child can begin in this directory.
 ///
-/// # Errors
-/// What the system says of it, with its path; `NotADirectory` for a file.
+/// # Errors Errors of the system, with the path; `NotADirectory` for a file.
 pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     let found = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),
@@ -188,7 +187,7 @@ pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     Err(io::Error::new(found.kind(), text))
 }
 
-/// A program without the directories before it, cut: what callers may learn of it.
+/// The file name of a program, cut, for callers.
 pub(super) fn bare_name(command: &str) -> &str {
     const MAX_NAME: usize = 64;
     cut(command.rsplit('/').next().unwrap_or_default(), MAX_NAME)

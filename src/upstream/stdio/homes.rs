@@ -20,7 +20,7 @@ const HOMES: &str = "homes";
 /// Readable, writable and searchable by us alone.
 const PRIVATE: u32 = 0o700;
 
-/// Makes `path` and what is missing above it, for us alone; refuses one that others could use.
+/// Creates `path` and missing parents, for us alone; refuses a directory that other users could use.
 fn private_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -78,7 +78,7 @@ const MAX_SHARES: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Homes {
     root: PathBuf,
-    /// Held while we or our guardian live: what carries a path below `root` is a child of ours.
+    /// Held while the gateway or its guardian lives: a process with a path below `root` is a child of ours.
     lock: File,
     /// Children that live in a home now.
     used: Mutex<Tally<PathBuf>>,
@@ -207,7 +207,7 @@ impl Drop for Home {
         let mut used = lock(&self.homes.used);
         used.remove(&self.path);
         if used.of(&self.path) == 0 {
-            // Only an empty directory goes: what a server keeps there stays for its next start.
+            // Removes only an empty directory: files of a server stay for its next start.
             drop(std::fs::remove_dir(&self.path));
         }
     }

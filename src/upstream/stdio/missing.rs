@@ -13,7 +13,7 @@ pub struct Missing {
     pub key: &'static str,
     /// The problem, in words for the operator. Names the value of the key.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
 }
 

@@ -1,5 +1,5 @@
-//! The life of one child after its start: its keeper writes what waits, drains standard error,
-//! notices the end, and ends it by the ladder (SPEC D-04).
+//! The life of one child after its start: its keeper writes the queue, drains standard error, notices the end, and ends
+//! it by the ladder (SPEC D-04).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -202,7 +202,7 @@ impl Group {
         }
     }
 
-    /// Ends what the leader left behind: SIGTERM, a wait, SIGKILL.
+    /// Ends the processes that the leader left behind: SIGTERM, a wait, SIGKILL.
     async fn sweep(&mut self, ladder: &Ladder) {
         let never = CancellationToken::new();
         for (signal, limit, cut) in [

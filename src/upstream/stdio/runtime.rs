@@ -321,7 +321,7 @@ impl StdioRuntime {
         }
     }
 
-    /// Children of one principal that can start at the same time: what the processor allows, and no more than may live.
+    /// Children of one principal that can start at the same time: bounded by the processor and by the caps.
     pub(in crate::upstream) fn starts_at_once(&self) -> usize {
         let settings = &self.settings;
         let most = settings

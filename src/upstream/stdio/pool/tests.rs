@@ -29,7 +29,7 @@ fn wish(who: &str, upstream: &str) -> Wish {
     }
 }
 
-/// The same for one session of `who`.
+/// `wish` for one session of `who`.
 fn wish_of(who: &str, session: u8, upstream: &str) -> Wish {
     Wish {
         holders: Holders::of([session; 16]),
