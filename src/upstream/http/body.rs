@@ -51,7 +51,7 @@ impl UpstreamBody {
                 }
             }
         };
-        // Late or not, what follows is that the body is dropped.
+        // In time or not, the body is dropped next.
         drop(tokio::time::timeout(END_WITHIN, end).await);
     }
 }

@@ -20,9 +20,9 @@ const LASTING: Duration = Duration::from_secs(30);
 /// Why an upstream has no GET stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It has no such streams, or none for us.
+    /// The upstream has no such streams, or none for us.
     Stream,
-    /// It had one, and does not know the session any more.
+    /// The upstream had one, and no longer knows the session.
     Session,
 }
 
@@ -45,9 +45,9 @@ impl Pace {
         }
         self.0 = RESUME_DELAY;
         match place.retry {
-            // What comes next goes on from there, as often as the upstream wants.
+            // The next stream resumes there, as often as the upstream wants.
             Some(retry) if place.last_event.is_some() => retry.max(SHORTEST_RETRY),
-            // Everything has to be looked at again.
+            // Without resumption, everything has to be listed again.
             retry => self.0.max(retry.unwrap_or_default()),
         }
     }
@@ -144,8 +144,8 @@ impl HttpWire {
                 Ok(response) if may_pass(response.status()) => {
                     backoff.failed(retry_after(response.headers()).max(place.retry))
                 }
-                // Some answer a GET with a page for people. Where there was a stream in this session, the
-                // page is of what stands in for the upstream, and passes.
+                // Some answer a GET with a page for people. Where there was a stream in this session, the page is from
+                // a stand-in for the upstream, which is temporary.
                 Ok(response)
                     if response.status().is_client_error()
                         || response.status().is_success() && !was_open =>

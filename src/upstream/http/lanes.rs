@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// What the server takes at once on a connection, as most do.
+    /// The server takes as many at once on a connection as most do.
     const ALLOWED: u32 = 100;
 
     /// Never answers `/never`.

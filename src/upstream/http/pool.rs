@@ -338,7 +338,7 @@ impl Body for PooledBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
-        // Whenever nothing is there, the connection is driven here: nobody need be woken for it.
+        // Without a frame the connection is driven here, so that no other task is woken.
         let poll_body = |body: &mut Incoming| {
             let mut quiet = Context::from_waker(Waker::noop());
             quietly(|| Pin::new(body).poll_frame(&mut quiet)).0

@@ -193,7 +193,7 @@ impl HttpWire {
         }
     }
 
-    /// Reads what was fed to `decoder`.
+    /// Reads the events in `decoder`.
     fn read_fed(
         &self,
         decoder: &mut SseDecoder,

@@ -67,7 +67,7 @@ pub(super) enum Shared {
     Proxied(Lanes<HttpsConnector<Tunnel<HttpConnector>>>),
 }
 
-/// What carries one request.
+/// The client for one request.
 #[derive(Debug)]
 pub(super) enum Carry<'a> {
     /// Takes requests in origin form that name their host.
@@ -103,7 +103,7 @@ impl Way {
         })
     }
 
-    /// What carries the next request.
+    /// The client for the next request.
     pub(super) fn carry(&self) -> Carry<'_> {
         match self {
             Self::Pooled(pool) => Carry::Pool(pool),
@@ -114,7 +114,7 @@ impl Way {
         }
     }
 
-    /// Notes what the upstream speaks, by what became of a request.
+    /// Notes the HTTP version of the upstream, by the outcome of a request.
     pub(super) fn note(&self, outcome: &Result<Response<UpstreamBody>, ExchangeError>) {
         let Self::Negotiated { is_http1, .. } = self else {
             return;
@@ -201,7 +201,7 @@ fn builder() -> hyper_util::client::legacy::Builder {
     pool
 }
 
-/// What the certificate of the upstream has to be for.
+/// The name that the certificate of the upstream must have.
 fn server_name(uri: &Uri) -> Result<ServerName<'static>, ClientError> {
     let host = uri.host().ok_or(ClientError::Host)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');

@@ -1,4 +1,4 @@
-//! One upstream session over Streamable HTTP: posting, and what comes of it. Spec: SPEC U-01…U-04.
+//! One upstream session over Streamable HTTP: posts and their responses. Spec: SPEC U-01…U-04.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
 use crate::upstream::hearing::Hearing;
 
-/// What SDKs before and beside the 404 of the specification say of a session that they do not know.
+/// Codes and words of SDKs for an unknown session, in place of or beside the 404 of the specification.
 const LOST_SESSION_CODES: [i64; 3] = [-32000, -32001, error_codes::INVALID_REQUEST];
 const LOST_SESSION_WORDS: [&str; 2] = ["session", "not initialized"];
 /// Messages in one array of 2025-03-26.
@@ -125,8 +125,7 @@ impl HttpWire {
         self.client.post(message, headers)
     }
 
-    /// Posts a request to find out what the upstream speaks: the status, and the reply if there is
-    /// one.
+    /// Posts a request that probes the era of the upstream: the status, and the reply if there is one.
     ///
     /// # Errors
     /// [`LinkError`] when no response arrives.

@@ -184,7 +184,7 @@ async fn request_that_never_left_whole_is_unread() {
     let upstream = Upstream::start().await;
     let refuse = async {
         let mut stream = upstream.listener.accept().await.unwrap().0;
-        // What is left unread makes the kernel reset the connection.
+        // Unread bytes make the kernel reset the connection.
         assert_ne!(stream.read(&mut [0; 64]).await.unwrap(), 0);
     };
     let mut large = request();

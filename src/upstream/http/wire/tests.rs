@@ -96,7 +96,7 @@ async fn a_byte_order_mark_hides_no_reply() {
     assert_eq!(reply.unwrap().number(), Some(1));
 }
 
-/// Writes down what it takes.
+/// Records the messages that it takes.
 #[derive(Default)]
 struct Record(Vec<String>);
 
