@@ -1,5 +1,5 @@
-//! What the log is told of an upstream that fails: a line a minute for each kind of cause, whether the upstream
-//! was not reached or a call of it failed.
+//! Rate limit for the log of a failing upstream: a line a minute for each kind of cause, whether the upstream was not
+//! reached or a call of it failed.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;

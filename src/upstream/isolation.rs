@@ -95,8 +95,8 @@ struct Entry {
 }
 
 impl Upstreams {
-    /// Makes ready to reach every upstream of `config`; opens none. `host` is what
-    /// children are started with. Needs a Tokio runtime.
+    /// Prepares every upstream of `config` without opening one. `host` has the resources that children are started
+    /// with. Needs a Tokio runtime.
     ///
     /// # Errors
     /// A client cannot be made, or the helper processes for children cannot be started.

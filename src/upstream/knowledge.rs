@@ -17,7 +17,7 @@ const REMEMBERED: Duration = Duration::from_hours(24);
 /// Declarations kept at most.
 const KEPT: u64 = 4096;
 
-/// What a declaration may depend on.
+/// The key of a declaration: all that may influence it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The upstream.
@@ -30,7 +30,7 @@ pub struct Key {
     pub owner: Option<OwnerKey>,
 }
 
-/// Declarations by what they depend on.
+/// Declarations by key.
 #[derive(Debug, Clone)]
 pub struct Knowledge(Cache<Key, Known>);
 

@@ -13,7 +13,7 @@ pub struct NotReached {
     pub(super) text: String,
     /// Text appended for the principal that owns the child: the last words of the child.
     words: Option<String>,
-    /// What an operator can do.
+    /// The remedy for the operator.
     pub(super) remedy: Option<&'static str>,
     /// Further causes, for the log.
     #[source]
@@ -26,7 +26,7 @@ pub struct NotReached {
 struct Detail(Arc<str>);
 
 impl NotReached {
-    /// With nothing more to say.
+    /// An error without remedy and last words.
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -45,13 +45,13 @@ impl NotReached {
         ))
     }
 
-    /// The same with what an operator can do.
+    /// Adds a remedy for the operator.
     pub(super) fn remedied(mut self, remedy: &'static str) -> Self {
         self.remedy = Some(remedy);
         self
     }
 
-    /// The same with what the child said last, for its own principal.
+    /// Adds the last words of the child, for its own principal.
     pub(super) fn with_words(mut self, words: &str) -> Self {
         self.words = Some(format!("; its last words: {words}"));
         self
@@ -63,7 +63,7 @@ impl NotReached {
         self
     }
 
-    /// What the fault of a connection comes down to.
+    /// The remedy for the fault of a connection.
     pub(super) fn remedy_of(fault: Option<ConnectionFault>) -> &'static str {
         match fault {
             Some(ConnectionFault::Refused) => {

@@ -41,7 +41,7 @@ impl Growing {
         }
     }
 
-    /// Takes what is missing for `len` bytes, and waits for it where there is no room.
+    /// Takes the room missing for `len` bytes, waiting while there is none.
     ///
     /// # Cancel safety
     /// Nothing more is taken.
@@ -51,7 +51,7 @@ impl Growing {
         }
     }
 
-    /// Gives back what `len` bytes do not need.
+    /// Gives back the room beyond `len` bytes.
     pub(super) fn shrink_to(&mut self, len: usize) {
         self.lease.shrink_to(len);
     }
@@ -65,7 +65,7 @@ impl Growing {
 
 /// The calls that run on a pipe.
 pub(super) trait Calls: Send + Sync {
-    /// The share of the one caller whose they are; `None` where several sessions share the pipe.
+    /// The share of the caller of all calls; `None` where several sessions share the pipe.
     fn share(&self) -> Option<ReplyShare>;
 
     /// Their idle clocks stand still until the guards are dropped.
@@ -82,7 +82,7 @@ impl Calls for () {
     }
 }
 
-/// Room for the message that is coming on a pipe, before it is known what it is.
+/// Room for the message arriving on a pipe, whose call is not known yet.
 pub(crate) struct Arriving {
     calls: Box<dyn Calls>,
     lease: Option<ReplyLease>,

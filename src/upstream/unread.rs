@@ -51,8 +51,8 @@ enum Kind {
     Request,
 }
 
-/// The number of our request that a text which is no message was meant to answer, if it was. A log
-/// line may have an id and an error too: only what calls itself JSON-RPC counts (SPEC D-02).
+/// The number of our request that an unreadable message answers, if any. A log line may have an id and an error too:
+/// only a text with the member `jsonrpc` counts (SPEC D-02).
 pub(super) fn answered(text: &[u8]) -> Option<u64> {
     let mut watch = Watch::default();
     watch.see(text);
@@ -71,8 +71,8 @@ pub(super) fn may_hold_reply(line: &[u8]) -> bool {
     memchr::memchr(b'{', line).is_some() && memmem::find(line, b"\"jsonrpc\"").is_some()
 }
 
-/// The reply that the rest of a line is, from some `{` on: what was printed before it without a line break
-/// is skipped. `is_awaited` tells whether a request of ours with this number runs. Spec: SPEC D-02, U-14.
+/// The reply at the end of a line, from some `{` on: text printed before it without a line break is skipped.
+/// `is_awaited` tells whether our request of this number is running. Spec: SPEC D-02, U-14.
 pub(super) fn salvage(
     upstream: &Arc<str>,
     line: &Bytes,

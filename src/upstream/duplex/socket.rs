@@ -67,7 +67,7 @@ impl Outgoing {
     }
 }
 
-/// What waits to be written.
+/// Queued messages and cancellations.
 struct Waiting {
     cancellations: mpsc::Receiver<Bytes>,
     messages: mpsc::Receiver<Outgoing>,
@@ -283,7 +283,7 @@ impl Drop for Writer {
 }
 
 impl Reader {
-    /// The next message. The reader of one session may wait: what is not read stays in the socket.
+    /// The next message. The reader of one session may wait: unread messages stay in the socket.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             let frame = tokio::select! {

@@ -87,7 +87,7 @@ impl Entry {
         self.settings.connect_timeout.min(LIMIT)
     }
 
-    /// How long ago a call or a look told how it does.
+    /// How long ago a call or a check told the state of the upstream.
     fn told(&self) -> Option<Duration> {
         let failed = self.health.last_failure();
         let answered = self.load.last_answer();
@@ -156,7 +156,7 @@ impl Pace {
         Self { every, down: 0 }
     }
 
-    /// How long not to look, as calls told `told` ago how it does. `chance` is the part of a pause to wait for.
+    /// How long to skip checks, as calls told the state `told` ago. `chance` is the part of a pause to wait for.
     fn spared(&self, told: Option<Duration>, chance: f64) -> Option<Duration> {
         let told = told?;
         let is_recent = told < self.every.mul_f64(LEAST_PART);

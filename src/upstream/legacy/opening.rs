@@ -139,8 +139,8 @@ impl Connection {
         }
     }
 
-    /// HTTP+SSE, where `error` is a refusal of Streamable HTTP that an older server may give; else,
-    /// and where HTTP+SSE fails too, the error to tell. `said` is what came with `error`.
+    /// HTTP+SSE, where `error` is a refusal of Streamable HTTP that an older server may give; else, and where HTTP+SSE
+    /// fails too, the error to tell. `said` is the text that came with `error`.
     pub(super) async fn open_older_after(
         error: LinkError,
         said: Option<&str>,
@@ -159,7 +159,8 @@ impl Connection {
                 Ok(connection)
             }
             Err(error @ (LinkError::Invalid(_) | LinkError::Handshake(_))) => Err(error),
-            // Who says why is believed; else what stands before the stream is the cause (SPEC U-06).
+            // The refusal of Streamable HTTP is believed if it has words (`said`); else the cause is a status in front
+            // of the stream, as of a firewall (SPEC U-06).
             Err(error) if said.is_none() && handshake::is_no_answer(&error) => Err(error),
             Err(_) => Err(handshake::refused(error, said)),
         }

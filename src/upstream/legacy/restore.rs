@@ -62,7 +62,7 @@ impl LegacyLink {
         });
     }
 
-    /// Keeps what a successful request changed for the next connection.
+    /// Keeps the changes of a successful request for the next connection.
     pub(super) fn remember(&self, request: &Message, reply: &Reply) {
         if reply.error().is_some() {
             return;

@@ -137,7 +137,7 @@ fn put_own_meta(
     if meta::progress_token(request).is_some() {
         put(out, meta::PROGRESS_TOKEN, id);
     }
-    // Spec: SPEC C-98; what the client put there must not stay the parent.
+    // Spec: SPEC C-98; the client's own value must not stay the parent.
     if let Some(parent) = place.parent {
         // Hexadecimal digits and dashes.
         put(out, meta::TRACEPARENT, "\"");

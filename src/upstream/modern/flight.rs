@@ -96,7 +96,7 @@ impl Flight {
         })
     }
 
-    /// What a call needs of its replies; `told` by those to its earlier requests.
+    /// The receiver for a call; `told` holds the progress of its earlier requests.
     pub(super) fn of_call(request: &Message, call: &Call, told: &OnceLock<Arc<Told>>) -> For {
         let toward = |token: &str| Toward::new(token, told.get_or_init(Arc::default));
         For::Call {

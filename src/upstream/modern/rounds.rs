@@ -269,7 +269,7 @@ fn refusal(entry: &Entry, error: &[u8]) -> String {
     format!("the client refused {}: {message}", entry.what())
 }
 
-/// Of the method and what it is about, each with its length (DESIGN §2).
+/// Digest of the method and its subject, each with its length (DESIGN §2).
 fn digest(request: &Message) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     let parts = ["name", "uri", "arguments"].map(|name| request.param(name).unwrap_or_default());
@@ -299,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    // SPEC M-40, K-10, K-11: what no client could follow is no task.
+    // SPEC M-40, K-10, K-11: a task that no client could follow is invalid.
     #[rstest]
     #[case("tools/call", r#"{"taskId":"a","status":"working"}"#, true)]
     #[case("tasks/get", r#"{"taskId":"a","status":"completed"}"#, true)]

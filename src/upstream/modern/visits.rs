@@ -1,6 +1,5 @@
-//! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a
-//! visit; that it is over shows when the upstream no longer asks for it, and the client is told.
-//! Spec: BRIDGING §3.6; SPEC C-82, C-83.
+//! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a visit; the visit is
+//! over once the upstream no longer asks for it, and the client is told. Spec: BRIDGING §3.6; SPEC C-82, C-83.
 
 use super::question::Entry;
 use crate::call::{Answer, Notice, NoticeKind, Question, Reply};
