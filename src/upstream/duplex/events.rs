@@ -71,7 +71,7 @@ struct Way {
     closed: CancellationToken,
 }
 
-/// The way in: the events after the first one.
+/// The receiving half: the events after the first one.
 #[derive(Debug)]
 pub(crate) struct Reader {
     body: UpstreamBody,
@@ -163,8 +163,8 @@ impl Posts {
     /// the post waiting for as long as they work, or never end its answer.
     ///
     /// # Cancel safety
-    /// The post is broken off, so that what is cancelled before it was sent is not sent afterwards. With
-    /// `release` given before, it goes on for a moment.
+    /// The post is dropped, so that a request cancelled before it was sent is not sent afterwards. With `release` given
+    /// before, the post goes on for a moment.
     pub(super) async fn send(&self, message: Bytes, release: &Release) -> Result<(), LinkError> {
         self.post(message, release, &self.asked).await
     }
@@ -207,7 +207,7 @@ impl Posts {
         outcome.await.map_err(lost)?
     }
 
-    /// Posts one message that nothing answers. One that is not refused in time counts as taken.
+    /// Posts a notification or a response. A post without a refusal in time counts as taken.
     pub(super) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
         let release = Release::default();
         release.give();
@@ -216,8 +216,8 @@ impl Posts {
             .unwrap_or(Ok(()))
     }
 
-    /// Posts the cancellation of a request in the background, as soon as fewer than `FAREWELLS` messages are
-    /// on their way; an upstream that takes none of them for `LINGER` does without.
+    /// Posts the cancellation of a request in the background, as soon as fewer than `FAREWELLS` messages are on their
+    /// way; an upstream that takes none of them for `LINGER` does not get it.
     pub(super) fn cancel(&self, message: Bytes) {
         let (way, farewells) = (Arc::clone(&self.way), Arc::clone(&self.farewells));
         self.tasks.spawn_service(async move {
@@ -254,7 +254,7 @@ impl Drop for Posts {
 }
 
 impl Reader {
-    /// The next message. Comments and events of other names are passed over.
+    /// The next message. Comments and events of other names are skipped.
     pub(super) async fn next(&mut self, room: &mut Arriving) -> Option<Bytes> {
         loop {
             let event = self.event(room).await?;

@@ -24,35 +24,35 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::Bounds;
 
-/// A quiet socket is asked whether it is alive.
+/// Silence of ours after which a ping is sent.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// A socket from which nothing comes for so long, not even answers to pings, is dead.
+/// A socket without a frame for this long, pongs included, is dead.
 const SILENCE: Duration = Duration::from_mins(1);
 /// How long one write may take.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
-/// How long the closing handshake may take, and before it a write that is under way.
+/// How long the closing handshake may take, and a running write before it.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// Messages that may wait to be written; each belongs to a call that waits.
+/// Queued messages, at most; each belongs to a waiting call.
 const WAITING: usize = 64;
-/// Cancellations that may wait to be written, each of a call that was running.
+/// Queued cancellations, at most; each of a call that was running.
 const CANCELLATIONS: usize = 4096;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
-/// The way out.
+/// The sending half of a socket.
 #[derive(Debug)]
 pub(crate) struct Writer {
     outbox: mpsc::Sender<Outgoing>,
     /// Cancellations of requests that were written, or are being written.
     cancellations: mpsc::Sender<Bytes>,
     closed: CancellationToken,
-    /// Cancelled when nothing is written any more.
+    /// Cancelled when the writer has ended.
     ended: CancellationToken,
 }
 
-/// A message that waits to be written.
+/// A queued message.
 #[derive(Debug)]
 struct Outgoing {
     text: Bytes,
@@ -61,7 +61,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Whether its sender was dropped before it was written.
+    /// Whether the sender was dropped before the write.
     fn is_withdrawn(&self) -> bool {
         self.left.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
@@ -74,8 +74,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// The next message to write, cancellations first; `None` once the writer is gone. A message that was
-    /// withdrawn is passed over, so that no cancellation overtakes its request.
+    /// The next message to write, cancellations first; `None` once the writer is gone. A withdrawn message is skipped,
+    /// so that no cancellation overtakes its request.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -93,7 +93,7 @@ impl Waiting {
     }
 }
 
-/// The way in.
+/// The receiving half of a socket.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: SplitStream<Socket>,
@@ -184,7 +184,7 @@ async fn write<S>(
         };
         match written {
             Some(Ok(())) => tell(left, true),
-            // The upstream said goodbye before: nothing was written.
+            // The upstream closed first: the frame was not written.
             Some(Err(
                 WsError::ConnectionClosed
                 | WsError::AlreadyClosed
@@ -260,16 +260,16 @@ impl Writer {
         !self.closed.is_cancelled() && self.outbox.try_send(message).is_ok()
     }
 
-    /// Writes the cancellation of a request before anything that waits. A socket whose upstream leaves
-    /// `CANCELLATIONS` of them unread is over, which cancels everything.
+    /// Queues the cancellation of a request ahead of messages. A socket whose upstream leaves `CANCELLATIONS` of them
+    /// unread is closed, which cancels every call.
     pub(super) fn cancel(&self, text: Bytes) {
         if self.cancellations.try_send(text).is_err() {
             self.closed.cancel();
         }
     }
 
-    /// Says goodbye and waits until nothing is written any more: two seconds at most, whatever the other
-    /// end reads.
+    /// Sends a close frame and waits for the end of the writer: two seconds at most, even if the other end does not
+    /// read.
     pub(super) async fn close(&self) {
         self.closed.cancel();
         self.ended.cancelled().await;
@@ -292,7 +292,7 @@ impl Reader {
             };
             match frame {
                 Ok(Some(Ok(Message::Text(text)))) => return Some(text.into()),
-                // Some libraries send bytes as such: whether it is a message is seen as with any text.
+                // Some libraries send messages as binary frames, which are parsed like text.
                 Ok(Some(Ok(Message::Binary(bytes)))) => return Some(bytes),
                 Ok(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => {}
                 Ok(Some(Ok(Message::Close(_))) | None) => return self.over("it was closed"),
