@@ -46,7 +46,7 @@ pub enum Repeat {
     IfLost,
 }
 
-/// A request and the client that carries it.
+/// A request, with the client to send it.
 struct Prepared<'a> {
     carry: Carry<'a>,
     request: Request<Full<Bytes>>,
@@ -192,8 +192,9 @@ impl HttpClient {
 
     /// Posts one JSON-RPC message, once. Spec: SPEC U-01.
     ///
-    /// # Errors `ExchangeError` when no response head arrives, or one that leads elsewhere: the caller may post an
-    /// unread request again, with a copy that this hot path does not make.
+    /// # Errors
+    /// `ExchangeError` when no response head arrives, or one that leads elsewhere: the caller may post an unread
+    /// request again, with a copy that this hot path does not make.
     pub fn post(
         &self,
         message: Bytes,

@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// The server takes as many at once on a connection as most do.
+    /// Exchanges per connection that the test server allows, like most servers.
     const ALLOWED: u32 = 100;
 
     /// Never answers `/never`.

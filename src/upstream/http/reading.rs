@@ -51,16 +51,16 @@ impl Place {
         }
     }
 
-    /// How long to wait before a stream is resumed that broke off here: as long as the upstream wants,
-    /// and never for nothing, as one may end its streams for as long as the call lasts.
+    /// How long to wait before a stream that broke off here is resumed: as long as the upstream wants, and never zero,
+    /// as an upstream may end its streams for as long as the call lasts.
     fn pause(&self) -> Duration {
         self.retry
             .map_or(RESUME_DELAY, |retry| retry.max(SHORTEST_RETRY))
     }
 }
 
-/// Whether a refused stream may be had a moment later: the upstream starts again, has too much to do,
-/// or has not noticed yet that the stream before it is gone.
+/// Whether a refused stream may be available a moment later: the upstream restarts, is overloaded, or has not noticed
+/// yet that the stream before is gone.
 pub(super) fn may_pass(status: StatusCode) -> bool {
     status.is_server_error()
         || matches!(

@@ -50,13 +50,13 @@ pub struct HttpWire {
     pub(super) bounds: Bounds,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
-    /// Whether the session turned out to be lost while a reply was waited for.
+    /// Whether the session was found lost while a reply was awaited.
     pub(super) is_lost: AtomicBool,
     /// Of the GET stream, while it is open.
     pub(super) hearing: Hearing,
     /// Whether the GET stream was ever open.
     pub(super) was_open: AtomicBool,
-    /// Cancelled once the upstream has answered a GET, whatever it said.
+    /// Cancelled once the upstream has answered a GET, with any status.
     pub(super) answered: CancellationToken,
 }
 
@@ -83,8 +83,8 @@ impl HttpWire {
         self.session.get().is_some()
     }
 
-    /// Whether the upstream said that it does not know the session any more, to a request that says
-    /// nothing of whether the call before it ran.
+    /// Whether the upstream reported the session as unknown when a stream was resumed: the call of that stream may have
+    /// run.
     #[must_use]
     pub fn has_lost_session(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
@@ -110,7 +110,7 @@ impl HttpWire {
             .with(TRACESTATE, state.and_then(value))
     }
 
-    /// Posts a request that stands for itself: the answer of the upstream, for [`read`](Self::read).
+    /// Posts a self-contained request and returns the response, for [`read`](Self::read).
     ///
     /// # Errors
     /// [`ExchangeError`] when no response arrives.
@@ -304,7 +304,7 @@ impl HttpWire {
         }
     }
 
-    /// Ends the upstream session; that it cannot be ended is harmless (SPEC U-04).
+    /// Ends the upstream session; a failure is harmless (SPEC U-04).
     pub(crate) async fn close(&self) {
         if self.has_session() {
             drop(self.client.delete(self.headers(None)).await);
@@ -349,8 +349,8 @@ impl HttpWire {
     }
 }
 
-/// Whether a notification or a response may be posted again though it may have arrived. An answer that
-/// comes twice answers nothing the second time, and the notifications that MCP knows repeat themselves.
+/// Whether a notification or a response may be posted again though it may have arrived. A repeated response has no
+/// request left to answer, and the notifications of MCP are repeatable.
 fn may_repeat(message: &Bytes, depth: usize) -> bool {
     Message::parse(message.clone(), depth).is_ok_and(|message| {
         message
@@ -376,8 +376,8 @@ pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool
     may_say_so && LOST_SESSION_WORDS.iter().any(|words| text.contains(words))
 }
 
-/// When the upstream asks us to come back: in so many seconds, or at a time of its own clock, which is
-/// read from the date of the response. Spec: RFC 9110 §10.2.3.
+/// `Retry-After` of the upstream: seconds, or a time of its own clock, which is read from the `Date` of the response.
+/// Spec: RFC 9110 §10.2.3.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
     if let Ok(seconds) = value.parse() {
@@ -389,7 +389,7 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(wait.try_into().unwrap_or(Duration::ZERO))
 }
 
-/// By its media type, which has no case, parameters aside. Spec: RFC 9110 §8.3.1.
+/// Whether the media type is `text/event-stream`, in any case and with any parameters. Spec: RFC 9110 §8.3.1.
 pub(crate) fn is_event_stream(response: &Response<UpstreamBody>) -> bool {
     response
         .headers()
