@@ -321,7 +321,8 @@ async fn take(connection: &Arc<Connection>, message: Message, lease: Option<Repl
     drop(connection.on_message(message, None));
 }
 
-/// Reads a child until its output ends. Does not keep the connection alive, so that an unused one ends with its child.
+/// Reads a child until its output ends. Does not keep the connection alive, so that dropping the connection stops the
+/// child.
 async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
     let mut room = Arriving::new(Weak::clone(&connection));
     while let Some(line) = lines.next_in(&mut room).await {

@@ -18,7 +18,8 @@ impl LegacyLink {
     /// Asks the child of the link, if one runs and no request waits for it. An error that it answers with is an
     /// answer.
     ///
-    /// # Cancel safety Dropping the future cancels the request upstream.
+    /// # Cancel safety
+    /// Dropping the future cancels the request upstream.
     pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
         self.open_connection()?.ping(limit).await
     }

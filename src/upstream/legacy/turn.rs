@@ -76,7 +76,8 @@ impl Drop for Parked<'_> {
 /// Waits for the turn of any connection, in order of arrival at each; `None` as soon as all of them wait for their
 /// clients, which may take as long as people do.
 ///
-/// # Cancel safety A turn that was just granted goes on to the next waiter.
+/// # Cancel safety
+/// A turn that was just granted goes on to the next waiter.
 pub(super) async fn next(all: &[Arc<Connection>]) -> Option<(Arc<Connection>, TurnGuard)> {
     let turns = all.iter().map(|connection| {
         Box::pin(async move {

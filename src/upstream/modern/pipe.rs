@@ -148,7 +148,7 @@ impl Pipe {
                 .edit()
                 .id(next_id().to_string())
                 .param("taskId", task);
-            // An error means that the child is ending anyway.
+            // `false` means that the child is ending anyway.
             let _ = open.child.try_send(cancel.finish());
         }
     }
@@ -196,7 +196,7 @@ impl Pipe {
 }
 
 impl ModernLink {
-    /// Starts the child if the upstream is one and has none running: the wait for a place does not count as connecting.
+    /// Starts the child of a stdio upstream unless it runs already: the wait for a place does not count as connecting.
     pub(super) async fn start(self: &Arc<Self>) -> Result<(), LinkError> {
         match self.pipe().filter(|pipe| pipe.source.is_of_children()) {
             Some(pipe) => self.child(pipe).await.map(drop),

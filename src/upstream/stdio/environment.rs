@@ -176,7 +176,8 @@ pub(super) fn find_program(
 
 /// Whether a child can begin in this directory.
 ///
-/// # Errors Errors of the system, with the path; `NotADirectory` for a file.
+/// # Errors
+/// Errors of the system, with the path; `NotADirectory` for a file.
 pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     let found = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),

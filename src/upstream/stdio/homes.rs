@@ -20,7 +20,7 @@ const HOMES: &str = "homes";
 /// Readable, writable and searchable by us alone.
 const PRIVATE: u32 = 0o700;
 
-/// Creates `path` and missing parents, for us alone; refuses a directory that other users could use.
+/// Creates `path` and missing parents, for us alone; refuses a directory open to further users.
 fn private_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
