@@ -22,8 +22,8 @@ pub(super) struct Activity {
     awaits_room: AtomicBool,
 }
 
-/// Does what comes before a call is sent, as opening its upstream, for as long as somebody waits for the
-/// call and at most for `limit`: what is cancelled before it was sent must not be sent afterwards.
+/// Runs the work before a call is sent, such as opening its upstream, until the call is cancelled and at most for
+/// `limit`: a cancelled call must not be sent afterwards.
 ///
 /// # Errors
 /// [`LinkError::Cancelled`] and [`LinkError::Timeout`] besides those of `work`, which is dropped then.
@@ -32,12 +32,12 @@ pub(super) async fn before_sending<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, LinkError>>,
 ) -> Result<T, LinkError> {
-    // Looked at first: what is ready is not begun for a call that was given up.
+    // Checked first: work that is ready must not run for a cancelled call.
     if cancel.is_cancelled() {
         return Err(LinkError::Cancelled);
     }
     let mut work = pin!(work);
-    // Nearly always ready at once, and a timer costs more than that work does.
+    // Ready at once in nearly all cases, and a timer costs more than that work does.
     if let Poll::Ready(done) = futures_util::poll!(work.as_mut()) {
         return done;
     }
@@ -93,7 +93,7 @@ impl Activity {
         self.awaits_room.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the reply found no room, and nobody waits for that any more or it is still waited for.
+    /// Whether the reply waits for room in the byte budget, or did so when its wait was dropped.
     pub(super) fn awaits_room(&self) -> bool {
         self.awaits_room.load(Ordering::Relaxed)
     }

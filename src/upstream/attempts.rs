@@ -1,25 +1,24 @@
-//! Attempts of which one is made at a time. Who waited while one came to nothing has what that came
-//! to, instead of making the next: else the last of many callers of an upstream that hangs would wait
-//! for as many attempts as there are callers. Spec: DESIGN §6, "Deadlines per upstream".
+//! Serialises attempts. Callers that waited while an attempt failed get its error instead of retrying: otherwise the
+//! last of N callers of a hung upstream would wait for N timeouts. Spec: DESIGN §6, "Deadlines per upstream".
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Attempts at the same thing; `S` is what is shared of one that came to nothing.
+/// Attempts at one operation; `S` is the shared outcome of a failed one.
 #[derive(Debug)]
 pub(super) struct Attempts<S> {
-    /// How many were shared.
+    /// The number of outcomes shared so far.
     shared: AtomicU64,
     last: Mutex<Option<S>>,
 }
 
-/// The turn to make an attempt, which the next caller has when this is dropped.
+/// The permit for one attempt; when dropped, the next caller gets the permit.
 #[derive(Debug)]
 pub(super) struct Attempt<'a, S> {
     shared: &'a AtomicU64,
     last: MutexGuard<'a, Option<S>>,
-    /// Whether one came to nothing while this turn was waited for.
+    /// Whether an attempt failed while this caller waited.
     is_spared: bool,
 }
 
@@ -33,20 +32,20 @@ impl<S> Default for Attempts<S> {
 }
 
 impl<S: Clone> Attempts<S> {
-    /// Waits until nobody else makes an attempt.
+    /// Waits for the permit to make an attempt.
     ///
     /// # Cancel safety
-    /// A turn that was just given goes on to the next who waits.
+    /// A permit that was just granted goes to the next waiter.
     pub(super) async fn turn(&self) -> Attempt<'_, S> {
         self.turn_since(self.shared()).await
     }
 
-    /// How many attempts came to nothing up to now.
+    /// The number of failed attempts so far.
     pub(super) fn shared(&self) -> u64 {
         self.shared.load(Ordering::Acquire)
     }
 
-    /// [`turn`](Self::turn) for who has waited for something else since `before`.
+    /// [`turn`](Self::turn) for a caller that has waited for something else since `before`.
     ///
     /// # Cancel safety
     /// As for [`turn`](Self::turn).
@@ -61,12 +60,12 @@ impl<S: Clone> Attempts<S> {
 }
 
 impl<S: Clone> Attempt<'_, S> {
-    /// What an attempt came to that ended while this turn was waited for.
+    /// The outcome of an attempt that failed while this caller waited.
     pub(super) fn spared(&self) -> Option<S> {
         self.last.clone().filter(|_| self.is_spared)
     }
 
-    /// Lets those who wait now have what this attempt came to.
+    /// Shares the outcome of this attempt with the callers that wait now.
     pub(super) fn share(mut self, outcome: S) {
         *self.last = Some(outcome);
         self.shared.fetch_add(1, Ordering::Release);

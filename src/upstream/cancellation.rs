@@ -4,10 +4,10 @@ use bytes::Bytes;
 
 use crate::protocol::json;
 
-/// Bytes of the reason that are told, which the client may have written.
+/// Bytes of the reason that are sent, as the client may have written it.
 const MAX_REASON: usize = 512;
 
-/// Tells the upstream that the answer to request `id` is not wanted any more. Spec: SPEC C-10.
+/// The cancellation of the request `id`. Spec: SPEC C-10.
 pub(super) fn of_request(id: u64, reason: &str) -> Bytes {
     let reason = reason.get(..reason.floor_char_boundary(MAX_REASON));
     let reason = json::quote(reason.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! What links are made over, and what they are made with, in either era.
+//! `Carrier` and `Settings`: the transport of links and their parameters, in either era.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,17 +23,17 @@ use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Message, Revision};
 use crate::telemetry::metrics::UpstreamLoad;
 
-/// How connections of an upstream are made.
+/// The transport of an upstream.
 #[derive(Debug, Clone)]
 pub(crate) enum Carrier {
-    /// One connection that takes whole messages both ways.
+    /// A single connection for whole messages in both directions.
     Duplex(Source),
-    /// Streamable HTTP; where that may be found out, also the transport before it.
+    /// Streamable HTTP; with [`Older`] where the transport before it may be detected too.
     Http(Box<HttpClient>, Bounds, Option<Older>),
 }
 
 impl Carrier {
-    /// What is known of the login that the upstream asks for; none of children.
+    /// The state of the login that the upstream asks for; `None` for children.
     pub(super) fn login(&self) -> Option<&Arc<Login>> {
         match self {
             Self::Http(client, ..)
@@ -45,7 +45,7 @@ impl Carrier {
     }
 }
 
-/// What a link is made with.
+/// Parameters of a link.
 #[derive(Debug)]
 pub(super) struct Settings {
     pub(super) upstream: Arc<config::Upstream>,
@@ -61,41 +61,40 @@ pub(super) struct Settings {
     pub(super) intake: Arc<dyn Intake>,
     /// The sessions at the link.
     pub(super) holders: Holders,
-    /// Whether all calls are one client's.
+    /// Whether all calls belong to one client.
     pub(super) exclusive: bool,
     pub(super) unattributed: Unattributed,
     pub(super) asks: AskingHabit,
     pub(super) tasks: Tasks,
     pub(super) message_depth: usize,
-    /// How the upstream does, over all its links.
+    /// Health of the upstream, over all its links.
     pub(super) health: Arc<Health>,
-    /// What the upstream carries, over all its links.
+    /// Load of the upstream, over all its links.
     pub(super) load: Arc<UpstreamLoad>,
 }
 
-/// Whom a question is for that names no call, as those on a pipe or a GET stream do (DESIGN §6).
+/// The client to ask when a question names no call, as on a pipe or a GET stream (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unattributed {
-    /// The legacy session that has the link to itself: it knows which of its streams is best.
+    /// The legacy session that has the link to itself, and knows the best of its streams.
     Session,
-    /// The one call of the connection whose client can be asked.
+    /// The only call of the connection whose client can be asked.
     Call,
-    /// Nobody: everybody is at the link.
+    /// None, as all principals share the link.
     Nobody,
 }
 
-/// What is known of an upstream that may speak the transport of 2024-11-05 only (SPEC U-05); shared by
-/// all its links.
+/// Whether an upstream speaks only the transport of 2024-11-05 (SPEC U-05); shared by all its links.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Older(Arc<AtomicBool>);
 
 impl Older {
-    /// Whether it turned out to speak it.
+    /// Whether the older transport was detected.
     pub(super) fn is_spoken(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Notes what turned out.
+    /// Notes whether the older transport was detected.
     pub(super) fn note(&self, spoken: bool) {
         self.0.store(spoken, Ordering::Relaxed);
     }
@@ -106,32 +105,31 @@ impl Older {
 pub(super) struct AskingHabit(Arc<AtomicBool>);
 
 impl AskingHabit {
-    /// Whether it has.
+    /// Whether a question without a call was ever noted.
     pub(super) fn is_known(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Notes a question.
+    /// Notes a question without a call.
     pub(super) fn note(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// A connection on which nothing was said yet, or which was opened to find out what it speaks: a child,
-/// say.
+/// A fresh connection (a child, for example), or the connection of an era probe.
 #[derive(Debug)]
 pub(super) struct Started {
     pub(super) child: Duplex,
     pub(super) lines: Messages,
-    /// When it was opened: since then a process runs.
+    /// When the connection was opened: a child has run since then.
     since: Instant,
-    /// Whether it was asked what it speaks.
+    /// Whether `server/discover` was sent.
     pub(super) asked: bool,
-    /// Whether it was sent `initialize` already, under id 1.
+    /// Whether `initialize` was sent already, under id 1.
     pub(super) greeted: bool,
-    /// Its answer to that, if it came already.
+    /// The reply to `initialize`, if received already.
     pub(super) answer: Option<Message>,
-    /// Whether it came already, and was an error.
+    /// Whether `initialize` was answered already, with an error.
     pub(super) refused: bool,
 }
 
@@ -159,7 +157,7 @@ impl From<OpenError> for LinkError {
     }
 }
 
-/// What an operator can do about a child that cannot be started.
+/// The remedy for a child that cannot be started, for the operator.
 fn remedy(error: &OpenError) -> Option<&'static str> {
     Some(match error {
         OpenError::NoProgram { .. } => {
@@ -189,11 +187,11 @@ impl Started {
         Ok(Self::silent(opened))
     }
 
-    /// Starts a child and says nothing to it; nothing where connections are no children. The wait for
-    /// its place is bounded by `stdio.spawn_wait`, and is none of connecting: others cause it.
+    /// Starts a child without sending a message; `None` where connections are no children. The wait for a place is
+    /// bounded by `stdio.spawn_wait` and does not count as connecting, as other children cause it.
     ///
     /// # Errors
-    /// [`LinkError`] when it cannot be started, or has no place.
+    /// [`LinkError`] when the child cannot be started, or has no place.
     ///
     /// # Cancel safety
     /// A child that was started meanwhile is stopped.
@@ -207,7 +205,7 @@ impl Started {
         Ok(Some(Self::silent(source.open(settings, patience).await?)))
     }
 
-    /// Opens a connection and says nothing on it. A child waits for its place with this patience.
+    /// Opens a connection without sending a message. A child waits for a place with this patience.
     pub(super) async fn new(
         source: &Source,
         settings: &Settings,
@@ -216,13 +214,13 @@ impl Started {
         Ok(Self::silent(source.open(settings, patience).await?))
     }
 
-    /// Until when its first answer is waited for: `limit` from its opening. A child that was held back
-    /// by the probe of another one has half of that from now on in any case.
+    /// Deadline of the first reply: `limit` after the connection was opened. A child held back by the probe of another
+    /// child has at least half of `limit` from now on.
     pub(super) fn until(&self, limit: Duration) -> Instant {
         (self.since + limit).max(Instant::now() + limit / 2)
     }
 
-    /// The error of a connection whose first answer did not come in time.
+    /// The error of a connection whose first reply did not arrive in time.
     pub(super) fn timed_out(&self, settings: &Settings) -> LinkError {
         self.child.timed_out(self.since, settings)
     }
@@ -245,7 +243,7 @@ impl Started {
     }
 }
 
-/// The message in a line that came before the end of the handshake, or the reply behind other text in it.
+/// The message in a line before the end of the handshake, or the reply behind other text on that line.
 pub(super) fn read_first(child: &Duplex, line: &Bytes, settings: &Settings) -> Option<Message> {
     let depth = settings.message_depth;
     if let Ok(message) = Message::parse(line.clone(), depth) {

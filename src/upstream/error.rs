@@ -1,4 +1,4 @@
-//! Why an upstream gave no reply.
+//! `LinkError`: why an upstream gave no reply.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::telemetry::names::error_type;
 /// A failure of one exchange with an upstream. A JSON-RPC error is not one: it is a reply.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LinkError {
-    /// It could not be reached or started; nothing has run.
+    /// The upstream could not be reached or started; nothing has run.
     #[error("it cannot be reached: {0}")]
     Unreachable(#[source] NotReached),
-    /// The connection broke off; whether the call ran is unknown.
+    /// The connection was lost; whether the call ran is unknown.
     #[error("the connection was lost")]
     Lost {
         /// The end of a child's stderr.
@@ -30,16 +30,16 @@ pub enum LinkError {
         /// The status of the redirect that is to be followed.
         redirect: Option<u16>,
     },
-    /// The connection broke off while it was being opened; nothing has run.
+    /// The connection was lost during its opening; nothing has run.
     #[error("the connection was lost while it was being opened{}", quoted(last_words.as_deref()))]
     Unopened {
         /// The end of a child's stderr.
         last_words: Option<String>,
     },
-    /// It no longer knows our session; nothing has run.
+    /// The upstream no longer knows our session; nothing has run.
     #[error("it has forgotten the session")]
     SessionGone,
-    /// It asks us to come back later.
+    /// The upstream asks us to retry later.
     #[error("it is busy: HTTP status {status}")]
     Busy {
         /// 429 or 503.
@@ -53,7 +53,7 @@ pub enum LinkError {
     /// A cap of ours leaves no place for another child.
     #[error("no place for a child process: {full}")]
     AtCapacity {
-        /// Which cap leaves none.
+        /// The cap that is reached.
         full: Full,
         /// When to try again.
         retry_after: Duration,
@@ -96,7 +96,7 @@ pub enum LinkError {
     Cancelled,
 }
 
-/// What a status says of the configuration. Where a redirection leads is not for callers.
+/// Explanation of a status by the configuration. Callers do not learn the target of a redirect.
 fn hint(status: u16) -> &'static str {
     match status {
         401 => ": it wants a token, or another one than the gateway's",
@@ -129,7 +129,7 @@ fn no_room(upstream: &str) -> String {
     )
 }
 
-/// What a child said at its end, as part of a text.
+/// The last words of a child, to be appended to a text.
 fn quoted(last_words: Option<&str>) -> String {
     match last_words {
         Some(words) if !words.is_empty() => format!("; its last words: {words}"),
@@ -154,13 +154,13 @@ impl From<ExchangeError> for LinkError {
 }
 
 impl LinkError {
-    /// That of a reply whose result is no object: clients can do nothing with it. Spec: SPEC U-14, M-40.
+    /// The error of a reply whose result is no object, which clients cannot use. Spec: SPEC U-14, M-40.
     #[must_use]
     pub fn no_object() -> Self {
         Self::Invalid("a result that is no JSON object".to_owned())
     }
 
-    /// That of a call that ran and whose reply found no room; counts it.
+    /// The error of a call that ran and whose reply found no room; counted.
     pub(super) fn no_room() -> Self {
         COUNTERS.replies_failed.add(1);
         Self::NoRoom
@@ -186,7 +186,7 @@ impl LinkError {
         }
     }
 
-    /// What every caller of the upstream may learn: nothing that a child or the upstream said.
+    /// The error in words for every caller: without text of a child or the upstream.
     pub(super) fn public_reason(&self) -> Cow<'static, str> {
         match self {
             Self::Unreachable(reached) => Cow::Owned(reached.text.clone()),
@@ -199,7 +199,7 @@ impl LinkError {
         }
     }
 
-    /// The same of a request that is not sent again: a redirect is its answer.
+    /// The error of a request that is not retried: a redirect becomes its status.
     pub(super) fn of_last_try(self) -> Self {
         match self {
             Self::Unread {
@@ -209,7 +209,7 @@ impl LinkError {
         }
     }
 
-    /// The same of a connection on which no request was sent yet.
+    /// The error for a connection on which no request was sent yet.
     pub(super) fn of_opening(self) -> Self {
         match self {
             Self::Lost { last_words } => Self::Unopened { last_words },
@@ -217,7 +217,7 @@ impl LinkError {
         }
     }
 
-    /// Whether an HTTP status is about the caller and says nothing of what the upstream speaks.
+    /// Whether an HTTP status is about the caller and does not tell the era of the upstream.
     // Spec: SPEC U-06
     pub(super) fn is_wall(&self) -> bool {
         matches!(
@@ -232,7 +232,7 @@ impl LinkError {
         matches!(self, Self::Status(400 | 404 | 405) | Self::Handshake(_))
     }
 
-    /// What a child wrote instead of an answer, as part of a text.
+    /// The stray lines of a child, to be appended to a text.
     fn quoted_strays(&self) -> String {
         match self {
             Self::Garbled { strays } => {
@@ -242,7 +242,7 @@ impl LinkError {
         }
     }
 
-    /// Trying again does not help before the operator has done something about a 401 or 403.
+    /// When to retry an unavailable upstream: never after a 401 or 403, which only the operator can solve.
     fn retry_of_unavailable(&self) -> Retry {
         match self {
             Self::Status(401 | 403) => Retry::Never,
@@ -250,7 +250,7 @@ impl LinkError {
         }
     }
 
-    /// As the caller may learn it. Names the upstream as configured, never an address.
+    /// The fault for the caller. Names the upstream as configured, never an address.
     #[must_use]
     pub fn into_fault(self, upstream: &str) -> Fault {
         let (kind, text, retry) = match &self {
@@ -360,7 +360,7 @@ mod tests {
         assert!(fault.public.ends_with(said), "{fault}");
     }
 
-    // A child that served callers may quote what they sent.
+    // The last words of a child that served callers may quote their input.
     #[test]
     fn last_words_are_told_of_an_opening_alone() {
         let last_words = || Some("no database".to_owned());

@@ -1,5 +1,5 @@
-//! What the log is told of an upstream that fails: a line a minute for each kind of cause, whether the upstream
-//! was not reached or a call of it failed.
+//! Rate limit for the log of a failing upstream: a line a minute for each kind of cause, whether the upstream was not
+//! reached or a call of it failed.
 
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::http::login::Login;
 use crate::cause::chain;
 use crate::telemetry::line_limit::LineLimit;
 
-/// Kinds of cause: the error, and its HTTP status. Few of both.
+/// Kinds of cause: the error, and its HTTP status. Both have few values.
 type Kind = (Discriminant<LinkError>, u16);
 
-/// What the log was told of one upstream.
+/// Failures of one upstream that were logged, for the rate limit.
 #[derive(Debug)]
 pub(super) struct Failures {
     upstream: Arc<str>,
@@ -27,7 +27,7 @@ impl Failures {
         }
     }
 
-    /// A call that had reached the upstream failed.
+    /// Notes the failure of a call that had reached the upstream.
     pub(super) fn note(&self, error: &LinkError, login: Option<&Login>) {
         let remedy = error.remedy_of_call(login);
         self.tell(error, remedy.as_deref(), "a call of the upstream failed");

@@ -1,6 +1,6 @@
-//! The first start of an upstream since that of the gateway: from when on it runs, and whether it is over.
-//! Clients are patient with it, since servers that are downloaded first (`npx`, `uvx`) need that once.
-//! Spec: DESIGN §6 (health); SPEC G-03.
+//! The first start of an upstream since that of the gateway: from when on it runs, and whether it is over. Clients wait
+//! longer for it, since servers that are downloaded first (`npx`, `uvx`) need the time once. Spec: DESIGN §6 (health);
+//! SPEC G-03.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,16 +13,16 @@ use super::error::LinkError;
 use super::lock;
 use crate::call::OwnerKey;
 
-/// Owners that are remembered at most; one that was forgotten has its first start again.
+/// Remembered owners, at most; an evicted owner has its first start again.
 const OWNERS: u64 = 4096;
 
-/// How far a first start has come.
+/// Progress of a first start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FirstStart {
     /// No request has needed the upstream yet.
     #[default]
     Pending,
-    /// It runs since then.
+    /// The start has run since then.
     Running(Instant),
     /// An attempt succeeded or failed.
     Over,
@@ -36,7 +36,7 @@ pub(super) struct FirstStarts {
 }
 
 impl FirstStarts {
-    /// None has begun yet.
+    /// No first start has begun yet.
     pub(super) fn new(sees_owners_apart: bool) -> Self {
         let of_owners = || Cache::builder().max_capacity(OWNERS).build();
         Self {
@@ -45,7 +45,7 @@ impl FirstStarts {
         }
     }
 
-    /// How far the one has come that `owner` waits for.
+    /// Progress of the first start for which `owner` waits.
     pub(super) fn of(&self, owner: &OwnerKey) -> FirstStart {
         match &self.of_owners {
             Some(owners) => owners.get(owner).unwrap_or_default(),
@@ -53,14 +53,14 @@ impl FirstStarts {
         }
     }
 
-    /// The upstream is being reached for `owner`.
+    /// Notes an attempt to reach the upstream for `owner`.
     pub(super) fn begin(&self, owner: &OwnerKey) {
         if self.of(owner) == FirstStart::Pending {
             self.set(owner, FirstStart::Running(Instant::now()));
         }
     }
 
-    /// An attempt to reach it ended.
+    /// Notes the end of an attempt.
     pub(super) fn end(&self, owner: &OwnerKey) {
         if self.of(owner) != FirstStart::Over {
             self.set(owner, FirstStart::Over);
@@ -75,21 +75,21 @@ impl FirstStarts {
     }
 }
 
-/// Tells the first attempt of one link to those who wait for the upstream; costs later calls one load.
+/// Reports the first attempt of one link to `FirstStarts`; costs later calls one load.
 #[derive(Debug, Default)]
 pub(super) struct FirstStartWitness {
     has_ended: AtomicBool,
 }
 
 impl FirstStartWitness {
-    /// The link is used.
+    /// Notes a use of the link.
     pub(super) fn began(&self, link: &Settings) {
         if !self.has_ended.load(Ordering::Relaxed) {
             link.health.first_starts.begin(&link.owner);
         }
     }
 
-    /// A use of the link ended with `outcome`.
+    /// Notes the `outcome` of a use of the link.
     pub(super) fn ended<T>(&self, link: &Settings, outcome: &Result<T, LinkError>) {
         if self.has_ended.load(Ordering::Relaxed) {
             return;

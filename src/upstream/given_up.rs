@@ -1,16 +1,16 @@
-//! Calls that were given up before their replies and may have become tasks all the same: nobody will ever ask
-//! for such a task, so that it is cancelled when the reply comes. Spec: SPEC C-10, C-11; BRIDGING §3.8.
+//! Calls dropped before their reply that may have become tasks all the same: no client knows such a task, so the
+//! gateway cancels it when the reply comes. Spec: SPEC C-10, C-11; BRIDGING §3.8.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::lock;
 
-/// Calls of one link that are remembered; the oldest gives way to one more. An upstream that stops when
-/// it is told to never replies to them.
+/// Remembered calls of one link; the oldest is evicted. An upstream that obeys a cancellation never replies to the
+/// call.
 const MOST: usize = 64;
 
-/// The calls by our ids, each with what its task is cancelled with.
+/// Dropped calls by our ids, each with the data to cancel its task.
 #[derive(Debug)]
 pub(super) struct GivenUp<T>(Mutex<BTreeMap<u64, T>>);
 
@@ -21,7 +21,7 @@ impl<T> Default for GivenUp<T> {
 }
 
 impl<T> GivenUp<T> {
-    /// The call `id` is given up.
+    /// Notes that the call `id` was dropped.
     pub(super) fn note(&self, id: u64, with: T) {
         let mut calls = lock(&self.0);
         calls.insert(id, with);

@@ -1,5 +1,5 @@
-//! How an upstream does, over all links to it: what operators are shown, and whether it is worth
-//! waiting for. Spec: DESIGN §6 (health); SPEC G-03.
+//! `Health` of an upstream, over all its links: the state that operators see, and whether a request waits for the
+//! upstream. Spec: DESIGN §6 (health); SPEC G-03.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -21,27 +21,27 @@ use crate::telemetry::metrics::LEVELS;
 
 /// Failures in a row after which an upstream is down.
 const DOWN_AFTER: u32 = 2;
-/// A failure that takes longer costs its caller: the next ones are spared it for a while.
+/// A failure that takes longer costs its caller: further callers are spared the wait during a cool-down.
 const SLOW: Duration = Duration::from_secs(1);
-/// For how long nobody waits for an upstream that hangs: at first, and at most.
+/// Cool-down of a hanging upstream: the first, and the longest.
 const COOL_FIRST: Duration = Duration::from_secs(1);
 const COOL_LONGEST: Duration = Duration::from_secs(15);
-/// For how long the failure of a call is shown: `/status` counts those of as long.
+/// For how long the failure of a call is shown: `/status` counts failures over the same time.
 const CALL_CAUSE: Duration = Duration::from_secs(70);
-/// Sessions that open an upstream in a second after its return.
+/// Waiting sessions that may open an upstream per second after its return.
 const RETURNS_PER_SECOND: u32 = 50;
 
-/// How an upstream does.
+/// State of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// Nobody has reached it yet, or failed to.
+    /// No attempt to reach the upstream has ended yet.
     Connecting = 0,
-    /// It was reached at the last attempt.
+    /// The last attempt succeeded.
     Up = 1,
     /// The last attempt failed.
     Degraded = 2,
-    /// The last attempts failed.
+    /// The last [`DOWN_AFTER`] attempts or more failed.
     Down = 3,
 }
 
@@ -62,27 +62,27 @@ impl State {
 
 /// The state machine of one upstream.
 ///
-/// An upstream that refuses at once costs nobody anything and is tried every time. One that
-/// hangs is *stuck*: for a cool-down (1 s, doubled up to 15 s) requests go on without it at once
-/// instead of each waiting for it.
+/// An upstream that refuses at once costs its callers nothing and is tried every time. An upstream that hangs is
+/// *stuck*: for a cool-down (1 s, doubled up to 15 s) requests go on without it at once instead of each waiting for the
+/// timeout.
 #[derive(Debug)]
 pub(super) struct Health {
     upstream: Arc<str>,
     /// A [`State`], readable without the lock.
     state: AtomicU8,
-    /// The legacy revision of the last session with it.
+    /// The legacy revision of the last session.
     revision: Mutex<Option<Revision>>,
     standing: Mutex<Standing>,
     pub(super) first_starts: FirstStarts,
     recovered: Notify,
-    /// When the next session may come back.
+    /// The earliest time at which the next session may come back.
     next_return: Mutex<Option<Instant>>,
     failures: Failures,
     /// Why the last attempt failed.
     cause: LastCause,
-    /// Why the last call failed that had reached it.
+    /// Why the last call failed that had reached the upstream.
     call_cause: LastCause,
-    /// The same for callers.
+    /// `cause` in words for callers.
     reason: Mutex<Option<Cow<'static, str>>>,
 }
 
@@ -93,13 +93,13 @@ struct Standing {
     failures: u32,
     /// The cool-down after the next slow failure.
     pause: Duration,
-    /// Until when it is stuck.
+    /// The end of the cool-down.
     stuck_until: Option<Instant>,
-    /// Whether the upstream answered the last attempt that failed, so that it takes more than an answer to be up.
+    /// Whether the last failed attempt was answered, so that an answer alone does not make the upstream `Up`.
     has_answered: bool,
     /// When the last attempt that counts failed.
     failed_at: Option<Instant>,
-    /// When it was last noted that it took too long.
+    /// When a list last went out without the upstream because it was late.
     late_at: Option<Instant>,
 }
 
@@ -132,7 +132,7 @@ impl Health {
         }
     }
 
-    /// It answered.
+    /// Notes a success: the upstream is `Up`.
     pub(super) fn succeeded(&self) {
         if self.state.load(Ordering::Relaxed) == State::Up as u8 {
             return;
@@ -148,7 +148,7 @@ impl Health {
         self.recovered.notify_waiters();
     }
 
-    /// It answered a question of ours that is no call: it is up, unless it had answered when it failed last.
+    /// Notes an answer to a background check: the upstream is `Up`, unless its last failure was an answer too.
     pub(super) fn looked_well(&self) {
         let has_answered = lock(&self.standing).has_answered;
         if !(self.is_failing() && has_answered) {
@@ -162,8 +162,8 @@ impl Health {
         failed.map(|at| at.elapsed())
     }
 
-    /// An attempt to reach it, begun at `since`, failed. Attempts that overlap count once: one failure
-    /// answers all who waited for it.
+    /// Notes that an attempt begun at `since` failed. Overlapping attempts count once, as one failure answers all the
+    /// callers that waited for the attempt.
     pub(super) fn failed(&self, since: Instant, error: &LinkError, login: Option<&Login>) {
         {
             let mut standing = lock(&self.standing);
@@ -178,7 +178,7 @@ impl Health {
         self.note(since.elapsed() >= SLOW, has_answered(error));
     }
 
-    /// A call that had reached it failed, which says nothing of reaching it.
+    /// Notes a failed call that had reached the upstream; the state stays.
     pub(super) fn call_failed(&self, error: &LinkError, login: Option<&Login>) {
         if !is_ours(error) {
             self.call_cause.set(error, error.remedy_of_call(login));
@@ -186,7 +186,7 @@ impl Health {
         }
     }
 
-    /// The metadata of an upstream that wants a token names this issuer.
+    /// Notes the issuer that the metadata of an upstream names which wants a token.
     pub(super) fn names_issuer(&self, error: &LinkError, login: &Login) {
         let remedy = error.remedy(Some(login));
         let of_this = |cause: &Cause| cause.text.contains(&error.to_string());
@@ -200,8 +200,8 @@ impl Health {
         );
     }
 
-    /// A list that was asked for at `since` went out without it because it took too long. Lists that are asked
-    /// for together count once.
+    /// Notes that a list requested at `since` went out without the upstream, which was late. Lists requested together
+    /// count once.
     pub(super) fn was_late(&self, since: Instant) {
         {
             let mut standing = lock(&self.standing);
@@ -243,31 +243,31 @@ impl Health {
         }
     }
 
-    /// Why the last attempt to reach it failed, in words for callers.
+    /// Why the last attempt failed, in words for callers.
     pub(super) fn public_reason(&self) -> Option<Cow<'static, str>> {
         lock(&self.reason).clone()
     }
 
-    /// Why the last attempt to reach it failed; empty once one succeeded.
+    /// Why the last attempt failed; empty after a success.
     pub(super) fn cause(&self) -> &LastCause {
         &self.cause
     }
 
-    /// Why the last call failed that had reached it. A success of another call does not clear it, as one failing
-    /// session among many would never be seen: it is dropped at `now`, since the Unix epoch, once it is older than
-    /// the failures that `/status` counts.
+    /// Why the last call failed that had reached the upstream. A success of another call does not clear the cause, as
+    /// the failures of one session among many would never be seen: at `now`, since the Unix epoch, the cause is dropped
+    /// once older than the failures that `/status` counts.
     pub(super) fn recent_call_cause(&self, now: Duration) -> Option<Cause> {
         let is_recent = |cause: &Cause| now.saturating_sub(cause.at) < CALL_CAUSE;
         self.call_cause.snapshot().filter(is_recent)
     }
 
-    /// How it does, and for how long.
+    /// The state, and for how long the upstream has been in it.
     pub(super) fn state(&self) -> (status::State, Duration) {
         let standing = lock(&self.standing);
         (standing.state.shown(), standing.since.elapsed())
     }
 
-    /// A legacy session was opened in this revision.
+    /// Notes the revision of a new legacy session.
     pub(super) fn speaks(&self, revision: Revision) {
         *lock(&self.revision) = Some(revision);
     }
@@ -277,7 +277,7 @@ impl Health {
         *lock(&self.revision)
     }
 
-    /// Whether it hung lately, so that waiting for it now would be in vain.
+    /// Whether the upstream hung recently, so that waiting would be in vain.
     pub(super) fn is_stuck(&self) -> bool {
         self.state.load(Ordering::Relaxed) == State::Down as u8
             && lock(&self.standing)
@@ -285,19 +285,19 @@ impl Health {
                 .is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether the last attempt to reach it failed, or was given up.
+    /// Whether the last attempt failed or was given up.
     pub(super) fn is_failing(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
         state == State::Degraded as u8 || state == State::Down as u8
     }
 
-    /// Resolves when it answers after it did not. Cancel safe.
+    /// Resolves when the upstream answers again after a failure. Cancel safe.
     pub(super) async fn recovered(&self) {
         self.recovered.notified().await;
     }
 
-    /// When a session that waited for its return may open it: now for the first one, then
-    /// [`RETURNS_PER_SECOND`], so that it does not fall over again.
+    /// When a session that waited for the return may open the upstream: the first session now, then
+    /// [`RETURNS_PER_SECOND`], to spare an upstream that has just recovered.
     pub(super) fn next_return(&self) -> Instant {
         let mut next = lock(&self.next_return);
         let now = Instant::now();
@@ -307,8 +307,8 @@ impl Health {
     }
 }
 
-/// Whether a failure is an answer of the upstream that says more than that it is there, or less: a status of a
-/// server at fault may be that of a proxy before it.
+/// Whether a failure is an answer of the upstream itself, which a later answer to a background check does not refute.
+/// A status 5xx may be that of a proxy in front of the upstream.
 fn has_answered(error: &LinkError) -> bool {
     match error {
         LinkError::Status(status) => *status < 500,
@@ -392,7 +392,7 @@ mod tests {
             health.failed(began, &LinkError::Timeout, None);
         }
         assert!(health.is_stuck());
-        // Who came late has waited for a moment only, who came first for all of it.
+        // The late caller waited only for a moment, the first caller for the whole time.
         health.failed(Instant::now() - SLOW / 2, &LinkError::Timeout, None);
         health.failed(first, &LinkError::Timeout, None);
         assert!(health.is_stuck());

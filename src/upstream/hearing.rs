@@ -1,12 +1,11 @@
-//! Whether changes are heard of from one source of notices, and who waits for that.
-//! Spec: SPEC M-75, M-85.
+//! `Hearing`: whether notices of changes arrive from one source, and waiting until they do. Spec: SPEC M-75, M-85.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// How long is waited for a source that had no notices when it was last tried.
+/// How long to wait for a source that had no notices when last tried.
 const DOUBT: Duration = Duration::from_millis(500);
 
 /// A number for a stretch of time in which no notice can be missed.
@@ -15,13 +14,13 @@ pub(crate) fn next_stretch() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What is heard of a source.
+/// State of a source of notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
-    /// Nothing for now.
+    /// No notices for now.
     #[default]
     NotNow,
-    /// Nothing, as long as nobody tries again.
+    /// No notices until [`Hearing::try_again`].
     Never,
     /// Every notice, since this stretch began.
     Since(u64),
@@ -31,12 +30,12 @@ enum State {
 #[derive(Debug, Default)]
 pub(crate) struct Hearing {
     state: watch::Sender<State>,
-    /// Whether it was refused when it was last tried.
+    /// Whether the source refused when last tried.
     was_refused: AtomicBool,
 }
 
 impl Hearing {
-    /// No notice can be missed from now on; `true` when that is new. A stretch that lasts goes on.
+    /// Notes that no notice can be missed from now on; `true` when that is new. A running stretch goes on.
     pub(crate) fn begin(&self) -> bool {
         self.was_refused.store(false, Ordering::Relaxed);
         self.state.send_if_modified(|state| {
@@ -48,23 +47,23 @@ impl Hearing {
         })
     }
 
-    /// Notices may be missed from now on, and may be heard again later.
+    /// Notes that notices may be missed from now on, until `begin`.
     pub(crate) fn end(&self) {
         self.set(State::NotNow);
     }
 
-    /// The source turned out to have no notices to hear.
+    /// Notes that the source has no notices.
     pub(crate) fn give_up(&self) {
         self.set(State::Never);
     }
 
-    /// The source refuses to tell of notices. When it is tried again, it is not waited for as long.
+    /// Notes that the source refuses. When tried again, the wait for it is shorter.
     pub(crate) fn refused(&self) {
         self.was_refused.store(true, Ordering::Relaxed);
         self.give_up();
     }
 
-    /// It is tried again with a source that had none: what comes of it is not known yet.
+    /// Notes that a source without notices is tried again, with an open outcome.
     pub(crate) fn try_again(&self) {
         self.state.send_if_modified(|state| {
             let had_none = *state == State::Never;

@@ -1,4 +1,4 @@
-//! Which sessions a link or a child serves: none of them makes room for another child of its own.
+//! The sessions that a link or a child serves: no session evicts a child of its own.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -21,12 +21,12 @@ impl Holders {
         holders
     }
 
-    /// `holder` holds it once more.
+    /// Adds a use by `holder`.
     pub fn add(&self, holder: HolderKey) {
         *lock(&self.0).entry(holder).or_default() += 1;
     }
 
-    /// `holder` holds it once less.
+    /// Removes a use by `holder`.
     pub fn remove(&self, holder: &HolderKey) {
         let mut all = lock(&self.0);
         if let Some(count) = all.get_mut(holder) {

@@ -36,20 +36,20 @@ use crate::telemetry::metrics::UpstreamLoad;
 /// A shared HTTP session without users is ended after this.
 const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
 
-/// Who sits at a link, and what may be asked of them.
+/// A session's side of a link: its identity, and the questions that its client answers.
 #[derive(Debug)]
 pub struct Seat {
-    /// Whose credentials, children and quotas.
+    /// Owner of credentials, children and quotas.
     pub owner: OwnerKey,
-    /// Which session.
+    /// The session.
     pub session: HolderKey,
-    /// What the client can be asked.
+    /// Capabilities of the client.
     pub capabilities: ClientCapabilities,
     /// JSON text of the client's `clientInfo`.
     pub client_info: Bytes,
     /// The revision offered to the upstream: the client's own, so that least has to be projected.
     pub offer: Revision,
-    /// Where messages outside calls go.
+    /// Receiver of messages outside calls.
     pub intake: Arc<dyn Intake>,
 }
 
@@ -95,8 +95,8 @@ struct Entry {
 }
 
 impl Upstreams {
-    /// Makes ready to reach every upstream of `config`; opens none. `host` is what
-    /// children are started with. Needs a Tokio runtime.
+    /// Prepares every upstream of `config` without opening one. `host` has the resources that children are started
+    /// with. Needs a Tokio runtime.
     ///
     /// # Errors
     /// A client cannot be made, or the helper processes for children cannot be started.
@@ -193,21 +193,22 @@ impl Upstreams {
         self.entries.get(upstream)?.health.cause().snapshot()
     }
 
-    /// The same in words for callers of anybody: no address, and nothing that the upstream said.
+    /// [`last_cause`](Self::last_cause) for any caller: without addresses and text of the upstream.
     #[must_use]
     pub fn public_reason(&self, upstream: &str) -> Option<Cow<'static, str>> {
         self.entries.get(upstream)?.health.public_reason()
     }
 
-    /// Whether the log is told that an answer went out without an upstream: the number of times that it was not.
-    /// Once a minute for each upstream and kind of answer, apart for those that it only was not ready for.
+    /// Admits a log line for an answer that went out without an upstream, with the number of suppressed lines before
+    /// it. One line a minute for each upstream and kind of answer; `what` keeps upstreams that were only not ready
+    /// apart.
     #[must_use]
     pub fn admit_left_out(&self, upstream: &str, what: &'static str) -> Option<u64> {
         let (name, _) = self.entries.get_key_value(upstream)?;
         self.left_out.admit((Arc::clone(name), what))
     }
 
-    /// Whether an upstream turned out to speak the modern era, whatever else it speaks.
+    /// Whether an upstream speaks the modern era, alone or besides the legacy one.
     #[must_use]
     pub fn speaks_modern(&self, upstream: &str) -> bool {
         self.entries
@@ -225,15 +226,14 @@ impl Upstreams {
         })
     }
 
-    /// Notes that a list that was asked for at `since` went out without an upstream because it took too long.
+    /// Notes that a list requested at `since` went out without an upstream, which was late.
     pub fn was_late(&self, upstream: &str, since: Instant) {
         if let Some(entry) = self.entries.get(upstream) {
             entry.health.was_late(since);
         }
     }
 
-    /// Resolves when an upstream answers after it did not; never for one that is not configured.
-    /// Cancel safe.
+    /// Resolves when an upstream answers again after a failure; never for an unknown upstream. Cancel safe.
     pub async fn recovered(&self, upstream: &str) {
         match self.entries.get(upstream) {
             Some(entry) => entry.health.recovered().await,
@@ -248,8 +248,8 @@ impl Upstreams {
         entry.map_or_else(Instant::now, |entry| entry.health.next_return())
     }
 
-    /// What is declared to an upstream of what the client can be asked: one that serves everybody
-    /// over a single connection cannot know whom it asks (DESIGN §6).
+    /// Capabilities of the client declared to an upstream: none if the upstream serves all principals over a single
+    /// connection, where the client behind a question is unknown (DESIGN §6).
     #[must_use]
     pub fn declarable(&self, upstream: &str, client: &ClientCapabilities) -> ClientCapabilities {
         match self.settings(upstream) {
@@ -299,7 +299,7 @@ impl Upstreams {
         Some(self.shared.place(key, member, (idle, &self.tasks), make))
     }
 
-    /// A link that these sessions hold, or the one that has it `exclusive`ly.
+    /// A link held by the sessions of `holders`; `exclusive` if used by one session alone.
     fn make(
         &self,
         name: &Arc<str>,

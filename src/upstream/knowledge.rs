@@ -1,4 +1,4 @@
-//! What upstreams declared lately, so that `initialize` can be answered without opening them.
+//! Cache of upstream declarations, so that `initialize` can be answered without opening an upstream.
 //! Spec: DESIGN §5 ("answered from knowledge").
 
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use crate::call::{Declared, OwnerKey};
 use crate::protocol::Revision;
 
-/// How long a declaration is believed.
+/// How long a declaration is fresh.
 const BELIEVED: Duration = Duration::from_mins(5);
-/// How long it is better than nothing.
+/// How long a stale declaration is used for lack of a fresh one.
 const REMEMBERED: Duration = Duration::from_hours(24);
 /// Declarations kept at most.
 const KEPT: u64 = 4096;
 
-/// What a declaration may depend on.
+/// The key of a declaration: all that may influence it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key {
     /// The upstream.
@@ -30,7 +30,7 @@ pub struct Key {
     pub owner: Option<OwnerKey>,
 }
 
-/// Declarations by what they depend on.
+/// Declarations by key.
 #[derive(Debug, Clone)]
 pub struct Knowledge(Cache<Key, Known>);
 
@@ -60,13 +60,13 @@ impl Knowledge {
         (known.since.elapsed() < BELIEVED).then_some(known.declared)
     }
 
-    /// The last declaration, also one that may be out of date: for when nobody can be asked.
+    /// The last declaration, even a stale one: for use when the upstream cannot be asked.
     #[must_use]
     pub fn last(&self, key: &Key) -> Option<Arc<Declared>> {
         Some(self.0.get(key)?.declared)
     }
 
-    /// Remembers a declaration; returns whether it differs from one that is still believed.
+    /// Caches a declaration; returns whether a fresh declaration differed.
     pub fn learn(&self, key: Key, declared: &Arc<Declared>) -> bool {
         let known = self.get(&key);
         let differs = known.as_ref().is_some_and(|known| known != declared);

@@ -1,7 +1,6 @@
-//! A link to an upstream of the modern era: every request stands for itself, with our own id and
-//! with all that the upstream has to know. Nothing is opened but what a request needs; what the
-//! legacy era asks with requests of their own (levels, subscriptions) is answered here.
-//! Spec: MCP 2026-07-28; SPEC §2b…2f, §3, §4; BRIDGING §3.2…§3.5, §3.7.
+//! `ModernLink`: a link to an upstream of the modern era. Every request is self-contained, with our own id and all the
+//! metadata that the upstream needs, and opens its connection on demand; legacy requests without a modern counterpart
+//! (levels, subscriptions) are answered here. Spec: MCP 2026-07-28; SPEC §2b…2f, §3, §4; BRIDGING §3.2…§3.5, §3.7.
 
 pub(super) mod discover;
 mod envelope;
@@ -47,12 +46,12 @@ use crate::telemetry::metrics::LABELED;
 pub(super) struct ModernLink {
     settings: Arc<Settings>,
     schemas: Arc<Schemas>,
-    /// What it saw of them.
+    /// The tools of `schemas` that this link saw last.
     tools: schemas::Seen,
     wire: Wire,
-    /// What it declared, to this link or, until it was asked, to another one.
+    /// The upstream's declaration; that of another link until `is_asked`.
     declared: Mutex<Option<Arc<Declared>>>,
-    /// Whether this link has asked it.
+    /// Whether `declared` is the reply to this link.
     is_asked: AtomicBool,
     asking: Attempts<LinkError>,
     next_id: AtomicU64,
@@ -73,13 +72,13 @@ enum Wire {
 #[derive(Debug)]
 struct Trip<'a> {
     request: &'a Message,
-    /// What the request is about: a tool, a prompt, a resource or a task.
+    /// The subject of the request: a tool, a prompt, a resource or a task.
     name: Option<Cow<'a, str>>,
     call: &'a Call,
     activity: Arc<Activity>,
-    /// The request under way, to be told why it is dropped.
+    /// The running request, to be told why it is dropped.
     flight: Mutex<Option<Arc<Flight>>>,
-    /// The progress of all its requests, where there is any.
+    /// Progress reported by all requests of the call, if any.
     told: OnceLock<Arc<Told>>,
 }
 
@@ -103,7 +102,7 @@ impl<'a> Trip<'a> {
             .filter(|_| self.method() == "tools/call")
     }
 
-    /// What is known of the tools that the caller is shown.
+    /// The tools known for the caller.
     fn tools(&self, link: &ModernLink) -> Arc<Tools> {
         let begun = self.activity.started();
         link.schemas.of(link.settings.owner, &link.tools, begun)
@@ -153,12 +152,12 @@ impl ModernLink {
         })
     }
 
-    /// What it declared, if it was asked.
+    /// The upstream's declaration, if known.
     pub(super) fn declared(&self) -> Option<Arc<Declared>> {
         lock(&self.declared).clone()
     }
 
-    /// It was just asked, by whoever found out what it speaks.
+    /// Notes the declaration that the era probe has just received.
     pub(super) fn told(&self, declared: &Arc<Declared>) {
         self.note_declared(declared);
         self.settings.intake.opened(&self.settings.name, declared);
@@ -169,7 +168,7 @@ impl ModernLink {
         self.is_asked.store(true, Ordering::Release);
     }
 
-    /// Asks what it declares, unless this link has done so.
+    /// Requests the upstream's declaration, unless this link has done so.
     pub(super) async fn open_inner(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
         let known = || {
             let is_asked = self.is_asked.load(Ordering::Acquire);
@@ -278,10 +277,10 @@ impl ModernLink {
         }
         let trip = Trip::new(request, call, Arc::new(Activity::new()));
         let upstream = &self.settings.upstream;
-        // Not dropped before the request under way knows why.
+        // Pinned outside `select!`: `abort` sets the reason before the running request is dropped.
         let mut work = std::pin::pin!(self.rounds(&trip));
         tokio::select! {
-            // Once the reply is there, nothing else is looked at.
+            // A reply that is ready wins over a deadline or a cancellation.
             biased;
             reply = &mut work => reply,
             () = trip.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
@@ -306,7 +305,7 @@ impl ModernLink {
         })
     }
 
-    /// Whether list changes are wanted.
+    /// Sets whether list changes are wanted.
     pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
         self.want_lists(wanted);
     }
@@ -324,7 +323,7 @@ impl ModernLink {
         }
     }
 
-    /// Ends everything that is open, for good.
+    /// Closes the link and its child, for good.
     pub(super) async fn close(&self) {
         self.closed.cancel();
         if let Wire::Pipe(pipe) = &self.wire {
@@ -332,7 +331,7 @@ impl ModernLink {
         }
     }
 
-    /// Whether it declares an extension that we do not understand, and the client does too.
+    /// Whether upstream and client both declare an extension that is unknown to the gateway.
     fn shares_extension(&self, client: &ClientCapabilities) -> bool {
         let Some(declared) = self.declared() else {
             return false;
@@ -360,7 +359,7 @@ impl ModernLink {
         self.pipe()?.only_call(self.settings.exclusive)
     }
 
-    /// Hands a line's reply to whoever waits for it. Late ones are ignored (SPEC C-10), but for the tasks
+    /// Delivers a reply read from a pipe to its request. Late replies are ignored (SPEC C-10), except for the tasks
     /// that they begin.
     fn deliver(&self, id: u64, message: Message) {
         let Some(pipe) = self.pipe() else { return };

@@ -9,13 +9,13 @@ use crate::cause::{ConnectionFault, chain};
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{text}{}", .words.as_deref().unwrap_or_default())]
 pub struct NotReached {
-    /// What is wrong, for every caller.
+    /// The fault, in words for every caller.
     pub(super) text: String,
-    /// What follows it for the principal whose child it is: the child's last words.
+    /// Text appended for the principal that owns the child: the last words of the child.
     words: Option<String>,
-    /// What an operator can do.
+    /// The remedy for the operator.
     pub(super) remedy: Option<&'static str>,
-    /// What the log shows besides.
+    /// Further causes, for the log.
     #[source]
     detail: Option<Detail>,
 }
@@ -26,7 +26,7 @@ pub struct NotReached {
 struct Detail(Arc<str>);
 
 impl NotReached {
-    /// With nothing more to say.
+    /// An error without remedy and last words.
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -45,13 +45,13 @@ impl NotReached {
         ))
     }
 
-    /// The same with what an operator can do.
+    /// Adds a remedy for the operator.
     pub(super) fn remedied(mut self, remedy: &'static str) -> Self {
         self.remedy = Some(remedy);
         self
     }
 
-    /// The same with what the child said last, for its own principal.
+    /// Adds the last words of the child, for its own principal.
     pub(super) fn with_words(mut self, words: &str) -> Self {
         self.words = Some(format!("; its last words: {words}"));
         self
@@ -63,7 +63,7 @@ impl NotReached {
         self
     }
 
-    /// What the fault of a connection comes down to.
+    /// The remedy for the fault of a connection.
     pub(super) fn remedy_of(fault: Option<ConnectionFault>) -> &'static str {
         match fault {
             Some(ConnectionFault::Refused) => {

@@ -1,4 +1,4 @@
-//! What spans and durations say of requests to upstreams. SPEC C-99.
+//! Spans and durations of requests to upstreams. SPEC C-99.
 
 use super::carrier::Settings;
 use super::error::LinkError;
@@ -26,7 +26,7 @@ pub(super) fn client_span(
     span
 }
 
-/// How such a request ended.
+/// The outcome of such a request.
 pub(super) fn outcome(reply: &Result<Message, LinkError>) -> Outcome {
     match reply {
         Ok(reply) => match reply.error_code() {

@@ -1,4 +1,4 @@
-//! What an operator can do about a [`LinkError`]: for the log and `/status`, never for callers.
+//! Remedies of the operator for a [`LinkError`]: for the log and `/status`, never for callers.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use super::error::LinkError;
 use super::http::login::Login;
 use super::legacy::handshake;
 
-/// What to do about a path where no MCP endpoint is.
+/// The remedy for a path without an MCP endpoint.
 const CORRECT_PATH: &str = "correct the path of `url`: it has to be that of the MCP endpoint";
 
-/// What to do about a 401.
+/// The remedy for a 401.
 fn token_wanted(login: Option<&Login>) -> String {
     let verb = if login.is_some_and(|login| login.sends_token) {
         "renew the token in"
@@ -24,7 +24,7 @@ fn token_wanted(login: Option<&Login>) -> String {
 }
 
 impl LinkError {
-    /// What an operator can do. `login` is what is known of the upstream's own, over HTTP.
+    /// The remedy for the operator. `login` is that of the upstream, over HTTP.
     pub(super) fn remedy(&self, login: Option<&Login>) -> Option<Cow<'static, str>> {
         let text = match self {
             Self::Status(401) => return Some(Cow::Owned(token_wanted(login))),
@@ -70,7 +70,7 @@ impl LinkError {
         Some(Cow::Borrowed(text))
     }
 
-    /// What an operator can do about the failure of a call that had reached the upstream.
+    /// The remedy for the failure of a call that had reached the upstream.
     pub(super) fn remedy_of_call(&self, login: Option<&Login>) -> Option<Cow<'static, str>> {
         match self {
             Self::Timeout => Some(Cow::Borrowed(

@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::activity::{Activity, Paused};
 use crate::budget::{EXEMPT_BYTES, ReplyLease, ReplyRoom, ReplyShare};
 
-/// How long a reply waits for room on a connection that several sessions share: what comes behind it waits too.
+/// How long a reply waits for room on a connection of several sessions: messages behind it wait too.
 const ROOM_WITHIN: Duration = Duration::from_secs(10);
 
-/// Ends when a reply has waited too long for room: never on a connection that serves one session.
+/// Resolves when a reply has waited too long for room: never on a connection of one session.
 pub(super) async fn too_late(serves_one_session: bool) {
     if serves_one_session {
         std::future::pending::<()>().await;
@@ -18,13 +18,13 @@ pub(super) async fn too_late(serves_one_session: bool) {
     tokio::time::sleep(ROOM_WITHIN).await;
 }
 
-/// Whether replies to requests of `method` may go to other callers than the one who asks: those wait for the same
-/// reply, and must not wait for that one's room.
+/// Whether replies to requests of `method` may go to further callers: these wait for the same reply, and must not wait
+/// for the first caller's room.
 pub(super) fn is_list(method: &str) -> bool {
     method.ends_with("/list")
 }
 
-/// What a reply has taken of its caller's share so far.
+/// Room that a reply has taken from its caller's share so far.
 #[derive(Debug)]
 pub(crate) struct Growing {
     lease: ReplyLease,
@@ -41,7 +41,7 @@ impl Growing {
         }
     }
 
-    /// Takes what is missing for `len` bytes, and waits for it where there is no room.
+    /// Takes the room missing for `len` bytes, waiting while there is none.
     ///
     /// # Cancel safety
     /// Nothing more is taken.
@@ -51,7 +51,7 @@ impl Growing {
         }
     }
 
-    /// Gives back what `len` bytes do not need.
+    /// Gives back the room beyond `len` bytes.
     pub(super) fn shrink_to(&mut self, len: usize) {
         self.lease.shrink_to(len);
     }
@@ -65,7 +65,7 @@ impl Growing {
 
 /// The calls that run on a pipe.
 pub(super) trait Calls: Send + Sync {
-    /// The share of the one caller whose they are; `None` where several sessions share the pipe.
+    /// The share of the caller of all calls; `None` where several sessions share the pipe.
     fn share(&self) -> Option<ReplyShare>;
 
     /// Their idle clocks stand still until the guards are dropped.
@@ -82,7 +82,7 @@ impl Calls for () {
     }
 }
 
-/// Room for the message that is coming on a pipe, before it is known what it is.
+/// Room for the message arriving on a pipe, whose call is not known yet.
 pub(crate) struct Arriving {
     calls: Box<dyn Calls>,
     lease: Option<ReplyLease>,
@@ -103,13 +103,13 @@ impl Arriving {
         }
     }
 
-    /// In nobody's share.
+    /// Counted in no share.
     pub(super) fn uncounted() -> Self {
         Self::new(())
     }
 
-    /// Takes what is missing for `len` bytes, and waits for it where there is no room. A message that is small
-    /// gives back what the one before it has left.
+    /// Takes the room missing for `len` bytes, waiting while there is none. A small message gives back the room left by
+    /// the message before.
     ///
     /// # Cancel safety
     /// Nothing more is taken.

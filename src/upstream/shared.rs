@@ -1,5 +1,5 @@
-//! A link that several sessions share: each has a place at it, hears what belongs to no call, and
-//! follows resources without ending what another one follows. Spec: DESIGN §6; BRIDGING §1.3.
+//! `SharedLinks`: links with several sessions. Each session has a place, gets the messages outside calls, and follows
+//! resources independently of the others. Spec: DESIGN §6; BRIDGING §1.3.
 
 mod followers;
 mod leaving;
@@ -35,23 +35,23 @@ use crate::protocol::{Message, Revision, json};
 use crate::telemetry::metrics::COUNTERS;
 use crate::wish::Wish;
 
-/// Whose link, with what declared: who agrees in all of it shares it.
+/// The key of a shared link: sessions with equal keys share one link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PoolKey {
     pub(super) upstream: Arc<str>,
-    /// Absent where everybody shares it.
+    /// `None` where all principals share the link.
     pub(super) owner: Option<OwnerKey>,
     pub(super) capabilities: u64,
     pub(super) offer: Revision,
 }
 
-/// All links that are shared.
+/// All shared links.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SharedLinks(Arc<DashMap<PoolKey, Arc<Pooled>>>);
 
 impl SharedLinks {
-    /// A place for `intake`, of `owner`, at the link of `key`, which `make` makes when there is none: with the
-    /// intake that passes on to everybody. The link ends when it had no place for `idle`.
+    /// A place for `intake`, of `owner`, at the link of `key`. A missing link is made by `make`, with an intake that
+    /// fans out to all places. The link ends after `idle` without a place.
     pub(super) fn place(
         &self,
         key: PoolKey,
@@ -67,7 +67,7 @@ impl SharedLinks {
                     members,
                 })
             });
-            // Joined while the entry is locked: `close_unused` never ends a link between the two.
+            // Joined under the entry's lock: `close_unused` cannot end the link between lookup and join.
             (Arc::clone(&entry), entry.members.join(owner, intake))
         };
         pooled.members.holders.add(session);
@@ -84,7 +84,7 @@ impl SharedLinks {
         })
     }
 
-    /// Ends all of them, until `by` at the latest.
+    /// Closes all links, until `by` at the latest.
     pub(super) async fn close(&self, by: Instant) {
         let pools: Vec<_> = self
             .0
@@ -96,7 +96,7 @@ impl SharedLinks {
         drop(tokio::time::timeout_at(by, links).await);
     }
 
-    /// Ends a link, unless somebody has a place at it or it is another one by now.
+    /// Ends a link, unless a session has a place at it or `key` has another link by now.
     async fn close_unused(&self, key: &PoolKey, pooled: &Arc<Pooled>) {
         let unused = |pooled: &Arc<Pooled>| lock(&pooled.members.intakes).is_empty();
         let removed = self.0.remove_if(key, |_, current| {
@@ -115,15 +115,15 @@ struct Pooled {
     members: Arc<Members>,
 }
 
-/// Passes what belongs to no call to every session at the link.
+/// Fans out messages that belong to no call to every session at the link.
 #[derive(Debug, Default)]
 struct Members {
     owners: Owners,
     next: AtomicU64,
     intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
-    /// Who wants to hear what belongs to no call.
+    /// Members that want the messages that belong to no call.
     listening: Wish<HashSet<u64>>,
-    /// Who follows which URI.
+    /// Members by followed URI.
     followers: Mutex<Followers>,
     levels: Arc<Levels>,
     visits: Visits,
@@ -143,7 +143,7 @@ impl Members {
         number
     }
 
-    /// Forgets a member; what it alone has followed.
+    /// Removes a member; returns the URIs without another follower.
     fn leave(&self, member: u64) -> Vec<String> {
         lock(&self.intakes).remove(&member);
         self.visits.leave(member);
@@ -165,7 +165,7 @@ impl Intake for Members {
     }
 
     fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>) {
-        // Whose it is, is not known, and it may quote what another user sent. Spec: BRIDGING §3.5.
+        // The owner of the notice is unknown, and it may quote another user's input. Spec: BRIDGING §3.5.
         if self.owners.are_several() && matches!(notice.kind, NoticeKind::Log | NoticeKind::Other) {
             return COUNTERS.notices_unread.add(1);
         }
@@ -210,7 +210,7 @@ struct Place {
     links: SharedLinks,
     idle: Duration,
     tasks: Tasks,
-    /// Whether it was given up.
+    /// Whether the place was left.
     left: AtomicBool,
 }
 
@@ -240,7 +240,7 @@ impl Place {
             !followers.follows(uri, self.number) && followers.unfollow(uri, self.number)
         };
         if !is_refused && has_left(lock(&members.followers)) {
-            // The session has ended meanwhile, and nobody else wants it.
+            // The session ended during the request, and no other member follows the resource.
             link.unsubscribe(uri).await;
         }
         reply
@@ -248,10 +248,10 @@ impl Place {
 }
 
 impl Place {
-    /// The upstream hears of the most verbose level that anybody at the link wants.
+    /// Sets this member's level; the upstream gets the most verbose level of all members.
     ///
     /// # Cancel safety
-    /// The level may be known to the upstream or not; the next one that is set settles it.
+    /// The upstream may or may not have got the level; the next `set_level` settles that.
     async fn set_level(
         &self,
         level: Level,
@@ -278,14 +278,14 @@ impl Place {
     }
 }
 
-/// The refusal of one more resource.
+/// The error for a subscription beyond the bounds of `Followers`.
 fn too_many() -> Reply {
     Reply::Error(Bytes::from_static(
         br#"{"code":-32602,"message":"too many subscriptions"}"#,
     ))
 }
 
-/// A member that asks to follow a resource; when dropped, it does not follow it where `undone`.
+/// A member that is subscribing; removes its subscription on drop if `undone`.
 struct Joining<'a> {
     members: &'a Members,
     uri: &'a str,
@@ -315,7 +315,7 @@ impl UpstreamLink for Place {
             (Some("resources/subscribe"), Some(uri)) => {
                 Box::pin(self.subscribe(uri, request, call))
             }
-            // The upstream hears of the first who follows and of the last who no longer does.
+            // The upstream gets only the first subscription and the last unsubscription.
             (Some("resources/unsubscribe"), Some(uri))
                 if !lock(&self.pooled.members.followers).unfollow(&uri, self.number) =>
             {
@@ -357,7 +357,7 @@ impl UpstreamLink for Place {
 
     fn listen(&self, wanted: bool) {
         let change = |members: &mut HashSet<u64>| {
-            // Whoever has left wants nothing, however late it is said.
+            // A place that was left wants nothing, even if `listen(true)` comes late.
             if wanted && !self.left.load(Ordering::Relaxed) {
                 members.insert(self.number);
             } else {
@@ -377,7 +377,7 @@ impl UpstreamLink for Place {
         self.pooled.link.until_heard()
     }
 
-    /// Leaves the link; it ends when nobody has come back for a while.
+    /// Leaves the link, which ends after `idle` without a place.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.leave())
     }

@@ -1,7 +1,7 @@
-//! What can still be told about a message that is not read: it is too long to keep, or no JSON-RPC.
+//! Salvages the id of a message that cannot be read: too long to keep, or no JSON-RPC.
 //!
-//! The message goes by in pieces; only the members of its outermost object are noticed. If it was
-//! a reply, whoever waits for it gets an error in its place, instead of a deadline.
+//! The message is scanned in pieces, and only members of its outermost object are noted. If the message was a reply,
+//! its caller gets an error at once instead of a timeout.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ const MAX_ID: usize = 64;
 /// Longest member name that matters.
 const MAX_NAME: usize = 8;
 
-/// Watches one message go by.
+/// Scans one message in pieces.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     depth: u32,
     string: InString,
     /// Between a name and the end of its value, at depth 1.
     in_value: bool,
-    /// The string or the scalar being read, as far as it may matter.
+    /// The string or scalar being read, cut at the length that matters.
     text: Vec<u8>,
     name: Vec<u8>,
     id: Option<Vec<u8>>,
@@ -51,8 +51,8 @@ enum Kind {
     Request,
 }
 
-/// The number of our request that a text which is no message was meant to answer, if it was. A log
-/// line may have an id and an error too: only what calls itself JSON-RPC counts (SPEC D-02).
+/// The number of our request that an unreadable message answers, if any. A log line may have an id and an error too:
+/// only a text with the member `jsonrpc` counts (SPEC D-02).
 pub(super) fn answered(text: &[u8]) -> Option<u64> {
     let mut watch = Watch::default();
     watch.see(text);
@@ -71,8 +71,8 @@ pub(super) fn may_hold_reply(line: &[u8]) -> bool {
     memchr::memchr(b'{', line).is_some() && memmem::find(line, b"\"jsonrpc\"").is_some()
 }
 
-/// The reply that the rest of a line is, from some `{` on: what was printed before it without a line break
-/// is skipped. `is_awaited` tells whether a request of ours with this number runs. Spec: SPEC D-02, U-14.
+/// The reply at the end of a line, from some `{` on: text printed before it without a line break is skipped.
+/// `is_awaited` tells whether our request of this number is running. Spec: SPEC D-02, U-14.
 pub(super) fn salvage(
     upstream: &Arc<str>,
     line: &Bytes,

@@ -1,4 +1,4 @@
-//! How far a request has got on its way out of the gateway.
+//! `Departure`: whether a request has left the gateway.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

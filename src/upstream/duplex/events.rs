@@ -23,33 +23,32 @@ use crate::upstream::http::client::{HttpClient, MessageHeaders};
 use crate::upstream::http::wire::{Bounds, is_event_stream};
 use crate::upstream::room::Arriving;
 
-/// What is read of the answer to a post, bytes: it says nothing.
+/// Bytes read of the answer to a post, whose body has no meaning.
 const ANSWER_BYTES: usize = 64 * 1024;
 /// Messages from destructors on their way at once.
 const FAREWELLS: usize = 64;
-/// Posts at once that go on though nobody waits for them any more, of requests and of what nothing
-/// answers, each; one more is broken off.
+/// Posts that may go on at once after their caller has left: of requests, and of answers and notifications, each. A
+/// further one is dropped.
 const LINGERING: usize = 64;
-/// How long a message that nothing answers is waited for: some upstreams keep the post waiting, or never
-/// end its answer. So long, too, a post may tell still what became of it when the stream is over.
+/// How long the post of an answer or notification is awaited: some upstreams keep the post waiting, or never end its
+/// answer. A post also has this long to finish after the stream is over.
 const TAKEN: Duration = Duration::from_secs(1);
-/// How long a post may go on for which nobody has to wait any more. To break it off may stop what it
-/// began.
+/// How long a post may go on after its caller has left. A cancelled post may stop the work that it started upstream.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// The way out: posts to one URL.
+/// The sending half: posts to one URL.
 #[derive(Debug)]
 pub(crate) struct Posts {
     way: Arc<Way>,
     farewells: Arc<Semaphore>,
-    /// Of requests, whose answers came on the stream.
+    /// Permits for posts of requests that were answered on the stream.
     asked: Arc<Semaphore>,
-    /// Of answers and notifications: many requests leave them their places.
+    /// Permits for posts of answers and notifications: separate from `asked`, as requests are many.
     told: Arc<Semaphore>,
     tasks: Tasks,
 }
 
-/// Whether a post may go on though nobody waits for it any more.
+/// Whether a post may go on after its caller has left.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Release(Arc<AtomicBool>);
 
@@ -64,7 +63,7 @@ impl Release {
     }
 }
 
-/// Where posts go.
+/// The URL for posts, with its client.
 #[derive(Debug)]
 struct Way {
     client: HttpClient,
@@ -72,7 +71,7 @@ struct Way {
     closed: CancellationToken,
 }
 
-/// The way in: the events after the first one.
+/// The receiving half: the events after the first one.
 #[derive(Debug)]
 pub(crate) struct Reader {
     body: UpstreamBody,
@@ -121,8 +120,7 @@ pub(super) async fn open(
     Ok((posts, reader))
 }
 
-/// The URL for posts. It must be of the stream's own origin: what is posted there carries the
-/// configured headers. Spec: SPEC H-06, X-01.
+/// The URL for posts. Must be of the stream's own origin, as posts carry the configured headers. Spec: SPEC H-06, X-01.
 fn resolve(stream: &Uri, announced: &[u8]) -> Result<Uri, LinkError> {
     let bad = |what: &str| LinkError::Invalid(format!("its endpoint event {what}"));
     let announced = std::str::from_utf8(announced).map_err(|_| bad("is no text"))?;
@@ -165,8 +163,8 @@ impl Posts {
     /// the post waiting for as long as they work, or never end its answer.
     ///
     /// # Cancel safety
-    /// The post is broken off, so that what is cancelled before it was sent is not sent afterwards. With
-    /// `release` given before, it goes on for a moment.
+    /// The post is dropped, so that a request cancelled before it was sent is not sent afterwards. With `release` given
+    /// before, the post goes on for a moment.
     pub(super) async fn send(&self, message: Bytes, release: &Release) -> Result<(), LinkError> {
         self.post(message, release, &self.asked).await
     }
@@ -209,7 +207,7 @@ impl Posts {
         outcome.await.map_err(lost)?
     }
 
-    /// Posts one message that nothing answers. One that is not refused in time counts as taken.
+    /// Posts a notification or a response. A post without a refusal in time counts as taken.
     pub(super) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
         let release = Release::default();
         release.give();
@@ -218,8 +216,8 @@ impl Posts {
             .unwrap_or(Ok(()))
     }
 
-    /// Posts the cancellation of a request in the background, as soon as fewer than `FAREWELLS` messages are
-    /// on their way; an upstream that takes none of them for `LINGER` does without.
+    /// Posts the cancellation of a request in the background, as soon as fewer than `FAREWELLS` messages are on their
+    /// way; an upstream that takes none of them for `LINGER` does not get it.
     pub(super) fn cancel(&self, message: Bytes) {
         let (way, farewells) = (Arc::clone(&self.way), Arc::clone(&self.farewells));
         self.tasks.spawn_service(async move {
@@ -256,7 +254,7 @@ impl Drop for Posts {
 }
 
 impl Reader {
-    /// The next message. Comments and events of other names are passed over.
+    /// The next message. Comments and events of other names are skipped.
     pub(super) async fn next(&mut self, room: &mut Arriving) -> Option<Bytes> {
         loop {
             let event = self.event(room).await?;

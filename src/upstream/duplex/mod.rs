@@ -1,5 +1,5 @@
-//! Carriers that take whole messages both ways over one connection, as a pipe does: children,
-//! HTTP+SSE, WebSocket. What is lost with such a connection is the whole session.
+//! Connections that carry whole messages both ways, as a pipe does: children, HTTP+SSE, WebSocket. The loss of the
+//! connection is the loss of the session.
 
 mod departure;
 mod events;
@@ -29,7 +29,7 @@ use super::stdio::{
 use crate::config::Isolation;
 use crate::lifecycle::Tasks;
 
-/// How such connections are made.
+/// The way to open such a connection.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     /// By starting a child.
@@ -40,7 +40,7 @@ pub(crate) enum Source {
     Sockets(Box<HttpClient>, Bounds),
 }
 
-/// The way out of a connection. Clones share it; with the last one the connection ends.
+/// The sending half of a connection, shared by its clones; the connection ends with the last clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Duplex {
     /// A child's input.
@@ -51,7 +51,7 @@ pub(crate) enum Duplex {
     Socket(Arc<socket::Writer>),
 }
 
-/// The way in.
+/// The receiving half of a connection.
 #[derive(Debug)]
 pub(crate) enum Messages {
     /// A child's output.
@@ -68,11 +68,10 @@ impl Source {
         matches!(self, Self::Children(_))
     }
 
-    /// Opens a connection and says nothing on it. A child may need a place, for which it waits with
-    /// this patience.
+    /// Opens a connection without sending a message. A child may need a place, and waits for one with this patience.
     ///
     /// # Errors
-    /// [`LinkError`] when it cannot be opened.
+    /// [`LinkError`] when no connection can be opened.
     pub(crate) async fn open(
         &self,
         settings: &Settings,
@@ -116,13 +115,13 @@ impl Duplex {
     /// Sends one message.
     ///
     /// # Errors
-    /// [`LinkError::SessionGone`] when it did not leave, as the connection is over: the upstream
-    /// cannot have seen it. Any other [`LinkError`] when the upstream did not take it.
+    /// [`LinkError::SessionGone`] when the message did not leave, as the connection is over: the upstream cannot have
+    /// seen it. Any other [`LinkError`] when the upstream did not take the message.
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
         self.send_request(message, &Departure::default()).await
     }
 
-    /// Sends one request, and notes in `departure` how far it got.
+    /// Sends one request, and notes its progress in `departure`.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -163,7 +162,7 @@ impl Duplex {
         }
     }
 
-    /// Takes a request back whose send was dropped or is done; `true` where the upstream cannot see it.
+    /// Takes back a request whose send was dropped or is done; `true` where the upstream cannot see it.
     pub(crate) fn withdraw(&self, departure: &Departure) -> bool {
         departure.is_undone(|line| match self {
             Self::Child(child) => child.withdraw(line),
@@ -171,8 +170,8 @@ impl Duplex {
         })
     }
 
-    /// Sends the cancellation of a request that [`withdraw`](Self::withdraw) could not take back, before
-    /// anything that waits. Never refused while the connection lasts. For destructors.
+    /// Sends the cancellation of a request that [`withdraw`](Self::withdraw) could not take back, ahead of queued
+    /// messages. Never refused while the connection lasts. For destructors.
     pub(crate) fn cancel(&self, message: Bytes) {
         match self {
             Self::Child(child) => child.cancel(message),
@@ -181,7 +180,7 @@ impl Duplex {
         }
     }
 
-    /// Sends one message that nothing answers.
+    /// Sends a notification or a response.
     ///
     /// # Errors
     /// As for [`send`](Self::send).
@@ -192,19 +191,19 @@ impl Duplex {
         }
     }
 
-    /// [`tell`](Self::tell) before there is a session that could be gone.
+    /// [`tell`](Self::tell) during the handshake, when no session can be gone yet.
     ///
     /// # Errors
-    /// [`LinkError`] when the upstream did not take it: whoever does not take the first messages is lost.
+    /// [`LinkError`] when the upstream did not take the message; `SessionGone` becomes `Lost`.
     pub(crate) async fn tell_first(&self, message: Bytes) -> Result<(), LinkError> {
         self.tell(message).await.map_err(|error| self.first(error))
     }
 
-    /// Sends one request, and what comes of it: its answer, `reply`, may be there before it is known that
-    /// the request has left, which `departure` notes.
+    /// Sends one request and waits for its answer, `reply`, which may arrive before the send is confirmed. `departure`
+    /// notes the send.
     ///
     /// # Errors
-    /// Those of sending where the connection is lost: they tell whether anything can have run.
+    /// Those of [`send`](Self::send) if the connection is lost, as they tell whether the request can have run.
     pub(crate) async fn ask<T>(
         &self,
         message: Bytes,
@@ -220,7 +219,7 @@ impl Duplex {
                 let Err(error) = sent else {
                     return reply.await;
                 };
-                // What is answered was taken, whatever is said of it.
+                // A request with a reply was taken, even if its send failed.
                 match reply.now_or_never() {
                     Some(Ok(reply)) => Ok(reply),
                     _ => Err(error),
@@ -237,7 +236,7 @@ impl Duplex {
         }
     }
 
-    /// [`ask`](Self::ask) before there is a session that could be gone.
+    /// [`ask`](Self::ask) during the handshake, when no session can be gone yet.
     ///
     /// # Errors
     /// As for [`ask`](Self::ask), and as for [`tell_first`](Self::tell_first).
@@ -257,7 +256,7 @@ impl Duplex {
         }
     }
 
-    /// Sends one message without waiting; tells whether it will be sent. For destructors.
+    /// Sends one message without waiting; returns whether it was accepted. For destructors.
     pub(crate) fn try_send(&self, message: Bytes) -> bool {
         match self {
             Self::Child(child) => child.try_send(message),
@@ -266,14 +265,14 @@ impl Duplex {
         }
     }
 
-    /// The error of a connection that broke off.
+    /// The error of a connection that was lost.
     pub(crate) fn lost(&self) -> LinkError {
         LinkError::Lost {
             last_words: self.last_words(),
         }
     }
 
-    /// What a child said at its end.
+    /// The exit status and last standard error of a child.
     pub(crate) fn last_words(&self) -> Option<String> {
         match self {
             Self::Child(child) => child.last_words(),
@@ -281,15 +280,15 @@ impl Duplex {
         }
     }
 
-    /// Keeps a line that turned out to be no message for the error of a call that times out.
+    /// Keeps a line that failed to parse for the error of a call that times out.
     pub(crate) fn keep_stray(&self, line: &[u8]) {
         if let Self::Child(child) = self {
             child.keep_stray(line);
         }
     }
 
-    /// The error of what was asked at `since` and not answered in time. It quotes what a child wrote
-    /// meanwhile that is no message, unless the child serves several principals.
+    /// The error of a request sent at `since` and not answered in time. It quotes lines of the child that are no
+    /// messages, unless the child serves several principals.
     pub(crate) fn timed_out(&self, since: Instant, settings: &Settings) -> LinkError {
         let strays = match self {
             Self::Child(child) if settings.upstream.isolation != Isolation::Shared => {
@@ -300,7 +299,7 @@ impl Duplex {
         strays.map_or(LinkError::Timeout, |strays| LinkError::Garbled { strays })
     }
 
-    /// Whether the end of its messages was no wish of ours, as that of an idle child is.
+    /// Whether the messages ended without a stop by the gateway, such as that of an idle child.
     pub(crate) fn broke_off(&self) -> bool {
         match self {
             Self::Child(child) => child.broke_off(),
@@ -308,7 +307,7 @@ impl Duplex {
         }
     }
 
-    /// Whether the peer has read everything that was sent; known of children alone.
+    /// Whether the peer has read everything that was sent; `true` unless the peer is a child.
     pub(crate) fn is_read(&self) -> bool {
         match self {
             Self::Child(child) => child.is_read(),
@@ -329,7 +328,7 @@ impl Duplex {
         }
     }
 
-    /// While the guard lives, what a child says does not count as use; `None` for what is no child, or is used.
+    /// While the guard lives, output of a child does not count as use; `None` for other connections and a child in use.
     pub(crate) fn unused(&self) -> Option<UnusedGuard> {
         match self {
             Self::Child(child) => child.unused(),
@@ -337,7 +336,7 @@ impl Duplex {
         }
     }
 
-    /// Keeps a child that nobody uses from being stopped as idle until the guard is dropped.
+    /// Keeps an unused child from being stopped as idle until the guard is dropped.
     pub(crate) fn hold(&self) -> Option<HoldGuard> {
         match self {
             Self::Child(child) => Some(child.hold()),
@@ -373,8 +372,8 @@ impl Messages {
         self.next_in(&mut Arriving::uncounted()).await
     }
 
-    /// The next message, which takes its room as it comes: where there is none, nothing is read until there is.
-    /// What comes over a socket takes none before it is whole.
+    /// The next message, which takes room in the byte budget as it arrives; reading pauses while there is no room. A
+    /// message of a socket takes none before it is complete.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -387,7 +386,7 @@ impl Messages {
     }
 }
 
-/// Why a response is not the one that opens a connection.
+/// The error of a response that opens no connection.
 fn refused(response: &Response<UpstreamBody>) -> LinkError {
     match response.status() {
         status @ (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) => {
@@ -409,7 +408,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket that takes nothing any more.
+    /// A closed socket.
     async fn closed() -> Duplex {
         let taken = sink::unfold((), |(), _: Message| ready(Ok::<_, Error>(())));
         let writer = socket::Writer::new(Box::pin(taken), &Tasks::new());
@@ -417,7 +416,7 @@ mod tests {
         Duplex::Socket(Arc::new(writer))
     }
 
-    // What is answered has run: to send it once more would run it twice.
+    // A request with a reply has run: a retry would run it twice.
     #[tokio::test]
     async fn a_reply_counts_more_than_what_is_said_of_its_request() {
         let socket = closed().await;

@@ -24,35 +24,35 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::Bounds;
 
-/// A quiet socket is asked whether it is alive.
+/// Silence of ours after which a ping is sent.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// A socket from which nothing comes for so long, not even answers to pings, is dead.
+/// A socket without a frame for this long, pongs included, is dead.
 const SILENCE: Duration = Duration::from_mins(1);
 /// How long one write may take.
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
-/// How long the closing handshake may take, and before it a write that is under way.
+/// How long the closing handshake may take, and a running write before it.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// Messages that may wait to be written; each belongs to a call that waits.
+/// Queued messages, at most; each belongs to a waiting call.
 const WAITING: usize = 64;
-/// Cancellations that may wait to be written, each of a call that was running.
+/// Queued cancellations, at most; each of a call that was running.
 const CANCELLATIONS: usize = 4096;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
-/// The way out.
+/// The sending half of a socket.
 #[derive(Debug)]
 pub(crate) struct Writer {
     outbox: mpsc::Sender<Outgoing>,
     /// Cancellations of requests that were written, or are being written.
     cancellations: mpsc::Sender<Bytes>,
     closed: CancellationToken,
-    /// Cancelled when nothing is written any more.
+    /// Cancelled when the writer has ended.
     ended: CancellationToken,
 }
 
-/// A message that waits to be written.
+/// A queued message.
 #[derive(Debug)]
 struct Outgoing {
     text: Bytes,
@@ -61,21 +61,21 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Whether its sender was dropped before it was written.
+    /// Whether the sender was dropped before the write.
     fn is_withdrawn(&self) -> bool {
         self.left.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 }
 
-/// What waits to be written.
+/// Queued messages and cancellations.
 struct Waiting {
     cancellations: mpsc::Receiver<Bytes>,
     messages: mpsc::Receiver<Outgoing>,
 }
 
 impl Waiting {
-    /// The next message to write, cancellations first; `None` once the writer is gone. A message that was
-    /// withdrawn is passed over, so that no cancellation overtakes its request.
+    /// The next message to write, cancellations first; `None` once the writer is gone. A withdrawn message is skipped,
+    /// so that no cancellation overtakes its request.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -93,7 +93,7 @@ impl Waiting {
     }
 }
 
-/// The way in.
+/// The receiving half of a socket.
 #[derive(Debug)]
 pub(crate) struct Reader {
     stream: SplitStream<Socket>,
@@ -184,7 +184,7 @@ async fn write<S>(
         };
         match written {
             Some(Ok(())) => tell(left, true),
-            // The upstream said goodbye before: nothing was written.
+            // The upstream closed first: the frame was not written.
             Some(Err(
                 WsError::ConnectionClosed
                 | WsError::AlreadyClosed
@@ -203,7 +203,7 @@ async fn write<S>(
     drop(timeout(CLOSE_WITHIN, sink.close()).await);
 }
 
-/// Tells whoever sent a message whether it left; one that has gone does not need to know.
+/// Reports to the sender of a message whether the message left; a dropped sender is ignored.
 fn tell(sender: Option<oneshot::Sender<bool>>, left: bool) {
     if let Some(sender) = sender {
         sender.send(left).unwrap_or_default();
@@ -235,10 +235,10 @@ impl Writer {
         &self.closed
     }
 
-    /// Writes one message. A dropped send is not written, unless that has begun.
+    /// Writes one message. A dropped send is not written, unless the write has begun.
     ///
     /// # Errors
-    /// [`LinkError::SessionGone`] when it did not leave, so that the upstream cannot have seen it;
+    /// [`LinkError::SessionGone`] when the message did not leave, so that the upstream cannot have seen it;
     /// [`LinkError::Lost`] when it may have left.
     pub(super) async fn send(&self, text: Bytes) -> Result<(), LinkError> {
         if self.closed.is_cancelled() {
@@ -260,16 +260,16 @@ impl Writer {
         !self.closed.is_cancelled() && self.outbox.try_send(message).is_ok()
     }
 
-    /// Writes the cancellation of a request before anything that waits. A socket whose upstream leaves
-    /// `CANCELLATIONS` of them unread is over, which cancels everything.
+    /// Queues the cancellation of a request ahead of messages. A socket whose upstream leaves `CANCELLATIONS` of them
+    /// unread is closed, which cancels every call.
     pub(super) fn cancel(&self, text: Bytes) {
         if self.cancellations.try_send(text).is_err() {
             self.closed.cancel();
         }
     }
 
-    /// Says goodbye and waits until nothing is written any more: two seconds at most, whatever the other
-    /// end reads.
+    /// Sends a close frame and waits for the end of the writer: two seconds at most, even if the other end does not
+    /// read.
     pub(super) async fn close(&self) {
         self.closed.cancel();
         self.ended.cancelled().await;
@@ -283,7 +283,7 @@ impl Drop for Writer {
 }
 
 impl Reader {
-    /// The next message. The reader of one session may wait: what is not read stays in the socket.
+    /// The next message. The reader of one session may wait: unread messages stay in the socket.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             let frame = tokio::select! {
@@ -292,7 +292,7 @@ impl Reader {
             };
             match frame {
                 Ok(Some(Ok(Message::Text(text)))) => return Some(text.into()),
-                // Some libraries send bytes as such: whether it is a message is seen as with any text.
+                // Some libraries send messages as binary frames, which are parsed like text.
                 Ok(Some(Ok(Message::Binary(bytes)))) => return Some(bytes),
                 Ok(Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)))) => {}
                 Ok(Some(Ok(Message::Close(_))) | None) => return self.over("it was closed"),
@@ -324,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a message when writing a frame comes to this.
+    /// Outcomes of two sends whose frames are written by `write`.
     async fn sent<F>(write: impl Fn() -> F + Send + 'static) -> [Result<(), LinkError>; 2]
     where
         F: Future<Output = Result<(), WsError>> + Send + 'static,
@@ -378,7 +378,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nothing_that_waits_is_written_after_the_end_has_begun() {
-        // Where it is left to chance, some of them write on.
+        // Without `biased` in `write`, some of these rounds would write on.
         for _ in 0..30 {
             let sink = sink::unfold((), |(), _: Message| async {
                 sleep(CLOSE_WITHIN * 9 / 10).await;

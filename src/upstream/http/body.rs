@@ -14,9 +14,9 @@ use hyper_util::rt::TokioExecutor;
 use super::lanes::Share;
 use super::pool::PooledBody;
 
-/// How long the end of a body may take when nothing more is wanted of it.
+/// Time for the end of a body that is read no further.
 const END_WITHIN: Duration = Duration::from_secs(2);
-/// Frames that may still come before that end.
+/// Frames read while waiting for that end.
 const FRAMES_BEFORE_END: usize = 4;
 
 /// A body that is read from its connection as it is polled.
@@ -24,14 +24,13 @@ const FRAMES_BEFORE_END: usize = 4;
 pub enum UpstreamBody {
     /// Over a connection of our own pool.
     Plain(PooledBody),
-    /// Over one of hyper's, which it keeps busy.
+    /// Over a connection of hyper's, which stays busy until the end.
     Hyper(Incoming, Share),
 }
 
 impl UpstreamBody {
-    /// Lets go of a body of which nothing more is wanted, as a stream after its reply. Its
-    /// connection is used again if the end comes soon; nobody waits for that here. Dropping the body
-    /// instead closes the connection.
+    /// Finishes a body that is read no further, such as a stream after its reply. The connection is reused if the end
+    /// comes soon, which is awaited in the background. Dropping the body instead closes the connection.
     pub(crate) fn finish(mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         let mut frame = Pin::new(&mut self).poll_frame(&mut cx);
@@ -39,7 +38,7 @@ impl UpstreamBody {
             frame = Pin::new(&mut self).poll_frame(&mut cx);
         }
         if frame.is_pending() {
-            // Not a task of the gateway's: nothing has to wait for it.
+            // Not a task of the gateway: no shutdown has to wait for this.
             TokioExecutor::new().execute(self.read_to_end());
         }
     }
@@ -52,7 +51,7 @@ impl UpstreamBody {
                 }
             }
         };
-        // Late or not, what follows is that the body is dropped.
+        // In time or not, the body is dropped next.
         drop(tokio::time::timeout(END_WITHIN, end).await);
     }
 }

@@ -1,6 +1,6 @@
-//! The only HTTP client for MCP traffic: pooled, no redirects but that of a last slash, no ambient proxy,
-//! and requests built from an inclusion list of headers, so that nothing of the caller's leaves by
-//! accident. Spec: SPEC U-11, A-22; DESIGN §6.
+//! The only HTTP client for MCP traffic: pooled, no redirects but that of a last slash, no ambient proxy, and requests
+//! built from an inclusion list of headers, so that no header of the caller leaves by accident. Spec: SPEC U-11, A-22;
+//! DESIGN §6.
 
 use std::io;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct HttpClient {
     login: Arc<Login>,
 }
 
-/// When a request is sent a second time. One that the upstream has not read always is.
+/// When a request is retried. An unread request always is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
     /// A second run may do harm.
@@ -46,7 +46,7 @@ pub enum Repeat {
     IfLost,
 }
 
-/// A request and what carries it.
+/// A request, with the client to send it.
 struct Prepared<'a> {
     carry: Carry<'a>,
     request: Request<Full<Bytes>>,
@@ -73,13 +73,13 @@ pub enum ClientError {
     Tls(#[from] io::Error),
 }
 
-/// Headers of one message, besides the fixed ones. A list: what is handed through many steps is moved at
-/// each of them.
+/// Headers of one message, besides the fixed headers. A `Vec`, as the list is moved at each of many steps and a
+/// `HeaderMap` is larger.
 #[derive(Debug, Default, Clone)]
 pub struct MessageHeaders(Vec<(HeaderName, HeaderValue)>);
 
 impl MessageHeaders {
-    /// How many most messages have at most.
+    /// Headers of most messages, at most.
     const USUAL: usize = 8;
 
     /// These and `value` under `name`, if there is one. Names that repeat stay repeated.
@@ -94,7 +94,7 @@ impl MessageHeaders {
         self
     }
 
-    /// These and some more.
+    /// These headers and `more`.
     #[must_use]
     pub fn and(mut self, more: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> Self {
         self.0.extend(more);
@@ -127,13 +127,13 @@ impl HttpClient {
         })
     }
 
-    /// What is known of the login that the upstream asks for.
+    /// The login that the upstream asks for.
     #[must_use]
     pub fn login(&self) -> &Arc<Login> {
         &self.login
     }
 
-    /// Where the upstream is, as configured.
+    /// The configured URL of the upstream.
     #[must_use]
     pub fn uri(&self) -> &Uri {
         &self.targets.configured().absolute
@@ -193,8 +193,8 @@ impl HttpClient {
     /// Posts one JSON-RPC message, once. Spec: SPEC U-01.
     ///
     /// # Errors
-    /// `ExchangeError` when no response head arrives, or one that leads elsewhere: the caller may post
-    /// again what was not read, with a copy that this hot path does not make.
+    /// `ExchangeError` when no response head arrives, or one that leads elsewhere: the caller may post an unread
+    /// request again, with a copy that this hot path does not make.
     pub fn post(
         &self,
         message: Bytes,
@@ -234,8 +234,8 @@ impl HttpClient {
         self.send_again(Repeat::IfLost, make).await
     }
 
-    /// Asks what may be asked, which opens no session: an unknown session id keeps servers from it that open one
-    /// for whatever comes without.
+    /// Sends `OPTIONS`, which opens no session. An unknown session id keeps servers from opening one for any request
+    /// without an id.
     ///
     /// # Errors
     /// `ExchangeError` when no response head arrives.
@@ -292,7 +292,7 @@ impl HttpClient {
             Carry::Shared(_) => &target.absolute,
         };
         for (name, value) in &self.fixed {
-            // What a message says of itself stands in place of what is configured.
+            // Headers of the message replace configured ones.
             if !own.0.iter().any(|(own, _)| own == name) {
                 headers.insert(name, value.clone());
             }

@@ -14,15 +14,15 @@ use crate::protocol::Message;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::upstream::hearing::Hearing;
 
-/// A stream that lasted as long was no failure, whatever it brought.
+/// A stream that lasted this long was no failure, even without messages.
 const LASTING: Duration = Duration::from_secs(30);
 
-/// What an upstream refuses that answers a GET without a stream.
+/// Why an upstream has no GET stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// It has no such streams, or none for us.
+    /// The upstream has no such streams, or none for us.
     Stream,
-    /// It had one, and does not know the session any more.
+    /// The upstream had one, and no longer knows the session.
     Session,
 }
 
@@ -38,21 +38,21 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A stream ended; `is_good` when it lasted or brought something.
+    /// Pause after a stream; `is_good` if the stream lasted or had a message.
     fn ended(&mut self, is_good: bool, place: &Place) -> Duration {
         if !is_good {
             return self.failed(place.retry);
         }
         self.0 = RESUME_DELAY;
         match place.retry {
-            // What comes next goes on from there, as often as the upstream wants.
+            // The next stream resumes there, as often as the upstream wants.
             Some(retry) if place.last_event.is_some() => retry.max(SHORTEST_RETRY),
-            // Everything has to be looked at again.
+            // Without resumption, everything has to be listed again.
             retry => self.0.max(retry.unwrap_or_default()),
         }
     }
 
-    /// There was no stream; `wanted` is how long the upstream asked us to wait.
+    /// Pause after a failed GET; `wanted` is the upstream's `Retry-After`.
     fn failed(&mut self, wanted: Option<Duration>) -> Duration {
         self.0 = (self.0 * 2).min(LONGEST_RETRY);
         self.0.max(wanted.unwrap_or_default().min(LONGEST_RETRY))
@@ -89,9 +89,9 @@ impl HttpWire {
         self.answered.cancelled().await;
     }
 
-    /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the
-    /// session; `on_open` is told of each that does not go on where the one before it broke off.
-    /// Whoever asks what is heard waits from now on, whatever became of an earlier stream.
+    /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the session; `on_open`
+    /// is called for each stream that does not resume the one before. Resets `hearing` first, so that `until_heard`
+    /// waits for this stream instead of the outcome of an earlier one.
     ///
     /// # Cancel safety
     /// Dropping the future closes the stream.
@@ -144,8 +144,8 @@ impl HttpWire {
                 Ok(response) if may_pass(response.status()) => {
                     backoff.failed(retry_after(response.headers()).max(place.retry))
                 }
-                // Some answer a GET with a page for people. Where there was a stream in this session, the
-                // page is of what stands in for the upstream, and passes.
+                // Some answer a GET with a page for people. Where there was a stream in this session, the page is from
+                // a stand-in for the upstream, which is temporary.
                 Ok(response)
                     if response.status().is_client_error()
                         || response.status().is_success() && !was_open =>

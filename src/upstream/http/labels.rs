@@ -1,4 +1,4 @@
-//! What the headers of a body that is no message say of it: a page, or a coding that nobody asked for.
+//! Headers that explain a body that is no message: the media type of a page, or an unrequested coding.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
@@ -6,7 +6,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
 /// Characters of a header that callers and the log are shown.
 const SHOWN: usize = 60;
 
-/// What a body is labelled as instead of plain JSON, if it is.
+/// The label of a body that is not plain JSON, if any.
 pub(super) fn foreign(headers: &HeaderMap) -> Option<String> {
     if let Some(coding) = label(headers, CONTENT_ENCODING)
         && !coding.eq_ignore_ascii_case("identity")
@@ -27,7 +27,7 @@ pub(super) fn foreign(headers: &HeaderMap) -> Option<String> {
     Some(format!("its Content-Type is {media:?}{hint}"))
 }
 
-/// A header without its parameters, as far as it is shown.
+/// A header without its parameters, cut to `SHOWN`.
 fn label(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     let value = headers.get(name)?.to_str().ok()?;
     let value = value.split(';').next().unwrap_or_default().trim();

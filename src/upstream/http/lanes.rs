@@ -72,8 +72,7 @@ impl<C: Connect + Clone + Send + Sync + 'static> Lanes<C> {
         Ok(response.map(|body| UpstreamBody::Hyper(body, share)))
     }
 
-    /// The first client that has room, or a new one. Of those behind it that have nothing to do, one
-    /// stays, for when there is as much to do again.
+    /// The first client that has room, or a new one. Of the idle clients behind it, one is kept for the next peak.
     fn choose(&self) -> Lane<C> {
         let mut lanes = lock(&self.all);
         if let Some(at) = lanes.iter().position(Lane::has_room) {
@@ -111,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// What the server takes at once on a connection, as most do.
+    /// Exchanges per connection that the test server allows, like most servers.
     const ALLOWED: u32 = 100;
 
     /// Never answers `/never`.

@@ -31,7 +31,7 @@ const MAX_CHALLENGE: usize = 4 * 1024;
 /// Bytes of the issuer's name that are shown.
 const MAX_ISSUER: usize = 128;
 
-/// What is known of the login that one upstream asks for.
+/// The login that one upstream asks for, and the issuer that its metadata names.
 #[derive(Debug)]
 pub struct Login {
     url: Url,
@@ -83,7 +83,7 @@ impl Login {
         lock(&self.state).issuer.clone()
     }
 
-    /// Whether [`look`](Self::look) would fetch something; it then counts as done for an hour.
+    /// Whether [`look`](Self::look) would fetch the metadata; if so, it counts as fetched for an hour.
     pub(in crate::upstream) fn is_due(&self) -> bool {
         let mut state = lock(&self.state);
         let is_due =

@@ -1,10 +1,9 @@
 //! Kept connections to an HTTP/1.1 upstream, each driven by the exchange that uses it.
 //!
-//! A connection has no task of its own: it is polled with the call that it carries, so that a call
-//! crosses no thread and wakes nobody on its way. Nobody polls an idle one; that its upstream has
-//! closed it is found out when it is about to be used (`docs/adr/0007`). An upstream may close an idle
-//! connection while a request is on its way to it, so a connection is used only for as long as its
-//! upstream surely keeps it.
+//! A connection has no task of its own: the call that it carries polls the connection too, so that a call crosses no
+//! thread and wakes no other task. An idle connection is not polled; one closed by its upstream is detected when a call
+//! takes it (`docs/adr/0007`). An upstream may close an idle connection while a request is on its way, so a connection
+//! is reused only for as long as its upstream surely keeps it open.
 
 mod dial;
 mod keep;
@@ -69,7 +68,7 @@ pub(super) struct Pool {
 
 #[derive(Debug)]
 struct Shared {
-    /// One for each worker: the events of a connection come to the one that opened it.
+    /// One shelf per worker: the reactor of the worker that opened a connection delivers its events.
     shelves: [Mutex<Kept>; SHELVES],
     size: usize,
     keep: Keep,
@@ -77,9 +76,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The one used last stands last.
+    /// Idle connections; the last one was used last.
     idle: VecDeque<Idle>,
-    /// Whether somebody looks for connections that have been idle for too long.
+    /// Whether `sweep_until_empty` runs for this shelf.
     swept: bool,
 }
 
@@ -89,24 +88,24 @@ struct Idle {
     since: Instant,
 }
 
-/// One open connection: what takes requests, and what has to be polled.
+/// One open connection: its request sender, and the driver to poll.
 #[derive(Debug)]
 struct Line {
     sender: http1::SendRequest<Full<Bytes>>,
     driver: http1::Connection<TokioIo<Stream>, Full<Bytes>>,
     tally: Arc<Tally>,
-    /// How long it may be idle and still be used.
+    /// The longest idle time after which the connection is still used.
     keep: Duration,
-    /// What the driver is woken by: a wake-up is held back here, before it reaches a set of futures
-    /// that the call is one of, which would count on being polled for it.
+    /// Waker of the driver: holds a wake-up back before it reaches a set of futures around the call, which would rely
+    /// on a poll for that wake-up.
     bell: Bell,
     ended: bool,
-    /// The worker that opened it.
+    /// The worker that opened the connection.
     home: usize,
 }
 
 impl Pool {
-    /// Connections to `origin`, of which each worker keeps `size` idle ones.
+    /// Connections to `origin`; each worker keeps up to `size` idle ones.
     pub(super) fn new(dial: Dial, origin: Uri, size: usize, keep: Keep) -> Self {
         let shelves = std::array::from_fn(|_| Mutex::default());
         Self {
@@ -273,7 +272,7 @@ impl Shared {
         let sweep = !std::mem::replace(&mut kept.swept, true);
         drop(kept);
         if sweep {
-            // Not a task of the gateway's: nothing has to wait for it, and it ends with the pool.
+            // Not a task of the gateway: no shutdown waits for the sweep, which ends with the pool.
             TokioExecutor::new().execute(sweep_until_empty(Arc::downgrade(self), home));
         }
     }
@@ -285,7 +284,7 @@ impl Shared {
         drop(closed);
     }
 
-    /// Closes what has been idle for too long; whether anything is left.
+    /// Closes connections past their idle time; returns whether any are left.
     fn sweep(&self, worker: usize) -> bool {
         let mut kept = self.lock(worker);
         let (left, closed) = std::mem::take(&mut kept.idle)
@@ -312,8 +311,8 @@ async fn sweep_until_empty(shared: std::sync::Weak<Shared>, worker: usize) {
     }
 }
 
-/// The body of a response; drives its connection, and gives it back at its end. Dropped before
-/// that, it closes the connection.
+/// The body of a response; drives its connection and gives the connection back at the end. When dropped earlier, the
+/// connection is closed.
 #[derive(Debug)]
 pub struct PooledBody {
     body: Incoming,
@@ -339,7 +338,7 @@ impl Body for PooledBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let this = &mut *self;
-        // Whenever nothing is there, the connection is driven here: nobody need be woken for it.
+        // Without a frame the connection is driven here, so that no other task is woken.
         let poll_body = |body: &mut Incoming| {
             let mut quiet = Context::from_waker(Waker::noop());
             quietly(|| Pin::new(body).poll_frame(&mut quiet)).0

@@ -51,16 +51,16 @@ impl Place {
         }
     }
 
-    /// How long to wait before a stream is resumed that broke off here: as long as the upstream wants,
-    /// and never for nothing, as one may end its streams for as long as the call lasts.
+    /// How long to wait before a stream that broke off here is resumed: as long as the upstream wants, and never zero,
+    /// as an upstream may end its streams for as long as the call lasts.
     fn pause(&self) -> Duration {
         self.retry
             .map_or(RESUME_DELAY, |retry| retry.max(SHORTEST_RETRY))
     }
 }
 
-/// Whether a refused stream may be had a moment later: the upstream starts again, has too much to do,
-/// or has not noticed yet that the stream before it is gone.
+/// Whether a refused stream may be available a moment later: the upstream restarts, is overloaded, or has not noticed
+/// yet that the stream before is gone.
 pub(super) fn may_pass(status: StatusCode) -> bool {
     status.is_server_error()
         || matches!(
@@ -73,8 +73,8 @@ pub(super) fn may_pass(status: StatusCode) -> bool {
 }
 
 impl HttpWire {
-    /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was
-    /// taken: whatever becomes of that, it must not look like one that has not run (SPEC M-44).
+    /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was taken: no error
+    /// may look like that of a request that has not run (SPEC M-44).
     ///
     /// # Errors
     /// [`LinkError::Lost`] when it cannot be resumed.
@@ -141,7 +141,7 @@ impl HttpWire {
         }
     }
 
-    /// Notes an event that is no message; what follows it may be one (SPEC U-14).
+    /// Notes an event that is no message; later events may be messages (SPEC U-14).
     pub(super) fn suspect(&self, error: &impl std::fmt::Display) {
         LABELED.upstream_garbage.add(&self.upstream, 1);
         tracing::warn!(upstream = %self.upstream, error = error.to_string(), "upstream sends what is no message");
@@ -193,7 +193,7 @@ impl HttpWire {
         }
     }
 
-    /// Reads what was fed to `decoder`.
+    /// Reads the events in `decoder`.
     fn read_fed(
         &self,
         decoder: &mut SseDecoder,

@@ -1,4 +1,4 @@
-//! What takes the messages of an upstream's event stream.
+//! `Sink`: the receiver of an upstream's event stream.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use crate::budget::ReplyLease;
 use crate::protocol::{Message, Progress};
 use crate::upstream::room::Growing;
 
-/// Takes what comes on a stream, in order. A closure takes messages only.
+/// Receiver of a stream's messages, in order. A closure takes messages only.
 pub(crate) trait Sink: Send {
-    /// Takes a message; `Some` is the reply that was waited for, and ends the reading.
+    /// Takes a message; `Some` is the awaited reply, which ends the reading.
     fn message(&mut self, message: Message) -> Option<Message>;
 
-    /// Whether the reply to our request `id` is waited for.
+    /// Whether the reply to our request `id` is awaited.
     fn awaits(&self, _id: u64) -> bool {
         false
     }
@@ -34,7 +34,7 @@ pub(crate) trait Sink: Send {
     /// `retry`.
     fn closed(&mut self, _retry: Option<Duration>) {}
 
-    /// All that had arrived at once was taken, whether or not there was a message in it.
+    /// Called after each batch of bytes that arrived at once, with or without a message.
     fn taken(&mut self) {}
 }
 

@@ -38,7 +38,7 @@ impl Target {
 pub(super) struct Targets {
     configured: Target,
     other: Target,
-    /// Whether the server has led away from the configured one.
+    /// Whether the server has redirected away from the configured URL.
     moved: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Sent {
 pub(super) enum Verdict {
     /// The answer stands.
     Stands,
-    /// The request is to be sent once more, now to the other URL.
+    /// The request is to be retried at the other URL.
     Moved,
 }
 
@@ -84,9 +84,9 @@ impl Targets {
         if moved { &self.other } else { &self.configured }
     }
 
-    /// Reads the answer to a request, which went to the configured URL or, `moved`, to the other one. A
-    /// redirect to the one not asked is remembered, until that URL turns out not to be served. A GET or a
-    /// DELETE says nothing of that: servers without streams refuse GET, and some refuse DELETE.
+    /// Reads the answer to a request, which went to the configured URL or, `moved`, to the other one. A redirect to the
+    /// other URL is remembered, until that URL turns out not to be served. GET and DELETE do not count for that:
+    /// servers without streams refuse GET, and some refuse DELETE.
     pub(super) fn judge(&self, sent: Sent, status: StatusCode, headers: &HeaderMap) -> Verdict {
         let Sent { moved, is_post } = sent;
         match status {

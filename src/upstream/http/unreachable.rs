@@ -4,7 +4,7 @@ use std::error::Error;
 
 use crate::cause::ConnectionFault;
 
-/// What the first known fault in the chain of `error` means.
+/// Explanation of the first known fault in the chain of `error`.
 pub(super) fn reason(error: &(dyn Error + 'static)) -> &'static str {
     match ConnectionFault::of(error) {
         Some(ConnectionFault::Refused) => "the connection was refused",
@@ -46,7 +46,7 @@ mod tests {
     use crate::upstream::error::LinkError;
     use crate::upstream::http::client::{HttpClient, MessageHeaders};
 
-    /// What is said of an upstream at `url`.
+    /// The explanation for an upstream at `url`.
     async fn said(url: &str, ca_file: Option<PathBuf>) -> String {
         let client = HttpClient::new(&HttpCarrier {
             url: url.parse().unwrap(),
@@ -62,7 +62,7 @@ mod tests {
         error.to_string()
     }
 
-    /// Where nobody listens.
+    /// A port without a listener.
     async fn nobody() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().port()

@@ -27,8 +27,8 @@ use crate::config::{HttpCarrier, Transport};
 
 /// How long a TCP connect may take.
 const CONNECT: Duration = Duration::from_secs(10);
-/// A connection over which nothing comes is asked whether its other end is there: first after this,
-/// then this often, and given up after so many questions. A stream may be silent for hours.
+/// TCP keep-alive of a silent connection: the time before the first probe, the time between probes, and the number of
+/// unanswered probes after which it is closed. A stream may be silent for hours.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
@@ -40,8 +40,8 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 /// this much silence, and given up without an answer after as much again.
 const PING: Duration = Duration::from_secs(20);
 
-/// What comes of one exchange over HTTP/2 before it is read. The connection takes as much of each: those that
-/// wait for room in the byte budget leave the others theirs.
+/// HTTP/2 flow-control window of one exchange. The window of the connection is a multiple, so that exchanges waiting
+/// for room in the byte budget do not block the others.
 const STREAM_WINDOW: u32 = 256 << 10;
 
 /// How requests reach one upstream.
@@ -67,7 +67,7 @@ pub(super) enum Shared {
     Proxied(Lanes<HttpsConnector<Tunnel<HttpConnector>>>),
 }
 
-/// What carries one request.
+/// The client for one request.
 #[derive(Debug)]
 pub(super) enum Carry<'a> {
     /// Takes requests in origin form that name their host.
@@ -103,7 +103,7 @@ impl Way {
         })
     }
 
-    /// What carries the next request.
+    /// The client for the next request.
     pub(super) fn carry(&self) -> Carry<'_> {
         match self {
             Self::Pooled(pool) => Carry::Pool(pool),
@@ -114,7 +114,7 @@ impl Way {
         }
     }
 
-    /// Notes what the upstream speaks, by what became of a request.
+    /// Notes the HTTP version of the upstream, by the outcome of a request.
     pub(super) fn note(&self, outcome: &Result<Response<UpstreamBody>, ExchangeError>) {
         let Self::Negotiated { is_http1, .. } = self else {
             return;
@@ -201,7 +201,7 @@ fn builder() -> hyper_util::client::legacy::Builder {
     pool
 }
 
-/// What the certificate of the upstream has to be for.
+/// The name that the certificate of the upstream must have.
 fn server_name(uri: &Uri) -> Result<ServerName<'static>, ClientError> {
     let host = uri.host().ok_or(ClientError::Host)?;
     let host = host.trim_start_matches('[').trim_end_matches(']');

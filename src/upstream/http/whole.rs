@@ -1,4 +1,4 @@
-//! Reading a body that is one message, as there is room for it.
+//! Reading a body as one message, within the byte budget.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http_body::Body as _;
@@ -12,7 +12,7 @@ use crate::protocol::json;
 use crate::upstream::error::LinkError;
 
 impl HttpWire {
-    /// Reads a body whole, which takes its room as `sink` has it.
+    /// Reads a whole body, which takes its room from the share of `sink`.
     pub(super) async fn body(
         &self,
         body: UpstreamBody,

@@ -1,4 +1,4 @@
-//! One upstream session over Streamable HTTP: posting, and what comes of it. Spec: SPEC U-01…U-04.
+//! One upstream session over Streamable HTTP: posts and their responses. Spec: SPEC U-01…U-04.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
 use crate::upstream::hearing::Hearing;
 
-/// What SDKs before and beside the 404 of the specification say of a session that they do not know.
+/// Codes and words of SDKs for an unknown session, in place of or beside the 404 of the specification.
 const LOST_SESSION_CODES: [i64; 3] = [-32000, -32001, error_codes::INVALID_REQUEST];
 const LOST_SESSION_WORDS: [&str; 2] = ["session", "not initialized"];
 /// Messages in one array of 2025-03-26.
@@ -50,13 +50,13 @@ pub struct HttpWire {
     pub(super) bounds: Bounds,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
-    /// Whether the session turned out to be lost while a reply was waited for.
+    /// Whether the session was found lost while a reply was awaited.
     pub(super) is_lost: AtomicBool,
     /// Of the GET stream, while it is open.
     pub(super) hearing: Hearing,
     /// Whether the GET stream was ever open.
     pub(super) was_open: AtomicBool,
-    /// Cancelled once the upstream has answered a GET, whatever it said.
+    /// Cancelled once the upstream has answered a GET, with any status.
     pub(super) answered: CancellationToken,
 }
 
@@ -83,8 +83,8 @@ impl HttpWire {
         self.session.get().is_some()
     }
 
-    /// Whether the upstream said that it does not know the session any more, to a request that says
-    /// nothing of whether the call before it ran.
+    /// Whether the upstream reported the session as unknown when a stream was resumed: the call of that stream may have
+    /// run.
     #[must_use]
     pub fn has_lost_session(&self) -> bool {
         self.is_lost.load(Ordering::Relaxed)
@@ -110,7 +110,7 @@ impl HttpWire {
             .with(TRACESTATE, state.and_then(value))
     }
 
-    /// Posts a request that stands for itself: the answer of the upstream, for [`read`](Self::read).
+    /// Posts a self-contained request and returns the response, for [`read`](Self::read).
     ///
     /// # Errors
     /// [`ExchangeError`] when no response arrives.
@@ -125,8 +125,7 @@ impl HttpWire {
         self.client.post(message, headers)
     }
 
-    /// Posts a request to find out what the upstream speaks: the status, and the reply if there is
-    /// one.
+    /// Posts a request that probes the era of the upstream: the status, and the reply if there is one.
     ///
     /// # Errors
     /// [`LinkError`] when no response arrives.
@@ -182,7 +181,7 @@ impl HttpWire {
         Ok(reply)
     }
 
-    /// Reads a body that is one message.
+    /// Reads the body of a response as one message.
     async fn read_whole(
         &self,
         response: Response<UpstreamBody>,
@@ -202,13 +201,13 @@ impl HttpWire {
         })
     }
 
-    /// A body that is no message.
+    /// The error of a body that is no message.
     fn unread(&self, error: &DecodeError, headers: &HeaderMap) -> LinkError {
         LABELED.upstream_garbage.add(&self.upstream, 1);
         LinkError::Invalid(labels::foreign(headers).unwrap_or_else(|| error.to_string()))
     }
 
-    /// Hands a message to `sink`, or those of an array; the reply if it is among them.
+    /// Hands a message, or each message of an array, to `sink`; returns the reply if found.
     pub(super) fn hand_over(
         &self,
         text: Bytes,
@@ -238,7 +237,7 @@ impl HttpWire {
     /// [`LinkError`] when there is no reply; [`LinkError::Unread`] when the request may be posted again.
     ///
     /// # Cancel safety
-    /// Dropping the future closes the exchange; whoever drops it cancels the call upstream.
+    /// Dropping the future closes the exchange; the caller must then cancel the call upstream.
     pub(crate) async fn request(
         &self,
         message: Bytes,
@@ -296,7 +295,7 @@ impl HttpWire {
             other => other?,
         };
         let status = response.status();
-        // It says nothing, and some never end it.
+        // The body has no meaning, and some upstreams never end it.
         response.into_body().finish();
         if status.is_success() {
             Ok(())
@@ -305,7 +304,7 @@ impl HttpWire {
         }
     }
 
-    /// Ends the upstream session; that it cannot be ended is harmless (SPEC U-04).
+    /// Ends the upstream session; a failure is harmless (SPEC U-04).
     pub(crate) async fn close(&self) {
         if self.has_session() {
             drop(self.client.delete(self.headers(None)).await);
@@ -328,8 +327,8 @@ impl HttpWire {
             {
                 return Err(LinkError::SessionGone);
             }
-            // What names no request is about ours where it says what was wrong with it; behind
-            // other statuses a wall may stand, or a server that does not serve such requests.
+            // A message without id is about our request if the status is 400; other statuses may be those of a
+            // firewall, or of a server that does not serve such requests.
             let parsed = parsed.filter(|it| it.id().is_some() || status == StatusCode::BAD_REQUEST);
             if let Some(reply) = parsed.and_then(|message| sink.message(message)) {
                 return Ok(reply);
@@ -350,8 +349,8 @@ impl HttpWire {
     }
 }
 
-/// Whether a notification or a response may be posted again though it may have arrived. An answer that
-/// comes twice answers nothing the second time, and the notifications that MCP knows repeat themselves.
+/// Whether a notification or a response may be posted again though it may have arrived. A repeated response has no
+/// request left to answer, and the notifications of MCP are repeatable.
 fn may_repeat(message: &Bytes, depth: usize) -> bool {
     Message::parse(message.clone(), depth).is_ok_and(|message| {
         message
@@ -360,13 +359,13 @@ fn may_repeat(message: &Bytes, depth: usize) -> bool {
     })
 }
 
-/// Whether a status says that the session is not known: 404 does, and some say 410.
+/// Whether a status says that the session is unknown: 404 does, and some servers send 410.
 pub(super) fn is_gone(status: StatusCode) -> bool {
     matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE)
 }
 
-/// Whether a refusal with 400 says that the session is not known, where 404 should be said: servers
-/// built after the examples of older SDKs answer so after a restart. What is refused so has not run.
+/// Whether a refusal with 400 says that the session is unknown, where 404 is due: servers built after the examples of
+/// older SDKs answer so after a restart. A request refused this way has not run.
 pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool {
     let may_say_so = message.is_none_or(|message| {
         let code = message.error_code();
@@ -377,8 +376,8 @@ pub(super) fn names_lost_session(body: &[u8], message: Option<&Message>) -> bool
     may_say_so && LOST_SESSION_WORDS.iter().any(|words| text.contains(words))
 }
 
-/// When the upstream asks us to come back: in so many seconds, or at a time of its own clock, which is
-/// read from the date of the response. Spec: RFC 9110 §10.2.3.
+/// `Retry-After` of the upstream: seconds, or a time of its own clock, which is read from the `Date` of the response.
+/// Spec: RFC 9110 §10.2.3.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
     if let Ok(seconds) = value.parse() {
@@ -390,7 +389,7 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(wait.try_into().unwrap_or(Duration::ZERO))
 }
 
-/// By its media type, which has no case, parameters aside. Spec: RFC 9110 §8.3.1.
+/// Whether the media type is `text/event-stream`, in any case and with any parameters. Spec: RFC 9110 §8.3.1.
 pub(crate) fn is_event_stream(response: &Response<UpstreamBody>) -> bool {
     response
         .headers()

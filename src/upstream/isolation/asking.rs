@@ -1,4 +1,4 @@
-//! What `check --online` needs besides links: how many may start at once, and why one that was asked failed.
+//! Support for `check --online`: how many children may start at once, and why an upstream failed.
 
 use std::error::Error as _;
 
@@ -52,7 +52,7 @@ impl Upstreams {
     }
 }
 
-/// What to do about a fault of the gateway's own finding.
+/// The remedy for a fault that the gateway itself found.
 fn remedy_of(fault: &Fault) -> Option<&'static str> {
     let is_late = fault.kind == FaultKind::UpstreamTimeout;
     is_late.then_some("look what the upstream does meanwhile; `connect_timeout` says how long it may take to open")

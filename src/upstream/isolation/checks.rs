@@ -1,5 +1,5 @@
-//! Background checks of upstreams without recent calls: one that is gone becomes `down`, and one that has returned
-//! `up`, before the next call. Spec: DESIGN §6 (health).
+//! Background checks of upstreams without recent calls: a dead upstream becomes `down`, and one that has returned `up`,
+//! before the next call. Spec: DESIGN §6 (health).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::lock;
 
-/// For connecting and the answer, and no longer than `connect_timeout`: with two looks in a row, an upstream is down within 150 s of its last answer.
+/// For connecting and the answer, and no longer than `connect_timeout`: with two looks in a row, an upstream is down
+/// within 150 s of its last answer.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The longest pause before the next look at an upstream that is down.
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
@@ -86,7 +87,7 @@ impl Entry {
         self.settings.connect_timeout.min(LIMIT)
     }
 
-    /// How long ago a call or a look told how it does.
+    /// How long ago a call or a check told the state of the upstream.
     fn told(&self) -> Option<Duration> {
         let failed = self.health.last_failure();
         let answered = self.load.last_answer();
@@ -132,7 +133,7 @@ impl Entry {
     }
 }
 
-/// One request that opens no session. Whatever is answered but a fault of the server's shows that it is there.
+/// Sends one request without opening a session. Any answer but a 5xx shows that the upstream is there.
 async fn knock(client: &HttpClient, limit: Duration) -> Result<(), LinkError> {
     let answer = timeout(limit, client.knock()).await;
     let status = answer.map_err(|_| LinkError::Timeout)??.status();
@@ -155,7 +156,7 @@ impl Pace {
         Self { every, down: 0 }
     }
 
-    /// How long not to look, as calls told `told` ago how it does. `chance` is the part of a pause to wait for.
+    /// How long to skip checks, as calls told the state `told` ago. `chance` is the part of a pause to wait for.
     fn spared(&self, told: Option<Duration>, chance: f64) -> Option<Duration> {
         let told = told?;
         let is_recent = told < self.every.mul_f64(LEAST_PART);

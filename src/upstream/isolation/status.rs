@@ -1,4 +1,4 @@
-//! What `/status` says of upstreams.
+//! Upstreams in `/status`.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl Entry {
         }
     }
 
-    /// Why it is not reached; while it is, why a call failed lately.
+    /// Why the upstream is not reached; while it is, why a call failed lately.
     fn last_cause(&self, state: status::State, now: Duration) -> Option<status::CauseStatus> {
         let is_well = state == status::State::Up;
         let cause = self.health.cause().snapshot().filter(|_| !is_well);

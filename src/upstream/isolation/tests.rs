@@ -52,7 +52,7 @@ async fn who_drops_a_shared_link_is_forgotten_there(
     let link = upstreams.link("up", seat(Arc::clone(&intake))).unwrap();
     assert_eq!(Arc::strong_count(&intake), 2);
     drop(link);
-    // What was begun by dropping it: nothing of it waits.
+    // Polls the task that the drop has spawned, which does not wait.
     tokio::task::yield_now().await;
     assert_eq!(Arc::strong_count(&intake), 1);
 }

@@ -1,11 +1,11 @@
-//! What an upstream is told that has asked something. Spec: BRIDGING §2.3, §3.1, §6.
+//! Answers to questions of an upstream. Spec: BRIDGING §2.3, §3.1, §6.
 
 use bytes::Bytes;
 
 use crate::protocol::json;
 
-/// What the upstream is told when nobody can be asked, and why: an elicitation is cancelled, anything
-/// else is not supported (BRIDGING §2.3, §6).
+/// The answer when no client can be asked, for the reason `why`: an elicitation is cancelled, any other question is not
+/// supported (BRIDGING §2.3, §6).
 pub(super) fn out_of_reach(method: &str, why: &str) -> Result<Bytes, Bytes> {
     match method {
         "elicitation/create" => unanswered(method),
@@ -13,13 +13,13 @@ pub(super) fn out_of_reach(method: &str, why: &str) -> Result<Bytes, Bytes> {
     }
 }
 
-/// What it is told when the call that asked is over.
+/// The answer when the asking call is over.
 pub(super) fn its_call_is_over() -> Result<Bytes, Bytes> {
     Err(error(-32603, "the call is over"))
 }
 
-/// What the upstream is told when nobody answers: an elicitation is cancelled, anything else has
-/// an error form (BRIDGING §3.1, 10).
+/// The answer when the client does not reply: an elicitation is cancelled, any other question has an error form
+/// (BRIDGING §3.1, 10).
 pub(super) fn unanswered(method: &str) -> Result<Bytes, Bytes> {
     match method {
         "elicitation/create" => Ok(Bytes::from_static(br#"{"action":"cancel"}"#)),
@@ -61,7 +61,7 @@ mod tests {
         json::member(error, "code")?.parse().ok()
     }
 
-    // BRIDGING §2.3, §3.1, 10: who was not asked has not refused.
+    // BRIDGING §2.3, §3.1, 10: a client that was not asked has not refused.
     #[rstest]
     #[case("elicitation/create", None, None)]
     #[case("sampling/createMessage", Some(-1), Some(-32601))]

@@ -1,5 +1,5 @@
-//! Our requests on a connection: sent under our own ids and progress tokens, and what comes of them.
-//! Spec: SPEC C-01, C-03, C-10, C-98, U-12.
+//! Our requests on a connection, sent under our own ids and progress tokens, and their replies. Spec: SPEC C-01, C-03,
+//! C-10, C-98, U-12.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,9 +28,9 @@ use crate::upstream::lock;
 use crate::upstream::observe::{self, client_span};
 use crate::upstream::room;
 
-/// Elicitations by URL that are remembered of one call.
+/// Elicitations by URL remembered per call.
 const MOST_VISITS: usize = 16;
-/// The longest id of one that is remembered, in bytes.
+/// The longest remembered id of an elicitation, in bytes.
 const LONGEST_VISIT: usize = 1024;
 
 /// A request of ours without its reply.
@@ -45,29 +45,29 @@ pub(super) struct Pending {
     pub(super) link: Option<Arc<dyn DownstreamLink>>,
     /// JSON text of the client's progress token.
     pub(super) progress: Option<Arc<str>>,
-    /// The task whose result is asked for: its questions are this call's.
+    /// The task whose result is requested: its questions belong to this call.
     pub(super) task: Option<String>,
-    /// Whether it is to become a task.
+    /// Whether the call is to become a task.
     pub(super) wants_task: bool,
-    /// Whether its reply may go to other callers as well.
+    /// Whether the reply may go to other callers as well.
     pub(super) is_list: bool,
-    /// Whether the client may be asked for it.
+    /// Whether the client may be asked during the call.
     pub(super) may_be_asked: bool,
-    /// Whether a message that names no call may be about it.
+    /// Whether a message without a call may belong to this call.
     pub(super) is_talked_of: bool,
-    /// The elicitations by URL that the upstream asked for it, by their ids.
+    /// The elicitations by URL that the upstream sent for the call, by their ids.
     pub(super) visits: Mutex<Vec<String>>,
     pub(super) activity: Arc<Activity>,
-    /// How far it got toward a pipe or a socket.
+    /// Progress of the send to a pipe or a socket.
     pub(super) departure: Departure,
-    /// Cancelled when the request is over: its questions are withdrawn.
+    /// Cancelled at the end of the request, which withdraws its questions.
     pub(super) over: CancellationToken,
     /// Whether its reply is there.
     pub(super) landed: AtomicBool,
     pub(super) reply: Mutex<Option<oneshot::Sender<Result<Message, LinkError>>>>,
 }
 
-/// Where the reply to a request of ours comes, if it does.
+/// Receives the reply to one of our requests, if any.
 pub(super) type Landing = oneshot::Receiver<Result<Message, LinkError>>;
 
 impl Pending {
@@ -108,12 +108,12 @@ impl Pending {
         }
     }
 
-    /// Where its reply takes its room; a list takes none of one caller, as others may wait for it.
+    /// The share in which the reply takes room; `None` for a list, which other callers may wait for too.
     pub(super) fn reply_room(&self) -> Option<ReplyRoom<'_>> {
         self.link.as_ref().filter(|_| !self.is_list)?.reply_room()
     }
 
-    /// Notes an elicitation by its id. Of many, the first ones are remembered.
+    /// Notes an elicitation by its id. Only the first ones are remembered.
     pub(super) fn note_asked(&self, elicitation: &str) {
         let mut visits = lock(&self.visits);
         if visits.len() < MOST_VISITS && elicitation.len() <= LONGEST_VISIT {
@@ -121,7 +121,7 @@ impl Pending {
         }
     }
 
-    /// Whether an elicitation was asked for this call.
+    /// Whether an elicitation was sent for this call.
     pub(super) fn has_asked(&self, elicitation: &str) -> bool {
         lock(&self.visits).iter().any(|visit| visit == elicitation)
     }
@@ -131,7 +131,7 @@ impl Connection {
     /// Sends a call and waits for its reply, within the upstream's deadlines.
     ///
     /// # Cancel safety
-    /// Dropping the future tells the upstream that the request is cancelled.
+    /// Dropping the future cancels the request upstream.
     pub(super) async fn call(
         self: &Arc<Self>,
         request: &Message,
@@ -186,7 +186,7 @@ impl Connection {
         let (flight, reply) = self.take_off(pending);
         let upstream = &self.settings.upstream;
         let outcome = tokio::select! {
-            // Once the reply is there, nothing else is looked at.
+            // A reply that is ready wins over a deadline or a cancellation.
             biased;
             reply = self.exchange(flight.pending(), bytes, Some(span.context()), reply) => {
                 let reply = reply.and_then(|reply| self.with_outcome(method, reply));
@@ -218,7 +218,7 @@ impl Connection {
         outcome.map(Reply::Relayed)
     }
 
-    /// A reply that has an outcome. What only says that something is done, some servers say with null.
+    /// A reply that has an outcome. Some servers answer `null` to requests without a result of their own.
     /// Spec: SPEC U-14; BRIDGING §3.10.
     fn with_outcome(&self, method: &str, reply: Message) -> Result<Message, LinkError> {
         if reply.has_outcome() {
@@ -237,8 +237,8 @@ impl Connection {
         Err(error)
     }
 
-    /// Trace context for `_meta`, as JSON text: on a pipe there is no header, and what the client
-    /// put there must not stay the parent (SPEC C-98).
+    /// Trace context for `_meta`, as JSON text: a pipe has no headers, and the client's own `traceparent` must not stay
+    /// the parent (SPEC C-98).
     fn stamp(&self, request: &Message, trace: &TraceContext) -> (Option<String>, Option<String>) {
         let piped = matches!(self.wire, Wire::Duplex(_));
         if !piped && request.meta(TRACEPARENT).is_none() {
@@ -249,7 +249,7 @@ impl Connection {
         (parent, trace.tracestate().map(quote))
     }
 
-    /// Sends one of our own requests with a single parameter; that it fails is only logged.
+    /// Sends one of our own requests with a single parameter; a failure is only logged.
     pub(super) async fn tell(self: &Arc<Self>, method: &str, name: &str, value: &str) {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let bytes = format!(
@@ -298,7 +298,7 @@ impl Connection {
                     direct = http.request(bytes, trace, &mut take) => direct,
                     Ok(elsewhere) = reply => elsewhere,
                 };
-                // The next call opens a new one; this one may have run.
+                // Not retried, as this call may have run; the next call opens a new session.
                 if outcome.is_err() && http.has_lost_session() && !self.is_closed() {
                     LABELED.upstream_lost.add(&self.settings.name, 1);
                     self.forget();
@@ -308,7 +308,7 @@ impl Connection {
         }
     }
 
-    /// Hands a reply that came on no call's own stream to whoever waits for it.
+    /// Resolves a pending request with a reply from a pipe or from a stream of another call.
     pub(super) fn deliver(self: &Arc<Self>, id: u64, message: Message) {
         let waiting = self.waiting(id);
         let is_ours = waiting.is_some();
@@ -324,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// Cancels the task that a reply begins which nobody waits for any more.
+    /// Cancels the task that a late reply begins.
     fn cancel_begun(self: &Arc<Self>, reply: &Message) {
         let task = reply.result_member("task").filter(|task| !is_over(task));
         let Some(id) = task.and_then(|task| json::member(task, "taskId")) else {
@@ -336,7 +336,7 @@ impl Connection {
         });
     }
 
-    /// Whoever waits for the reply to request `id` waits no longer, if anybody does.
+    /// Fails the request `id`, if still pending.
     pub(super) fn fail(&self, id: u64, error: LinkError) {
         if let Some(waiting) = self.waiting(id) {
             drop(waiting.send(Err(error)));

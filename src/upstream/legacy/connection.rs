@@ -28,7 +28,7 @@ use crate::upstream::hearing::next_stretch;
 use crate::upstream::lock;
 use crate::upstream::stdio::HoldGuard;
 
-/// How long the end of an HTTP session waits for what is told of its calls.
+/// How long the close of an HTTP session waits for `farewells`.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A connection after its handshake.
@@ -39,20 +39,20 @@ pub(super) struct Connection {
     declared: Arc<Declared>,
     pub(super) next_id: AtomicU64,
     pub(super) pending: Mutex<HashMap<u64, Arc<Pending>>>,
-    /// Calls that go on as tasks.
+    /// Calls that have become tasks.
     pub(super) lasting: Lasting,
-    /// Calls for tasks that nobody waits for any more.
+    /// Calls that may become tasks, dropped before their reply.
     pub(super) given_up: GivenUp<()>,
-    /// Open questions of the upstream, by its id, with what withdraws them.
+    /// Open questions of the upstream, by its id, with tokens that withdraw them.
     pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
-    /// Whose client the upstream may ask without naming the call.
+    /// The right of a call to be asked without being named.
     pub(super) turn: Turn,
-    /// Places for answers on their way that needed nobody to be asked.
+    /// Permits for answers that the gateway gives without asking a client.
     pub(super) answers: Arc<Semaphore>,
     forgotten: AtomicBool,
-    /// Whether the end of its pipe was noted.
+    /// Whether the end of the pipe was noted.
     end_noted: AtomicBool,
-    /// Forgotten, or dropped.
+    /// Cancelled when the session is forgotten or the connection dropped.
     over: DropGuard,
     pub(super) closed: CancellationToken,
     /// Cancellations on their way over HTTP.
@@ -60,7 +60,7 @@ pub(super) struct Connection {
     pub(super) ears: Ears,
     /// The stretch of hearing of a pipe, which lasts as long as the connection.
     stretch: u64,
-    /// Keeps a child from being stopped for being idle.
+    /// Spares an unused child from the idle stop.
     held: Mutex<Option<HoldGuard>>,
     _counted: UpstreamSession,
 }
@@ -111,7 +111,7 @@ impl Connection {
         }
     }
 
-    /// Whether all its messages come over one pipe or stream, so that none says whose it is.
+    /// Whether all messages share one pipe or stream, so that questions do not tell their call.
     pub(super) fn is_pipe(&self) -> bool {
         matches!(self.wire, Wire::Duplex(_))
     }
@@ -132,8 +132,8 @@ impl Connection {
         }
     }
 
-    /// Ready when nothing comes of the connection any more: its pipe is closed, the upstream has
-    /// forgotten its session, or it was dropped. Does not keep it.
+    /// Ready when the connection is over: its pipe is closed, the upstream has forgotten its session, or it was
+    /// dropped. Does not keep the connection alive.
     ///
     /// # Cancel safety
     /// Safe.
@@ -151,7 +151,7 @@ impl Connection {
         }
     }
 
-    /// The upstream no longer knows this session.
+    /// Notes that the upstream no longer knows this session.
     pub(super) fn forget(self: &Arc<Self>) {
         self.forgotten.store(true, Ordering::Relaxed);
         self.over.token().cancel();
@@ -165,7 +165,7 @@ impl Connection {
         tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
     }
 
-    /// Sends a notification or a response; a failure shows in the calls.
+    /// Sends a notification or a response; failures show in the calls.
     pub(super) async fn send(&self, message: Bytes) {
         drop(self.deliver_message(message).await);
     }
@@ -187,7 +187,7 @@ impl Connection {
         })
     }
 
-    /// Keeps a child alive, or lets it end, while nobody calls it.
+    /// Spares an unused child from the idle stop, or no longer.
     pub(super) fn hold(&self, wanted: bool) {
         let Wire::Duplex(duplex) = &self.wire else {
             return;
@@ -200,7 +200,7 @@ impl Connection {
         }
     }
 
-    /// Ready when no request of ours waits for its reply any more.
+    /// Ready when no request of ours is pending.
     ///
     /// # Cancel safety
     /// Safe.
@@ -226,7 +226,7 @@ impl Connection {
         if self.is_pipe() {
             self.wire.close(limit).await;
         } else if !self.is_closed() {
-            // Spec: BRIDGING §3.7: what its calls are told of comes first.
+            // Spec: BRIDGING §3.7: cancellations of its calls are sent first.
             let told = async {
                 self.until_unused().await;
                 self.farewells.close();
@@ -238,7 +238,7 @@ impl Connection {
         self.fail_all();
     }
 
-    /// Counts the session as lost if its pipe is closed, and not by us; once.
+    /// Counts the session as lost, once, if its pipe closed without a `close` of ours.
     pub(super) fn note_end(&self) {
         if let Wire::Duplex(duplex) = &self.wire
             && duplex.closed().is_cancelled()
@@ -250,7 +250,7 @@ impl Connection {
         }
     }
 
-    /// Whoever waits for a reply or an answer waits no longer.
+    /// Fails all pending requests and withdraws open questions.
     pub(super) fn fail_all(&self) {
         self.lasting.clear();
         let last_words = match &self.wire {

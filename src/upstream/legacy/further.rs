@@ -1,5 +1,5 @@
-//! Further connections of a link, for calls whose clients may be asked while the turn of the first
-//! connection is another call's. Spec: DESIGN §6, "one askable call per child".
+//! `Further` connections of a link, for calls whose clients may be asked while another call has the turn of the first
+//! connection. Spec: DESIGN §6, "one askable call per child".
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::upstream::stdio::Patience;
 pub(super) struct Further {
     settings: Arc<Settings>,
     open: Mutex<Vec<Arc<Connection>>>,
-    /// Whoever had the link is gone.
+    /// Whether the link is closed.
     ended: AtomicBool,
 }
 
@@ -33,15 +33,15 @@ impl Further {
         })
     }
 
-    /// Those that are open.
+    /// The open connections.
     pub(super) fn all(&self) -> Vec<Arc<Connection>> {
         let mut open = lock(&self.open);
         open.retain(|connection| !connection.is_closed());
         open.clone()
     }
 
-    /// Opens another connection, told of the log level, and takes its turn. A child only if there is
-    /// a place for it at once, or one that an idle child makes.
+    /// Opens another connection, sets its log level, and takes its turn. A child only if a place is free at once, or an
+    /// idle child can be evicted.
     ///
     /// # Errors
     /// [`LinkError::AtCapacity`] at once when the caps leave no place for another child, else as
@@ -65,7 +65,7 @@ impl Further {
             return Err(LinkError::Cancelled);
         };
         lock(&self.open).push(Arc::clone(&connection));
-        // The session ended while this was opened: nobody would ever close it.
+        // `close` ran during the opening and did not see this connection: close it here.
         if self.ended.load(Ordering::Acquire) {
             self.close().await;
             return Err(LinkError::Cancelled);
@@ -73,7 +73,7 @@ impl Further {
         Ok((connection, turn))
     }
 
-    /// Tells all of them that the client wants other log messages.
+    /// Sends the client's log level to all connections.
     pub(super) async fn set_level(&self, level: &str) {
         let all = self.all();
         let told = all
@@ -82,7 +82,7 @@ impl Further {
         join_all(told).await;
     }
 
-    /// Ends all of them, for good.
+    /// Closes all connections, for good.
     pub(super) async fn close(&self) {
         self.ended.store(true, Ordering::Release);
         let open = std::mem::take(&mut *lock(&self.open));
@@ -91,14 +91,14 @@ impl Further {
         }
     }
 
-    /// Lets go of all but one that nobody uses. Children end by themselves when they are idle, and
-    /// take longer to start than a socket does to open.
+    /// Drops all unused connections but one. Children are kept: they are stopped when idle, and take longer to start
+    /// than a socket does to open.
     pub(super) fn tidy(&self) {
         if matches!(self.settings.carrier, Carrier::Duplex(Source::Children(_))) {
             return;
         }
         let mut spare = false;
-        // Dropped after the lock is gone.
+        // Dropped after the lock is released.
         let mut gone = Vec::new();
         lock(&self.open).retain(|connection| {
             let is_unused = connection.turn.take().is_some();

@@ -30,13 +30,13 @@ pub(in crate::upstream) fn request(settings: &Settings) -> Bytes {
     out.into()
 }
 
-/// Whether an HTTP status says that nothing is there which can be asked like this.
+/// Whether an HTTP status says that no endpoint there accepts `initialize`.
 pub(super) fn is_refusal(status: u16) -> bool {
     matches!(status, 400 | 404..=428)
 }
 
-/// Whether an error is an HTTP status that says nothing of what is there, as those of walls and of busy
-/// or broken servers do. Spec: SPEC U-06.
+/// Whether an error is an HTTP status that tells nothing of the endpoint, as those of firewalls and of busy or broken
+/// servers do. Spec: SPEC U-06.
 pub(super) fn is_no_answer(error: &LinkError) -> bool {
     match error {
         LinkError::Busy { .. } => true,
@@ -45,7 +45,7 @@ pub(super) fn is_no_answer(error: &LinkError) -> bool {
     }
 }
 
-/// An HTTP status in place of a reply: it does not shake hands like this. `said` is what came with it.
+/// Turns an HTTP status in place of a reply into a failed handshake. `said` is text from the response.
 pub(super) fn refused(error: LinkError, said: Option<&str>) -> LinkError {
     match error {
         LinkError::Status(status) if is_refusal(status) => {
@@ -60,25 +60,25 @@ pub(super) fn refused(error: LinkError, said: Option<&str>) -> LinkError {
     }
 }
 
-/// Whether the reason of a refused handshake is that nothing is served at its path.
+/// Whether a handshake was refused because its path does not exist.
 pub(in crate::upstream) fn is_missing_path(why: &str) -> bool {
     let status = why.strip_prefix(REFUSED_STATUS);
     status.is_some_and(|status| status.starts_with("404") || status.starts_with("405"))
 }
 
-/// How the text of a handshake begins that an HTTP status refused; the status follows.
+/// Start of the text of a handshake refused by an HTTP status, which follows.
 const REFUSED_STATUS: &str = "initialize was refused with HTTP status ";
 
-/// Characters of what an upstream says that callers and the log are shown.
+/// Characters of an upstream's text shown to callers and in the log.
 const MAX_WORDS: usize = 200;
 
-/// The text of an error that answers a request of ours, as far as it is shown.
+/// The message of an error reply, cut to [`MAX_WORDS`].
 pub(super) fn words(reply: &Message) -> Option<String> {
     let text = reply.error_member("message").and_then(json::string)?;
     Some(text.chars().take(MAX_WORDS).collect())
 }
 
-/// What the upstream declared in its reply.
+/// The declaration of the upstream in its reply.
 pub(super) fn read(
     reply: &Message,
     settings: &config::Upstream,

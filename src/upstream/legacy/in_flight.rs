@@ -1,4 +1,4 @@
-//! A request that is on its way: whoever drops it before its reply tells the upstream.
+//! `InFlight`: a sent request, cancelled upstream if dropped before its reply.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::wire::Wire;
 use crate::upstream::{cancellation, lock};
 
-/// Tells the upstream that a request is cancelled unless it landed (SPEC C-10, C-11).
+/// Cancels a request upstream on drop unless it landed (SPEC C-10, C-11).
 #[derive(Debug)]
 pub(super) struct InFlight {
     connection: Arc<Connection>,
@@ -17,7 +17,7 @@ pub(super) struct InFlight {
 }
 
 impl InFlight {
-    /// A request that stands among the pending ones of `connection` until this is dropped.
+    /// A request in `pending` of the `connection` until this is dropped.
     pub(super) fn new(connection: Arc<Connection>, pending: Arc<Pending>) -> Self {
         Self {
             connection,
@@ -26,18 +26,18 @@ impl InFlight {
         }
     }
 
-    /// What is known of it.
+    /// The state of the request.
     pub(super) fn pending(&self) -> &Arc<Pending> {
         &self.pending
     }
 
-    /// Its reply is there.
+    /// Notes that the reply has arrived.
     pub(super) fn landed(mut self) {
         self.done = true;
         self.pending.landed.store(true, Ordering::Relaxed);
     }
 
-    /// Nobody wants its reply any more.
+    /// Cancels the request, as its caller no longer wants the reply.
     pub(super) fn abort(mut self, reason: &str) {
         self.done = true;
         self.tell_cancelled(reason);
@@ -50,7 +50,7 @@ impl InFlight {
         {
             return;
         }
-        // Over HTTP its reply would come on the stream that is closed.
+        // Over HTTP the late reply would come on the request's own stream, which is closed.
         if self.pending.wants_task && self.connection.is_pipe() {
             self.connection.given_up.note(self.pending.id, ());
         }

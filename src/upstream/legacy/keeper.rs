@@ -1,6 +1,5 @@
-//! A connection that somebody listens to is opened again when it is lost, also while nobody calls:
-//! what the upstream announces after its restart would be heard by nobody until then.
-//! Spec: BRIDGING §3.4; SPEC U-02, D-06.
+//! Reopens a lost connection that has listeners, even while no call runs: otherwise notices after an upstream's restart
+//! would be missed until the next call. Spec: BRIDGING §3.4; SPEC U-02, D-06.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -12,14 +11,14 @@ use super::LegacyLink;
 use crate::cause::chain;
 use crate::upstream::lock;
 
-/// The pause before a lost connection is opened again, a quarter more or less. Doubled each time that
-/// this fails or the connection is soon lost again.
+/// The pause before a lost connection is reopened, a quarter more or less. Doubled each time that the reopening fails
+/// or the connection is soon lost again.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause; a connection that lasted as long has recovered.
+/// The longest pause; a connection of this age has recovered.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 impl LegacyLink {
-    /// From now on, what is open is opened again when it is lost, for as long as somebody listens.
+    /// Starts to reopen the connection whenever lost, while the link listens or follows a resource.
     pub(super) fn keep(&self) {
         let was_kept = std::mem::replace(&mut *lock(&self.kept), true);
         if !was_kept {
@@ -28,9 +27,9 @@ impl LegacyLink {
         }
     }
 
-    /// Whether the link is still to be kept; if not, it is not kept any more.
+    /// Whether to go on reopening the connection; if not, `kept` is cleared.
     fn goes_on(&self) -> bool {
-        // Whoever begins to listen and sees before this that it is kept, is seen here.
+        // `kept` changes under the lock of `listening`: a listener that finds `kept` set is seen here.
         let mut goes_on = false;
         self.listening.make_so(|listening| {
             goes_on = *listening || !self.state.followed.is_empty();
@@ -40,7 +39,7 @@ impl LegacyLink {
     }
 }
 
-/// Keeps neither the link nor its connection alive.
+/// Reopens the connection of `link`; keeps neither alive.
 async fn keep(link: Weak<LegacyLink>) {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -52,7 +51,7 @@ async fn keep(link: Weak<LegacyLink>) {
                 pause = FIRST_PAUSE;
             }
         }
-        // All sessions of an upstream lose it at the same time.
+        // Random, as all sessions of an upstream lose their connections at the same time.
         sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
         let Some(link) = link.upgrade() else { return };

@@ -13,8 +13,8 @@ use crate::protocol::{Message, json};
 use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::lock;
 
-/// Tasks of one connection whose progress is passed on; the oldest gives way to one more. Who hears of
-/// them is bounded per session (`limits.tasks_per_session`); this bounds those that sessions share.
+/// Tasks of one connection whose progress is passed on; the oldest is evicted. Tasks are bounded per session too
+/// (`limits.tasks_per_session`); `MOST` bounds a connection shared by sessions.
 const MOST: usize = 1024;
 
 /// The calls of a connection that have become tasks, under our progress tokens.
@@ -23,14 +23,14 @@ pub(super) struct Lasting(Mutex<BTreeMap<u64, Task>>);
 
 #[derive(Debug)]
 struct Task {
-    /// As the upstream calls it.
+    /// The upstream's name of the task.
     id: String,
     progress: Progress,
-    /// When its upstream forgets it, if ever.
+    /// When the upstream forgets the task, if ever.
     until: Option<Instant>,
 }
 
-/// Where the progress of a task goes.
+/// Receiver of the progress of a task.
 #[derive(Debug, Clone)]
 pub(super) struct Progress {
     pub(super) link: Arc<dyn DownstreamLink>,
@@ -39,7 +39,7 @@ pub(super) struct Progress {
 }
 
 impl Lasting {
-    /// Keeps the way back of a call that `reply` makes a task, if its client wants to know of progress.
+    /// Keeps the link of a call that `reply` makes a task, if its client wants progress.
     pub(super) fn keep(&self, request: &Message, call: &Pending, reply: &Message) {
         let Some(token) = &call.progress else { return };
         if request.param("task").is_none() {
@@ -72,13 +72,13 @@ impl Lasting {
         );
     }
 
-    /// Where progress under one of our tokens goes.
+    /// The receiver of progress under one of our tokens.
     pub(super) fn progress(&self, token: u64) -> Option<Progress> {
         let tasks = lock(&self.0);
         Some(tasks.get(&token)?.progress.clone())
     }
 
-    /// Takes what the upstream says of a task, JSON text.
+    /// Takes the state of a task, JSON text.
     pub(super) fn stands(&self, task: &str) {
         if let Some(id) = id_of(task).filter(|_| is_over(task)) {
             self.end(&id);
@@ -89,7 +89,7 @@ impl Lasting {
     pub(super) fn replied(&self, method: &str, request: &Message, reply: &Message) {
         match (method, reply.result()) {
             ("tasks/get" | "tasks/cancel", Some(task)) => self.stands(task),
-            // With its result a task is over, however it ended.
+            // A task with a result is over, however it ended.
             ("tasks/result", _) => {
                 if let Some(id) = request.param_str("taskId") {
                     self.end(&id);
@@ -99,7 +99,7 @@ impl Lasting {
         }
     }
 
-    /// The connection is over, and its tasks with it.
+    /// Drops all tasks, as the connection is over.
     pub(super) fn clear(&self) {
         lock(&self.0).clear();
     }
@@ -113,7 +113,7 @@ fn id_of(task: &str) -> Option<String> {
     json::string(json::member(task, "taskId")?).map(std::borrow::Cow::into_owned)
 }
 
-/// Whether a task, JSON text, goes on no more.
+/// Whether a task, JSON text, has ended.
 pub(super) fn is_over(task: &str) -> bool {
     let status = json::member(task, "status");
     !matches!(status, Some("\"working\"" | "\"input_required\""))
@@ -125,7 +125,7 @@ mod tests {
     use crate::call::{Asked, ClientCapabilities, Notice, Round};
     use crate::upstream::activity::Activity;
 
-    /// A client that hears what comes afterwards.
+    /// A client with a link that outlives its call.
     #[derive(Debug)]
     struct Client(ClientCapabilities);
 

@@ -40,7 +40,7 @@ impl Offer {
         }
     }
 
-    /// What the upstream declared in its answer.
+    /// The declaration of the upstream in its answer.
     pub(in crate::upstream) fn declared(&self) -> &Declared {
         &self.declared
     }

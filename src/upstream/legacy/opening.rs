@@ -1,4 +1,4 @@
-//! How a connection of a legacy link comes about: its carrier is opened and hands are shaken.
+//! Opening a connection of a legacy link: its carrier, then the handshake.
 //! Spec: SPEC L-01, L-08, U-05.
 
 use std::sync::{Arc, Weak};
@@ -28,7 +28,7 @@ const INITIALIZED: Bytes =
     Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
 
 impl Connection {
-    /// Opens the carrier, unless it is given, and shakes hands.
+    /// Opens the carrier, unless it is given, and does the handshake.
     pub(super) async fn open(
         settings: &Arc<Settings>,
         started: Option<Started>,
@@ -50,7 +50,7 @@ impl Connection {
         }
     }
 
-    /// Opens one more where there is one: over the carrier that is `started`, if it is.
+    /// Opens a further connection: over `started`, if given.
     pub(super) async fn open_further(
         settings: &Arc<Settings>,
         started: Option<Started>,
@@ -139,8 +139,8 @@ impl Connection {
         }
     }
 
-    /// HTTP+SSE, where `error` is a refusal of Streamable HTTP that an older server may give; else,
-    /// and where HTTP+SSE fails too, the error to tell. `said` is what came with `error`.
+    /// HTTP+SSE, where `error` is a refusal of Streamable HTTP that an older server may give; else, and where HTTP+SSE
+    /// fails too, the error to tell. `said` is the text that came with `error`.
     pub(super) async fn open_older_after(
         error: LinkError,
         said: Option<&str>,
@@ -159,7 +159,8 @@ impl Connection {
                 Ok(connection)
             }
             Err(error @ (LinkError::Invalid(_) | LinkError::Handshake(_))) => Err(error),
-            // Who says why is believed; else what stands before the stream is the cause (SPEC U-06).
+            // The refusal of Streamable HTTP is believed if it has words (`said`); else the cause is a status in front
+            // of the stream, as of a firewall (SPEC U-06).
             Err(error) if said.is_none() && handshake::is_no_answer(&error) => Err(error),
             Err(_) => Err(handshake::refused(error, said)),
         }
@@ -269,13 +270,13 @@ impl Drop for Unused<'_> {
 /// How long an upstream may take to say that it has heard of the end of the handshake.
 const TAKEN: Duration = Duration::from_secs(1);
 
-/// Posts the second half of the handshake. What is not refused in time counts as taken: the upstream has
-/// shaken hands, and all that it could say is 202 (SPEC U-04).
+/// Posts the second half of the handshake. A post without a refusal in time counts as taken: the handshake is done, and
+/// the only other answer is 202 (SPEC U-04).
 async fn post_initialized(settings: &Arc<Settings>, wire: &Arc<HttpWire>) -> Result<(), LinkError> {
     let limit = settings.upstream.connect_timeout;
     let (sender, outcome) = oneshot::channel();
     let posting = Arc::clone(wire);
-    // It goes on when it is not waited for any more: to break it off may stop what it began.
+    // The post goes on after the wait: a cancelled post may stop the work that it started upstream.
     settings.tasks.spawn_service(async move {
         let posted = timeout(limit, posting.send(INITIALIZED)).await;
         drop(sender.send(posted.unwrap_or(Err(LinkError::Timeout))));
@@ -294,7 +295,7 @@ fn suspect(connection: &Connection, error: &DecodeError) {
     connection.suspect(&format!("a line is no JSON-RPC message: {error}"));
 }
 
-/// Notes a line that is no message. Where it was meant as a reply, nothing else comes for its call.
+/// Notes a line that is no message. If it was meant as a reply, its call fails at once, as no other reply will come.
 fn not_read(connection: &Arc<Connection>, line: &Bytes, error: &DecodeError, depth: usize) {
     let is_awaited = |id| lock(&connection.pending).contains_key(&id);
     let name = &connection.settings.name;
@@ -320,8 +321,8 @@ async fn take(connection: &Arc<Connection>, message: Message, lease: Option<Repl
     drop(connection.on_message(message, None));
 }
 
-/// Reads a child until it is gone. Does not keep the connection: one that nobody has any more
-/// takes its child with it.
+/// Reads a child until its output ends. Does not keep the connection alive, so that dropping the connection stops the
+/// child.
 async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
     let mut room = Arriving::new(Weak::clone(&connection));
     while let Some(line) = lines.next_in(&mut room).await {

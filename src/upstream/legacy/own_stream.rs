@@ -1,4 +1,4 @@
-//! What comes on the stream that answers one of our requests.
+//! Messages on the stream that answers one of our requests.
 //! Spec: SPEC C-02, C-03, U-12.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) struct OwnStream<'a> {
     pending: &'a Arc<Pending>,
     /// The request's progress token upstream: JSON text.
     token: String,
-    /// Its progress that is not handed on yet.
+    /// Progress of the request that is not delivered yet.
     burst: Burst,
 }
 
@@ -33,7 +33,7 @@ impl<'a> OwnStream<'a> {
         }
     }
 
-    /// Hands on the progress that came up to here.
+    /// Delivers the progress received so far.
     fn hand_on(&mut self) {
         if self.burst.is_empty() {
             return;
@@ -64,7 +64,7 @@ impl Sink for OwnStream<'_> {
         self.pending.keep(lease);
     }
 
-    /// Takes the request's own progress, when the client wants to know of it.
+    /// Takes the request's own progress, if the client wants it.
     fn progress(&mut self, progress: &Progress<'_>) -> bool {
         let Some(token) = &self.pending.progress else {
             return false;
@@ -87,7 +87,7 @@ impl Sink for OwnStream<'_> {
 
     fn taken(&mut self) {
         self.hand_on();
-        // Also of what is no message: a comment says that the upstream is still there.
+        // Comments count too: each shows that the upstream is alive.
         self.pending.activity.touch();
     }
 }

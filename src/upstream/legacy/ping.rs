@@ -20,7 +20,7 @@ impl LegacyLink {
     /// answer.
     ///
     /// # Cancel safety
-    /// When dropped, the upstream is told that the request is cancelled.
+    /// Dropping the future cancels the request upstream.
     pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
         self.open_connection()?.ping(limit).await
     }
@@ -69,7 +69,7 @@ impl Connection {
         let Wire::Duplex(duplex) = &self.wire else {
             return None;
         };
-        // It must not live longer for being asked.
+        // The check must not postpone the idle stop.
         let _unused = duplex.unused()?;
         if !lock(&self.pending).is_empty() {
             return None;
@@ -86,7 +86,7 @@ impl Connection {
             flight.abort("timeout");
             Err(duplex.timed_out(activity.started(), &self.settings))
         };
-        // One that was stopped for being idle, or for its place, has not failed.
+        // A child stopped as idle, or evicted, has not failed.
         let is_stopped = found.is_err() && duplex.closed().is_cancelled() && !duplex.broke_off();
         (!is_stopped).then_some(found)
     }

@@ -1,5 +1,5 @@
-//! Where a call runs: on the first connection of its link, or, when its client may be asked and nothing
-//! but being alone says so, on one whose turn it has. Spec: DESIGN §6; BRIDGING §1.3.
+//! The connection for a call: the first one of the link, or one whose turn is taken, if the client may be asked and a
+//! question can only be matched to the call by its turn. Spec: DESIGN §6; BRIDGING §1.3.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Without a turn, beside whatever else runs there.
+    /// A place without a turn, beside any other calls.
     pub(super) fn beside(connection: Arc<Connection>) -> Self {
         Self {
             connection,
@@ -34,8 +34,8 @@ impl Place {
         }
     }
 
-    /// Alone among the calls of the connection whose clients may be asked, or beside others of the same
-    /// client where the upstream never asked anything.
+    /// A place with the turn: alone among the calls of the connection whose clients may be asked, or beside others of
+    /// the same client where the upstream never asked anything.
     pub(super) fn with_turn(
         (connection, turn): (Arc<Connection>, TurnGuard),
         further: &Arc<Further>,
@@ -57,20 +57,20 @@ impl Drop for Place {
 }
 
 impl LegacyLink {
-    /// Finds a connection for a call: the first one, or one whose turn it gets if it needs one.
+    /// Finds a connection for a call: the first one, or one whose turn is taken.
     ///
     /// # Errors
     /// [`LinkError::Cancelled`] when the call is cancelled first, [`LinkError::AwaitsAnswer`] when it
     /// gets no turn within `ask_wait`.
     ///
     /// # Cancel safety
-    /// A turn that was just given goes on to the next who waits.
+    /// A turn that was just granted goes on to the next waiter.
     pub(super) async fn place(&self, request: &Message, call: &Call) -> Result<Place, LinkError> {
         let first = self.first_for(call).await?;
         if !first.is_pipe() || !needs_turn(&self.settings, request, call) {
             return Ok(Place::beside(first));
         }
-        // One that never asked anything shows nobody a wrong question (ADR 9).
+        // An upstream that never asked is trusted not to: calls of one client run side by side (ADR 9).
         let is_alone = self.settings.exclusive && !self.settings.asks.is_known();
         let free = if is_alone {
             first.turn.beside()
@@ -110,8 +110,7 @@ impl LegacyLink {
         }
     }
 
-    /// Waits for the turn of any of `all` until `limit`, or for a further connection as long as its
-    /// opening takes.
+    /// Waits for the turn of any of `all` until `limit`, or for a further connection until its opening ends.
     async fn wait_for_turn(
         &self,
         call: &Call,
@@ -126,7 +125,7 @@ impl LegacyLink {
                 biased;
                 taken = turn::next(all), if !no_turn => match taken {
                     Some(taken) => {
-                        // What was begun for this call is there for the next one.
+                        // The opening begun for this call goes on, and serves the next one.
                         if !no_other {
                             let opening = async move { drop(opening.await) };
                             self.settings.tasks.spawn_service(opening);
@@ -157,15 +156,15 @@ impl LegacyLink {
     }
 }
 
-/// Whether the upstream may ask the client of a call while it runs: what a task asks comes with the
-/// request for its result.
+/// Whether the upstream may ask the client of a call while it runs: questions of a task come with the request for its
+/// result.
 pub(super) fn may_be_asked(request: &Message, call: &Call) -> bool {
     let asks = |method| methods::may_ask(method) || method == "tasks/result";
     request.method().is_some_and(asks) && call.link.capabilities().allow_any()
 }
 
-/// Whether a call needs the turn of its connection: its client may be asked, and nothing else says
-/// that it is the one. What concerns a task goes where the task is, which is the first connection.
+/// Whether a call needs the turn of its connection: its client may be asked, and only the turn matches the question to
+/// the call. Requests about a task go to the first connection, where the task is.
 pub(super) fn needs_turn(settings: &Settings, request: &Message, call: &Call) -> bool {
     settings.unattributed == Unattributed::Call
         && settings.capabilities.allow_any()

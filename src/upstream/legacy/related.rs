@@ -1,5 +1,5 @@
-//! Messages that belong to a task of 2025-11-25: they name it, whatever stream they come on, and so
-//! do the answers to them. Spec: MCP 2025-11-25, tasks, "Associating Task-Related Messages".
+//! Messages of a task of 2025-11-25: they name the task on any stream, and so do the answers. Spec: MCP 2025-11-25,
+//! tasks, "Associating Task-Related Messages".
 
 use bytes::Bytes;
 
@@ -10,11 +10,11 @@ use crate::protocol::{Message, json, meta};
 pub(super) struct Related {
     /// JSON text of the mark.
     mark: String,
-    /// The task, as the upstream calls it.
+    /// The upstream's name of the task.
     pub(super) task: String,
 }
 
-/// The task that `message` names, if it does.
+/// The task in the `_meta` of `message`, if any.
 pub(super) fn of(message: &Message) -> Option<Related> {
     let mark = message.meta(meta::RELATED_TASK)?;
     let task = json::string(json::member(mark, "taskId")?)?;
@@ -31,7 +31,7 @@ pub(super) fn unmarked(message: &Message) -> Option<Bytes> {
         return Some(Bytes::copy_from_slice(params.as_bytes()));
     }
     let bytes = message.edit().remove_meta(meta::RELATED_TASK).finish();
-    // What was whole and lost a member is whole.
+    // A whole message is still whole without one member.
     let bare = Message::parse(bytes, usize::MAX).ok()?;
     Some(Bytes::copy_from_slice(bare.params()?.as_bytes()))
 }

@@ -11,7 +11,7 @@ use crate::call::{Level, Notice, Reply};
 use crate::protocol::Message;
 use crate::protocol::json::quote;
 
-/// Subscriptions that are restored side by side.
+/// Subscriptions restored at the same time.
 const RESTORED_AT_ONCE: usize = 16;
 
 impl LegacyLink {
@@ -61,8 +61,8 @@ impl LegacyLink {
         followed
     }
 
-    /// Resources that were followed before the connection was opened may have changed while nobody
-    /// heard of it. Told when changes can be heard again, if they can. Spec: BRIDGING §3.4.
+    /// Notifies of all resources followed before the connection was opened, whose changes may have been missed. Sent
+    /// once changes can be heard again, if they can. Spec: BRIDGING §3.4.
     pub(super) fn tell_what_was_missed(&self, connection: &Arc<Connection>, followed: Vec<String>) {
         if followed.is_empty() {
             return;
@@ -81,7 +81,7 @@ impl LegacyLink {
         });
     }
 
-    /// Keeps what a successful request changed for the next connection.
+    /// Keeps the changes of a successful request for the next connection.
     pub(super) fn remember(&self, request: &Message, reply: &Reply) {
         if reply.error().is_some() {
             return;

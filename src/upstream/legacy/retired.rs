@@ -1,5 +1,5 @@
-//! Connections that were replaced while calls run on them. Over Streamable HTTP the exchange of a call is
-//! its own: that the upstream forgets the session ends none that is open. Spec: SPEC U-02; BRIDGING §3.10.
+//! Connections that were replaced while calls run on them. Over Streamable HTTP each call has an exchange of its own,
+//! which stays open when the upstream forgets the session. Spec: SPEC U-02; BRIDGING §3.10.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -8,15 +8,15 @@ use super::LegacyLink;
 use super::connection::Connection;
 use crate::upstream::lock;
 
-/// Retired connections of one link; the oldest gives way to one more.
+/// Retired connections of one link; the oldest is evicted.
 const MOST: usize = 4;
 
-/// The connections of a link that take no calls any more and still have some, the oldest first.
+/// The connections of a link that take no new calls but still have running ones, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Retired(Mutex<VecDeque<Arc<Connection>>>);
 
 impl Retired {
-    /// Keeps one more; the one that gives way to it, if any.
+    /// Adds a connection; returns the evicted one, if any.
     fn add(&self, connection: &Arc<Connection>) -> Option<Arc<Connection>> {
         let mut all = lock(&self.0);
         all.push_back(Arc::clone(connection));
@@ -31,7 +31,7 @@ impl Retired {
         lock(&self.0).retain(|kept| !Arc::ptr_eq(kept, connection));
     }
 
-    /// Closes all of them, whatever runs there.
+    /// Closes all retired connections, even with running calls.
     pub(super) async fn close(&self) {
         let all = std::mem::take(&mut *lock(&self.0));
         for connection in all {
@@ -41,8 +41,8 @@ impl Retired {
 }
 
 impl LegacyLink {
-    /// Closes a connection that was replaced, once the calls there have ended: by their own deadlines, or
-    /// with the link. What is lost with a pipe is lost. Nobody waits for it.
+    /// Closes a replaced connection once its calls have ended: by their own deadlines, or with the link. A pipe is
+    /// closed at once, as its calls are lost. Runs in the background.
     pub(super) fn retire(&self, connection: Arc<Connection>) {
         let tasks = &self.settings.tasks;
         if connection.is_pipe() {

@@ -1,4 +1,4 @@
-//! Room for large replies that come on a pipe, whose messages say whose they are only when they are whole.
+//! Room for large replies on a pipe, whose messages name their call only once complete.
 
 use std::sync::{Arc, Weak};
 
@@ -29,9 +29,9 @@ impl Calls for Weak<Connection> {
 }
 
 impl Connection {
-    /// Makes room for a message of a pipe that is a reply to a call: waits for it as long as the call, and where
-    /// the pipe serves several sessions for 10 s at most. Then that call fails, and the message is to be
-    /// dropped: `false`. A `lease` is what it has taken while it came.
+    /// Makes room for a message of a pipe that is a reply to a call: waits as long as the call does, and at most 10 s
+    /// where the pipe serves several sessions. Then the call fails, and the message is to be dropped: `false`. A
+    /// `lease` is the room taken while the message was read.
     pub(super) async fn has_room(&self, message: &Message, lease: Option<ReplyLease>) -> bool {
         let id = message.number().filter(|_| message.method().is_none());
         let Some(id) = id else { return true };

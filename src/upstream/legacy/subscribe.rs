@@ -1,6 +1,5 @@
-//! `resources/subscribe`, which is followed to its end whoever still waits for it: an upstream whose
-//! answer comes late must not go on telling of a resource that nobody counts.
-//! Spec: BRIDGING §3.4; SPEC C-50.
+//! `resources/subscribe`, followed to its reply even after its caller is gone: an upstream with a late reply must not
+//! keep sending updates for a resource without subscribers. Spec: BRIDGING §3.4; SPEC C-50.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,28 +12,28 @@ use crate::protocol::Message;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
-/// Subscriptions that are asked for now, by URI. At most as many as calls run.
+/// Subscriptions under way, by URI. At most as many as running calls.
 #[derive(Debug, Default)]
 pub(super) struct Asking(Mutex<HashMap<String, Asked>>);
 
 #[derive(Debug, Default)]
 struct Asked {
-    /// Requests without their answer.
+    /// Requests without a reply.
     running: usize,
-    /// Whether the upstream may follow it for nobody.
+    /// Whether the upstream may hold a subscription that no caller knows of.
     stray: bool,
-    /// Whether somebody was told that it is followed.
+    /// Whether a caller was told of a new subscription.
     kept: bool,
 }
 
-/// What one request came to.
+/// The outcome of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Who asked knows that the resource is followed.
+    /// The caller got the reply of a new subscription.
     Kept,
-    /// It may be followed, and who asked does not know.
+    /// The subscription may exist, and its caller did not get the reply.
     Stray,
-    /// It is not followed, or was already before.
+    /// The subscription was refused, or existed before.
     Nothing,
 }
 
@@ -43,8 +42,8 @@ impl Asking {
         lock(&self.0).entry(uri.to_owned()).or_default().running += 1;
     }
 
-    /// One request is over; whether the resource is to be given up now: after the last one, when
-    /// nobody is left who knows that it is followed.
+    /// Ends one request; returns whether to unsubscribe: after the last request, if the upstream may hold a
+    /// subscription that no caller knows of.
     fn end(&self, uri: &str, end: End) -> bool {
         let mut asking = lock(&self.0);
         let Some(asked) = asking.get_mut(uri) else {
@@ -62,11 +61,10 @@ impl Asking {
 }
 
 impl LegacyLink {
-    /// Asks the upstream to follow a resource.
+    /// Subscribes to a resource at the upstream.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the subscription is ended as soon as its outcome is known, unless
-    /// somebody else has it.
+    /// When the future is dropped, the subscription is ended once its reply is known, unless another caller has it.
     pub(super) async fn subscribe(
         &self,
         uri: &str,
@@ -105,7 +103,7 @@ impl LegacyLink {
     }
 }
 
-/// Whoever waits for the answer to a subscription.
+/// A caller that waits for the reply to a subscription.
 struct Waiting {
     link: Arc<LegacyLink>,
     uri: String,
@@ -113,7 +111,7 @@ struct Waiting {
 }
 
 impl Drop for Waiting {
-    /// An answer that was given and not read is nobody's.
+    /// Unsubscribes if the reply was sent and never read.
     fn drop(&mut self) {
         self.receiver.close();
         let unread = self.receiver.try_recv();

@@ -1,5 +1,5 @@
-//! The turn of a connection: one call at a time whose client the upstream may ask, so that a question
-//! that names no call can only be that one's. Spec: BRIDGING §1.3; DESIGN §6.
+//! `Turn` of a connection: one call at a time whose client the upstream may ask, so that a question without a call can
+//! only belong to this call. Spec: BRIDGING §1.3; DESIGN §6.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::connection::Connection;
 
-/// Permits of one connection: a turn takes all of them, a call beside others one.
+/// Permits of one connection: a turn takes `PERMITS`, a call beside others takes one.
 const PERMITS: u32 = 1 << 20;
 
-/// Who may be asked on a connection.
+/// The right to be asked on a connection.
 #[derive(Debug)]
 pub(super) struct Turn {
     permits: Arc<Semaphore>,
@@ -73,11 +73,11 @@ impl Drop for Parked<'_> {
     }
 }
 
-/// Waits for the turn of any of these, first come, first served at each; `None` as soon as all of
-/// them wait for their clients, which may take as long as people do.
+/// Waits for the turn of any connection, in order of arrival at each; `None` as soon as all of them wait for their
+/// clients, which may take as long as people do.
 ///
 /// # Cancel safety
-/// A turn that was just given goes on to the next who waits.
+/// A turn that was just granted goes on to the next waiter.
 pub(super) async fn next(all: &[Arc<Connection>]) -> Option<(Arc<Connection>, TurnGuard)> {
     let turns = all.iter().map(|connection| {
         Box::pin(async move {

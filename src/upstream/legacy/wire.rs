@@ -20,15 +20,15 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// Sends a notification or a response, within the `total_timeout` of the upstream: one that does not
-    /// read while it works reads again when the call is over. Over HTTP, where it is a request of its own,
-    /// within the `connect_timeout`.
+    /// Sends a notification or a response, within the `total_timeout` of the upstream: a child that does not read while
+    /// it works reads again when the call is over. Over HTTP, where each message is a request of its own, within the
+    /// `connect_timeout`.
     ///
     /// # Errors
     /// [`LinkError::Timeout`] when it was not taken by then, and those of sending.
     ///
     /// # Cancel safety
-    /// A dropped send to a child has sent nothing or everything.
+    /// A dropped send to a child has sent nothing or the whole message.
     pub(super) async fn send(
         &self,
         message: Bytes,

@@ -1,5 +1,5 @@
-//! `server/discover`: asking an upstream what it speaks, and what the answer means.
-//! Spec: SPEC U-05, U-06, U-09, D-07, M-50.
+//! `server/discover`: the request that probes the era of an upstream, and the meaning of its answer. Spec: SPEC U-05,
+//! U-06, U-09, D-07, M-50.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::upstream::http::client::MessageHeaders;
 
 const METHOD: &str = "server/discover";
 
-/// What an answer says about the era of an upstream.
+/// The era of an upstream, as told by its answer.
 #[derive(Debug)]
 pub(in crate::upstream) enum Verdict {
-    /// It speaks our modern revision.
+    /// The upstream speaks our modern revision.
     Modern(Arc<Declared>),
-    /// It is modern; asking once more may help (SPEC U-09).
+    /// The upstream is modern, and a second request may succeed (SPEC U-09).
     Again,
-    /// It knows no modern revision that we know, or never heard of such a request.
+    /// The upstream knows no modern revision that we know, or does not know `server/discover`.
     Legacy,
-    /// It speaks modern revisions only, and none of ours.
+    /// The upstream speaks modern revisions only, and none of ours.
     Foreign(String),
 }
 
@@ -37,7 +37,7 @@ pub(in crate::upstream) fn request(id: u64, settings: &Settings) -> Bytes {
     own_request(id, METHOD, "", settings)
 }
 
-/// The headers that go with it.
+/// The headers of [`request`].
 pub(in crate::upstream) fn headers() -> MessageHeaders {
     own_headers(METHOD)
 }
@@ -59,7 +59,7 @@ pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &Settin
     out.into()
 }
 
-/// The headers of such a request.
+/// The headers of a request of our own.
 pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
     let version = HeaderValue::from_static(Revision::V2026_07_28.as_str());
     MessageHeaders::default()
@@ -67,8 +67,8 @@ pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
         .with(MCP_METHOD, Some(HeaderValue::from_static(method)))
 }
 
-/// What an answer means. Over a pipe only one error is a sign of the modern era (SPEC D-07), over
-/// HTTP three are (SPEC U-05).
+/// The verdict on an answer. Over a pipe only one error is a sign of the modern era (SPEC D-07), over HTTP three are
+/// (SPEC U-05).
 pub(in crate::upstream) fn judge(
     reply: &Message,
     piped: bool,
@@ -100,12 +100,12 @@ pub(in crate::upstream) fn foreign(revisions: &str) -> LinkError {
     ))
 }
 
-/// The error of a server that refuses the revision that it offers.
+/// The error of a server that refuses a revision offered by itself.
 pub(in crate::upstream) fn refuses() -> LinkError {
     LinkError::Handshake("it refuses the revision that it offers".to_owned())
 }
 
-/// What a list of revisions in place of an answer means.
+/// The verdict on a list of revisions in place of an answer.
 fn unsupported(reply: &Message) -> Verdict {
     let Some(supported) = reply
         .error_member("data")
@@ -126,10 +126,10 @@ fn unsupported(reply: &Message) -> Verdict {
     }
 }
 
-/// Of a server that does not say who it is: it need not, but an `initialize` result must (SPEC L-02).
+/// Stands in for a missing server name: optional here, but required in an `initialize` result (SPEC L-02).
 const UNNAMED: &str = r#"{"name":"unnamed","version":""}"#;
 
-/// What a `DiscoverResult` declares; `None` when it offers no revision of ours.
+/// The declaration in a `DiscoverResult`; `None` when it offers no revision of ours.
 fn declared(reply: &Message) -> Option<Declared> {
     let supported = list(reply.result()?, "supportedVersions")?;
     let ours = Revision::V2026_07_28;
@@ -144,7 +144,7 @@ fn declared(reply: &Message) -> Option<Declared> {
     let members = json::members(meta).unwrap_or_default();
     let info = members.iter().find(|(name, _)| name == meta::SERVER_INFO);
     let info = info.map(|(_, text)| *text);
-    // Spec: SPEC M-41, M-50; it once stood at the top.
+    // Spec: SPEC M-41, M-50; `serverInfo` once was a member of the result.
     let info = info.or_else(|| reply.result_member("serverInfo"));
     let info = info.filter(|text| json::member(text, "name").is_some());
     let kept = reply.result_member("ttlMs").and_then(|ms| ms.parse().ok());

@@ -1,5 +1,5 @@
-//! What every modern request carries of its own: made on this hop from the outgoing body, never
-//! copied from the client's. Spec: SPEC U-08, M-05…M-09, M-32, M-34, M-38; BRIDGING §3.9.
+//! Headers and `_meta` of outgoing modern requests: made on this hop from the outgoing body, never copied from the
+//! client's. Spec: SPEC U-08, M-05…M-09, M-32, M-34, M-38; BRIDGING §3.9.
 
 use std::sync::LazyLock;
 
@@ -19,12 +19,12 @@ use crate::telemetry::trace::{TraceContext, Traceparent};
 use crate::upstream::OWN_INFO_TEXT;
 use crate::upstream::http::client::MessageHeaders;
 
-/// Headers of the client's that we do not know and pass on, at most.
+/// Unknown headers of the client that are passed on, at most.
 const MAX_UNKNOWN: usize = 64;
 
-/// Bytes of an outgoing `_meta` besides what the client says of itself, about.
+/// Bytes of an outgoing `_meta` besides client info and capabilities, about.
 const OWN_META: usize = 512;
-/// Keys of `_meta` that are made anew on each hop or end with it, besides the reserved ones.
+/// Keys of `_meta` that each hop sets itself or ends, besides the reserved ones.
 const OF_ONE_HOP: [&str; 5] = [
     meta::BAGGAGE,
     meta::GATEWAY,
@@ -33,8 +33,7 @@ const OF_ONE_HOP: [&str; 5] = [
     meta::TRACESTATE,
 ];
 
-/// What is the same in every outgoing `_meta`: before, between and after what the client says of itself
-/// and what it can do.
+/// Constant parts of every outgoing `_meta`: before, between and after the client's info and capabilities.
 static LASTING: LazyLock<[String; 3]> = LazyLock::new(|| {
     let mut parts = [
         format!(
@@ -52,16 +51,16 @@ static LASTING: LazyLock<[String; 3]> = LazyLock::new(|| {
     parts
 });
 
-/// What the client answered, and the upstream's state, both for a retry.
+/// Answers of the client and state of the upstream, both for a retry.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Inputs {
     /// JSON text of `inputResponses`.
     pub(super) responses: Option<String>,
-    /// JSON text of `requestState`, exactly as it came (SPEC M-63).
+    /// JSON text of `requestState`, byte for byte (SPEC M-63).
     pub(super) state: Option<String>,
 }
 
-/// The place in a trace that a request goes out from, as texts: headers and body have both.
+/// Trace context of an outgoing request as text, for headers and body.
 #[derive(Debug)]
 pub(super) struct Place<'a> {
     parent: Option<&'a str>,
@@ -69,7 +68,7 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The place that `trace` is at, of which `parent` is the text.
+    /// The trace context of `trace`, with `parent` as its `traceparent`.
     pub(super) fn of(trace: &'a TraceContext, parent: Option<&'a Traceparent>) -> Self {
         Self {
             parent: parent.map(Traceparent::as_str),
@@ -97,7 +96,7 @@ pub(super) fn body(
         ("inputResponses", inputs.responses.as_deref()),
         ("requestState", inputs.state.as_deref()),
     ];
-    // Most carry a `_meta`, and come and go without these.
+    // Most requests have a `_meta` and neither of `brought`: one pass rewrites them.
     let is_first = brought
         .iter()
         .all(|(name, value)| value.is_none() && request.param(name).is_none());
@@ -117,8 +116,8 @@ pub(super) fn body(
     edit.finish()
 }
 
-/// Appends the JSON text of the outgoing `_meta`: what this hop says of itself, then what the client put there
-/// beyond its own hop.
+/// Appends the JSON text of the outgoing `_meta`: this hop's own members, then the client's that are not bound to its
+/// hop.
 fn put_own_meta(
     out: &mut String,
     id: &str,
@@ -138,7 +137,7 @@ fn put_own_meta(
     if meta::progress_token(request).is_some() {
         put(out, meta::PROGRESS_TOKEN, id);
     }
-    // Spec: SPEC C-98; what the client put there must not stay the parent.
+    // Spec: SPEC C-98; the client's own value must not stay the parent.
     if let Some(parent) = place.parent {
         // Hexadecimal digits and dashes.
         put(out, meta::TRACEPARENT, "\"");
@@ -148,7 +147,7 @@ fn put_own_meta(
     if let Some(state) = place.state {
         put_text(out, meta::TRACESTATE, state);
     }
-    // What is reserved belongs to one hop, and this is another.
+    // Reserved keys belong to one hop, and are not passed on.
     let goes_on = |key: &str| !(key.starts_with(meta::RESERVED) || OF_ONE_HOP.contains(&key));
     for (key, value) in request.metas(goes_on) {
         out.push(',');
@@ -167,16 +166,16 @@ fn put(out: &mut String, key: &str, value: &str) {
     out.push_str(value);
 }
 
-/// The same with the text of a string.
+/// [`put`] with a string as the value.
 fn put_text(out: &mut String, key: &str, text: &str) {
     put(out, key, "");
     json::quote_into(out, text);
 }
 
-/// The headers that go with a request. `params` are those that its tool asks for, if it is known.
+/// The headers of a request. `params` are the headers that its tool asks for, if known.
 ///
 /// # Errors
-/// When the arguments that they mirror are ambiguous.
+/// [`JsonError`] when the mirrored arguments are ambiguous.
 pub(super) fn headers(
     trip: &Trip<'_>,
     params: Option<&ParamHeaders>,
@@ -196,7 +195,7 @@ pub(super) fn headers(
         .with(TRACESTATE, place.state.and_then(value))
         .with(MCP_METHOD, method_value)
         .with(MCP_NAME, name);
-    // Spec: SPEC M-34; those that a tool asks for are made anew, and a request of ours has none.
+    // Spec: SPEC M-34. Headers that a tool asks for are recomputed, and our own requests have none.
     let known = |name| params.is_some_and(|params| params.recognizes(name));
     let is_clients = trip.call.message.method() == Some(method);
     let given = trip.call.param_headers.as_deref().filter(|_| is_clients);

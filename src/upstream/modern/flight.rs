@@ -1,4 +1,4 @@
-//! A request of ours that has no reply yet, and what ends it early.
+//! `Flight`: one of our requests without a reply yet, and the reason for its early end.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -11,21 +11,21 @@ use crate::upstream::room::is_list;
 
 use super::listen::Sink;
 
-/// Who gets what comes with a reply.
+/// Receiver of the messages that come with a reply.
 #[derive(Debug)]
 pub(super) enum For {
     /// A client's call.
     Call {
         link: Arc<dyn DownstreamLink>,
         progress: Option<Toward>,
-        /// What the client wants to hear of.
+        /// The level of log messages that the client wants.
         level: Option<Level>,
         /// Whether the reply may go to other callers as well.
         is_list: bool,
     },
     /// A stream of change notices.
     Listen(Arc<Sink>),
-    /// Ourselves.
+    /// The gateway itself.
     Nobody,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum For {
 pub(super) struct Toward {
     /// JSON text of the client's progress token.
     pub(super) token: Arc<str>,
-    /// What the requests before this one have told.
+    /// Highest progress reported by earlier requests of the call.
     before: f64,
     told: Arc<Told>,
 }
@@ -48,8 +48,8 @@ impl Toward {
         }
     }
 
-    /// Whether the client is told of this progress, JSON text of a number. A call that is sent again
-    /// counts from its beginning, and what a client hears of one token only grows (SPEC C-01).
+    /// Whether the client is told of this progress, JSON text of a number. A call that is sent again counts from zero,
+    /// while the progress under a client's token must only grow (SPEC C-01).
     pub(super) fn is_further(&self, progress: Option<&str>) -> bool {
         let Some(progress) = progress.and_then(|text| text.parse().ok()) else {
             return true;
@@ -59,7 +59,7 @@ impl Toward {
     }
 }
 
-/// How far all requests of a call have told that it is.
+/// Highest progress reported by any request of the call.
 #[derive(Debug)]
 pub(super) struct Told(Mutex<f64>);
 
@@ -82,7 +82,7 @@ pub(super) struct Flight {
     pub(super) id: u64,
     pub(super) whose: For,
     pub(super) activity: Arc<Activity>,
-    /// Why it ends before its reply.
+    /// The reason for an end before the reply.
     reason: OnceLock<String>,
 }
 
@@ -96,7 +96,7 @@ impl Flight {
         })
     }
 
-    /// What a call needs of its replies; `told` by those to its earlier requests.
+    /// The receiver for a call; `told` holds the progress of its earlier requests.
     pub(super) fn of_call(request: &Message, call: &Call, told: &OnceLock<Arc<Told>>) -> For {
         let toward = |token: &str| Toward::new(token, told.get_or_init(Arc::default));
         For::Call {
@@ -107,7 +107,7 @@ impl Flight {
         }
     }
 
-    /// Where its reply takes its room; a list takes none of one caller, as others may wait for it.
+    /// The share in which the reply takes room; `None` for a list, which other callers may wait for too.
     pub(super) fn reply_room(&self) -> Option<ReplyRoom<'_>> {
         match &self.whose {
             For::Call { is_list: true, .. } | For::Listen(_) | For::Nobody => None,
@@ -115,19 +115,19 @@ impl Flight {
         }
     }
 
-    /// Keeps what its reply has taken, until its call is answered.
+    /// Keeps the room of the reply until its call is answered.
     pub(super) fn keep(&self, lease: ReplyLease) {
         if let Some(room) = self.reply_room() {
             room.kept.keep(lease);
         }
     }
 
-    /// Says why it will be dropped.
+    /// Sets the reason for which the request is about to be dropped.
     pub(super) fn abort(&self, reason: &str) {
         self.reason.get_or_init(|| reason.to_owned());
     }
 
-    /// Whether a child counts as used, and not only as one that is better left alive.
+    /// Whether the request counts as use of a child, rather than only holding off the idle stop.
     pub(super) fn keeps_busy(&self) -> bool {
         match &self.whose {
             For::Listen(sink) => sink.keeps_busy,

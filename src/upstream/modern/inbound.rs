@@ -1,4 +1,4 @@
-//! What a modern upstream sends besides replies, and whose it is.
+//! Messages of a modern upstream besides replies, and the receivers of each.
 //! Spec: SPEC M-42, M-45, U-14, C-01…C-03, C-20, D-09, D-11.
 
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::upstream::error::LinkError;
 use crate::upstream::unread;
 
 impl ModernLink {
-    /// Takes one message of `flight`'s own stream, or of the pipe that all share. Returns the
-    /// reply to `flight`, when it is one.
+    /// Takes one message of `flight`'s own stream, or of the shared pipe. Returns the reply to `flight`, if the message
+    /// is one.
     pub(super) fn on_message(
         &self,
         message: Message,
@@ -49,7 +49,8 @@ impl ModernLink {
             "notifications/progress" => self.on_progress(message, flight),
             "notifications/message" => self.on_log(message, flight),
             "notifications/cancelled" => self.on_listen_ended(message),
-            // We ask for none, and its id is not the client's. Spec: SPEC K-16.
+            // The gateway requests no task notices, and the task id is the upstream's, not the client's. Spec: SPEC
+            // K-16.
             "notifications/tasks" => self.suspect("it told of a task that nobody follows"),
             _ => match (self.subscription(message, flight), kind(method, message)) {
                 (Some(flight), kind) => {
@@ -124,9 +125,9 @@ impl ModernLink {
         });
     }
 
-    /// Only what the request asked for. Spec: SPEC C-20.
+    /// Delivered only at the level that the request asked for. Spec: SPEC C-20.
     fn on_log(&self, message: &Message, flight: Option<&Arc<Flight>>) {
-        // On a pipe that several owners share it may be another one's. Spec: BRIDGING §3.5.
+        // On a pipe of several owners the message may be another owner's. Spec: BRIDGING §3.5.
         if flight.is_none() && self.settings.intake.serves_several_owners() {
             return COUNTERS.notices_unread.add(1);
         }
@@ -151,7 +152,7 @@ impl ModernLink {
         }
     }
 
-    /// A server cancels nothing but a listen that it ends. Spec: SPEC M-45.
+    /// Ends a listen, the only request that a server may cancel. Spec: SPEC M-45.
     fn on_listen_ended(&self, message: &Message) {
         let id = message.param_number("requestId");
         let flight = id.and_then(|id| self.flight(id));
@@ -161,8 +162,8 @@ impl ModernLink {
         }
     }
 
-    /// Notes a line that is no message. Where it was meant as a reply, nothing else comes for its
-    /// request.
+    /// Notes a line that is no message. If it was meant as a reply, its request fails at once, as no other reply will
+    /// come.
     pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError) {
         let is_awaited = |id| self.flight(id).is_some();
         let depth = self.settings.message_depth;

@@ -1,4 +1,4 @@
-//! One child of the modern era: all requests share its lines, told apart by our ids.
+//! `Pipe`: the child of a modern link. All requests share its lines, and replies are matched by our ids.
 //! Spec: SPEC D-06, D-10, D-11, D-12.
 
 use std::collections::HashMap;
@@ -24,17 +24,17 @@ use crate::upstream::lock;
 use crate::upstream::room::Arriving;
 use crate::upstream::stdio::Patience;
 
-/// The way to a child that is started when it is needed, and again when it is gone.
+/// The connection to a child, started on demand and restarted once it is gone.
 #[derive(Debug)]
 pub(super) struct Pipe {
     source: Source,
-    /// A child that was started to find out what it speaks.
+    /// The child started by the era probe, until first used.
     started: Mutex<Option<Started>>,
     current: Mutex<Option<Arc<Open>>>,
     opening: tokio::sync::Mutex<()>,
     waiting: Mutex<HashMap<u64, Waiting>>,
     serial: AtomicU64,
-    /// Calls that nobody waits for any more, with the requests that cancel their tasks.
+    /// Calls dropped before their reply, with the requests that cancel their tasks.
     given_up: GivenUp<Message>,
 }
 
@@ -45,7 +45,7 @@ struct Open {
     serial: u64,
     /// Whether it has answered anything.
     answered: AtomicBool,
-    /// Places for answers to its requests that are on their way.
+    /// Permits for answers being written to the child.
     answers: Arc<Semaphore>,
     _counted: UpstreamSession,
 }
@@ -54,12 +54,12 @@ struct Open {
 #[derive(Debug)]
 struct Waiting {
     flight: Arc<Flight>,
-    /// Which child was asked.
+    /// The `serial` of the child that got the request.
     serial: u64,
     reply: Option<Landing>,
 }
 
-/// Where the reply to a request goes.
+/// The sender that resolves a request.
 pub(super) type Landing = oneshot::Sender<Result<Message, LinkError>>;
 
 impl Pipe {
@@ -82,7 +82,7 @@ impl Pipe {
             .map(Arc::clone)
     }
 
-    /// Keeps a line of the child that is no message for the error of a call that times out.
+    /// Keeps a line that failed to parse for the error of a call that times out.
     pub(super) fn keep_stray(&self, line: &[u8]) {
         if let Some(open) = self.open() {
             open.child.keep_stray(line);
@@ -118,7 +118,7 @@ impl Pipe {
         calls.last().map(|flight| Arc::clone(flight))
     }
 
-    /// Hands a reply, or that there is none, to whoever waits for it; gives it back when nobody does.
+    /// Resolves the request `id`; returns the message if no request waits for it.
     pub(super) fn deliver(
         &self,
         id: u64,
@@ -135,8 +135,8 @@ impl Pipe {
         }
     }
 
-    /// Cancels the task that the late reply to the call `id` begins, under another id. Nobody waits for
-    /// the answer.
+    /// Cancels the task that the late reply to the call `id` begins, under another id. The reply to `tasks/cancel` is
+    /// ignored.
     pub(super) fn cancel_begun(&self, id: u64, reply: &Message, next_id: impl FnOnce() -> u64) {
         let Some((cancel, open)) = self.given_up.take(id).zip(self.open()) else {
             return;
@@ -148,19 +148,19 @@ impl Pipe {
                 .edit()
                 .id(next_id().to_string())
                 .param("taskId", task);
-            // One that takes no more is ending anyway.
+            // `false` means that the child is ending anyway.
             let _ = open.child.try_send(cancel.finish());
         }
     }
 
-    /// What waits for replies.
+    /// The requests that wait for replies.
     pub(super) fn flights(&self) -> Vec<Arc<Flight>> {
         let waiting = lock(&self.waiting);
         let flights = waiting.values().map(|waiting| Arc::clone(&waiting.flight));
         flights.collect()
     }
 
-    /// Takes away what the reply to `id` goes to, with the request that waits for it.
+    /// Takes the sender of the request `id`, with its flight.
     pub(super) fn take_reply(&self, id: u64) -> Option<(Arc<Flight>, Landing)> {
         let mut waiting = lock(&self.waiting);
         let waiting = waiting.get_mut(&id)?;
@@ -168,14 +168,14 @@ impl Pipe {
         Some((Arc::clone(&waiting.flight), reply))
     }
 
-    /// Puts it back, where the request still waits.
+    /// Puts the sender back, if the request still waits.
     pub(super) fn give_back(&self, id: u64, reply: Landing) {
         if let Some(waiting) = lock(&self.waiting).get_mut(&id) {
             waiting.reply = Some(reply);
         }
     }
 
-    /// Fails what was asked of a child that is gone.
+    /// Fails the requests sent to a child that is gone.
     fn fail(&self, serial: u64) {
         for waiting in lock(&self.waiting).values_mut() {
             if waiting.serial == serial {
@@ -196,8 +196,7 @@ impl Pipe {
 }
 
 impl ModernLink {
-    /// Starts the child if there is one and it does not run: the wait for its place is none of
-    /// connecting.
+    /// Starts the child of a stdio upstream unless it runs already: the wait for a place does not count as connecting.
     pub(super) async fn start(self: &Arc<Self>) -> Result<(), LinkError> {
         match self.pipe().filter(|pipe| pipe.source.is_of_children()) {
             Some(pipe) => self.child(pipe).await.map(drop),
@@ -209,13 +208,13 @@ impl ModernLink {
     async fn child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
         match pipe.open() {
             Some(open) => Ok(open),
-            // Rare, and larger than all the rest.
+            // Boxed: rare, and larger than the rest of the future.
             None => Box::pin(self.start_child(pipe)).await,
         }
     }
 
-    /// Answers a request of the child: no request of a server has a place in this era, yet one that stays
-    /// without an answer ends servers that watch over their client. Spec: SPEC D-09, L-07.
+    /// Answers a request of the child. Servers of this era send no requests, yet some check that their client is alive
+    /// and exit when a request stays unanswered. Spec: SPEC D-09, L-07.
     pub(super) fn answer_request(&self, method: &str, id: &str) {
         let Some(open) = self.pipe().and_then(Pipe::open) else {
             return;
@@ -238,7 +237,7 @@ impl ModernLink {
         });
     }
 
-    /// Starts the child, unless somebody else has meanwhile.
+    /// Starts the child, unless another caller did so first.
     async fn start_child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
         let _opening = pipe.opening.lock().await;
         if let Some(open) = pipe.open() {
@@ -264,7 +263,7 @@ impl ModernLink {
         });
         let previous = lock(&pipe.current).replace(Arc::clone(&open));
         drop(previous);
-        // The session ended meanwhile: nobody would ever close it.
+        // `close` ran in between and did not see this child: close it here.
         if self.closed.is_cancelled() {
             pipe.close().await;
             return Err(LinkError::Cancelled);
@@ -275,8 +274,8 @@ impl ModernLink {
         Ok(open)
     }
 
-    /// Sends a request as a line and waits for its reply. What did not leave, as the connection was
-    /// over, is sent on a new one.
+    /// Sends a request as a line and waits for its reply. A request that did not leave, as the connection was over, is
+    /// sent on a new connection.
     ///
     /// # Cancel safety
     /// Dropping the future tells the upstream that the request is cancelled (SPEC D-10).
@@ -337,7 +336,7 @@ impl ModernLink {
     }
 }
 
-/// Tells the upstream that a request is cancelled unless it is done.
+/// Cancels a request upstream on drop, unless it is done.
 struct Aloft<'a> {
     pipe: &'a Pipe,
     open: &'a Open,
@@ -360,8 +359,7 @@ impl Drop for Aloft<'_> {
     }
 }
 
-/// The request that cancels the task which `request` may begin, without the name of that; nothing where it
-/// begins none.
+/// The request that cancels the task of `request`, still without `taskId`; `None` where the request can begin no task.
 fn cancelling(request: &Bytes) -> Option<Message> {
     let request = Message::parse(request.clone(), json::MAX_DEPTH).ok()?;
     let capabilities = request.meta(meta::CLIENT_CAPABILITIES)?;
@@ -377,7 +375,7 @@ fn cancelling(request: &Bytes) -> Option<Message> {
     Message::parse(told, json::MAX_DEPTH).ok()
 }
 
-/// Reads a child until it is gone. Does not keep the link.
+/// Reads a child until its output ends. Does not keep the link alive.
 async fn read_lines(link: Weak<ModernLink>, serial: u64, mut lines: Messages) {
     let mut room = Arriving::new(Weak::clone(&link));
     while let Some(line) = lines.next_in(&mut room).await {

@@ -9,7 +9,7 @@ use crate::protocol::{Message, Revision, json};
 /// Entries of one round at most.
 const MAX_ENTRIES: usize = 64;
 
-/// One thing that the upstream wants to know.
+/// One question of an `input_required` result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) key: String,
@@ -18,7 +18,7 @@ pub(super) struct Entry {
     params: Option<String>,
 }
 
-/// The entries, and JSON text of the state exactly as it stands there.
+/// The entries, and JSON text of `requestState`, byte for byte.
 type Interim = (Vec<Entry>, Option<String>);
 
 /// Reads an interim result.
@@ -69,7 +69,7 @@ impl Entry {
         self.method == "elicitation/create"
     }
 
-    /// What it is, for a sentence.
+    /// The question in words, for a sentence.
     pub(super) fn what(&self) -> String {
         match self.method.as_str() {
             // The site, and not the link: the user has not agreed to it (BRIDGING §3.6).
@@ -85,17 +85,17 @@ impl Entry {
         }
     }
 
-    /// Why it cannot be put to any client.
+    /// Why the question can be put to no client.
     pub(super) fn flaw(&self) -> Option<&'static str> {
         asking::flaw(&self.method, self.params.as_deref().unwrap_or("{}"))
     }
 
-    /// Whether a client may answer it so: roots are files. Spec: SPEC C-71.
+    /// Whether `result` is a valid answer of a client: roots must be files. Spec: SPEC C-71.
     pub(super) fn takes(&self, result: &[u8]) -> bool {
         self.method != "roots/list" || asking::are_files(result)
     }
 
-    /// Whether the client offered to answer it. Spec: SPEC M-62.
+    /// Whether the client offered to answer the question. Spec: SPEC M-62.
     pub(super) fn is_allowed(&self, capabilities: &ClientCapabilities) -> bool {
         let params = self.params.as_deref().unwrap_or("{}");
         capabilities.missing(&self.method, params).is_none()
@@ -142,7 +142,7 @@ impl Entry {
     }
 }
 
-/// Host and port of a URL; nothing where that is not surely what stands there.
+/// Host and port of a URL; `None` where these are not certain.
 fn site(url: &str) -> Option<&str> {
     /// Bytes of the longest name that there is, and of a port.
     const LONGEST: usize = 253 + 6;

@@ -1,4 +1,4 @@
-//! Room for large replies of a child, whose lines say whose they are only when they are whole.
+//! Room for large replies of a child, whose lines name their call only once complete.
 
 use std::sync::Weak;
 
@@ -26,8 +26,8 @@ impl Calls for Weak<ModernLink> {
 }
 
 impl ModernLink {
-    /// Makes room for a message of the child that is a reply to a call, as a legacy connection does; `false` where
-    /// the call has failed for want of it.
+    /// Makes room for a message of the child that is a reply to a call, as a legacy connection does; `false` where the
+    /// call has failed for lack of room.
     pub(super) async fn has_room(&self, message: &Message, lease: Option<ReplyLease>) -> bool {
         let id = message.number().filter(|_| message.method().is_none());
         let Some((pipe, id)) = self.pipe().zip(id) else {

@@ -1,5 +1,5 @@
-//! Calls that need answers: `input_required` is put to the client, and the call is sent again with
-//! what it said. Spec: SPEC M-40, M-60…M-66; BRIDGING §3.2, §3.3.
+//! Calls that need answers: the questions of `input_required` are put to the client, and the call is sent again with
+//! the answers. Spec: SPEC M-40, M-60…M-66; BRIDGING §3.2, §3.3.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,16 +23,16 @@ const MAX_ROUNDS: u32 = 10;
 const PACE_FIRST: Duration = Duration::from_millis(50);
 const PACE_LONGEST: Duration = Duration::from_millis(250);
 
-/// What a result is.
+/// The kind of a result.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     Complete,
     InputRequired,
 }
 
-/// What became of a question to the client.
+/// The outcome of a round of questions to the client.
 enum Next {
-    /// The call is sent again with this.
+    /// The call is sent again with these inputs.
     Again(Inputs),
     /// The call is over.
     Over(Reply),
@@ -75,7 +75,7 @@ impl ModernLink {
                     return Ok(reply);
                 }
             }
-            // Nobody is asked for what would not be sent.
+            // Checked before asking: answers after the last round could not be sent.
             if round == MAX_ROUNDS {
                 break;
             }
@@ -105,7 +105,7 @@ impl ModernLink {
         visits: &mut Visits,
     ) -> Result<Next, LinkError> {
         let link = &trip.call.link;
-        // The whole round is checked before anything is asked (BRIDGING §3.2).
+        // The whole round is checked before any question is put (BRIDGING §3.2).
         if let Some(entry) = entries.iter().find(|e| !e.is_allowed(link.capabilities())) {
             let why = format!(
                 "it asks for {}, which this client did not offer",
@@ -150,7 +150,7 @@ impl ModernLink {
         }
     }
 
-    /// A complete reply: of a list of tools, those that are invalid are left out.
+    /// A complete reply; from a list of tools, invalid tools are removed.
     fn completed(&self, trip: &Trip<'_>, reply: Message) -> Result<Reply, LinkError> {
         if trip.method() != "tools/list" {
             return Ok(Reply::Relayed(reply));
@@ -176,12 +176,12 @@ fn tell(trip: &Trip<'_>, notices: Vec<Notice>) {
     }
 }
 
-/// What a reply is. Spec: SPEC M-40: absent means complete, unknown is invalid.
+/// The kind of a reply. Spec: SPEC M-40: absent means complete, unknown is invalid.
 fn kind(reply: &Message, method: &str, extended: impl FnOnce() -> bool) -> Result<Kind, LinkError> {
     match reply.result_member("resultType") {
         None | Some("\"complete\"") => Ok(Kind::Complete),
         Some("\"input_required\"") => Ok(Kind::InputRequired),
-        // Spec: SPEC K-10, K-19. One that was not asked for is run for its caller (BRIDGING §3.8).
+        // Spec: SPEC K-10, K-19. An unrequested task is run for its caller (BRIDGING §3.8).
         Some("\"task\"") if matches!(method, "tools/call" | "tasks/get") => {
             if is_task(reply) {
                 return Ok(Kind::Complete);
@@ -211,12 +211,12 @@ fn is_task(reply: &Message) -> bool {
     member("taskId").is_some() && status.is_some_and(|status| statuses.contains(&&*status))
 }
 
-/// Answers that a modern client sends to a question which nobody put, or which a task put: the
-/// upstream's business.
+/// Answers of a modern client without a question of this call, or to a question of a task: passed on, as only the
+/// upstream can judge them.
 fn unprompted(trip: &Trip<'_>) -> Inputs {
     let of_call = || trip.call.message.param("inputResponses");
     let given = match trip.method() {
-        // Whoever runs the task, client or relay: the answers are what the request is about.
+        // The task is run by the client or the relay: the answers are the content of the request.
         "tasks/update" => trip.request.param("inputResponses").or_else(of_call),
         method if trip.call.revision.era() == Era::Modern && methods::may_ask(method) => of_call(),
         _ => None,
@@ -229,7 +229,7 @@ fn unprompted(trip: &Trip<'_>) -> Inputs {
     }
 }
 
-/// What a retry brings for the first send. Its state and the answers are the upstream's own.
+/// Inputs of a client's retry for the first send. State and answers are the upstream's own.
 fn resumed(resumption: &Resumption) -> Inputs {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     let answers = &resumption.answers;
@@ -269,7 +269,7 @@ fn refusal(entry: &Entry, error: &[u8]) -> String {
     format!("the client refused {}: {message}", entry.what())
 }
 
-/// Of the method and what it is about, each with its length (DESIGN §2).
+/// Digest of the method and its subject, each with its length (DESIGN §2).
 fn digest(request: &Message) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     let parts = ["name", "uri", "arguments"].map(|name| request.param(name).unwrap_or_default());
@@ -299,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    // SPEC M-40, K-10, K-11: what no client could follow is no task.
+    // SPEC M-40, K-10, K-11: a task that no client could follow is invalid.
     #[rstest]
     #[case("tools/call", r#"{"taskId":"a","status":"working"}"#, true)]
     #[case("tasks/get", r#"{"taskId":"a","status":"completed"}"#, true)]

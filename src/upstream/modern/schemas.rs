@@ -1,4 +1,4 @@
-//! Which headers the tools of an upstream ask for, as its lists say. Spec: SPEC M-30, M-31, M-36.
+//! Headers that the tools of an upstream ask for, learned from its lists. Spec: SPEC M-30, M-31, M-36.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::upstream::lock;
 
 /// Principals whose tools are remembered at most.
 const OWNERS: u64 = 4096;
-/// How long a tool's headers are believed when nobody lists it again.
+/// How long the headers of a tool are cached.
 const BELIEVED: Duration = Duration::from_hours(1);
 /// Tools remembered per principal at most.
 const TOOLS: usize = 10_000;
@@ -27,15 +27,15 @@ const WALK_AGAIN: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub(in crate::upstream) struct Schemas {
     owners: Cache<OwnerKey, Arc<Tools>>,
-    /// How often anything was forgotten.
+    /// The number of calls of `forget`.
     changes: AtomicU64,
 }
 
-/// What a link saw last, so that it need not look in the cache for each call.
+/// The tools that a link saw last, which spares most calls the lookup in the cache.
 #[derive(Debug, Default)]
 pub(super) struct Seen(Mutex<Option<(u64, Arc<Tools>)>>);
 
-/// The tools that one principal is shown.
+/// Tools known for one principal.
 #[derive(Debug)]
 pub(super) struct Tools {
     since: Instant,
@@ -45,12 +45,12 @@ pub(super) struct Tools {
     pub(super) walking: tokio::sync::Mutex<()>,
 }
 
-/// What the lists say of one tool.
+/// Headers of one tool, as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Listed {
-    /// The headers that it asks for.
+    /// The headers that the tool asks for.
     Asks(Arc<ParamHeaders>),
-    /// Its annotations are invalid: it is neither shown nor called (SPEC M-31).
+    /// The annotations are invalid: the tool is neither shown nor called (SPEC M-31).
     Invalid,
 }
 
@@ -65,7 +65,7 @@ impl Default for Schemas {
 }
 
 impl Schemas {
-    /// What is known for `owner` at `now`, which has `seen` it before.
+    /// The tools known for `owner` at `now`; a current `seen` spares the lookup in the cache.
     pub(super) fn of(&self, owner: OwnerKey, seen: &Seen, now: Instant) -> Arc<Tools> {
         let changes = self.changes.load(Ordering::Acquire);
         let mut seen = lock(&seen.0);
@@ -80,7 +80,7 @@ impl Schemas {
         tools
     }
 
-    /// The tools have changed.
+    /// Drops the tools of `owner`, which have changed.
     pub(super) fn forget(&self, owner: OwnerKey) {
         self.owners.invalidate(&owner);
         self.changes.fetch_add(1, Ordering::Release);
@@ -99,7 +99,7 @@ impl Default for Tools {
 }
 
 impl Tools {
-    /// What is known of a tool, if it was listed.
+    /// The headers of a tool, if it was listed.
     pub(super) fn get(&self, tool: &str) -> Option<Listed> {
         lock(&self.known).get(tool).cloned()
     }
@@ -109,14 +109,13 @@ impl Tools {
         lock(&self.walked).is_some_and(|walked| walked.elapsed() < WALK_AGAIN)
     }
 
-    /// All pages were just read.
+    /// Notes that all pages were just read.
     pub(super) fn walked(&self) {
         *lock(&self.walked) = Some(Instant::now());
     }
 
-    /// Learns a page of tools (JSON text of the array). The array without the tools whose
-    /// annotations are invalid, when there are such: one bad tool does not hide the others
-    /// (SPEC M-31).
+    /// Learns a page of tools (JSON text of the array). Returns the array without the tools whose annotations are
+    /// invalid, if there are any: one bad tool does not hide the others (SPEC M-31).
     pub(super) fn learn(&self, upstream: &str, tools: &str) -> Option<String> {
         let elements = json::elements(tools).ok()?;
         let mut kept = Vec::with_capacity(elements.len());

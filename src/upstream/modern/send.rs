@@ -1,5 +1,5 @@
-//! Sending one request: with the headers that its tool asks for, once more where that is safe.
-//! Spec: SPEC M-35, M-36, M-44, U-09.
+//! Sending one request: with the headers that its tool asks for, and again where a retry is safe. Spec: SPEC M-35,
+//! M-36, M-44, U-09.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,14 +25,14 @@ use crate::upstream::lock;
 use crate::upstream::observe::{client_span, outcome};
 use crate::upstream::room::Growing;
 
-/// Pages of tools that are read to find one.
+/// Pages of tools read in search of one tool.
 const MAX_PAGES: usize = 50;
-/// How long that may take.
+/// Time limit of that search.
 const WALK: Duration = Duration::from_secs(5);
 
 impl ModernLink {
-    /// Sends a call, and sends it again where the upstream has refused it for its form or not read it, or
-    /// where its reply was lost and running it twice does no harm.
+    /// Sends a call, and retries if the upstream has refused its form or not read it, or if the reply was lost and a
+    /// second run does no harm.
     pub(super) async fn send(
         self: &Arc<Self>,
         trip: &Trip<'_>,
@@ -82,7 +82,7 @@ impl ModernLink {
         params: Option<&ParamHeaders>,
     ) -> Result<Message, LinkError> {
         let (request, call) = (trip.request, trip.call);
-        // Whoever waits for the reply looks for it first.
+        // Checked here: `call_inner` polls this future before it looks at the cancellation.
         if call.cancel.is_cancelled() {
             return Err(LinkError::Cancelled);
         }
@@ -123,8 +123,8 @@ impl ModernLink {
         meta::client_info(request).unwrap_or_else(own)
     }
 
-    /// One exchange with the upstream, whatever carries it. The headers are made where they are
-    /// needed: they are large, and each step that they are handed through moves them.
+    /// One exchange with the upstream, over either wire. The headers are made where needed, as each step in between
+    /// would move their large list.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         bytes: Bytes,
@@ -136,7 +136,7 @@ impl ModernLink {
             Wire::Http(http) => {
                 let mut take = OwnStream(self, flight);
                 let unsendable = |error: JsonError| LinkError::Unsendable(error.to_string());
-                // Two steps rather than a future around both: each is moved when it is begun.
+                // Two steps rather than one future around both, which would be moved as a whole.
                 let reply = match http.post(bytes, headers().map_err(unsendable)?).await {
                     Ok(response) => http.read(response, &mut take).await,
                     Err(error) => Err(error.into()),
@@ -149,7 +149,7 @@ impl ModernLink {
         }
     }
 
-    /// The same for requests of our own: sent once more where the upstream has not read it.
+    /// [`exchange`](Self::exchange) for our own requests: retried once if the upstream has not read the request.
     pub(super) async fn exchange_again(
         self: &Arc<Self>,
         bytes: Bytes,
@@ -164,8 +164,8 @@ impl ModernLink {
         reply.map_err(LinkError::of_last_try)
     }
 
-    /// Whether running it twice does no harm: it reads, or the operator says so. What a tool says
-    /// of itself is not believed (SPEC C-95).
+    /// Whether a second run of the call does no harm: the method only reads, or the operator says so. A tool's own
+    /// annotations are not trusted (SPEC C-95).
     fn is_safe(&self, trip: &Trip<'_>) -> bool {
         match trip.method() {
             "tools/call" => {
@@ -254,7 +254,7 @@ impl ModernLink {
     }
 }
 
-/// Takes what comes on the stream that answers a request.
+/// Takes the messages of the stream that answers a request.
 struct OwnStream<'a>(&'a ModernLink, &'a Arc<Flight>);
 
 impl Sink for OwnStream<'_> {
@@ -275,7 +275,7 @@ impl Sink for OwnStream<'_> {
         self.1.keep(lease);
     }
 
-    /// Also of what is no message: a comment says that the upstream is still there.
+    /// Comments count too: each shows that the upstream is alive.
     fn taken(&mut self) {
         self.1.activity.touch();
     }

@@ -1,6 +1,5 @@
-//! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a
-//! visit; that it is over shows when the upstream no longer asks for it, and the client is told.
-//! Spec: BRIDGING §3.6; SPEC C-82, C-83.
+//! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a visit; the visit is
+//! over once the upstream no longer asks for it, and the client is told. Spec: BRIDGING §3.6; SPEC C-82, C-83.
 
 use super::question::Entry;
 use crate::call::{Answer, Notice, NoticeKind, Question, Reply};
@@ -20,7 +19,7 @@ struct Visit {
 }
 
 impl Visits {
-    /// Notes those of a round that the client agreed to.
+    /// Notes the visits of a round that the client agreed to.
     pub(super) fn note(&mut self, round: &[(String, Question)], answers: &[(String, Answer)]) {
         for (key, question) in round {
             let answer = answers.iter().find(|(answered, _)| answered == key);
@@ -41,8 +40,7 @@ impl Visits {
         }
     }
 
-    /// What tells the client of the visits that are over: the upstream goes on and does not ask for
-    /// them among `entries` any more.
+    /// Notices to the client of visits that are over: the upstream goes on and no longer asks for them among `entries`.
     pub(super) fn over(&mut self, entries: &[Entry]) -> Vec<Notice> {
         let asked = |visit: &Visit| {
             let mut urls = entries.iter().filter_map(|entry| entry.param("url"));
@@ -60,8 +58,8 @@ impl Visits {
         .collect()
     }
 
-    /// The answer to the call when the upstream still asks for visits that the client has agreed
-    /// to: they are not over, and nobody is asked for them twice.
+    /// The answer to the call when the upstream still asks for visits that the client has agreed to: these are not
+    /// over, and the client is not asked twice.
     pub(super) fn unfinished(&self, entries: &[Entry]) -> Option<Reply> {
         let mut open = Vec::new();
         for entry in entries.iter().filter(|entry| entry.is_url()) {

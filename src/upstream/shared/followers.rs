@@ -16,7 +16,7 @@ const MAX_OF_OWNER: usize = 16 * MAX_FOLLOWED;
 pub(super) struct Followers {
     by_uri: HashMap<String, HashSet<u64>>,
     counts: Tally<u64>,
-    /// The principals of members that follow anything.
+    /// Principals of the members with subscriptions.
     owners: HashMap<u64, OwnerKey>,
     of_owners: Tally<OwnerKey>,
 }

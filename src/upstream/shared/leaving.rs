@@ -1,5 +1,4 @@
-//! The end of a place at a shared link: nobody needs any more what its session alone has wanted, and
-//! a link without places is ended.
+//! Leaving a shared link: withdraws the level and subscriptions of the session, and ends a link without places.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,8 +8,7 @@ use crate::call::UpstreamLink;
 use crate::upstream::lock;
 
 impl Place {
-    /// Leaves the link, which ends when nobody has come back for a while. Only the first time does
-    /// anything.
+    /// Leaves the link, which ends after `idle` without a place. Later calls have no effect.
     pub(super) fn leave(&self) -> impl Future<Output = ()> + Send + use<> {
         let is_first = !self.left.swap(true, Ordering::Relaxed);
         if is_first {
@@ -41,7 +39,7 @@ impl Place {
 }
 
 impl Drop for Place {
-    /// A call that had the place for itself ends in many ways, and none of them closes it.
+    /// Leaves the link if `close` was not called, as after a call that had the place for itself.
     fn drop(&mut self) {
         let is_left = self.left.load(Ordering::Relaxed);
         if !is_left && tokio::runtime::Handle::try_current().is_ok() {
@@ -51,7 +49,7 @@ impl Drop for Place {
 }
 
 impl Pooled {
-    /// Nobody needs what only this member wanted to have logged.
+    /// Withdraws the level of a member that leaves.
     async fn leave_level(&self, member: u64) {
         let levels = &self.members.levels;
         if levels.want(member, None).is_none() {

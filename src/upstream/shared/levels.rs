@@ -1,5 +1,5 @@
-//! Log levels of the sessions at a shared link: the upstream is told the most verbose one, and each
-//! session gets what it wants of that. Spec: BRIDGING §3.5; SPEC C-21.
+//! Log levels of the sessions at a shared link: the upstream gets the most verbose level, and each session the messages
+//! of its own level. Spec: BRIDGING §3.5; SPEC C-21.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,21 +13,21 @@ use crate::call::{
 use crate::protocol::Era;
 use crate::upstream::lock;
 
-/// What a session gets that never said what it wants, once another one has.
+/// Level of sessions that never sent `logging/setLevel`, once another session on the link has.
 const UNSAID: Level = Level::Info;
 
 /// The levels of the sessions at one link.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
     wanted: Mutex<HashMap<u64, Level>>,
-    /// What the upstream was told last; locked while it is told.
+    /// The level sent to the upstream last; locked during `logging/setLevel`.
     pub(super) told: tokio::sync::Mutex<Option<Level>>,
-    /// Whether anybody ever said what they want: the upstream's own choice stands until then.
+    /// Whether any member ever set a level: until then the upstream's own choice stands.
     is_set: AtomicBool,
 }
 
 impl Levels {
-    /// Notes what a member wants, or that it wants nothing any more; what it wanted before.
+    /// Sets or removes the level of a member; returns the previous level.
     pub(super) fn want(&self, member: u64, level: Option<Level>) -> Option<Level> {
         let mut wanted = lock(&self.wanted);
         match level {
@@ -39,13 +39,13 @@ impl Levels {
         }
     }
 
-    /// What the upstream is to be told.
+    /// The level for the upstream.
     pub(super) fn most_verbose(&self) -> Level {
         let wanted = lock(&self.wanted);
         wanted.values().copied().min().unwrap_or(UNSAID)
     }
 
-    /// The least severe messages that a member gets; nothing where the upstream's choice stands.
+    /// The level of a member; `None` where the upstream's choice stands.
     pub(super) fn of(&self, member: u64) -> Option<Level> {
         if !self.is_set.load(Ordering::Relaxed) {
             return None;
@@ -54,7 +54,7 @@ impl Levels {
         Some(wanted.get(&member).copied().unwrap_or(UNSAID))
     }
 
-    /// Whether a member gets a notice; one that does not say how severe it is counts as such.
+    /// Whether a member gets a notice; a log message without a level passes.
     pub(super) fn admits(&self, member: u64, notice: &Notice) -> bool {
         if notice.kind != NoticeKind::Log {
             return true;
@@ -65,8 +65,8 @@ impl Levels {
         notice.level().is_none_or(|level| level >= wanted)
     }
 
-    /// The call with a way back on which only that goes which its session wants; nothing where
-    /// everything does. What a modern call wants is looked at elsewhere.
+    /// The call with a `DownstreamLink` that drops log messages below the session's level; `None` where none are
+    /// dropped. The level of a modern call is checked elsewhere.
     pub(super) fn filtered(self: &Arc<Self>, member: u64, call: &Call) -> Option<Call> {
         if call.revision.era() == Era::Modern || self.of(member).is_none() {
             return None;
@@ -83,7 +83,7 @@ impl Levels {
     }
 }
 
-/// The way back to a client that shares its upstream's log messages with others.
+/// Drops log messages below the level of the member.
 #[derive(Debug)]
 struct Filtered {
     inner: Arc<dyn DownstreamLink>,

@@ -1,12 +1,11 @@
-//! Whether members of several owners are, or were, at a shared link.
+//! `Owners`: whether a shared link has, or had, members of several owners.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::call::OwnerKey;
 
-/// The owners of a link's members. It only grows: an upstream may log late what it did for a member that
-/// has left.
+/// The owners of a link's members. Never shrinks: an upstream may log late on behalf of a member that has left.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     first: OnceLock<OwnerKey>,
@@ -14,7 +13,7 @@ pub(super) struct Owners {
 }
 
 impl Owners {
-    /// Notes the owner of a new member, before that member can be told anything.
+    /// Notes the owner of a new member, before the member gets any message.
     pub(super) fn join(&self, owner: OwnerKey) {
         if *self.first.get_or_init(|| owner) != owner {
             self.several.store(true, Ordering::SeqCst);

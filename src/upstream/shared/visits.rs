@@ -1,5 +1,5 @@
-//! Visits to URLs that a shared link sends its sessions on: that one is over is told only to those
-//! who were sent there. Spec: BRIDGING §2.4, §4.1; SPEC C-83.
+//! Visits to URLs on which a shared link sends its sessions: only the sessions sent there are told of the end. Spec:
+//! BRIDGING §2.4, §4.1; SPEC C-83.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -19,10 +19,10 @@ use crate::upstream::lock;
 
 /// Visits of one link that are not over, the newest.
 const SHOWN: usize = 1024;
-/// Ends of visits that came before anybody was sent there, the newest.
+/// Ends of visits that arrived before the visit itself, the newest.
 const EARLY: usize = 64;
 
-/// Who was sent where, by the ids of the upstream.
+/// Members by visit, under the upstream's ids.
 #[derive(Debug, Default)]
 pub(super) struct Visits(Mutex<Inner>);
 
@@ -33,8 +33,8 @@ struct Inner {
 }
 
 impl Visits {
-    /// Who is to be told; nothing where the notice is of another kind. One that comes before the
-    /// message which names the visit waits for it.
+    /// The members to tell of the end of a visit; `None` for a notice of another kind. An end that arrives before its
+    /// visit is kept for `show`.
     pub(super) fn over(&self, notice: &Notice) -> Option<Vec<u64>> {
         if notice.kind != NoticeKind::ElicitationComplete {
             return None;
@@ -54,24 +54,24 @@ impl Visits {
             !is_over
         });
         if sent.is_empty() {
-            // What drops out here may never have been anybody's visit, or was told before.
+            // The evicted end may be that of another session's visit, or was told before.
             push(&mut inner.early, (id, notice.clone()), EARLY);
         }
         Some(sent)
     }
 
-    /// Forgets a member that left: there is nobody to be told.
+    /// Forgets the visits of a member that left.
     pub(super) fn leave(&self, member: u64) {
         lock(&self.0).shown.retain(|(_, sent)| *sent != member);
     }
 
-    /// A member is sent on a visit; its end, where that is known already.
+    /// Notes a visit of a member; returns its end, if that arrived already.
     fn show(&self, id: String, member: u64) -> Option<Notice> {
         let mut inner = lock(&self.0);
         let early = inner.early.iter().position(|(over, _)| *over == id);
         let early = early.and_then(|at| inner.early.remove(at));
         let shown = (id, member);
-        // One whose end came before is over.
+        // A visit whose end arrived before is over.
         let is_new = early.is_none() && !inner.shown.contains(&shown);
         if is_new && push(&mut inner.shown, shown, SHOWN) {
             COUNTERS.visits_forgotten.add(1);
@@ -80,7 +80,7 @@ impl Visits {
     }
 }
 
-/// Adds an item; whether the oldest had to make room.
+/// Adds an item; returns whether the oldest was evicted.
 fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize) -> bool {
     let is_full = queue.len() >= max && queue.pop_front().is_some();
     queue.push_back(item);
@@ -88,7 +88,7 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize) -> bool {
 }
 
 impl Members {
-    /// Notes the visit that JSON text of a question's parameters sends a member on.
+    /// Notes the visit in a question's parameters (JSON text) for a member.
     fn sends(&self, upstream: &Arc<str>, member: u64, params: &str) {
         let id = json::member(params, "elicitationId").and_then(json::string);
         let Some(over) = id.and_then(|id| self.visits.show(id.into_owned(), member)) else {
@@ -102,8 +102,7 @@ impl Members {
 }
 
 impl Place {
-    /// The call with a way back on which it is noted where its client is sent; nothing where it
-    /// cannot be sent anywhere.
+    /// The call with a `DownstreamLink` that notes the visits of its client; `None` where the client takes no URLs.
     pub(super) fn noting(&self, call: &Call) -> Option<Call> {
         let capabilities = call.link.capabilities();
         capabilities.allows("elicitation/create", true).then(|| {
@@ -120,7 +119,7 @@ impl Place {
         })
     }
 
-    /// Sends a call, and notes where its error sends the client.
+    /// Sends a call, and notes the visits in its error.
     pub(super) async fn call_noting(&self, request: &Message, call: Call) -> Result<Reply, Fault> {
         let reply = self.pooled.link.call(request, &call).await?;
         if let Reply::Relayed(message) = &reply
@@ -138,7 +137,7 @@ impl Place {
     }
 }
 
-/// The way back to a client that may be sent on visits.
+/// Notes the visits on which a client is sent.
 #[derive(Debug)]
 struct Noting {
     inner: Arc<dyn DownstreamLink>,

@@ -1,4 +1,4 @@
-//! What one child is made of: the command that becomes it, and the parts around its process.
+//! Assembly of one child: its command, and the parts around its process.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -64,7 +64,7 @@ impl StdioRuntime {
         Ok(command)
     }
 
-    /// Puts together what a child that was started is used and watched by.
+    /// Assembles the connection and the keeper of a started child.
     pub(super) fn connect(
         &self,
         launched: Launched,
@@ -130,7 +130,7 @@ impl StdioRuntime {
     }
 }
 
-/// Frees the place and tells everybody, also when the keeper is dropped unfinished.
+/// Frees the place and cancels `reaped`, even when the keeper is dropped unfinished.
 struct EndOfChild {
     slot: Option<Slot>,
     state: Arc<ChildState>,

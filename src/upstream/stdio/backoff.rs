@@ -13,10 +13,10 @@ use tokio::time::Instant;
 use crate::call::OwnerKey;
 use crate::lock::lock;
 
-/// Failures without a word that cost nothing yet.
+/// Failed starts without a message that cause no wait.
 const FREE_STARTS: u32 = 1;
 
-/// Crashes after a good start that cost nothing yet.
+/// Crashes after a good start that cause no wait.
 const FREE_CRASHES: u32 = 5;
 
 /// The first wait; it doubles with every further failure.
@@ -28,18 +28,18 @@ const LONGEST: Duration = Duration::from_mins(1);
 /// The longest wait that other principals' failures can cause.
 const LONGEST_FOR_ALL: Duration = Duration::from_secs(5);
 
-/// A child that lived this long was healthy: its end starts no series, and ends one.
+/// Lifetime after which a child counts as healthy: the end of such a child starts no series, and ends a running one.
 const HEALTHY: Duration = Duration::from_secs(30);
 
 /// A series ends this long after its last wait.
 const FORGET: Duration = Duration::from_secs(30);
 
-/// How a child ended that nobody stopped.
+/// The unrequested end of a child.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crash {
-    /// Whether it wrote a message before.
+    /// Whether the child wrote a message before.
     pub(super) spoke: bool,
-    /// How long it lived.
+    /// The lifetime of the child.
     pub(super) age: Duration,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Crash {
 pub(super) struct Wait {
     /// Until the next start is allowed.
     pub(super) left: Duration,
-    /// What the last child said.
+    /// The last words of the last child.
     pub(super) last_words: Option<String>,
 }
 
@@ -119,7 +119,7 @@ impl Backoff {
         let own = own.and_then(|failures| failures.wait(now));
         own.or_else(|| {
             let (_, failures) = series.for_all.get(upstream)?;
-            // The words were meant for somebody else.
+            // `last_words` are those of another principal's child.
             Some(Wait {
                 last_words: None,
                 ..failures.wait(now)?
@@ -201,7 +201,7 @@ mod tests {
         Principal::new("i", name, "", Vec::new(), None).owner()
     }
 
-    /// What `who` is told at `now`.
+    /// The wait of `who` at `now`.
     fn told(backoff: &Backoff, who: &str, now: Instant) -> Option<Wait> {
         backoff.check(owner(who), &"up".into(), now)
     }

@@ -1,4 +1,4 @@
-//! One child as the rest of the gateway sees it.
+//! `StdioConnection`: one child as seen by the rest of the gateway.
 
 use std::fmt;
 use std::sync::Arc;
@@ -44,9 +44,9 @@ impl StdioConnection {
     /// The child takes nothing more, or the message is over `limits.upstream_message`.
     ///
     /// # Cancel safety
-    /// A dropped send has sent either nothing or everything.
+    /// A dropped send has sent nothing or the whole message.
     pub async fn send(&self, message: Bytes) -> Result<u64, SendError> {
-        // Whoever saw the lines end must not find the way in still open (SPEC D-05).
+        // `over` is cancelled before the lines end, so a reader that saw the end cannot send (SPEC D-05).
         if self.0.state.over().is_cancelled() {
             return Err(SendError::Gone);
         }
@@ -55,26 +55,26 @@ impl StdioConnection {
         self.judge(sent)
     }
 
-    /// Sends one message if that needs no waiting; tells whether it did. For destructors.
+    /// Sends one message unless the queue is full; returns whether it was sent. For destructors.
     #[must_use]
     pub fn try_send(&self, message: Bytes) -> bool {
         !self.0.state.over().is_cancelled() && self.0.outbox.try_send(message)
     }
 
-    /// Sends the cancellation of a request that has left, whatever waits for the child.
+    /// Sends the cancellation of a request that has left, however full the queue is.
     pub fn cancel(&self, message: Bytes) {
         if !self.0.state.over().is_cancelled() {
             self.0.outbox.cancel(message);
         }
     }
 
-    /// Takes a line back that still waits; `false` where the child has the first byte of it.
+    /// Takes a queued line back; `false` where the child has its first byte.
     #[must_use]
     pub fn withdraw(&self, line: u64) -> bool {
         self.0.outbox.withdraw(line)
     }
 
-    /// A child that reads no more is of no use.
+    /// Stops a child that no longer reads its input.
     fn judge(&self, sent: Result<u64, SendError>) -> Result<u64, SendError> {
         if sent == Err(SendError::Gone) {
             self.0.state.stop(StopReason::Deaf);
@@ -82,34 +82,33 @@ impl StdioConnection {
         sent
     }
 
-    /// How the process ended and the end of its standard error, without secrets and control
-    /// characters, about 2 KiB. Complete as soon as the lines have ended; `None` when there is
-    /// nothing to tell.
+    /// The exit status and the end of standard error, without secrets and control characters, about 2 KiB. Complete as
+    /// soon as the lines have ended; `None` without either.
     #[must_use]
     pub fn last_words(&self) -> Option<String> {
         self.0.state.last_words()
     }
 
-    /// Logs a line of its output that turned out to be no message, and keeps it for [`strays`](Self::strays).
+    /// Logs an output line that failed to parse, and keeps it for [`strays`](Self::strays).
     pub fn keep_stray(&self, line: &[u8]) {
         self.0.state.keep_stray(line);
     }
 
-    /// The last lines of its output since then that are no messages: five at most, each cut to 200
-    /// characters, without secrets.
+    /// The last output lines after `since` that are no messages: five at most, each cut to 200 characters, without
+    /// secrets.
     #[must_use]
     pub fn strays(&self, since: Instant) -> Option<String> {
         self.0.state.log.strays(since)
     }
 
-    /// Whether the end of its lines was no wish of ours.
+    /// Whether the lines ended without a stop by the gateway.
     #[must_use]
     pub fn broke_off(&self) -> bool {
         self.0.state.ends_by_itself()
     }
 
-    /// Whether the process, or one that it has handed its input to, has read everything that was
-    /// sent. One that is still starting has not.
+    /// Whether the process, or a descendant that inherited its input, has read everything that was sent. A process that
+    /// is still starting has not.
     #[must_use]
     pub fn is_read(&self) -> bool {
         self.0.outbox.is_read()
@@ -126,21 +125,21 @@ impl StdioConnection {
         BusyGuard(Arc::clone(&self.0.state))
     }
 
-    /// Keeps the child from being stopped for being idle until the guard is dropped; when its
-    /// principal needs the place it is stopped all the same.
+    /// Keeps the child from being stopped as idle until the guard is dropped; it is evicted all the same when its
+    /// principal needs the place.
     pub fn hold(&self) -> HoldGuard {
         self.0.state.hold();
         HoldGuard(Arc::clone(&self.0.state))
     }
 
-    /// While the guard lives, what the child says does not postpone the idle stop; `None` while it is used.
+    /// While the guard lives, output does not postpone the idle stop; `None` while the child is in use.
     #[must_use]
     pub fn unused(&self) -> Option<UnusedGuard> {
         let is_idle = self.0.state.is_idle();
         is_idle.then(|| UnusedGuard::new(&self.0.state))
     }
 
-    /// Cancelled as soon as the child is gone or being stopped, or has closed its output.
+    /// Cancelled as soon as the child is gone, is being stopped, or has closed its output.
     #[must_use]
     pub fn closed(&self) -> &CancellationToken {
         self.0.state.over()
@@ -173,7 +172,7 @@ impl Drop for BusyGuard {
     }
 }
 
-/// Has what one child says count as no use of it.
+/// Keeps the output of one child from counting as use.
 #[derive(Debug)]
 #[must_use = "what the child says counts as use when this is dropped"]
 pub struct UnusedGuard(Arc<ChildState>);
@@ -191,7 +190,7 @@ impl Drop for UnusedGuard {
     }
 }
 
-/// Lets one child live though nobody uses it.
+/// Spares one unused child from the idle stop.
 #[derive(Debug)]
 #[must_use = "the child may be stopped as idle when this is dropped"]
 pub struct HoldGuard(Arc<ChildState>);

@@ -1,5 +1,5 @@
-//! `ChildLines`: what the log was told of the children of each upstream, so that many children that fail alike make
-//! few lines.
+//! `ChildLines`: rate limit for log lines about the children of each upstream, so that many children that fail alike
+//! make few lines.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,7 +13,7 @@ use crate::telemetry::line_limit::LineLimit;
 
 /// How long a text of one child keeps the same text of another one out of the log.
 const REPEAT: Duration = Duration::from_mins(1);
-/// Texts that are remembered, the oldest go first.
+/// Remembered texts; the oldest is evicted first.
 const MAX_TEXTS: usize = 256;
 
 /// Events of children that make one line a minute for each upstream.
@@ -27,7 +27,7 @@ pub(super) enum Event {
     Stray,
 }
 
-/// What the log was told. Upstreams are few.
+/// Lines already logged, by upstream. Not evicted, as upstreams are few.
 #[derive(Debug, Default)]
 pub(super) struct ChildLines {
     told: LineLimit<(Arc<str>, Event)>,
@@ -43,7 +43,7 @@ struct Text {
 }
 
 impl ChildLines {
-    /// Whether this event is logged: the number of those before it that were not.
+    /// Admits an event to the log, with the number of suppressed events before it; `None` if suppressed.
     pub(super) fn admit(&self, upstream: &Arc<str>, event: Event) -> Option<u64> {
         self.told.admit((Arc::clone(upstream), event))
     }

@@ -1,4 +1,4 @@
-//! What a child finds around it: its variables, and the programs they lead to (DESIGN §6, SPEC D-13).
+//! The environment of a child: its variables, and programs found through these (DESIGN §6, SPEC D-13).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const INHERITED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 /// Where programs are looked up when we have no `PATH` ourselves.
 pub(super) const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// What the gateway's own process lends to its children.
+/// Resources of the gateway's own process for its children.
 #[derive(Clone)]
 pub struct Host {
     /// The program that answers to `exec-child` and `guardian`.
@@ -99,8 +99,8 @@ pub(super) fn variables(
 /// From this length on, bytes, an inherited value is hidden whatever its name.
 const LONG: usize = 16;
 
-/// What the operator told the children of `carrier` and nobody else may read: the values of `env`, and
-/// inherited ones that may be secrets.
+/// Secrets of the children of `carrier`, to be masked elsewhere: the values of `env`, and inherited ones that may be
+/// secrets.
 pub(super) fn secrets<'a>(
     host: &'a BTreeMap<OsString, OsString>,
     carrier: &'a StdioCarrier,
@@ -117,8 +117,8 @@ pub(super) fn secrets<'a>(
     inherited.chain(own.map(|value| value.expose().into()))
 }
 
-/// Where the program of `carrier` lies and works on this machine, as far as what it is started with
-/// tells. Names without a directory are no paths: a package may be called so.
+/// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories. Names without a
+/// directory are no paths: a package may have such a name.
 pub(super) fn paths(carrier: &StdioCarrier, home: &Home) -> Vec<String> {
     let command = Path::new(&carrier.command);
     // A relative path is tied to our own directory before it is run.
@@ -177,7 +177,7 @@ pub(super) fn find_program(
 /// Whether a child can begin in this directory.
 ///
 /// # Errors
-/// What the system says of it, with its path; `NotADirectory` for a file.
+/// Errors of the system, with the path; `NotADirectory` for a file.
 pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     let found = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => return Ok(()),
@@ -188,7 +188,7 @@ pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     Err(io::Error::new(found.kind(), text))
 }
 
-/// A program without the directories before it, cut: what callers may learn of it.
+/// The file name of a program, cut, for callers.
 pub(super) fn bare_name(command: &str) -> &str {
     const MAX_NAME: usize = 64;
     cut(command.rsplit('/').next().unwrap_or_default(), MAX_NAME)

@@ -22,10 +22,10 @@ pub const SUBCOMMAND: &str = "exec-child";
 /// Exit code when the program could not be started, as shells use it.
 const CANNOT_RUN: u8 = 126;
 
-/// What the helper is told by its arguments.
+/// The arguments of the helper.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Whose death ends the child.
+    /// The parent, whose death ends the child.
     pub(super) parent: i32,
     /// Working directory.
     pub(super) cwd: PathBuf,
@@ -121,7 +121,7 @@ pub fn exec_child(args: impl Iterator<Item = OsString>) -> ExitCode {
         Some(plan) => carry_out(&plan),
         None => PlanError::Arguments,
     };
-    // Nobody is left to tell when standard error is gone.
+    // Ignored: without standard error the error cannot be reported.
     drop(writeln!(io::stderr(), "{error}"));
     ExitCode::from(CANNOT_RUN)
 }
@@ -152,7 +152,7 @@ fn prepare(plan: &Plan) -> Result<(), PlanError> {
     if getppid().map(Pid::as_raw_pid) != Some(plan.parent) {
         return Err(PlanError::Orphan);
     }
-    // The gateway does without huge pages; what the program does is its own affair.
+    // The gateway runs without huge pages; the program gets the default.
     rustix::thread::disable_transparent_huge_pages(false).map_err(io::Error::from)?;
     if let Some(soft) = plan.descriptors {
         let maximum = getrlimit(Resource::Nofile).maximum;

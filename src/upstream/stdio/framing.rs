@@ -23,18 +23,18 @@ const LAST_WORDS_WAIT: Duration = Duration::from_millis(500);
 /// Stray lines after which a noisy child has to wait for [`PAUSE`].
 const MAX_NOISE: usize = 256;
 
-/// What one read of a line that is too long counts for, in stray lines.
+/// Stray lines that one read of an overlong line counts for.
 const READ_NOISE: usize = 16;
 
-/// Bounds what noise costs us.
+/// Pause that bounds the cost of a noisy child.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Messages up to this length leave the buffer as copies: what is kept of them must not hold a
-/// buffer much larger than they are.
+/// Messages up to this length leave the buffer as copies: a kept part must not hold a buffer much larger than the
+/// message.
 const COPIED: usize = 4 * 1024;
 
-/// The messages of one child, in order. Reading is what keeps the child going: what is not read
-/// stays in the pipe, and a full pipe pauses the child. Dropping it stops the child.
+/// The messages of one child, in order. Unread output stays in the pipe, and a full pipe pauses the child. Dropping
+/// `Lines` stops the child.
 pub struct Lines {
     pipe: Option<Receiver>,
     cutter: Cutter,
@@ -127,7 +127,7 @@ impl Lines {
         tokio::select! {
             biased;
             read = pipe.read_buf(buffer) => matches!(read, Ok(1..)),
-            // A stranger may hold the other end open for ever: the process itself is what counts.
+            // A stranger may hold the other end open for ever, so the end of the process ends the output too.
             () = self.state.gone().cancelled() => matches!(pipe.try_read_buf(buffer), Ok(1..)),
         }
     }
@@ -163,7 +163,7 @@ enum Line {
     TooLong {
         /// Its length.
         bytes: u64,
-        /// What to deliver instead.
+        /// The error delivered instead.
         stand_in: Option<Bytes>,
     },
 }
@@ -202,7 +202,7 @@ impl Cutter {
         }
     }
 
-    /// The next complete line, if there is one. Blank lines are passed over.
+    /// The next complete line, if any. Blank lines are skipped.
     fn cut(&mut self) -> Option<Line> {
         loop {
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();
@@ -236,7 +236,7 @@ impl Cutter {
         }
     }
 
-    /// No line break yet: remembers what was searched and throws away what is too much.
+    /// No line break yet: notes the searched length, and drops an overlong line.
     fn keep_bounded(&mut self) {
         self.searched = self.buffer.len();
         if self.skipped.is_some() || self.buffer.len() > self.max_line {
@@ -263,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes out of `pieces` with a bound of 16 bytes.
+    /// The lines in `pieces`, with a bound of 16 bytes.
     fn cut(pieces: &[&[u8]]) -> Vec<Line> {
         let mut cutter = Cutter::new(16);
         let mut lines = Vec::new();

@@ -111,7 +111,7 @@ struct Link {
 }
 
 impl Guardian {
-    /// Starts the guardian process from the program `exe`; `homes` tell strays.
+    /// Starts the guardian process from the program `exe`; strays are recognised by the root of `homes`.
     pub(super) fn start(exe: &Path, homes: &Homes) -> io::Result<Self> {
         let mut link = Link {
             process: None,
@@ -129,14 +129,14 @@ impl Guardian {
         })
     }
 
-    /// From now on the group `id` dies with the gateway.
+    /// Announces the group `id`, which from now on dies with the gateway.
     pub(super) fn watch(&self, id: i32) {
         let mut link = self.link();
         link.groups.insert(id);
         link.tell(&self.program, '+', id);
     }
 
-    /// The group `id` is gone; its number may come to mean somebody else.
+    /// Releases the group `id`, which is gone: its number may be reused for an unrelated group.
     pub(super) fn release(&self, id: i32) {
         let mut link = self.link();
         if link.groups.remove(&id) {
@@ -144,7 +144,7 @@ impl Guardian {
         }
     }
 
-    /// Replaces a guardian that died; tells whether there is anything to guard.
+    /// Replaces a guardian that died; returns whether any group is announced.
     pub(super) fn check(&self) -> bool {
         let mut link = self.link();
         let lost = match &mut link.process {
@@ -168,7 +168,7 @@ impl Guardian {
 }
 
 impl Link {
-    /// Sends one line; a guardian that cannot take it is replaced by one that is told everything.
+    /// Sends one line; a guardian that cannot take it is replaced, and the new process gets every group.
     fn tell(&mut self, program: &Program, sign: char, id: i32) {
         let sent = match &mut self.process {
             Some((_, pipe)) => pipe.write_all(format!("{sign}{id}\n").as_bytes()).is_ok(),

@@ -20,7 +20,7 @@ const HOMES: &str = "homes";
 /// Readable, writable and searchable by us alone.
 const PRIVATE: u32 = 0o700;
 
-/// Makes `path` and what is missing above it, for us alone; refuses one that others could use.
+/// Creates `path` and missing parents, for us alone; refuses a directory open to further users.
 fn private_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -78,7 +78,7 @@ const MAX_SHARES: u32 = 64;
 #[derive(Debug)]
 pub(super) struct Homes {
     root: PathBuf,
-    /// Held while we or our guardian live: what carries a path below `root` is a child of ours.
+    /// Held while the gateway or its guardian lives: a process with a path below `root` is a child of ours.
     lock: File,
     /// Children that live in a home now.
     used: Mutex<Tally<PathBuf>>,
@@ -129,8 +129,8 @@ impl Homes {
         Err(io::ErrorKind::ResourceBusy.into())
     }
 
-    /// The lock on the root, for the guardian: whoever starts next must not take the root while
-    /// it still ends what carries it.
+    /// The lock on the root, for the guardian: the next gateway must not take the root while the guardian still kills
+    /// processes that carry it.
     pub(super) fn lock(&self) -> io::Result<File> {
         self.lock.try_clone()
     }
@@ -192,7 +192,7 @@ impl Home {
             .try_for_each(|(_, path)| private_dir(path))
     }
 
-    /// One cache per upstream, so that `npx` and `uvx` servers start fast for everybody.
+    /// The caches of the upstream, shared by all principals, so that `npx` and `uvx` servers start fast.
     pub(super) fn caches(&self) -> [(&'static str, PathBuf); 3] {
         [
             ("XDG_CACHE_HOME", self.caches.join("xdg")),
@@ -207,7 +207,7 @@ impl Drop for Home {
         let mut used = lock(&self.homes.used);
         used.remove(&self.path);
         if used.of(&self.path) == 0 {
-            // Only an empty directory goes: what a server keeps there stays for its next start.
+            // Removes only an empty directory: files of a server stay for its next start.
             drop(std::fs::remove_dir(&self.path));
         }
     }

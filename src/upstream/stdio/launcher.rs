@@ -61,7 +61,7 @@ impl Launcher {
     /// Creates the directories of `home`, starts `command` and announces it to the guardian.
     ///
     /// # Errors
-    /// What the system says; `WouldBlock` when too many orders wait.
+    /// Errors of the system; `WouldBlock` when too many orders wait.
     ///
     /// # Cancel safety
     /// A process whose order was dropped is ended by the launcher.
@@ -141,10 +141,10 @@ pub(super) fn group_of(child: &Child) -> i32 {
     child.id().cast_signed()
 }
 
-/// Ends a child that nobody wants any more.
+/// Kills a child whose order was dropped.
 fn discard(mut unwanted: Launched, guardian: &Guardian) {
     if let Some(group) = Pid::from_raw(group_of(&unwanted.child)) {
-        // The only failure is that nobody is there any more.
+        // The only error is `ESRCH`: the group is empty.
         let _ = kill_process_group(group, Signal::KILL);
     }
     drop(unwanted.child.wait());

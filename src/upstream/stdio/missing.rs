@@ -1,4 +1,4 @@
-//! What a child would not find on this machine, looked up before any child is started.
+//! Programs and directories that a child needs and this machine lacks, found before any child is started.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -6,19 +6,19 @@ use std::ffi::{OsStr, OsString};
 use super::environment::{self, find_program};
 use crate::config::StdioCarrier;
 
-/// One key of an upstream that names something which is not there.
+/// A key of an upstream whose program or directory does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// `command` or `cwd`.
     pub key: &'static str,
-    /// What is not there, for the operator. Names the value of the key.
+    /// The problem, in words for the operator. Names the value of the key.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: &'static str,
 }
 
-/// What children of `carrier` would miss if they were started now, with `host` as the gateway's own
-/// environment. Reads the file system, and starts nothing.
+/// The keys of `carrier` with a missing program or directory, with `host` as the gateway's own environment. Reads the
+/// file system, and starts nothing.
 #[must_use]
 pub fn missing(host: &BTreeMap<OsString, OsString>, carrier: &StdioCarrier) -> Vec<Missing> {
     let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! The way to a child: one line per message, written at once when the pipe takes it, else queued
+//! `Outbox`: standard input of a child. One line per message, written at once when the pipe takes it, else queued
 //! within a bound.
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use crate::lock::lock;
 /// Bytes that may wait for a slow child before senders have to wait.
 const QUEUE_BYTES: usize = 1024 * 1024;
 
-/// What a request sent from a destructor may use beyond that, in bytes.
+/// Bytes beyond `QUEUE_BYTES` that requests sent from destructors may use.
 const RESERVE_BYTES: usize = 64 * 1024;
 
 /// Slices handed to the kernel at once.
@@ -38,9 +38,9 @@ pub enum SendError {
 #[derive(Debug)]
 pub(super) struct Outbox {
     queue: Mutex<Queue>,
-    /// Told when something waits for the pump, or the outbox closes.
+    /// Notified when bytes are queued for the pump, or the outbox closes.
     work: Notify,
-    /// Told when the queue got shorter, or the outbox closes.
+    /// Notified when the queue got shorter, or the outbox closes.
     room: Notify,
     max_message: usize,
 }
@@ -54,9 +54,9 @@ struct Queue {
     bytes: usize,
     /// The number of the newest line.
     newest: u64,
-    /// The newest line of which the pipe took a byte.
+    /// The newest line with a byte in the pipe.
     begun: u64,
-    /// Nothing more is taken; the pipe closes when the queue is empty.
+    /// Whether new messages are refused; the pipe closes when the queue is empty.
     closing: bool,
 }
 
@@ -92,7 +92,7 @@ impl Outbox {
     /// The child takes nothing more, or `message` is too long.
     ///
     /// # Cancel safety
-    /// A dropped send has sent either nothing or everything.
+    /// A dropped send has sent nothing or the whole message.
     pub(super) async fn send(&self, message: Bytes) -> Result<u64, SendError> {
         let message = self.line(message)?;
         loop {
@@ -105,7 +105,7 @@ impl Outbox {
         }
     }
 
-    /// Takes `message` if that needs no waiting; tells whether it did.
+    /// Takes `message` unless the queue is full; returns whether it was taken.
     pub(super) fn try_send(&self, message: Bytes) -> bool {
         let Ok(message) = self.line(message) else {
             return false;
@@ -114,16 +114,16 @@ impl Outbox {
         taken.is_ok_and(|line| line.is_some())
     }
 
-    /// Takes the cancellation of a request whatever waits. Only requests that have left are cancelled, so
-    /// no more of these wait than requests were running or in the pipe when the child stopped reading.
+    /// Takes the cancellation of a request, however full the queue is. Only requests that have left are cancelled, so
+    /// the excess is bounded by the requests that were running or in the pipe when the child stopped reading.
     pub(super) fn cancel(&self, message: Bytes) {
         if let Ok(message) = self.line(message) {
-            // A child that takes no more is ending anyway.
+            // An error means that the child is ending, which cancels the request too.
             let _ = self.offer(&message, usize::MAX);
         }
     }
 
-    /// Takes a line back of which the pipe has no byte; `false` where it is too late.
+    /// Takes back a line with no byte in the pipe; `false` where it is too late.
     pub(super) fn withdraw(&self, line: u64) -> bool {
         let withdrawn = self.queue().withdraw(line);
         if withdrawn {
@@ -135,12 +135,12 @@ impl Outbox {
     /// Whether the child has read everything that was sent to it.
     pub(super) fn is_read(&self) -> bool {
         let queue = self.queue();
-        // A pipe that cannot be asked counts as read: then only time tells.
+        // If `FIONREAD` fails, the pipe counts as read.
         let unread = |pipe: &Arc<Sender>| ioctl_fionread(&**pipe).is_ok_and(|bytes| bytes > 0);
         queue.parts.is_empty() && !queue.pipe.as_ref().is_some_and(unread)
     }
 
-    /// Takes nothing more; the pipe closes as soon as what waits is written.
+    /// Refuses new messages; the pipe closes as soon as the queue is written.
     pub(super) fn close(&self) {
         let mut queue = self.queue();
         queue.closing = true;
@@ -152,7 +152,7 @@ impl Outbox {
         self.room.notify_waiters();
     }
 
-    /// Takes nothing more and forgets what waits: the child is dead.
+    /// Refuses new messages and drops the queue: the child is dead.
     pub(super) fn abandon(&self) {
         let mut queue = self.queue();
         queue.closing = true;
@@ -162,7 +162,7 @@ impl Outbox {
         self.room.notify_waiters();
     }
 
-    /// Writes what waits, until the outbox is closed and empty, or the child stops reading.
+    /// Writes the queue until the outbox is closed and empty, or the child stops reading.
     ///
     /// # Cancel safety
     /// Nothing is lost or written twice.
@@ -207,7 +207,7 @@ impl Outbox {
         Ok(message.iter().map(blank).collect())
     }
 
-    /// Takes `message` where `bound` bytes are not passed by it; returns the number of its line.
+    /// Takes `message` unless the queue would exceed `bound` bytes; returns the number of its line.
     fn offer(&self, message: &Bytes, bound: usize) -> Result<Option<u64>, SendError> {
         let mut queue = self.queue();
         if queue.closing || queue.pipe.is_none() {
@@ -261,7 +261,7 @@ impl Queue {
         withdrawn > 0
     }
 
-    /// Writes what the pipe takes now, everything that is ready in one go.
+    /// Writes as much of the queue as the pipe takes, in batches of one system call.
     fn flush(&mut self) {
         while !self.parts.is_empty() {
             let Some(pipe) = &self.pipe else { return };
@@ -295,7 +295,7 @@ impl Queue {
         }
     }
 
-    /// The child does not read any more.
+    /// Drops pipe and queue: the child no longer reads.
     fn break_off(&mut self) {
         self.pipe = None;
         self.parts = VecDeque::new();

@@ -1,5 +1,5 @@
-//! Places for children: how many may live at once, per principal, per upstream and in total, and
-//! who has to make room (DESIGN §6).
+//! Places for children: the limits per principal, per upstream and in total, and which idle child is evicted to make
+//! room (DESIGN §6).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -29,7 +29,7 @@ pub(super) struct ChildSlots {
     caps: Caps,
     /// Callers that may wait at once.
     max_waiting: usize,
-    /// Whether anybody waits, to be asked without the lock.
+    /// Whether any caller waits; readable without the lock.
     is_contended: AtomicBool,
     inner: Mutex<Inner>,
 }
@@ -40,7 +40,7 @@ struct Inner {
     taken: HashMap<u64, Taken>,
     owners: Tally<OwnerKey>,
     upstreams: Tally<Arc<str>>,
-    /// First come, first served, as far as the caps of each allow.
+    /// Waiters in order of arrival; the caps may let a later one go first.
     waiting: VecDeque<Waiter>,
 }
 
@@ -56,12 +56,12 @@ struct Taken {
 #[derive(Debug)]
 struct Waiter {
     wish: Wish,
-    /// The place that was vacated for this waiter.
+    /// The place being vacated for this waiter.
     promised: Option<u64>,
     grant: oneshot::Sender<Slot>,
 }
 
-/// Whose child of which upstream, and how many that upstream may have.
+/// A request for a child: its owner, its upstream, and the upstream's cap.
 #[derive(Debug, Clone)]
 pub(super) struct Wish {
     pub(super) owner: OwnerKey,
@@ -77,7 +77,7 @@ pub(super) struct Wish {
 pub enum Patience {
     /// Up to `stdio.spawn_wait`.
     SpawnWait,
-    /// Only for one that an idle child of the same principal is giving up.
+    /// Only for a place that an idle child of the same principal is giving up.
     None,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Slot {
     id: u64,
 }
 
-/// What a wish got.
+/// The outcome of a [`Wish`].
 #[derive(Debug)]
 pub(super) enum Place {
     /// A place, at once.
@@ -120,8 +120,8 @@ impl ChildSlots {
         })
     }
 
-    /// Takes a place for `wish`. When a cap is reached, an idle child of the same principal is
-    /// stopped to make room; never somebody else's.
+    /// Takes a place for `wish`. When a cap is reached, an idle child of the same principal is evicted to make room;
+    /// never one of another principal.
     pub(super) fn take(self: &Arc<Self>, wish: Wish) -> Place {
         let mut inner = self.inner();
         inner.forget_gone();
@@ -147,7 +147,7 @@ impl ChildSlots {
         Place::Later(later)
     }
 
-    /// Which cap leaves no place for `wish` now.
+    /// The cap that leaves no place for `wish` now.
     pub(super) fn full(&self, wish: &Wish) -> Full {
         let reached = self.inner().reached(wish, self.caps);
         Full {
@@ -156,7 +156,7 @@ impl ChildSlots {
         }
     }
 
-    /// A child of `owner` is not in use any more: if its principal waits for a place, this is one.
+    /// A child of `owner` went idle: if its principal waits for a place, the child is evicted.
     pub(super) fn went_idle(&self, owner: OwnerKey) {
         if !self.is_contended.load(Ordering::Acquire) {
             return;
@@ -176,7 +176,7 @@ impl ChildSlots {
             .store(!inner.waiting.is_empty(), Ordering::Release);
     }
 
-    /// Every child in a place.
+    /// Every child that holds a place.
     pub(super) fn children(&self) -> Vec<Arc<ChildState>> {
         self.inner()
             .taken
@@ -185,7 +185,7 @@ impl ChildSlots {
             .collect()
     }
 
-    /// Places taken, and callers that wait for one.
+    /// The number of taken places, and of waiting callers.
     pub(super) fn counts(&self) -> (usize, usize) {
         let inner = self.inner();
         (
@@ -198,7 +198,7 @@ impl ChildSlots {
         )
     }
 
-    /// Entries in any of the maps.
+    /// Entries in all maps together.
     pub(super) fn entries(&self) -> usize {
         let inner = self.inner();
         inner.taken.len() + inner.owners.holders() + inner.upstreams.holders()
@@ -226,7 +226,7 @@ impl ChildSlots {
     }
 
     fn vacate(self: &Arc<Self>, id: u64) {
-        // Grants are sent after the lock is gone: a refused one comes back as a dropped slot.
+        // Grants are sent after the lock is released: a refused grant drops its slot, which locks again.
         let mut grants = Vec::new();
         {
             let mut inner = self.inner();
@@ -279,17 +279,16 @@ impl Inner {
         self.upstreams.of(&wish.upstream) < wish.max_of_upstream
     }
 
-    /// Forgets waiters that gave up.
+    /// Drops waiters whose caller gave up.
     fn forget_gone(&mut self) {
         self.waiting.retain(|waiter| !waiter.grant.is_closed());
     }
 
-    /// Stops the least recently used idle child of the same principal whose place would do; none that
-    /// a session holds which the wish is for, since that would need it again at once.
-    /// Returns the place that will be free because of it.
+    /// Evicts the least recently used idle child of the same principal whose place satisfies the cap, and returns that
+    /// place. Spares children held by a session of the wish, as that session would start them again at once.
     fn make_room(&self, wish: &Wish) -> Option<u64> {
         let same_upstream = !self.upstream_fits(wish);
-        // Total and principal's cap are helped by any child of the principal.
+        // Any child of the principal helps against the total and the principal's cap.
         let promised = |id: &u64| self.waiting.iter().any(|w| w.promised.as_ref() == Some(id));
         let candidates = self.taken.iter().filter(|(_, taken)| {
             taken.owner == wish.owner && (!same_upstream || taken.upstream == wish.upstream)
@@ -299,7 +298,7 @@ impl Inner {
             let Some(child) = &taken.child else { continue };
             if child.closed().is_cancelled() {
                 if !promised(id) {
-                    // One is ending already and nobody else waits for its place.
+                    // This child is ending already, and its place is promised to no waiter.
                     return Some(*id);
                 }
             } else if child.is_idle()
@@ -322,8 +321,7 @@ impl Inner {
         self.upstreams.remove(&taken.upstream);
     }
 
-    /// Who gets a place now that `vacated` is free: whoever it was vacated for, else the first
-    /// whose caps allow it.
+    /// The waiter that gets the place `vacated`: the promised waiter, else the first whose caps allow a place.
     fn next_waiter(&mut self, vacated: u64, caps: Caps) -> Option<Waiter> {
         self.forget_gone();
         let fits = |waiter: &Waiter| self.fits(&waiter.wish, caps);
@@ -332,7 +330,7 @@ impl Inner {
             .iter()
             .position(|w| w.promised == Some(vacated) && fits(w));
         let at = promised.or_else(|| {
-            // Whoever has a promise gets what was promised: the owner gave a child for it.
+            // Waiters without a promise go first: the owner of a promised one gave up a child for its place.
             self.waiting
                 .iter()
                 .position(|w| w.promised.is_none() && fits(w))

@@ -1,5 +1,5 @@
-//! The life of one child after its start: its keeper writes what waits, drains standard error,
-//! notices the end, and ends it by the ladder (SPEC D-04).
+//! The life of one child after its start: its keeper writes the queue, drains standard error, notices the end, and ends
+//! it by the ladder (SPEC D-04).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -40,7 +40,7 @@ pub(super) struct Ladder {
     pub(super) eof: Duration,
     /// From SIGTERM to SIGKILL.
     pub(super) term: Duration,
-    /// What cuts both waits short at the end of everything.
+    /// Cuts both waits short when the gateway ends.
     pub(super) hurry: Hurry,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Ladder {
 pub(super) struct Hurry {
     /// Children that were only asked to end are sent SIGTERM.
     pub(super) term: CancellationToken,
-    /// Whoever is left is killed.
+    /// Remaining processes are killed.
     pub(super) kill: CancellationToken,
 }
 
@@ -88,12 +88,12 @@ impl Keeper {
         self.outbox.abandon();
         state.ended(status);
         self.group.sweep(&self.ladder).await;
-        // Only now is the directory without its user.
+        // Dropped after the sweep: until then a process of the group may use the directory.
         drop(self.home);
     }
 }
 
-/// What a child needs while it lives; never ends.
+/// Serves a running child: its input, its start permit and its idle stop. Never ends.
 async fn serve(state: &ChildState, outbox: &Outbox, idle: Duration) {
     tokio::join!(outbox.pump(), free_start(state), stop_idle(state, idle));
     std::future::pending::<()>().await;
@@ -123,7 +123,7 @@ pub(super) struct Group {
     child: Child,
     id: Pid,
     guardian: Arc<Guardian>,
-    /// Readable when the leader has ended; absent on kernels that have no such thing.
+    /// Readable when the leader has ended; `None` on kernels without pidfd.
     end: Option<AsyncFd<OwnedFd>>,
     is_reaped: bool,
     is_swept: bool,
@@ -166,7 +166,7 @@ impl Group {
             () = self.ended() => {}
             () = self.climb(state, outbox, ladder) => {}
         }
-        // It is dead, so this does not wait.
+        // The leader is dead, so `wait` returns at once.
         let status = self.child.wait().ok();
         self.is_reaped = true;
         reap::forget(self.child.id());
@@ -177,7 +177,7 @@ impl Group {
     async fn climb(&self, state: &ChildState, outbox: &Outbox, ladder: &Ladder) {
         state.closed().cancelled().await;
         outbox.close();
-        // One that never spoke may not read its input yet, and would not see its end.
+        // A child that never spoke may not read its input yet, and would not see the end of it.
         if state.has_spoken() || state.ends_by_itself() {
             wait(ladder.eof, &ladder.hurry.term).await;
         }
@@ -202,7 +202,7 @@ impl Group {
         }
     }
 
-    /// Ends what the leader left behind: SIGTERM, a wait, SIGKILL.
+    /// Ends the processes that the leader left behind: SIGTERM, a wait, SIGKILL.
     async fn sweep(&mut self, ladder: &Ladder) {
         let never = CancellationToken::new();
         for (signal, limit, cut) in [
@@ -227,14 +227,14 @@ impl Group {
         self.guardian.release(self.id.as_raw_pid());
     }
 
-    /// Whether nobody is left; reaps members that were handed to us.
+    /// Whether the group has no members left; reaps members that the gateway adopted.
     fn is_empty(&self) -> bool {
         while let Ok(Some(_)) = waitpgid(self.id, WaitOptions::NOHANG) {}
         test_kill_process_group(self.id).is_err()
     }
 
     fn signal(&self, signal: Signal) {
-        // The only failure is that nobody is there any more.
+        // The only error is `ESRCH`: the group is empty.
         let _ = kill_process_group(self.id, signal);
     }
 }

@@ -1,4 +1,4 @@
-//! Which processes the kernel counts as our children, and who waits for them.
+//! Reaping: the processes that the kernel counts as our children, and which code waits for each.
 //!
 //! The gateway adopts the orphans of its children (sub-reaper), so that no grandchild stays a
 //! zombie where nothing else reaps. A child that we started is waited for by its keeper alone;
@@ -13,8 +13,8 @@ use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 
 use crate::lock::lock;
 
-/// Children that somebody waits for by name. Children belong to the process, not to a value in
-/// it: two runtimes in one process would otherwise reap each other's.
+/// Children with a keeper that waits for them by pid. Static, as children belong to the process: two runtimes in one
+/// process would otherwise reap each other's.
 static AWAITED: Mutex<Option<HashSet<u32>>> = Mutex::new(None);
 
 fn awaited() -> MutexGuard<'static, Option<HashSet<u32>>> {
@@ -56,7 +56,7 @@ pub(super) fn orphans() -> Vec<u32> {
         let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
             continue;
         };
-        // `None`: it is still running. An error: somebody else was faster.
+        // `None`: the process still runs. An error: it was reaped elsewhere.
         if let Ok(None) = waitpid(Some(raw), WaitOptions::NOHANG) {
             alive.push(pid);
         }

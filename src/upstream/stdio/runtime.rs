@@ -29,13 +29,13 @@ use crate::lifecycle::Tasks;
 use crate::telemetry::metrics::{GAUGES, LABELED};
 use crate::upstream::holders::Holders;
 
-/// A wait that is shorter is waited for instead of refused.
+/// A shorter wait is waited for instead of refused.
 const SHORT_BACKOFF: Duration = Duration::from_secs(1);
 
 /// Between two looks for children that were being started at the end.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What killing and reaping the last children may take.
+/// Time that killing and reaping the last children may take.
 const KILLING: Duration = Duration::from_millis(300);
 
 /// Between two looks for crash series that are over.
@@ -57,7 +57,7 @@ pub enum OpenError {
     Backoff {
         /// Until the next start is allowed.
         retry_after: Duration,
-        /// What the last one said; for the same principal only.
+        /// The last words of the last child; for the same principal only.
         last_words: Option<String>,
     },
     /// There is no such program. Its text names the program and no path: it is for callers.
@@ -114,10 +114,10 @@ impl OpenError {
     }
 }
 
-/// How many of what exist now.
+/// Numbers of children, waiters and map entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Children, those that are starting or ending included.
+    /// Children, including starting and ending ones.
     pub children: usize,
     /// Callers that wait for a place.
     pub waiting: usize,
@@ -130,8 +130,8 @@ pub struct StdioRuntime {
     pub(super) host: Host,
     pub(super) settings: config::Stdio,
     pub(super) max_message: usize,
-    /// Of the children alone: they outlive the hard stop of everything else, so that they are still
-    /// ended politely.
+    /// Keeper tasks, apart from all others: they outlive the hard stop of the rest, so that children still end by the
+    /// ladder.
     pub(super) keepers: Tasks,
     homes: Arc<Homes>,
     pub(super) slots: Arc<ChildSlots>,
@@ -201,10 +201,9 @@ impl StdioRuntime {
         Ok(runtime)
     }
 
-    /// Starts a child of `upstream` for `owner` and the sessions that hold it, waiting for a place with
-    /// this patience.
-    /// It counts as in use until its first message; after that hold a [`BusyGuard`](super::BusyGuard) while
-    /// something is asked of it.
+    /// Starts a child of `upstream` for `owner` and the sessions that hold it, waiting for a place with this patience.
+    /// The child counts as in use until its first message; afterwards, hold a [`BusyGuard`](super::BusyGuard) for the
+    /// time of each request.
     ///
     /// # Errors
     /// See [`OpenError`]. A program that starts and ends at once is no error here: its lines end.
@@ -275,7 +274,7 @@ impl StdioRuntime {
     /// need SIGTERM. Only the kernel can make it longer, by two seconds.
     ///
     /// # Cancel safety
-    /// No child is started any more in any case, and those that run are stopped.
+    /// No child is started afterwards in any case, and running ones are stopped.
     pub async fn shut_down(&self, by: Instant) {
         self.ended.cancel();
         let now = Instant::now();
@@ -305,12 +304,12 @@ impl StdioRuntime {
             if self.slots.counts().0 == 0 {
                 return;
             }
-            // One is being started just now: it will see that it is too late.
+            // A place without a child is a start under way, which fails on `ended`.
             tokio::time::sleep(LOOK).await;
         }
     }
 
-    /// What exists now.
+    /// The current numbers.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let (children, waiting) = self.slots.counts();
@@ -322,7 +321,7 @@ impl StdioRuntime {
         }
     }
 
-    /// Children of one principal that can start at the same time: what the processor allows, and no more than may live.
+    /// Children of one principal that can start at the same time: bounded by the processor and by the caps.
     pub(in crate::upstream) fn starts_at_once(&self) -> usize {
         let settings = &self.settings;
         let most = settings

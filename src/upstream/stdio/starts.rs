@@ -1,4 +1,4 @@
-//! How many children start at once: starting is what costs processor time.
+//! Limit on children that start at once, as a start costs processor time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ pub(super) struct Starts {
     all: usize,
     per_upstream: usize,
     inner: Mutex<Inner>,
-    /// What the log was told of the children.
+    /// Rate limit for log lines about the children.
     pub(super) lines: ChildLines,
 }
 
@@ -33,7 +33,7 @@ struct Inner {
     grants: u64,
 }
 
-/// How the starts of one upstream do.
+/// The recent starts of one upstream.
 #[derive(Debug, Default)]
 struct Standing {
     running: usize,
@@ -50,7 +50,7 @@ struct Waiter {
     grant: oneshot::Sender<StartPermit>,
 }
 
-/// Leave to start one child; the next may start when this is dropped.
+/// The permit to start one child; when dropped, the next child may start.
 #[derive(Debug)]
 pub(super) struct StartPermit {
     starts: Arc<Starts>,
@@ -73,7 +73,7 @@ impl Starts {
         self.all
     }
 
-    /// Waits for leave to start a child of `upstream` for `owner`.
+    /// Waits for a permit to start a child of `upstream` for `owner`.
     ///
     /// # Cancel safety
     /// A dropped wait loses its turn.
@@ -174,7 +174,7 @@ impl Inner {
 }
 
 impl StartPermit {
-    /// What gave the permit.
+    /// The `Starts` that granted the permit.
     pub(super) fn starts(&self) -> &Arc<Starts> {
         &self.starts
     }

@@ -1,4 +1,4 @@
-//! What the parts of a child share: whether it is used, why it was stopped, how it ended.
+//! `ChildState`, shared by the parts of a child: whether it is in use, its stop reason, its exit status.
 
 use std::fmt;
 use std::process::ExitStatus;
@@ -19,7 +19,7 @@ use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::telemetry::metrics::LABELED;
 
-/// What the connection, the reader, the keeper and the pool share about a child.
+/// State of one child, shared by its connection, its reader, its `Keeper` and the pool.
 pub(super) struct ChildState {
     pub(super) upstream: Arc<str>,
     pub(super) owner: OwnerKey,
@@ -28,25 +28,25 @@ pub(super) struct ChildState {
     backoff: Arc<Backoff>,
     slots: Arc<ChildSlots>,
     started: Instant,
-    /// Uses that keep it from counting as idle.
+    /// Running uses; the child is not idle while this is above zero.
     busy: AtomicU32,
-    /// Reasons to let it live though it is not used; its place may still be taken.
+    /// Live `HoldGuard`s: the idle stop spares the child, but its place may still be taken.
     held: AtomicU32,
     /// Milliseconds from `started` to the last use.
     last_used: AtomicU64,
     has_spoken: AtomicBool,
-    /// Lines that begin as messages do, less those of them that turned out to be none.
+    /// Lines that begin like messages, less the ones that failed to parse (`keep_stray`).
     messages: AtomicI64,
-    /// Whether it is only asked whether it lives.
+    /// Whether an `UnusedGuard` is alive: traffic is a liveness check and does not count as use.
     is_asked: AtomicBool,
     starts: Arc<Starts>,
     /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
     start_permit: Mutex<Option<StartPermit>>,
     stop_reason: OnceLock<StopReason>,
-    /// Whether it lived on when it was to be gone: its status says more of us than of it.
+    /// Whether the process outlived the wait for its own end; its exit status then reflects our signals.
     lingered: AtomicBool,
     status: OnceLock<ExitStatus>,
-    /// Cancelled when it is of no use any more: from `closed` on, or from the end of its output.
+    /// Cancelled when the child takes no more requests: at `closed`, or at the end of its output.
     over: CancellationToken,
     closed: CancellationToken,
     gone: CancellationToken,
@@ -63,7 +63,7 @@ impl fmt::Debug for ChildState {
     }
 }
 
-/// What a child is born with.
+/// Arguments of [`ChildState::new`].
 pub(super) struct Birth {
     pub(super) upstream: Arc<str>,
     pub(super) owner: OwnerKey,
@@ -105,7 +105,7 @@ impl ChildState {
     /// Asks for the stop ladder; the first reason stays.
     pub(super) fn stop(&self, reason: StopReason) {
         if !self.closed.is_cancelled() {
-            // Whoever lets go of one that has ended by itself is not why it ends.
+            // Once `over`, the child has ended by itself: a connection dropped afterwards is not the reason.
             let is_over = self.over.is_cancelled();
             let reason = if is_over { StopReason::Closed } else { reason };
             let _ = self.stop_reason.set(reason);
@@ -114,17 +114,17 @@ impl ChildState {
         }
     }
 
-    /// It has closed its output: nothing that is sent to it now would be answered.
+    /// The child has closed its output, so a request sent now would get no reply.
     pub(super) fn fell_silent(&self) {
         self.over.cancel();
     }
 
-    /// It lives on though it was to be gone.
+    /// The child still runs after the wait for its own end.
     pub(super) fn lingers(&self) {
         self.lingered.store(true, Ordering::Release);
     }
 
-    /// What it did before we stopped it, if that is why it ended.
+    /// The fault for which the gateway stopped the child, if that is why it ended.
     // Spec: SPEC D-05
     fn fault(&self) -> Option<&'static str> {
         let fault = match self.stop_reason()? {
@@ -132,17 +132,17 @@ impl ChildState {
             StopReason::Deaf => "it closed its input",
             _ => return None,
         };
-        // One that crashes closes both, and is waited for a moment.
+        // A crash closes both pipes too, and is given a moment to yield an exit status.
         let lingered = self.lingered.load(Ordering::Acquire);
         (lingered || self.status.get().is_none()).then_some(fault)
     }
 
-    /// Cancelled when it is of no use any more.
+    /// Cancelled when the child takes no more requests.
     pub(super) fn over(&self) -> &CancellationToken {
         &self.over
     }
 
-    /// Whether we ended it, and why.
+    /// The reason for which the gateway stopped the child, if it did.
     pub(super) fn stop_reason(&self) -> Option<StopReason> {
         self.stop_reason.get().copied()
     }
@@ -152,12 +152,12 @@ impl ChildState {
         &self.closed
     }
 
-    /// Cancelled when the process itself has ended and its last words are known.
+    /// Cancelled when the process itself has ended and its last standard error has been read.
     pub(super) fn gone(&self) -> &CancellationToken {
         &self.gone
     }
 
-    /// Cancelled when its whole group has ended and its place is free.
+    /// Cancelled when the whole process group has ended and the place is free.
     pub(super) fn reaped(&self) -> &CancellationToken {
         &self.reaped
     }
@@ -202,7 +202,7 @@ impl ChildState {
             (None | Some(StopReason::Closed | StopReason::Deaf), None) => {
                 warn("an upstream process ended by itself");
             }
-            // One of many that never spoke is no news.
+            // A stop of a child that never wrote a message is rate-limited, as there may be many.
             (Some(_), None) if !self.has_messages() && told().is_none() => {}
             (Some(reason), None) => {
                 tracing::info!(
@@ -216,7 +216,7 @@ impl ChildState {
         }
     }
 
-    /// It has written a message: it is up.
+    /// The child has written a message: it is up.
     pub(super) fn spoke(&self) {
         let before = self.messages.fetch_add(1, Ordering::Relaxed);
         if !self.has_spoken.swap(true, Ordering::Relaxed) {
@@ -229,7 +229,7 @@ impl ChildState {
         self.touch();
     }
 
-    /// Its start has used up its time: others start now, and before the next one of its upstream.
+    /// The start has used up `START_WINDOW` without a message: counts as failed and releases its permit.
     pub(super) fn start_took_long(&self) {
         if self.is_starting() {
             self.note_start();
@@ -237,27 +237,27 @@ impl ChildState {
         }
     }
 
-    /// Notes whether its start gave a sign of life.
+    /// Notes whether the start gave a sign of life.
     fn note_start(&self) {
         self.starts.note(&self.upstream, self.has_spoken());
     }
 
-    /// From now on what it says counts, or does not count, as use.
+    /// Sets whether output is only a reply to a liveness check, which does not count as use.
     pub(super) fn set_asked(&self, asked: bool) {
         self.is_asked.store(asked, Ordering::Relaxed);
     }
 
-    /// Whether it has written more than lines that only look like messages.
+    /// Whether the child has written a message, beyond lines that only looked like one.
     fn has_messages(&self) -> bool {
         self.messages.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether it has written a message.
+    /// Whether the child has written a message.
     pub(super) fn has_spoken(&self) -> bool {
         self.has_spoken.load(Ordering::Relaxed)
     }
 
-    /// Lets the next child start; from now on this one may be idle.
+    /// Releases the start permit, so that the next child can start; from now on this child may be idle.
     pub(super) fn release_start(&self) {
         let permit = lock(&self.start_permit).take();
         if permit.is_some() {
@@ -270,7 +270,7 @@ impl ChildState {
         lock(&self.start_permit).is_some()
     }
 
-    /// Notes that something was sent or said, unless that is but a question whether it lives.
+    /// Notes a message in either direction as use, except during a liveness check.
     pub(super) fn touch(&self) {
         if !self.is_asked.load(Ordering::Relaxed) {
             self.note_use();
@@ -286,7 +286,7 @@ impl ChildState {
         self.started + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
     }
 
-    /// Whether its end, once it has ended, was no wish of ours.
+    /// Whether the end is the child's own doing rather than a stop by the gateway.
     pub(super) fn ends_by_itself(&self) -> bool {
         matches!(
             self.stop_reason(),
@@ -294,7 +294,7 @@ impl ChildState {
         )
     }
 
-    /// Counts its end, unless we caused it.
+    /// Counts the end as a crash, unless the gateway caused it.
     fn account(&self) {
         if self.ends_by_itself() {
             let spoke = self.has_spoken.load(Ordering::Relaxed);
@@ -314,7 +314,7 @@ impl ChildState {
         self.note_use();
     }
 
-    /// A use of it is over.
+    /// Ends a use that `begin_use` noted.
     pub(super) fn end_use(&self) {
         self.note_use();
         if self.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -322,35 +322,35 @@ impl ChildState {
         }
     }
 
-    /// Notes a reason to let it live though it is not used.
+    /// Adds a reason to spare the unused child from the idle stop.
     pub(super) fn hold(&self) {
         self.held.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Such a reason is gone.
+    /// Removes a reason that `hold` added.
     pub(super) fn let_go(&self) {
         self.note_use();
         self.held.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether it may be stopped without hurting anybody.
+    /// Whether the child can be stopped without failing a call or a start.
     pub(super) fn is_idle(&self) -> bool {
         self.busy.load(Ordering::Acquire) == 0 && !self.is_starting()
     }
 
-    /// Whether somebody waits for what it may say by itself.
+    /// Whether a `HoldGuard` spares the child from the idle stop, for the notifications it may send.
     pub(super) fn is_held(&self) -> bool {
         self.held.load(Ordering::Acquire) > 0
     }
 
-    /// A line that is no message.
+    /// Notes a line that is no message.
     // Spec: SPEC D-02
     pub(super) fn stray(&self, text: &[u8]) {
         LABELED.upstream_garbage.add(&self.upstream, 1);
         self.note_stray(text);
     }
 
-    /// A line that looked like a message and is none.
+    /// Notes a line that looked like a message and failed to parse.
     pub(super) fn keep_stray(&self, text: &[u8]) {
         if self.messages.fetch_sub(1, Ordering::Relaxed) <= 1 {
             self.starts.note_silent(&self.upstream);
@@ -365,7 +365,7 @@ impl ChildState {
         }
     }
 
-    /// A line beyond the bound.
+    /// Notes a line longer than `limits.upstream_message`.
     pub(super) fn too_long(&self, bytes: u64) {
         LABELED.upstream_garbage.add(&self.upstream, 1);
         tracing::error!(
@@ -376,7 +376,7 @@ impl ChildState {
         );
     }
 
-    /// How it ended and what it wrote on standard error last.
+    /// The way the process ended, followed by the end of its standard error.
     pub(super) fn last_words(&self) -> Option<String> {
         let end = match (self.stop_reason(), self.status.get()) {
             (Some(StopReason::Idle), _) => Some("stopped: not used for a while".to_owned()),

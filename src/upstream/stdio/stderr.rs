@@ -1,5 +1,5 @@
-//! What children say beside the protocol: drained always, logged at a bounded rate without
-//! secrets, and the end of it kept for the error a caller gets (SPEC D-03).
+//! Standard error and stray output of children: always drained, logged at a bounded rate without secrets, and the end
+//! of it kept for the error a caller gets (SPEC D-03).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,7 +35,7 @@ const READ: usize = 4 * 1024;
 /// Reads in a row before a flooding child has to wait for [`PAUSE`].
 const READS: usize = 16;
 
-/// Bounds what a flood costs us: 64 KiB per pause.
+/// Pause that bounds the cost of a flood: 64 KiB per pause.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Lines logged at once after a quiet time, per child.
@@ -51,7 +51,7 @@ const MIN_SECRET: usize = 4;
 #[derive(Debug)]
 pub(super) struct Log {
     redactor: Redactor,
-    /// What the log may show and callers may not.
+    /// Hides paths that the log may show and callers may not.
     private: Redactor,
     shared: Mutex<Shared>,
     /// Where other children of the upstream are known.
@@ -71,7 +71,7 @@ struct Shared {
 }
 
 impl Log {
-    /// A log that hides `secrets` from everybody, and `paths` of this machine from callers.
+    /// A log that hides `secrets` everywhere, and `paths` of this machine from callers.
     pub(super) fn new<S: AsRef<str>, P: AsRef<str>>(
         secrets: impl IntoIterator<Item = S>,
         paths: impl IntoIterator<Item = P>,
@@ -91,19 +91,19 @@ impl Log {
         }
     }
 
-    /// The same for one child of many: a text that another one wrote lately is not logged again.
+    /// Shares `starts` with other children: a text that another child wrote lately is not logged again.
     pub(super) fn among(mut self, starts: Arc<Starts>) -> Self {
         self.starts = Some(starts);
         self
     }
 
-    /// Keeps one line of standard error for the errors of calls; returns what the log may show of it.
+    /// Keeps one line of standard error for the errors of calls; returns its text for the log.
     fn line(&self, line: &[u8]) -> Option<String> {
         let text = self.redactor.clean(line);
         if text.is_empty() {
             return None;
         }
-        // The log masks what looks like a secret by itself; callers see the tail.
+        // The log masks presumed secrets itself; the tail goes to callers.
         let shown = redact(&self.private.clean(text.as_bytes())).into_owned();
         self.shared().tail.push(&shown);
         Some(text)
@@ -232,7 +232,7 @@ impl Redactor {
         Self { secrets }
     }
 
-    /// What may be shown of `line`.
+    /// The part of `line` that may be shown.
     fn clean(&self, line: &[u8]) -> String {
         let mut text = String::from_utf8_lossy(line).into_owned();
         for secret in &self.secrets {
@@ -243,7 +243,7 @@ impl Redactor {
         text.retain(|c| !c.is_control() || c == '\t');
         let mut end = text.len().min(LINE_BYTES);
         if line.len() >= self.window() {
-            // The line was cut: what may be the beginning of a secret goes too.
+            // The line was cut: a possible beginning of a secret is removed too.
             end = end.min(text.len().saturating_sub(self.longest()));
         }
         while !text.is_char_boundary(end) {
@@ -297,14 +297,14 @@ impl Drain {
         std::future::pending::<()>().await;
     }
 
-    /// Takes what is there after the process has ended, then lets go.
+    /// Reads the rest of standard error after the process has ended.
     pub(super) fn finish(mut self, upstream: &str, log: &Log) {
         self.read_ready(upstream, log);
         // The last line may lack its end.
         self.take_lines(b"\n", upstream, log);
     }
 
-    /// Reads what is there, within a bound; tells whether there may be more.
+    /// Reads available bytes, within a bound; returns whether there may be more.
     fn read_ready(&mut self, upstream: &str, log: &Log) -> bool {
         let mut buffer = [0; READ];
         for _ in 0..READS {
@@ -394,7 +394,7 @@ mod tests {
             );
             assert!(text.len() <= LINE_BYTES);
         }
-        // Replacing shortens: what was cut must not slide into view.
+        // Replacing shortens the text: cut bytes must not slide into view.
         let line = secret.repeat(LINE_BYTES);
         let text = redactor.clean(&line.as_bytes()[..redactor.window()]);
         assert!(!text.contains("s3"), "{text}");

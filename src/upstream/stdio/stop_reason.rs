@@ -3,15 +3,15 @@
 /// Why we stopped a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StopReason {
-    /// It ended or closed its output.
+    /// The child ended or closed its output.
     Closed,
-    /// It ended or closed its input.
+    /// The child ended or closed its input.
     Deaf,
-    /// Its user closed it or let go of it.
+    /// The connection was closed or dropped.
     Dropped,
-    /// Nobody used it for `stdio.idle`.
+    /// Unused for `stdio.idle`.
     Idle,
-    /// Its principal needed the place.
+    /// The principal needed the place.
     Evicted,
     /// The gateway stops.
     ShutDown,

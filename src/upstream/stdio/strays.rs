@@ -1,7 +1,7 @@
-//! Processes that left their child's group: recognised by what they carry in their environment.
+//! Processes that left their child's group, recognised by a path in their environment.
 //!
-//! A grandchild may start a session of its own, where no signal to the group reaches it. But it
-//! inherits directories that only our children are given, and so it can be told whose it is.
+//! A grandchild may start a session of its own, where no signal to the group reaches it. Its environment still names
+//! directories below the root of [`Homes`](super::homes::Homes), which only our children are given.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Rounds over all processes: one that starts another while we look is seen in the next, and one
-/// that is becoming another program has no environment to read for a moment.
+/// Rounds over all processes: a process started during one round is seen in the next, and one in the middle of `execve`
+/// has no environment to read for a moment.
 const ROUNDS: usize = 10;
 
 /// Rounds without a find that end the search.
@@ -19,7 +19,7 @@ const EMPTY_ROUNDS: usize = 2;
 /// Between two rounds.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The values below `root` in the environment of process `pid`; none when it cannot be read.
+/// The values below `root` in the environment of process `pid`; empty when it cannot be read.
 pub(super) fn marks(pid: u32, root: &Path) -> Vec<PathBuf> {
     let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else {
         return Vec::new();
@@ -38,12 +38,12 @@ pub(super) fn marks(pid: u32, root: &Path) -> Vec<PathBuf> {
 /// Kills one process.
 pub(super) fn kill(pid: u32) {
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
-        // The only failure is that it is gone.
+        // The only error is `ESRCH`: the process is gone.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-/// Kills every process that carries a directory below `root`.
+/// Kills every process whose environment names a directory below `root`.
 pub(super) fn kill_all(root: &Path) {
     let own = std::process::id();
     let mut empty = 0;

@@ -21,7 +21,7 @@ pub(in crate::upstream::http) struct Dial {
     tls: Option<Tls>,
 }
 
-/// What carries the TCP connection.
+/// The route of the TCP connection.
 #[derive(Debug, Clone)]
 pub(in crate::upstream::http) enum Route {
     /// Straight to the upstream.

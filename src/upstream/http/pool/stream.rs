@@ -19,7 +19,7 @@ const WROTE: u8 = 1 << 1;
 const FLUSHED: u8 = 1 << 2;
 /// The request was not read.
 const UNREAD: u8 = 1 << 3;
-/// The kernel is to be asked whether the peer has closed.
+/// The next read asks the kernel whether the peer has closed.
 const PROBE: u8 = 1 << 4;
 
 /// The state of one exchange, shared by the socket and the pool. One task uses both, so plain loads and

@@ -115,7 +115,7 @@ async fn a_body_that_is_finished_gives_its_connection_back_at_its_end() {
         while upstream.idle() == 0 {
             tokio::task::yield_now().await;
         }
-        // Kept by nobody any more, so that the next round begins with a new one.
+        // Empties the pool, so that the next round opens a new connection.
         drop(upstream.pool.shared.take());
     }
 }
@@ -184,7 +184,7 @@ async fn request_that_never_left_whole_is_unread() {
     let upstream = Upstream::start().await;
     let refuse = async {
         let mut stream = upstream.listener.accept().await.unwrap().0;
-        // What is left unread makes the kernel reset the connection.
+        // Unread bytes make the kernel reset the connection.
         assert_ne!(stream.read(&mut [0; 64]).await.unwrap(), 0);
     };
     let mut large = request();
@@ -277,8 +277,8 @@ async fn idle_connections_are_capped_and_closed_in_time() {
     assert_eq!(streams[0].read(&mut [0]).await.unwrap(), 0, "closed");
 }
 
-// A wake-up that is held back must not be missing to a set of futures in between: it passes none on
-// before it was polled for the last one.
+// A held-back wake-up must not leave a set of futures in between waiting: the set passes on no wake-up before it was
+// polled for the last one.
 #[tokio::test]
 async fn a_call_among_others_hears_of_the_rest_of_its_answer() {
     let Upstream { listener, pool } = Upstream::start().await;

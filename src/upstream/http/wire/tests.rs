@@ -26,12 +26,12 @@ fn wire(listener: &TcpListener) -> HttpWire {
     HttpWire::new("up".into(), HttpClient::new(&carrier).unwrap(), bounds)
 }
 
-/// Reads one request and answers it with a stream of `events`, as far as they are read.
+/// Reads one request and answers it with a stream of `events`, ignoring write errors.
 async fn answer_with(stream: &mut TcpStream, events: &str) {
     answer_as(stream, "text/event-stream", events).await;
 }
 
-/// The same with a body of any media type.
+/// [`answer_with`] with a body of any media type.
 async fn answer_as(stream: &mut TcpStream, media: &str, events: &str) {
     let mut read = Vec::new();
     while !read.ends_with(b"{}") {
@@ -96,7 +96,7 @@ async fn a_byte_order_mark_hides_no_reply() {
     assert_eq!(reply.unwrap().number(), Some(1));
 }
 
-/// Writes down what it takes.
+/// Records the messages that it takes.
 #[derive(Default)]
 struct Record(Vec<String>);
 
@@ -179,7 +179,7 @@ async fn what_came_before_an_event_that_is_too_large_is_taken() {
     assert_eq!(taken.last().map(String::as_str), Some("taken"));
 }
 
-/// What comes of a request that is answered so; what `wire` takes before is up to `prepare`.
+/// The messages and success of a request answered with `body`; `prepare` sets up `wire` before.
 async fn outcome(media: &str, body: &str, prepare: impl Fn(&HttpWire)) -> (Vec<String>, bool) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let wire = wire(&listener);
@@ -209,7 +209,7 @@ async fn an_event_stream_is_known_by_its_media_type(#[case] media: &str, #[case]
     assert_eq!(is_ok, is_one);
 }
 
-// SPEC §1 ("JSON-RPC arrays"): what 2025-03-26 has, and no other revision.
+// SPEC §1 ("JSON-RPC arrays"): only 2025-03-26 has arrays.
 #[rstest::rstest]
 #[case("2025-03-26", true)]
 #[case("2025-06-18", false)]

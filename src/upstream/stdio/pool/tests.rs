@@ -1,4 +1,4 @@
-//! Who gets a place, and who gives one up.
+//! Tests of `ChildSlots`: which waiter gets a place, and which child is evicted.
 
 use futures_util::FutureExt as _;
 
@@ -29,7 +29,7 @@ fn wish(who: &str, upstream: &str) -> Wish {
     }
 }
 
-/// The same for one session of `who`.
+/// `wish` for one session of `who`.
 fn wish_of(who: &str, session: u8, upstream: &str) -> Wish {
     Wish {
         holders: Holders::of([session; 16]),
