@@ -157,9 +157,9 @@ impl Listener {
         self.address
     }
 
-    /// Serves `service`, each connection on one of `workers`, until the drain begins. Then accepts
-    /// what clients had opened by then, and ends after `server.drain_linger`. Connections end by themselves: each
-    /// finishes its exchange, waits that long for another, and is cut off when everything stops.
+    /// Serves `service`, each connection on one of `workers`, until the drain begins. Then accepts the connections in
+    /// the socket's backlog, and ends after `server.drain_linger`. Connections end by themselves: each finishes its
+    /// exchange, waits up to `drain_linger` for the next request, and is cut off when the process stops.
     ///
     /// Has to be spawned as a task that the drain waits for.
     ///

@@ -111,8 +111,8 @@ impl Protocols {
         }
     }
 
-    /// The same for HTTP/2, where only the preface has a deadline, later silence is asked about, and
-    /// nobody stays without a stream, or with one that is not read; the end and a drain are announced with GOAWAY.
+    /// Serves HTTP/2. Only the preface has a deadline; a quiet peer is pinged; a connection without a stream is closed
+    /// after a while, and an unread stream is reset. The end and a drain are announced with GOAWAY.
     pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -1,4 +1,4 @@
-//! Connections that end before they carry a request: counted, and logged a line a minute per cause.
+//! Counts connections that end before their first request, and logs one line a minute per cause.
 
 use std::io;
 use std::net::SocketAddr;

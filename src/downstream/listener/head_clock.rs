@@ -138,7 +138,7 @@ impl HeadClock {
         }
     }
 
-    /// Whether the client was refused for its token: then it may be idle for less.
+    /// Notes whether the client's token was refused; a refused client gets a shorter idle timeout.
     pub(super) fn refused(&self, is_refused: bool) {
         self.lock().client = if is_refused {
             Client::Refused
@@ -326,7 +326,7 @@ mod tests {
         let (ours, mut theirs) = tokio::io::duplex(8);
         let mut stream = watched(ours);
         let began = tokio::time::Instant::now();
-        // Slow, but it takes something in time.
+        // The reader is slow, but takes 8 bytes a minute, well within the deadline.
         let reader = async {
             let mut some = [0; 8];
             for _ in 0..5 {

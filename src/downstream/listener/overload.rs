@@ -20,7 +20,7 @@ const SWALLOWED: u64 = 64 * 1024;
 const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
     content-length: 0\r\nconnection: close\r\n\r\n";
 
-/// Refuses connections for which there is no place.
+/// Refuses connections for which no permit is free.
 #[derive(Debug)]
 pub(super) struct Overload {
     turns: Arc<Semaphore>,

@@ -18,12 +18,12 @@ use crate::telemetry::metrics::{COUNTERS, Open};
 pub(super) struct Entry {
     /// Counts up over the connections of a listener.
     pub(super) number: u64,
-    /// Whether it comes from one of `server.trusted_proxies`: whose it is, its requests say.
+    /// Whether the peer is one of `server.trusted_proxies`: the client address is then in each request's headers.
     pub(super) is_proxied: bool,
     has_left: AtomicBool,
-    /// Whether its address is known to be that of many callers.
+    /// Whether the address is known to be shared by many callers.
     pub(super) is_shared: AtomicBool,
-    /// Whose token was the last good one; nothing before the first.
+    /// Counts of the principal of the last valid token; `None` before the first.
     holding: Mutex<Option<Arc<Holding>>>,
     /// Whether the last exchange went beyond the share of its principal.
     is_crowded: AtomicBool,

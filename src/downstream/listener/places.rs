@@ -1,8 +1,8 @@
-//! The places under `server.max_connections`, and who has to leave when they are short.
+//! Connection permits under `server.max_connections`, and the order of eviction when permits are short.
 //!
-//! Until a connection has brought a good token, nothing is known of it but its address: then the oldest
-//! of those goes first. While fewer than a quarter of the places are free, one address has no more of them
-//! than its share. Where every connection has brought a token, those go that wait for a request.
+//! A connection that has presented no valid token is known only by its address: the oldest such connection is evicted
+//! first. While fewer than a quarter of the permits are free, one address may hold no more unproven connections than
+//! its share. Once every connection has presented a token, idle connections are evicted.
 
 mod table;
 
@@ -21,7 +21,7 @@ use crate::lock::lock;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::{GAUGES, LABELED};
 
-/// Connections that were told to leave and are not closed yet; with so many, further ones are refused.
+/// Evicted connections that are not closed yet, at most: beyond this count, new connections are refused.
 const LEAVING: usize = 64;
 
 /// How the places are shared out.

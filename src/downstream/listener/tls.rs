@@ -45,12 +45,12 @@ pub enum TlsError {
     Unusable(#[from] rustls::Error),
 }
 
-/// The certificate that handshakes show, and the files that it came from.
+/// The certificate shown in handshakes, and the files with certificate and key.
 #[derive(Debug)]
 pub(super) struct Certificate {
     files: config::Tls,
     current: Mutex<Arc<ServerConfig>>,
-    /// What the files held when they were last looked at.
+    /// Contents of both files at the last check.
     seen: Mutex<Pair>,
 }
 

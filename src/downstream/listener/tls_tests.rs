@@ -294,7 +294,7 @@ fn get(path: &str) -> Request<Body> {
     Request::get(url).body(Body::empty()).unwrap()
 }
 
-/// Asserts that the answer to a request is let go of, and its stream reset, while nobody reads it.
+/// Asserts that an unread response is dropped and its stream reset.
 async fn assert_is_given_up(running: &Running, sender: &mut SendRequest<Body>, path: &str) {
     let unread = sender.send_request(get(path)).await.unwrap();
     let dropped = tokio::time::timeout(Duration::from_secs(10), running.dropped.notified()).await;
@@ -317,7 +317,7 @@ async fn an_http2_stream_that_is_not_read_is_given_up_and_its_connection_is_not(
     assert_eq!(body, "hello");
 }
 
-// What is handed out whole has no more to ask for: nobody but the peer could end it.
+// A body that hyper has taken in one piece is not polled again: without the watch only the peer could end its stream.
 #[tokio::test]
 async fn a_large_answer_that_is_not_read_is_given_up_beside_an_open_stream() {
     let (running, client, _folder) =

@@ -29,15 +29,15 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(super) struct Table {
     next: u64,
-    /// Those that have not brought a good token.
+    /// Connections that have not presented a valid token.
     unproven: BTreeMap<u64, Held>,
     proven: BTreeMap<u64, Held>,
-    /// The unproven ones whose address is known.
+    /// Unproven connections whose address is known.
     by_address: BTreeSet<(Address, u64)>,
     origins: HashMap<Address, Origin>,
     proxies: HashSet<Address>,
     warned: Option<Instant>,
-    /// Where the search for an idle connection goes on.
+    /// Where the next search for an idle connection starts.
     hand: u64,
     none_idle: Option<Instant>,
     leaving: usize,
@@ -184,7 +184,8 @@ impl Table {
         self.evict(number, Reason::Address)
     }
 
-    /// Removes the connection that is missed least, if there is one that may go.
+    /// Evicts the least valuable connection: the oldest unproven one, else one in excess of its share, else an idle
+    /// one.
     pub(super) fn evict_any(&mut self) -> Option<Evicted> {
         if let Some(number) = self.unproven.keys().next() {
             return self.evict(*number, Reason::NoToken);
@@ -200,7 +201,7 @@ impl Table {
         self.evict(number, reason)
     }
 
-    /// A connection in excess, or else the one that has been idle for longest among some.
+    /// A connection in excess of its share, or else the one idle for longest among about `LOOKED_AT`.
     fn expendable(&mut self) -> Option<(u64, Reason)> {
         let from_hand = self.proven.range(self.hand..);
         let all = from_hand.chain(self.proven.range(..self.hand));
