@@ -141,17 +141,17 @@ fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
     Ok((version, envelope))
 }
 
-/// What headers say of a request, found in one walk over all of them.
+/// Headers that describe the request, collected in one walk over all headers.
 struct Said<'a> {
     version: Line<'a>,
     method: Line<'a>,
     name: Line<'a>,
-    /// Those that carry single arguments.
+    /// Headers that carry single arguments.
     params: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl<'a> Said<'a> {
-    /// The headers, each of which may stand there once.
+    /// Collects the headers; a duplicate is refused.
     fn read(headers: &'a HeaderMap) -> Result<Self, Refusal> {
         let line = |name| Line { name, value: None };
         let mut said = Self {
@@ -161,7 +161,7 @@ impl<'a> Said<'a> {
             params: Vec::new(),
         };
         for (name, value) in headers {
-            // Told apart by their texts, most by their lengths alone: that is quicker than comparing names.
+            // Matched by text, where the length alone decides most cases: faster than comparing `HeaderName`s.
             let line = match name.as_str() {
                 "mcp-protocol-version" => &mut said.version,
                 "mcp-method" => &mut said.method,
@@ -181,7 +181,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// A header that says what the body says, as far as it stands there.
+/// A header that repeats a member of the body; `value` is `None` if absent.
 struct Line<'a> {
     name: HeaderName,
     value: Option<&'a HeaderValue>,
@@ -218,8 +218,7 @@ fn mismatch(error: &HeaderError) -> Refusal {
     Refusal::mismatch(error.to_string())
 }
 
-/// Whether a request of this method has any answer here. One that we do not know may: it may be an
-/// extension of an upstream.
+/// Whether the method is served here. Unknown methods are served too: an upstream's extension may define them.
 fn is_served(known: &Method) -> bool {
     known.is_for_servers(Revision::V2026_07_28)
 }
@@ -351,7 +350,7 @@ mod tests {
         );
     }
 
-    // SPEC M-10, K-12: whoever did not declare the extension is told so first.
+    // SPEC M-10, K-12: without a declared extension, the missing declaration is reported first.
     #[rstest]
     fn tasks_are_for_those_who_declare_them(
         #[values("tasks/get", "tasks/update", "tasks/cancel")] method: &'static str,

@@ -30,7 +30,7 @@ pub(super) type CallFuture = Kept<BoxFuture<'static, Outcome>>;
 
 /// An exchange that waits for its call. Dropped before the end, it cancels the call.
 pub(super) struct Exchange {
-    /// The call, where this exchange drives it.
+    /// The call's future, if this exchange drives the call.
     future: Option<CallFuture>,
     link: Arc<ModernLink>,
     outlet: Arc<Outlet<Outcome>>,
@@ -88,7 +88,7 @@ impl Exchange {
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<Outcome>> {
         if let Some(future) = &mut self.future {
-            // What it brings is looked at right after.
+            // No wake-up for messages of this poll: `poll_next` below reads them.
             self.outlet.rest();
             if let Poll::Ready(outcome) = future.poll_unpin(cx) {
                 self.future = None;

@@ -45,10 +45,10 @@ pub(super) enum Outcome {
     Cancelled,
 }
 
-/// What an exchange wants of the call that it waits for.
+/// Preferences of the exchange that waits for a call: capabilities, log level, progress token.
 #[derive(Debug, Clone)]
 pub(super) struct Wants {
-    /// What its client can be asked.
+    /// Capabilities of the client, for questions.
     pub(super) capabilities: ClientCapabilities,
     level: Option<Level>,
     /// JSON text of the progress token.
@@ -98,7 +98,7 @@ pub(super) struct State {
     /// The newest progress while nobody waits.
     pub(super) kept: Option<Notice>,
     pub(super) rounds: Rounds,
-    /// Where it is noted how the call ends: at the request that waits for it.
+    /// Record of the waiting request, which notes how the call ends.
     pub(super) record: AccessRecord,
 }
 
@@ -128,7 +128,7 @@ impl ModernLink {
         })
     }
 
-    /// The answer, which holds what the replies that it was made of have taken.
+    /// Attaches the budget leases of the upstream replies to the answer made of them.
     pub(super) fn hold(&self, answer: Bytes) -> Bytes {
         self.leases.hold(answer)
     }
@@ -138,7 +138,7 @@ impl ModernLink {
         &self.cancel
     }
 
-    /// The upstream that has the call, once that is known.
+    /// The upstream of the call, once known.
     pub(super) fn upstream(&self) -> Option<&Arc<str>> {
         self.upstream.get()
     }
@@ -148,7 +148,7 @@ impl ModernLink {
         self.trace.get_or_init(|| trace.clone());
     }
 
-    /// Where the call stands in its trace; nowhere before that is known.
+    /// Trace context of the call; empty until known.
     pub(super) fn trace(&self) -> TraceContext {
         self.trace.get().cloned().unwrap_or_default()
     }
@@ -162,7 +162,7 @@ impl ModernLink {
         lock(&self.state)
     }
 
-    /// A notice as the exchange that waits now wants it; nothing when it does not.
+    /// The notice in the form that `wants` asks for; `None` if unwanted.
     pub(super) fn wanted(&self, wants: &Wants, notice: Notice) -> Option<Notice> {
         match &notice.kind {
             // Spec: SPEC C-21, M-42.
@@ -184,9 +184,9 @@ impl ModernLink {
                     },
                 })
             }
-            // Of an extension that client and upstream share.
+            // From an extension that client and upstream share.
             NoticeKind::Other => Some(notice),
-            // They belong to subscriptions, or to nothing that this revision knows.
+            // Sent on subscriptions, or unknown to this revision.
             NoticeKind::ListChanged { .. }
             | NoticeKind::ResourceUpdated { .. }
             | NoticeKind::ElicitationComplete => None,

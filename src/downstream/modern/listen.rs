@@ -69,7 +69,7 @@ fn marked(notice: Bytes, id: &str) -> Option<Bytes> {
     Some(marked.finish())
 }
 
-/// What a subscription holds; given back when dropped, whoever ends it.
+/// Resources of a subscription, released on drop, whichever side ends the stream.
 struct Held {
     front: Arc<Front>,
     principal: Arc<Principal>,
@@ -91,8 +91,8 @@ impl Drop for Held {
 }
 
 impl Front {
-    /// Opens a subscription: upstreams are asked first, then it is acknowledged, so that nothing in
-    /// between is lost (SPEC M-75).
+    /// Opens a subscription. Upstreams are subscribed before the acknowledgement is sent, so that no change in between
+    /// is lost (SPEC M-75).
     pub(super) async fn listen_modern(self: &Arc<Self>, asked: Asked) -> Response<Body> {
         let id = asked.id();
         let opened = match wanted(&asked) {
@@ -142,8 +142,8 @@ impl Front {
         tasks
     }
 
-    /// Has upstreams follow the resources that are named, and looks for the tasks: all at once, so
-    /// that what is late is left out and nothing else waits for it. Spec: SPEC G-03, M-75.
+    /// Makes upstreams follow the named resources, and looks up the named tasks, all concurrently until `connect_wait`:
+    /// a late one is left out without delaying the rest. Spec: SPEC G-03, M-75.
     async fn follow(
         &self,
         asked: &Asked,
@@ -329,7 +329,7 @@ struct Opened {
     /// Resolves when the subscription has to end: with its token, its visit, or the gateway, or because
     /// it cannot be kept.
     ends: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// The response that ends it politely, until it did. Spec: SPEC M-74.
+    /// The response that ends the subscription in order, until sent. Spec: SPEC M-74.
     result: Option<Bytes>,
     _held: Held,
 }

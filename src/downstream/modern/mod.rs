@@ -165,7 +165,7 @@ impl Front {
         retry::read(&self.parking, || asked.asker(), &asked.message)
     }
 
-    /// Goes on with a parked call, as far as its caller still may.
+    /// Resumes a parked call, if its caller is still authorized.
     async fn resume(
         &self,
         asked: Asked,
@@ -197,7 +197,7 @@ impl Front {
         }
         if let Err(failure) = self.relay.authorize(&call, &session).await {
             record.outcome(failure_word(&failure));
-            // The call stays parked: whoever may can still answer it.
+            // The call stays parked: an authorized retry can still answer it.
             outlet.end(self.modern_outcome(&call, &session, Err(failure)));
         } else if !link.resume(round, wants, answers, &outlet, record) {
             record.outcome(error_type::BAD_REQUEST);
@@ -379,7 +379,7 @@ struct Asked {
     envelope: Envelope,
     /// How long it may wait for its place.
     patience: Duration,
-    /// What replies to it are taken out of.
+    /// The caller's share of the reply budget, from which replies are reserved.
     share: Option<ReplyShare>,
 }
 

@@ -49,8 +49,8 @@ impl<E> Outlet<E> {
         })))
     }
 
-    /// Takes a notice. A change notice gives way to a newer one of its kind; when nobody keeps up,
-    /// so does progress, and the rest is dropped and counted.
+    /// Enqueues a notice. A change notice replaces an unread one of the same kind; when the queue is full, so does
+    /// progress, and a notice that replaces nothing is dropped and counted.
     pub(super) fn notify(&self, notice: Notice) {
         let mut state = self.lock();
         if state.ended {
@@ -113,8 +113,8 @@ impl<E> Outlet<E> {
         Poll::Pending
     }
 
-    /// Wants no wake-up until the next [`poll_next`](Self::poll_next): for whoever is about to do that,
-    /// after work that may bring something. It would wake itself for nothing.
+    /// Forgets the waker until the next [`poll_next`](Self::poll_next). Called before work that may enqueue a notice,
+    /// by a task about to call `poll_next`: waking itself would cost a second poll.
     pub(super) fn rest(&self) {
         self.lock().waker = None;
     }

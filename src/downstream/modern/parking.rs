@@ -1,5 +1,5 @@
-//! Calls that wait for their client to come back with answers: who is found by what, and how many
-//! there may be. Spec: BRIDGING §3.1; SPEC M-67.
+//! Parked calls, which wait for their client's retry with answers: the lookup by key, and the caps on parked calls.
+//! Spec: BRIDGING §3.1; SPEC M-67.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};

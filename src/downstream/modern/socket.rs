@@ -307,8 +307,8 @@ impl Front {
 }
 
 impl Frames {
-    /// The next messages, never none, ordered within each call. The caller writes them before it polls
-    /// again: the access lines of their requests end there.
+    /// The next messages, never an empty list, ordered within each call. Write them before the next poll: that poll
+    /// ends the access lines of their requests.
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
@@ -350,9 +350,9 @@ impl Frames {
         }
     }
 
-    /// What some call hands out next, if it does so now.
+    /// The next messages of any call, if a call has some ready.
     fn poll_calls(&mut self, cx: &mut Context<'_>) -> Option<Handed> {
-        // What is beyond the calls are refusals, which are soon gone.
+        // Entries beyond `most` are refusals, which end at once.
         while self.entries.len() < self.most + WAITING
             && let Poll::Ready(Some(entry)) = self.queue.poll_recv(cx)
         {

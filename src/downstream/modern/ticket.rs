@@ -21,30 +21,30 @@ pub(super) const KEY_LEN: usize = 16;
 
 /// Bytes of a SHA-256 digest.
 const DIGEST_LEN: usize = 32;
-/// Before a digest: begins no JSON value.
+/// Prefix of a digest: no JSON value begins with this byte.
 const DIGEST_MARK: &[u8] = b"#";
-/// Bytes of an object that stays as it is. Twice what stands for a longer one, so that one around
-/// that is not long again at once.
+/// Objects up to this size are hashed verbatim; longer ones are replaced by their digest. Twice a digest, so that a
+/// parent holding one digest stays below the limit.
 const SHORT: usize = 2 * DIGEST_LEN;
 
 const PARKED: u8 = 1;
 const CARRIED: u8 = 2;
 
-/// What the answers are for.
+/// The call that a retry answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ticket {
-    /// A call that waits here, and in which of its rounds.
+    /// A call parked here, and its round.
     Parked {
-        /// What it is found by.
+        /// Key of the call in `Parking`.
         key: [u8; KEY_LEN],
         /// Counted from one.
         round: u16,
     },
-    /// A call that an upstream goes on with from its own state.
+    /// A call that an upstream continues from its own state.
     Carried(CarriedState),
 }
 
-/// Who asked what: a ticket opens for that alone.
+/// Binding, endpoint and message of the request: a ticket opens only for an equal asker.
 #[derive(Debug, Clone)]
 pub(super) struct Asker {
     binding: BindingKey,
@@ -127,8 +127,8 @@ fn carried(plain: &[u8]) -> Option<CarriedState> {
     })
 }
 
-/// Method, name, URI and arguments; the arguments whatever the order of their members, for clients
-/// that write them anew.
+/// Digest of method, name, URI and arguments. The arguments are normalised, because some clients serialise them again
+/// for the retry, with their members in another order.
 fn digest(message: &Message) -> [u8; DIGEST_LEN] {
     let mut context = Context::new(&SHA256);
     let mut field = |text: &[u8]| {
@@ -250,7 +250,7 @@ impl Spelling {
         Ok(())
     }
 
-    /// The string without escapes that it could do without; one with half a character as it came.
+    /// Writes the string without unneeded escapes; a string with a lone surrogate is copied verbatim.
     fn write_string(&mut self, raw: &RawString<'_>) {
         match raw.decode() {
             Ok(text) => self.push(json::quote(&text).as_bytes()),
