@@ -1,9 +1,9 @@
 //! One structured line per request, written when its answer has ended, and one per message of a
 //! WebSocket. Fields: `docs/logging.md`.
 //!
-//! A line belongs to the exchange and travels with the body of its answer, so that the line of an
-//! event stream is written when the stream ends. Whoever learns something about the request notes
-//! it in the line's record; what is learned after the line is written is lost.
+//! A line belongs to the exchange and travels with the body of its answer, so that the line of an event stream is
+//! written when the stream ends. Code that learns a fact about the request notes the fact in the line's record; facts
+//! learned after the line is written are lost.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -28,19 +28,19 @@ use crate::telemetry::trace::TraceId;
 /// Names that clients send are cut here.
 const MAX_NAME_BYTES: usize = 128;
 
-/// What nobody reads to its end.
+/// Outcome when the client disconnected before the end of the answer.
 const CLIENT_GONE: &str = "client_gone";
 
-/// What our own stop has cut off.
+/// Outcome when the gateway's own stop cut the answer off.
 const STOPPED: &str = "stopped";
 
-/// The line of one exchange; dropped without an answer, it says who went: the client, or we.
+/// The access line of one exchange; dropped without an answer, the line notes `client_gone` or `stopped`.
 #[derive(Debug)]
 pub struct AccessLine {
     record: AccessRecord,
 }
 
-/// Where facts about a request are noted; cheap to clone. Empty when nobody reads access lines.
+/// Where facts about a request are noted; cheap to clone. `None` when access lines are not logged.
 #[derive(Debug, Clone, Default)]
 pub struct AccessRecord(Option<Arc<Mutex<Fields>>>);
 
@@ -85,9 +85,9 @@ impl AccessLine {
         Self::of(fields)
     }
 
-    /// Begins the line of a message that came on the socket which `socket`, the record of a request,
-    /// opened. It is written when the line is dropped: [`AccessRecord::answered`] in time says that
-    /// somebody was still there. Begun [within](RequestTag::within) the message's own id.
+    /// Begins the access line of a message received on the socket that `socket`, the record of the upgrade request,
+    /// opened. The line is written on drop: with `client_gone` or `stopped`, unless [`AccessRecord::answered`] was
+    /// called. Begun [within](RequestTag::within) the message's own id.
     #[must_use]
     pub fn of_message(socket: &AccessRecord) -> Self {
         let fields = socket.0.as_ref().map(|socket| {
@@ -198,7 +198,7 @@ impl AccessRecord {
         });
     }
 
-    /// A message of a socket has all the answer it gets; of any other request the status says so.
+    /// Marks a socket message as fully answered; for an HTTP request the status tells that.
     pub fn answered(&self) {
         self.note(|fields| {
             if fields.method.is_none() {
@@ -222,7 +222,7 @@ impl AccessRecord {
         self.note(|fields| fields.bytes_in = bytes as u64);
     }
 
-    /// Nobody will have the rest of the answer.
+    /// The client disconnected before the end of the answer.
     fn gone(&self) {
         self.outcome(CLIENT_GONE);
     }

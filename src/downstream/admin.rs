@@ -60,7 +60,7 @@ impl Readiness {
     }
 }
 
-/// What the admin port serves, and to whom.
+/// The pages of the admin port, with the checks before them.
 #[derive(Debug)]
 pub struct AdminPort {
     /// Whether new work is taken.
@@ -116,7 +116,7 @@ async fn check(guard: Arc<Guard>, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// What is not for everybody who reaches the port.
+/// Admits to the restricted routes only requests that pass `Access::check`.
 async fn allow(access: Arc<Access>, request: Request, next: Next) -> Response {
     match access.check(&request) {
         Ok(()) => next.run(request).await,

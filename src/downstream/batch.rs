@@ -1,4 +1,4 @@
-//! JSON-RPC arrays of 2025-03-26 sessions: one call per element, one shared answer.
+//! JSON-RPC arrays of 2025-03-26 sessions: each element is a call, and all share one response.
 //! Spec: SPEC T-08, T-09, T-30…T-33; DESIGN §5.
 
 use std::sync::Arc;
@@ -138,7 +138,8 @@ impl Front {
             };
             match message.kind() {
                 Kind::Notification if over.is_some() && is_dropped(&message) => {}
-                // Not waited for: a client that goes meanwhile would leave calls behind that nobody runs.
+                // Not awaited: if the client disconnected meanwhile, the calls already begun would be left without a
+                // task.
                 Kind::Notification => self.pass_on_later(Arc::clone(session), message, due),
                 Kind::Response => drop(session.questions().answer(&message)),
                 Kind::Request => {

@@ -1,6 +1,6 @@
-//! One connection that carries everything of one session: an HTTP+SSE stream with the messages
-//! posted beside it, or a WebSocket. It has no session until its client has said `initialize`,
-//! nothing on it can be resumed, and the session ends with it. Spec: SPEC H-01…H-03, H-07.
+//! A `Channel` is one connection that carries a whole session: an HTTP+SSE stream with the messages posted beside it,
+//! or a WebSocket. The session begins with the client's `initialize` and ends with the connection; nothing can be
+//! resumed. Spec: SPEC H-01…H-03, H-07.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -37,17 +37,17 @@ pub(super) struct Channel {
     /// Whoever opened it; later messages may come with newer tokens of the same binding.
     pub(super) principal: Arc<Principal>,
     state: Mutex<State>,
-    /// What replies on it are taken out of.
+    /// The caller's share of the reply budget, from which this channel's replies are reserved.
     share: OnceLock<ReplyShare>,
     /// Answers of a socket that are not written yet.
     pub(super) unwritten: Unwritten,
-    /// Cancelled when its client leaves too much unread, or everything is over.
+    /// Cancelled when the client leaves too much unread, and when the connection ends.
     pub(super) ended: CancellationToken,
-    /// Requests without their reply on the way.
+    /// Requests whose reply is not sent yet.
     owed: AtomicUsize,
-    /// Whether its client may do without a session: it speaks the modern revision.
+    /// Whether the client may work without a session, because its revision is modern.
     sessionless: AtomicBool,
-    /// Told when nothing is owed any more, or a newer token came.
+    /// Notified when `owed` falls to zero, and when a newer token arrives.
     changed: Notify,
     _open: Open,
 }
@@ -135,7 +135,7 @@ impl Channel {
         self.share.get_or_init(|| share);
     }
 
-    /// What replies on it are taken out of, once that was said.
+    /// The caller's share of the reply budget; `None` until set.
     pub(super) fn reply_share(&self) -> Option<&ReplyShare> {
         self.share.get()
     }
@@ -208,7 +208,7 @@ impl Channel {
         Owed(Arc::clone(self))
     }
 
-    /// Notes a later token of the same binding: what it opened may last as long as it does.
+    /// Records a later token of the same binding: the channel may stay open until the new token expires.
     pub(super) fn renew(&self, principal: &Principal) {
         let mut state = self.state();
         let later = principal.expires_at();
@@ -396,8 +396,8 @@ impl Front {
         }
     }
 
-    /// Ends a channel as soon as its client leaves too much unread, also while nobody looks for what
-    /// may be written because the connection takes nothing.
+    /// Ends a channel as soon as its client leaves too much unread. A task of its own, because the body is not polled
+    /// while the connection's buffers are full.
     pub(super) fn watch_channel(self: &Arc<Self>, channel: &Arc<Channel>) {
         let (front, channel) = (Arc::clone(self), Arc::clone(channel));
         self.tasks.spawn_service(async move {

@@ -57,8 +57,8 @@ pub fn preflight(guard: &Guard, kind: RequestKind, request: &HeaderMap) -> Respo
     response
 }
 
-/// Adds what lets a page read this response; on refusals too, or the page could not learn why.
-/// `origin` is the request's.
+/// Adds the headers that let a page read this response, refusals included, so that a page can read the reason. `origin`
+/// is the request's.
 pub fn decorate(
     guard: &Guard,
     kind: RequestKind,

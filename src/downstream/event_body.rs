@@ -88,7 +88,7 @@ impl EventBody {
         }
     }
 
-    /// Everything that is ready, as one write.
+    /// Encodes all ready events, as one write.
     fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
         loop {
             match self.reader.poll_next(cx) {
@@ -152,7 +152,7 @@ impl Body for EventBody {
         if this.done {
             return Poll::Ready(None);
         }
-        // First the call, so that what it has just sent goes out in the same write.
+        // Poll the call before the reader: messages just sent then go out in the same write.
         if let Some(running) = &mut this.running {
             let reader = &this.reader;
             let polled = this.bell.poll_if_rung(cx, |cx| {

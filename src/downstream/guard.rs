@@ -10,7 +10,7 @@ use url::{Origin, Url};
 
 use crate::config;
 
-/// What is asked for decides which checks apply.
+/// The kind of a request decides which checks apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// MCP traffic on any transport: both checks.
@@ -21,7 +21,7 @@ pub enum RequestKind {
     Preflight,
 }
 
-/// Why a request is refused before anything else is looked at.
+/// Why a request is refused before any other check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardFailure {
     /// The name the client used for us is not one of ours.
@@ -210,8 +210,8 @@ impl AllowedHost {
 /// A request that names several hosts.
 struct Ambiguous;
 
-/// The authority of the request target (HTTP/2, or the absolute form of HTTP/1) stands before
-/// the header; where both are there they must agree. Spec: RFC 9112 §3.2.2, RFC 9113 §8.3.1.
+/// The authority of the request target (HTTP/2, or the absolute form of HTTP/1) precedes the `Host` header; if a
+/// request has both, they must be equal. Spec: RFC 9112 §3.2.2, RFC 9113 §8.3.1.
 fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<&'r str>, Ambiguous> {
     let mut lines = headers.get_all(HOST).iter();
     let header = match (lines.next(), lines.next()) {

@@ -73,7 +73,7 @@ impl Front {
             let next = next.inspect_err(|end| tracing::debug!(?end, "event stream ends"));
             Poll::Ready(next.ok())
         });
-        // No event has an id: there is no resumption in this transport. Spec: SPEC H-07.
+        // Events carry no id: this transport has no resumption. Spec: SPEC H-07.
         let every = self.settings.server.keep_alive;
         let body = PlainEvents::new(first.freeze(), messages, every);
         reply::event_stream(Body::new(body))

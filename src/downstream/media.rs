@@ -15,8 +15,8 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     media.eq_ignore_ascii_case("application/json")
 }
 
-/// Content codings that change the bytes of a body (RFC 9110 §8.4.1, RFC 7932, RFC 8878). Some senders name
-/// a character set there, which changes none.
+/// Content codings that change the bytes of a body (RFC 9110 §8.4.1, RFC 7932, RFC 8878). Other values pass: some
+/// senders put a character set in `Content-Encoding`.
 const CODINGS: [&[u8]; 7] = [
     b"br",
     b"compress",

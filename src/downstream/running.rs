@@ -125,7 +125,7 @@ impl Drop for Running {
     }
 }
 
-/// Puts what came of a call on its stream, where one was opened.
+/// Puts the outcome of a call on its stream, if a stream was opened.
 pub(super) fn finish(link: &CallLink, outcome: Outcome) {
     let Some(stream) = link.opened() else { return };
     match outcome {

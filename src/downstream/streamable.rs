@@ -345,13 +345,13 @@ pub(super) fn no_room(refused: NoRoom) -> Fault {
     Fault::new(kind, Side::Gateway, refused.to_string()).retry(Retry::After(RETRY_AFTER))
 }
 
-/// The session id that was sent; one that cannot be any is as unknown as a wrong one.
+/// The session id of the request; a malformed id is treated as unknown.
 pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
     headers::session_id(headers).unwrap_or(Some(""))
 }
 
-/// A header that names no revision we know is refused; a legacy one that differs from the
-/// negotiated is tolerated. Spec: SPEC T-60…T-63.
+/// An `MCP-Protocol-Version` with an unknown revision is refused; a legacy revision that differs from the negotiated
+/// one is tolerated. Spec: SPEC T-60…T-63.
 pub(super) fn check_version(headers: &HeaderMap) -> Result<(), Fault> {
     let named = headers::protocol_version(headers);
     named.map(drop).map_err(|error| match error {

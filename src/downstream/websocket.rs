@@ -1,7 +1,6 @@
-//! WebSocket: one socket is one session, beside which modern requests stand alone; one JSON-RPC
-//! message is one text frame. Host, Origin and
-//! token are checked where every request is, before the upgrade; the socket ends a minute after
-//! its token. Not of the specification: a custom transport as its "Custom Transports" allows.
+//! WebSocket transport: each socket has one session, and sessionless modern requests beside that session; each JSON-RPC
+//! message is one text frame. Host, Origin and token are checked before the upgrade, as for every request; the socket
+//! ends a minute after its token. Not of the specification: a custom transport as its "Custom Transports" allows.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -313,7 +312,7 @@ fn refusal_of(error: &Error, opening: &AccessRecord) -> Close {
     }
 }
 
-/// Writes the line of a frame that is no message; `bytes` is its size, 0 where nobody knows it.
+/// Writes the access line of a frame that is not a message; `bytes` is the frame's size, 0 if unknown.
 fn note_refused(opening: &AccessRecord, word: &'static str, bytes: usize) {
     let line = RequestTag::random().within(|| AccessLine::of_message(opening));
     line.record().received(bytes);
