@@ -1,4 +1,4 @@
-//! A session that lives on one connection: HTTP+SSE of 2024-11-05.
+//! An HTTP+SSE session of 2024-11-05, which lives and ends with one connection.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 

@@ -148,8 +148,8 @@ impl Gateway {
         Actor::new(&self.url, None)
     }
 
-    /// Somebody with a good token for every endpoint, with the scope `mcp:tools`; without
-    /// authentication, somebody without a token.
+    /// An actor whose token is valid for every endpoint, with the scope `mcp:tools`; without authentication, an actor
+    /// without a token.
     pub(crate) fn principal(&self, name: &str) -> Actor {
         let token = self.issuer.as_ref().map(|issuer| {
             let audience = |path: &str| format!("{}{path}", self.url);
@@ -215,7 +215,7 @@ impl Gateway {
         self.log.held.send_replace(hold);
     }
 
-    /// Everything written so far, one entry per line.
+    /// The lines logged until now.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lines()
     }

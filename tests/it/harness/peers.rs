@@ -172,7 +172,7 @@ pub(crate) async fn tour(program: &str, args: &[&str], steps: &[&str]) {
     assert!(finished.is_success, "{}", finished.stderr);
 }
 
-/// A peer that serves until it is dropped.
+/// A peer process, killed on drop.
 pub(crate) struct Service {
     _child: tokio::process::Child,
     _home: tempfile::TempDir,

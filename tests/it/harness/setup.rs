@@ -143,7 +143,7 @@ impl Setup {
         text + &self.rest + health
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the gateway and waits until ready.
     pub(crate) async fn start(self) -> Gateway {
         let config = self.render();
         match self.descriptors {

@@ -116,7 +116,7 @@ pub(super) enum Shape {
 /// The other upstream of every merged endpoint.
 pub(super) const TWIN: &str = "twin";
 
-/// One client, one upstream and what lies between them.
+/// A client, an upstream, and their carriers and endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Cell {
     pub(super) client: Revision,
@@ -174,7 +174,7 @@ impl Cell {
         chosen
     }
 
-    /// The pairs of values that it shows; each value is an axis and a number on it.
+    /// All pairs of the cell's values; each value is an axis and a number on the axis.
     fn pairs(self) -> Vec<[(u8, u8); 2]> {
         let values = [
             (0, self.client as u8),

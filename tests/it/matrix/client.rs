@@ -153,7 +153,7 @@ impl Client {
         }
     }
 
-    /// The session, of those that have one.
+    /// The session of a client with a session id; panics for others.
     pub(super) fn session(&self) -> &Session {
         match &self.wire {
             Wire::Session(session) => session,
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// The connection, of those that have one for everything.
+    /// The connection of a client with one connection for everything; panics for others.
     pub(super) fn line(&self) -> &Line {
         match &self.wire {
             Wire::Line(line) => line,

@@ -12,19 +12,19 @@ use crate::harness::connection::EventSession;
 use crate::harness::http::initialize;
 use crate::harness::socket::Socket;
 
-/// Names the request that asked for a change to be told.
+/// Names the request that subscribed to the change.
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
-/// Messages of one exchange that nobody has read yet.
+/// Capacity for unread messages of one exchange.
 const UNREAD: usize = 1000;
 
 /// One connection, of a legacy client with an initialized session. Dropping it breaks the
 /// connection.
 pub(super) struct Line {
-    /// The answer to `initialize`, where there is one.
+    /// The result of `initialize`, if the client sends `initialize`.
     pub(super) hello: Option<Value>,
     sending: Sending,
     calls: Calls,
-    /// What came while no call ran.
+    /// Messages received while no call ran.
     pub(super) general: tokio::sync::Mutex<mpsc::Receiver<Value>>,
     reading: JoinHandle<()>,
 }

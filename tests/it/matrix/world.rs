@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Waits until nobody else changes what this one sees: a modern upstream changes for everybody.
+    /// Locks the upstream of the cell for changes: a modern upstream changes for all its clients.
     pub(super) async fn alone(&self, cell: Cell) -> Option<MutexGuard<'_, ()>> {
         Some(self.changing.get(&cell.upstream_name())?.lock().await)
     }

@@ -44,7 +44,7 @@ pub(super) async fn logs(place: &Place) -> Outcome {
     let mut ear = None;
     let mut arguments = json!({"level": "error"});
     if place.cell.back == Back::Json && !place.cell.upstream.is_modern() {
-        // There is no other stream than the one outside the call.
+        // The upstream answers the call with JSON: its only stream is the GET stream.
         arguments["via"] = "get".into();
         ear = Some(client.listen(&[]).await);
     }

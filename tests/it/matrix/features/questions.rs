@@ -12,7 +12,7 @@ pub(super) async fn asking<'p>(place: &'p Place, tool: &str) -> (Value, Option<E
     let mut arguments = json!({});
     let mut ear = None;
     if place.cell.back == Back::Json && !place.cell.upstream.is_modern() {
-        // There is no other stream than the one outside the call.
+        // The upstream answers the call with JSON: its only stream is the GET stream.
         arguments["via"] = "get".into();
         ear = Some(place.client.listen(&[]).await);
     }
@@ -20,13 +20,13 @@ pub(super) async fn asking<'p>(place: &'p Place, tool: &str) -> (Value, Option<E
     (params, ear)
 }
 
-/// Calls a tool that asks; `answer` is what the user says.
+/// Calls a tool that asks; `answer` is the user's answer.
 async fn ask(place: &Place, tool: &str, answer: impl Fn(&Value) -> Answer) -> Talk {
     let (params, _ear) = asking(place, tool).await;
     place.client.talk("tools/call", params, answer).await
 }
 
-/// What came of it, when the tool's text has to hold `expected`.
+/// Outcome of the talk, where the tool's text must contain `expected`.
 fn outcome(talk: &Talk, method: &str, expected: &str) -> Outcome {
     let result = match &talk.reply {
         Err(error) => return Outcome::Error(error["code"].as_i64().expect("a code")),
