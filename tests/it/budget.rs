@@ -61,7 +61,7 @@ fn session_line(user: &Session) -> String {
     format!("{name}: {id}\r\n")
 }
 
-/// A body of `size` bytes without its last ten, written as far as the gateway reads.
+/// Sends a body of `size` bytes except its last ten, at the gateway's pace.
 async fn half_sent(gw: &Gateway, head: String, size: usize) -> tokio::task::JoinHandle<TcpStream> {
     let mut tcp = TcpStream::connect(gw.url.strip_prefix("http://").unwrap())
         .await

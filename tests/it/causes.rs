@@ -40,7 +40,7 @@ enum Broken {
     Program(&'static str, &'static [&'static str]),
     /// A child whose file lacks the permission to be executed.
     NotExecutable,
-    /// A child that works, in this directory.
+    /// A working child, started in this directory.
     Directory(&'static str),
 }
 

@@ -90,7 +90,7 @@ async fn connections_without_a_token_do_not_keep_a_caller_out() {
         held.push(raw);
     }
     is_served(&gw, "alice").await;
-    // The oldest have made room, of the one address that there is.
+    // The oldest connections were evicted: all have the same address.
     held[0].closed().await;
     assert!(evicted(&gw, "address").await >= 1.0);
     let warned = |record: &Value| record.to_string().contains("make room");
@@ -220,7 +220,7 @@ async fn refused_connection_is_closed_early_unless_a_good_token_follows() {
     let mut stranger = Raw::connect(&gw).await;
     assert_eq!(stranger.send("GET /mcp/stub", &[]).await, Some(401));
     stranger.closed().await;
-    // Its idle time is that of others: 75 s.
+    // The known client keeps the usual idle timeout: 75 s.
     assert_eq!(known.send("DELETE /mcp/stub", &delete).await, Some(400));
     gw.stop().await;
 }

@@ -298,7 +298,7 @@ async fn skills_are_listed_read_and_verified(
     let unknown = client.request("skills/get", unknown).await.unwrap_err();
     assert_eq!(unknown["code"], -32602);
 
-    // As some clients write that they have none.
+    // Some clients send `null` when they have no cursor.
     let mut asked = json!({ "uri": root, "cursor": null });
     let mut children = Vec::new();
     loop {

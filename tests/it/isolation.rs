@@ -229,7 +229,7 @@ async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
         let dropped = gw.metric("drawbridge_notices_unread_total", "").await;
         assert!(dropped > 0.5, "{dropped}");
     }
-    // Nobody is left who wants that much.
+    // After Alice's session ends, no session wants `debug` any more.
     alice.delete().await;
     eventually("the upstream logs less", async || {
         let said = bob.text("log", json!({"level": "debug"})).await;

@@ -1,5 +1,4 @@
-//! Bounds that a caller can reach: which status, and that it says when to come back.
-//! Spec: SPEC T-17.
+//! Limits that a caller can reach: the status of the refusal, and its `Retry-After`. Spec: SPEC T-17.
 
 use futures_util::future::join_all;
 use http::StatusCode;

@@ -81,7 +81,7 @@ async fn after_a_call_an_upstream_that_announces_nothing_is_asked_again() {
     world.stop().await;
 }
 
-// SPEC M-85. What an upstream declares is no promise that it announces every change.
+// SPEC M-85. A declared `listChanged` does not guarantee that the upstream announces every change.
 #[tokio::test]
 async fn announced_changes_and_calls_end_a_kept_list() {
     let world = World::start(LONG, "", &[]).await;
@@ -180,7 +180,7 @@ async fn at_once(users: &[Session]) {
     assert!(lists.iter().all(|list| !list.is_empty()));
 }
 
-// DESIGN §5: whose lists may answer whom is the same for those on their way.
+// DESIGN §5: concurrent lists share a fetch under the same isolation as cached lists.
 #[rstest]
 #[case("session", &["alice", "alice", "alice"], 1)]
 #[case("session", &["alice", "bob", "bob"], 2)]
@@ -265,7 +265,7 @@ async fn a_list_whose_cursor_is_no_longer_good_is_read_once_more(
     world.stop().await;
 }
 
-/// A gateway before an upstream that opens nobody's GET stream yet, and a session that listens.
+/// A gateway whose upstream does not open GET streams yet, and a session that listens.
 async fn unheard(world: &World) -> (Session, EventStream) {
     let user = world.open("alice").await;
     let stream = user.listen().await;
@@ -392,7 +392,7 @@ async fn a_change_that_one_user_hears_of_ends_the_lists_of_all(
     world.stop().await;
 }
 
-// Spec: SPEC M-83; BRIDGING §5.5: what an upstream does not have may be declared to somebody else.
+// Spec: SPEC M-83; BRIDGING §5.5: a list missing for one caller may be declared to another.
 #[rstest]
 #[case(&[], &["--no-prompts"], 1, 0)]
 #[case(&["--no-prompts"], &["--no-prompts"], 0, 0)]

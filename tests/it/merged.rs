@@ -340,7 +340,7 @@ async fn a_slow_or_dead_upstream_costs_the_others_nothing() {
     assert_eq!(user.text("fast__echo", json!({})).await, "{}");
     let error = user.call("dead__echo", json!({})).await;
     assert!(error.is_err() || error.unwrap()["isError"] == true);
-    // The slow one is announced when it is there, and so is the dead one when it returns.
+    // The slow upstream is announced when ready, and the dead upstream when it returns.
     stream.until("notifications/tools/list_changed").await;
     eventually("the slow one is listed", async || {
         user.tools()
@@ -436,7 +436,7 @@ async fn an_upstream_hears_of_the_level_that_was_set_before_it_was_opened() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.5: it would refuse it before every call.
+// Spec: BRIDGING §3.5: otherwise the upstream would refuse the level before every call.
 #[rstest]
 #[tokio::test]
 async fn an_upstream_that_refuses_a_log_level_is_asked_for_it_once(

@@ -1,4 +1,4 @@
-//! Upstreams that break the rules: the caller gets an answer, and nobody else notices.
+//! Upstreams that break the protocol: the caller gets an answer, and other callers are not affected.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -302,8 +302,7 @@ async fn another_refusal_with_400_costs_no_session(#[case] answer: &str) {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4: with a session its subscriptions are lost, and what changed until the next one
-// was announced to nobody.
+// Spec: BRIDGING §3.4: subscriptions end with a lost session, and changes before the next session are not announced.
 #[rstest]
 #[tokio::test]
 async fn who_follows_a_resource_hears_of_it_when_the_session_was_lost(
@@ -352,7 +351,7 @@ async fn who_follows_a_resource_hears_of_it_when_the_session_was_lost(
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4: what was said between two streams of a session was said to nobody.
+// Spec: BRIDGING §3.4: change notices sent between two GET streams of a session were missed.
 #[rstest]
 #[case::ended("end_stream", "404")]
 #[case::forgotten("forget_session", "400 Invalid or missing session ID")]

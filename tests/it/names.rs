@@ -20,7 +20,7 @@ async fn gateway() -> Gateway {
         .await
 }
 
-/// What a server says it was asked for: its tag, the name.
+/// The name that reached a server: the server's tag, and the name.
 fn heard(result: &Value) -> (String, String) {
     let said: Value = serde_json::from_str(text_of(result)).unwrap();
     let text = |key: &str| said[key].as_str().unwrap().to_owned();

@@ -145,7 +145,7 @@ async fn a_result_that_is_no_object_reaches_no_client(#[values("legacy", "modern
     gw.stop().await;
 }
 
-// Spec: SPEC U-14. A null that only says that something is done does no harm.
+// Spec: SPEC U-14. `null` as the result of a method without result members is accepted.
 #[tokio::test]
 async fn a_subscription_that_is_granted_with_null_is_granted() {
     let odd = child(
@@ -258,7 +258,7 @@ async fn a_child_that_dies_of_its_probe_says_nothing_of_other_owners_children() 
     gw.stop().await;
 }
 
-// Spec: SPEC D-08; DESIGN §6: whoever waits for a probe is spared one of their own.
+// Spec: SPEC D-08; DESIGN §6: a session that waits for another one's probe does not probe again.
 #[tokio::test]
 async fn sessions_of_one_owner_do_not_probe_one_after_the_other_what_dies_of_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -420,7 +420,7 @@ async fn calls_run(gw: &Gateway, at_least: f64) {
     .await;
 }
 
-// Spec: DESIGN §6: the cap of one principal concerns nobody else.
+// Spec: DESIGN §6: a principal at its cap delays no probe for other principals.
 #[tokio::test]
 async fn who_waits_for_a_place_holds_up_no_probe_of_others() {
     let dir = tempfile::tempdir().unwrap();

@@ -201,7 +201,7 @@ async fn nobody_else_is_asked_and_nobody_else_can_answer(#[values("stdio", "http
     let (_, mut exchange) = alice.start_call("ask_form", json!({})).await;
     let question = exchange.next().await.expect("a question");
     mallory.answer(&question, named("Mallory")).await;
-    // Something that Mallory does hear, so that "nothing before it" means something.
+    // Send Mallory a notice: reading this notice first proves that no earlier message arrived.
     mallory.text("change_tools", json!({})).await;
     let heard = overheard.message().await.expect("a notice");
     assert_eq!(
@@ -307,7 +307,7 @@ async fn thinking_about_a_question_is_not_idleness() {
     let user = gw.anonymous().open("/mcp/stub").await;
     let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
     let question = exchange.next().await.expect("a question");
-    // The time is over when a call that began later, with nobody to think about it, has ended.
+    // A later call without a question times out here, so the idle timeout of the first call has passed too.
     let other = gw.anonymous().open("/mcp/stub").await;
     let silent = within("the idle time", other.call("never", json!({}))).await;
     assert_eq!(silent.unwrap()["isError"], true);
@@ -377,7 +377,7 @@ async fn a_required_visit_is_an_error_for_new_clients_and_text_for_older_ones() 
     gw.stop().await;
 }
 
-// Spec: SPEC E-01, E-04: what speaks of one hop is not relayed; other errors are, as they came.
+// Spec: SPEC E-01, E-04: errors about one hop are not relayed; other errors are, unchanged.
 #[tokio::test]
 async fn errors_of_the_other_hop_are_turned_and_others_pass() {
     let gw = Setup::open().stub("stub", &[]).start().await;

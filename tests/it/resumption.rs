@@ -134,7 +134,7 @@ async fn a_get_stream_survives_fifty_disconnects() {
     untold.clear();
     let mut last = String::new();
     for _ in 0..50 {
-        // A stream on which nothing came leaves the position as it was.
+        // A stream without events leaves the last event id unchanged.
         last = stream.last_id.clone().unwrap_or(last);
         drop(stream);
         for _ in 0..=random.below(3) {
@@ -289,7 +289,7 @@ async fn stream_past_its_kept_events_is_unresumable() {
         }
     };
     let unresumable = async || gw.metric("drawbridge_streams_unresumable_total", "").await;
-    // The call goes on; what it says pushes out what was there.
+    // The call goes on, and its notices evict the earlier events.
     eventually("the event is gone", async || {
         stream.message().await.expect("a notice");
         let evicted = gw.metric("drawbridge_events_evicted_total", "").await;

@@ -84,7 +84,7 @@ async fn anothers_session_looks_like_one_that_never_was() {
         assert_eq!(stolen.0, 404, "{method}");
         assert_eq!(stolen, attempt(&never).await, "{method}");
     }
-    // Alice's other endpoints are strangers to it too.
+    // Alice's other endpoints do not know the session either.
     let headers = [("mcp-session-id", alice.id.as_str())];
     assert_eq!(
         alice.actor.post("/mcp", &headers, &ping()).await.status(),

@@ -27,13 +27,13 @@ struct Open {
     request: Value,
 }
 
-/// An upstream whose streams the test writes: those of calls under their tool's name, the other one
-/// under `GET`.
+/// An upstream whose event streams are written by the test: a call's stream is stored under the tool's name, the GET
+/// stream under `GET`.
 #[derive(Clone, Default)]
 struct Upstream(Arc<Mutex<HashMap<String, Open>>>);
 
 impl Upstream {
-    /// Starts it; its URL.
+    /// Starts the upstream and returns its URL.
     async fn start(&self) -> String {
         let this = self.clone();
         serve(move |request| this.clone().answer(request)).await + "/mcp"

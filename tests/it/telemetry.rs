@@ -197,7 +197,7 @@ async fn traces_metrics_and_logs_reach_a_collector() {
     assert!(!collector.has("traces", alice.actor.token().unwrap()));
 }
 
-// Whoever looks for something else in the log need not read past a dead collector.
+// A dead collector must not flood the log.
 #[tokio::test]
 async fn a_collector_that_takes_nothing_is_one_line_for_each_signal() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -403,7 +403,7 @@ async fn the_access_line_names_the_upstream_that_answered() {
     gw.stop().await;
 }
 
-// Modern clients know of no session; the one that the gateway keeps for them counts beside those of clients.
+// Modern clients know no session; the implicit session that the gateway keeps is counted separately.
 #[tokio::test]
 async fn sessions_kept_for_modern_clients_are_counted_apart() {
     let gw = Setup::open().stub("stub", &[]).start().await;

@@ -168,7 +168,7 @@ async fn who_waited_long_enough_for_a_turn_hears_that_the_upstream_is_busy() {
     let (_, _running) = first.start_call("never", json!({})).await;
     assert_busy(&second.call("echo", json!({})).await.expect("a result"));
     assert!(is(refused(&gw).await, 1));
-    // Nothing that cannot be asked has to wait.
+    // Methods that cannot ask the client need not wait for a turn.
     assert!(!second.tools().await.is_empty());
     gw.stop().await;
 }

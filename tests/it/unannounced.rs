@@ -1,4 +1,4 @@
-//! Servers that declare `listChanged` and announce nothing: `tests/servers/notes.mjs`, on the official
+//! Servers that declare `listChanged` but never announce a change: `tests/servers/notes.mjs`, on the official
 //! TypeScript SDK. Spec: SPEC M-85; DESIGN §5.
 
 use std::path::PathBuf;

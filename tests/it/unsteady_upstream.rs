@@ -1,5 +1,5 @@
-//! HTTP upstreams that hang, refuse or break off at the wrong moment: what runs runs once, and nobody
-//! waits longer than he was told. Spec: SPEC M-44, U-02, U-10, U-12, C-10; BRIDGING §3.4, §3.7.
+//! HTTP upstreams that hang, refuse or break off at the wrong moment: each call runs at most once, and no caller waits
+//! beyond its timeout. Spec: SPEC M-44, U-02, U-10, U-12, C-10; BRIDGING §3.4, §3.7.
 
 mod calls;
 mod changes;
@@ -25,14 +25,14 @@ use crate::harness::upstream::serve;
 use crate::harness::{Gateway, Session, Setup, eventually, within};
 use crate::modern::Modern;
 
-/// What an upstream does with one message.
+/// Reaction of the upstream to one message.
 enum Does {
-    /// What a well-behaved one would.
+    /// The answer of a well-behaved upstream.
     Usual,
-    /// The same, when this is cancelled.
+    /// The usual answer, once the token is cancelled.
     Later(CancellationToken),
     Status(u16, &'static str),
-    /// An event stream that begins when this is cancelled, and stays open.
+    /// An event stream that begins when the token is cancelled, and stays open.
     Stream(CancellationToken),
     /// Answers with this body under a header.
     Labelled([&'static str; 2], &'static [u8]),
@@ -176,7 +176,7 @@ fn done() -> Value {
     json!({"content": [{"type": "text", "text": "done"}]})
 }
 
-/// What a call came to, as text.
+/// Result or error of a call, as text.
 async fn outcome(user: &Session, tool: &str) -> String {
     let reply = within(tool, user.call(tool, json!({}))).await;
     reply.map_or_else(|error| error.to_string(), |result| result.to_string())

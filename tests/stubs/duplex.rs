@@ -1,4 +1,4 @@
-//! HTTP+SSE of 2024-11-05 and WebSocket: one connection that carries everything of one session.
+//! HTTP+SSE of 2024-11-05 and WebSocket: each connection carries a whole session.
 
 use std::sync::Arc;
 

@@ -74,7 +74,7 @@ impl Errands {
         found.ok_or_else(|| Outcome::Error(-32602, format!("Task not found: {id}")))
     }
 
-    /// All of them, as 2025-11-25 lists them.
+    /// All errands, in the form of a 2025-11-25 list.
     pub(crate) fn list(&self) -> Value {
         let errands = locked(&self.0);
         json!({"tasks": errands.values().map(|errand| errand.legacy()).collect::<Vec<_>>()})
@@ -187,7 +187,7 @@ pub(crate) fn legacy_tools() -> [Value; 4] {
 
 const ARGUMENTS: &[&str] = &["ms", "looks", "ask", "via$", "fail", "code", "interval"];
 
-/// A legacy call of one of them: begun as a task, or refused without.
+/// A legacy call of an errand tool: begun as a task, or refused without `task`.
 pub(crate) fn begin_legacy(call: &Call, task: Option<&Value>) -> Outcome {
     let Some(task) = task else {
         return Outcome::Error(-32601, format!("{} requires a task", call.name));

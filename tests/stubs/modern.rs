@@ -259,7 +259,7 @@ async fn answer(
     })
 }
 
-/// The one task that there is, as a result of this kind.
+/// The stub's only task, as a result of this kind.
 fn task(kind: &str) -> String {
     json!({
         "resultType": kind, "taskId": "own-task", "status": "working", "ttlMs": null,
@@ -268,7 +268,7 @@ fn task(kind: &str) -> String {
     .to_string()
 }
 
-/// A result with what every modern result has.
+/// A result with the members that every modern result has.
 fn complete(world: &World, result: &str) -> String {
     let mut result: Value = serde_json::from_str(result).unwrap_or_default();
     if result.get("resultType").is_none() {

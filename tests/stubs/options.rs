@@ -45,7 +45,7 @@ pub(crate) struct Options {
     /// Take calls as tasks of 2025-11-25, and list tools that need or may be one.
     #[arg(long, global = true)]
     pub(crate) tasks: bool,
-    /// Speak that revision alone, whatever is offered.
+    /// Speak only the configured revision, whatever the client offers.
     #[arg(long, global = true)]
     pub(crate) only: bool,
     /// Where `linger` writes down how its calls went.
@@ -82,7 +82,7 @@ pub(crate) struct Options {
     /// The second page's cursor is the empty string.
     #[arg(long, global = true)]
     pub(crate) empty_cursor: bool,
-    /// Refuse so many cursors before one is good.
+    /// Number of cursors to refuse before the first is accepted.
     #[arg(long, global = true, value_name = "N", default_value_t = 0)]
     pub(crate) stale_cursors: u64,
     /// Milliseconds before any list is answered.

@@ -66,7 +66,7 @@ impl Outlet {
         let size = json.len().div_ceil(50).max(1);
         match self {
             Self::Lines(stdout) => {
-                // Nobody else may write in the middle of the line.
+                // Hold the lock of stdout: another thread must not write in the middle of the line.
                 let mut stdout = locked(stdout);
                 for piece in json.as_bytes().chunks(size).chain([&b"\n"[..]]) {
                     let written = stdout.write_all(piece).and_then(|()| stdout.flush());

@@ -1,4 +1,4 @@
-//! One event stream: what was sent on it, and the reader that writes it to a connection.
+//! One event stream: its events, and the reader that writes events to a connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ const MAX_EVENTS: usize = 20_000;
 /// Long enough for what was written to leave by itself.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A server-to-client stream. A reader takes what the one before it has not.
+/// A server-to-client stream. A new reader continues after the events taken by the reader before.
 #[derive(Debug)]
 pub(crate) struct Stream {
     /// Named in event ids; `None` gives events without ids.
@@ -46,7 +46,7 @@ pub(crate) enum Event {
     Message(Bytes),
     /// Bytes as they are.
     Raw(Bytes),
-    /// Flush what came before, and let the other side see it alone.
+    /// Flush the events before, so that the client reads no later event with them.
     Pause,
     /// End this connection politely; a reader may come back.
     Close,
@@ -241,7 +241,7 @@ impl<G: Send + Sync> Reader<G> {
                     let goes_on = stream.render(&mut out, inner.taken, event);
                     let last = (!goes_on).then(|| event.clone());
                     if let (Some(_), Some(event)) = (&last, inner.events.get_mut(index)) {
-                        // It happens once, not again to whoever comes back.
+                        // A close or cut happens once: the next reader skips this event.
                         *event = Event::Raw(Bytes::new());
                     }
                     inner.taken += 1;

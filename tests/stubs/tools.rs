@@ -22,8 +22,8 @@ use crate::session::Session;
 use crate::stream::Event;
 use crate::world::World;
 
-/// Name, what it does, integer or string arguments (strings end in `$`; what follows an `@` is the
-/// header that repeats them).
+/// Name, description, and integer or string arguments: a string ends in `$`, and `@` precedes the header that repeats
+/// the argument.
 type Tool = (&'static str, &'static str, &'static [&'static str]);
 
 const TOOLS: &[Tool] = &[

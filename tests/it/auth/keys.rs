@@ -1,4 +1,4 @@
-//! Issuers found by discovery: where their keys are, when they change, when nobody answers.
+//! Issuers found by discovery: the location of their keys, key rotation, and unreachable issuers.
 
 use std::sync::Arc;
 

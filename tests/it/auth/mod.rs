@@ -18,14 +18,14 @@ use crate::harness::http::{Actor, Answer, initialize};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup};
 
-/// A secured gateway in front of one upstream that counts what reaches it.
+/// A secured gateway before one upstream, whose stub counts received messages.
 struct Guarded {
     gw: Gateway,
     stub: HttpStub,
     looks: AtomicU64,
 }
 
-/// What an upstream has received that was never called.
+/// The stub's counts before any call.
 fn nothing() -> Value {
     json!({"connections": 0})
 }

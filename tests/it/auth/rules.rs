@@ -157,7 +157,7 @@ async fn a_tool_that_an_endpoint_does_not_select_is_not_there() {
     world.stop().await;
 }
 
-// SPEC M-37: headers that repeat a message decide nothing: its own name and arguments do.
+// SPEC M-37: authorization uses the message's own name and arguments, never the headers that repeat them.
 #[tokio::test]
 async fn rule_for_a_tool_looks_at_the_message_and_not_at_its_headers() {
     let rule = "[[auth.tool_scopes]]\ntools = [\"echo\"]\nscopes = [\"mcp:admin\"]\n";

@@ -132,7 +132,7 @@ async fn bad_tokens_are_refused_with_a_challenge_and_reach_nothing() {
     world.stop().await;
 }
 
-/// Key confusion: a published key taken for a shared secret. RFC 8725 §2.1
+/// Key confusion: a published key used as an HMAC secret. RFC 8725 §2.1
 fn public_key_as_secret(issuer: &Issuer, body: &str) -> String {
     let keys: Value = serde_json::from_slice(&std::fs::read(issuer.jwks_file()).unwrap()).unwrap();
     let secret = keys["keys"][0].to_string();

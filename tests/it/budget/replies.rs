@@ -137,7 +137,7 @@ async fn replies_that_nobody_reads_any_more_give_their_room_back() {
         .await;
     for path in ["/mcp/http", "/mcp/stub"] {
         let user = gw.principal("alice").open(path).await;
-        // Their streams break: what is there goes into the log, what waits comes as there is room.
+        // The streams break: buffered messages are moved to the event log, waiting replies follow as room is freed.
         drop(unread(&user, 5).await);
         until_nothing_is_held(&gw).await;
         // Their calls are cancelled.

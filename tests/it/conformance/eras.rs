@@ -63,7 +63,8 @@ async fn through(carrier: Carrier, era: &str, revision: &str) -> Scores {
     scores
 }
 
-/// What passes without the gateway passes through it, and that is at least what is scored.
+/// Every check that passes without the gateway passes through it, and the number of passed checks reaches the required
+/// score.
 async fn assert_nothing_is_lost(carrier: Carrier, revision: &str) {
     let upstream = fixture("dual").await;
     let direct = run_suite(&upstream.first_line, revision, None).await;
@@ -123,9 +124,9 @@ eras! {
 const NOT_OF_A_LEGACY_UPSTREAM: &[&str] = &[
     // Keys of questions are the gateway's: a legacy server's questions have none.
     "input-required-result-basic-elicitation",
-    // A legacy server asks after it has answered what it cannot ask.
+    // The questions should follow the capabilities that a request declares; a legacy tool does not see those.
     "input-required-result-capability-check",
-    // Answers without a question reach nobody who asked.
+    // Answers without a question are dropped: no request waits for them.
     "input-required-result-ignore-extra-params",
     // A legacy server runs a tool whose capability the client lacks, and says so in its result.
     "server-stateless",

@@ -60,7 +60,7 @@ async fn changes_reach_those_who_asked_for_them() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-75: whoever subscribes first and lists then misses nothing.
+// Spec: SPEC M-75: a client that subscribes before it lists misses no change.
 #[tokio::test]
 async fn a_subscription_makes_nobody_look_again_at_what_was_listed() {
     let stub = HttpStub::start(&[]).await;
@@ -268,8 +268,8 @@ async fn changes_of_an_upstream_that_is_late_are_told_once_it_is_heard(
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4, SPEC M-74: what nobody can hear is not promised, and not for longer than it
-// takes to find out.
+// Spec: BRIDGING §3.4, SPEC M-74: an acknowledged filter that the upstream turns out not to serve ends the subscription;
+// later ones are not acknowledged.
 #[tokio::test]
 async fn a_promise_that_cannot_be_kept_is_taken_back() {
     let stub = HttpStub::start(&["--no-get", "--hold-listens"]).await;

@@ -132,7 +132,7 @@ async fn a_tool_of_a_legacy_upstream_with_invalid_annotations_is_shown_to_legacy
             ],
         ),
     ] {
-        // The legacy client is first, so that the other one is answered from what is kept.
+        // The legacy client lists first, so that the modern client is answered from the cache.
         let legacy = gw.anonymous().open(path).await.tools().await;
         let modern = Modern::new(gw.anonymous(), path);
         let listed = modern.send("tools/list", json!({})).await.unwrap();

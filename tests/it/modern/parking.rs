@@ -161,7 +161,7 @@ async fn a_retry_raises_the_level_of_its_upstream() {
     gw.stop().await;
 }
 
-// Spec: SPEC C-98: whoever looks for a slow or failed retry finds the spans of the call.
+// Spec: SPEC C-98: with the trace id, an operator finds the call's spans for a slow or failed retry.
 #[tokio::test]
 async fn the_access_line_of_a_retry_names_the_trace_of_its_call() {
     let gw = stdio().await;

@@ -80,7 +80,7 @@ async fn arguments_are_mirrored_in_headers_also_by_a_gateway_that_has_listed_not
     gw.stop().await;
 }
 
-// Spec: SPEC M-31: whoever knows its name from elsewhere gets no further than who lists.
+// Spec: SPEC M-31: the tool is left out of lists, and calling the tool by name is refused too.
 #[tokio::test]
 async fn a_tool_with_invalid_annotations_is_not_called_even_by_name() {
     let (gw, stub) = behind("http", "").await;

@@ -101,7 +101,7 @@ async fn a_child_that_is_slow_to_start_serves_in_one_era_only() {
     let result = modern.call("stats", json!({})).await.unwrap();
     let stats: Value = serde_json::from_str(text_of(&result)).unwrap();
     assert_eq!(stats["counts"]["initialize"], Value::Null, "{stats}");
-    // To a legacy client it is what it was offered.
+    // For a legacy client the upstream speaks the legacy era.
     assert_ne!(serving(&user(&gw).await).await, "modern");
     gw.stop().await;
 }
@@ -308,7 +308,7 @@ async fn a_handshake_that_fails_for_now_is_tried_again() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-06. The first is that of the probe; each further one breaks before it is answered.
+// Spec: SPEC U-06. The first handshake is the probe's; each further one breaks before its response.
 #[rstest]
 #[case::at_times("2", false)]
 #[case::always("99", true)]

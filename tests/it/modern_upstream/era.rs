@@ -189,7 +189,7 @@ async fn a_session_survives_the_upgrade_of_its_upstream() {
     gw.stop().await;
 }
 
-// What one of them has found out need not be found out again, one after another.
+// The first session to detect the upgrade saves the others a probe each, one after another.
 #[tokio::test]
 async fn all_sessions_survive_the_upgrade_at_once() {
     let stub = HttpStub::start(&[]).await;

@@ -136,7 +136,7 @@ async fn listening_goes_on_after_the_upstream_ends_a_stream(
     gw.stop().await;
 }
 
-/// A gateway before an upstream that takes nobody's `subscriptions/listen` yet.
+/// A gateway whose upstream does not admit `subscriptions/listen` yet.
 async fn held(carrier: &str) -> (Gateway, Option<HttpStub>) {
     let args = ["--era", "modern", "--hold-listens"];
     if carrier == "stdio" {
@@ -202,7 +202,7 @@ async fn a_child_that_crashed_is_listened_to_again() {
     gw.stop().await;
 }
 
-// DESIGN §6: a child whose notices somebody waits for is not idle, though nobody calls it.
+// DESIGN §6: a child with a followed resource is not idle, even without calls.
 #[rstest]
 #[tokio::test]
 async fn a_child_that_is_only_watched_for_a_resource_is_not_idle(

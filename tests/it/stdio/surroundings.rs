@@ -37,7 +37,7 @@ async fn the_environment_holds_only_what_is_listed() {
         "UV_CACHE_DIR",
         "API_KEY",
     ];
-    // The shell adds these for what it starts.
+    // Variables that the shell itself adds to its children's environment.
     let own = ["PWD", "OLDPWD", "SHLVL", "_"];
     for name in found.keys() {
         assert!(
@@ -144,7 +144,7 @@ async fn shell_characters_are_text_to_a_child_and_no_request_names_a_program() {
     }
     assert_eq!(commands(), before);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-    // Each start has its line, for whom it was.
+    // Each start logs a line, with its principal.
     let started = eventually("a line about the start", async || {
         let mut records = gw.log_records().into_iter();
         records.find(|line| line["message"] == "started an upstream process")

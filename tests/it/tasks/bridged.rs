@@ -242,7 +242,7 @@ async fn a_cancellation_is_acknowledged_also_when_the_task_is_over() {
     world.gw.stop().await;
 }
 
-/// Subscribes to tasks; those that are followed, and the stream.
+/// Subscribes to tasks; returns the acknowledged task ids and the stream.
 async fn follow(user: &Modern, ids: &[&Value]) -> (Value, EventStream) {
     let params = json!({"notifications": {"taskIds": ids}});
     let request = user.request(&json!("s"), "subscriptions/listen", params);
@@ -251,7 +251,7 @@ async fn follow(user: &Modern, ids: &[&Value]) -> (Value, EventStream) {
     (ack["params"]["notifications"]["taskIds"].clone(), events)
 }
 
-/// Waits until the stream tells of this status; the task.
+/// Waits until the stream reports this status; returns the task.
 async fn told(events: &mut EventStream, status: &str) -> Value {
     loop {
         let notice = events.message().await.expect("a notification");
@@ -283,7 +283,7 @@ async fn a_subscription_is_told_how_a_task_stands_until_it_is_over() {
         let done = told(&mut events, "completed").await;
         assert!(text_of(&done["result"]).contains("Ann"), "{done}");
         assert_eq!(done["resultType"], Value::Null);
-        // One that is over is told of at once, for nobody else to hear.
+        // A finished task is reported at once, and only to its owner.
         let (_, mut later) = follow(&alice, &[&task["taskId"]]).await;
         told(&mut later, "completed").await;
         let (followed, _events) = follow(&world.user("bob", path), &[&task["taskId"]]).await;

@@ -72,7 +72,7 @@ async fn a_task_is_begun_watched_and_its_result_fetched() {
         let about = json!({"taskId": task});
         let state = alice.request("tasks/get", about.clone()).await.unwrap();
         assert_eq!(state["taskId"], task);
-        // As some clients write that they have none.
+        // Some clients send `null` when they have no cursor.
         for params in [json!({}), json!({"cursor": null})] {
             let list = alice.request("tasks/list", params).await.unwrap();
             assert_eq!(list["tasks"][0]["taskId"], task, "{list}");
@@ -80,7 +80,7 @@ async fn a_task_is_begun_watched_and_its_result_fetched() {
         let result = alice.request("tasks/result", about.clone()).await.unwrap();
         assert_eq!(text_of(&result), "errand done");
         assert_eq!(result["_meta"][RELATED], about);
-        // What is not asked to be a task is none.
+        // A call without `task` does not become a task.
         for params in [
             json!({"name": tool, "arguments": {}}),
             json!({"name": tool, "arguments": {}, "task": null}),

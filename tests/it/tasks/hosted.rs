@@ -180,7 +180,7 @@ async fn a_tools_error_and_an_error_of_the_protocol_are_failures() {
         assert_eq!(failed["statusMessage"], "the errand failed");
         let error = alice.request("tasks/result", about(&task)).await;
         assert_eq!(error.unwrap_err()["message"], "the errand failed");
-        // Whatever it comes to, what is over cannot be cancelled.
+        // A finished task cannot be cancelled, whatever its outcome.
         let late = alice.request("tasks/cancel", about(&task)).await;
         assert_eq!(late.unwrap_err()["code"], -32602);
     }
@@ -411,7 +411,7 @@ async fn who_cannot_have_tasks_is_told_of_none() {
         let older = world.gw.principal("alice");
         let older = older.open_as(path, "2025-06-18", json!({})).await;
         let alice = unrun.user("alice", path).await;
-        // There is another one on the merged endpoint.
+        // On the merged endpoint another upstream offers tasks.
         let others = if prefix.is_empty() {
             vec![alice]
         } else {

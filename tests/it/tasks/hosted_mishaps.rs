@@ -32,7 +32,7 @@ async fn a_question_on_a_broken_connection_is_put_to_the_next_request() {
     world.gw.stop().await;
 }
 
-/// An upstream that hangs up on everybody; once told to, it says nothing instead.
+/// An upstream that closes every connection; once the flag is set, connections stay open without an answer.
 async fn brusque() -> (String, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -53,7 +53,7 @@ async fn brusque() -> (String, Arc<AtomicBool>) {
 async fn who_asks_for_a_task_waits_for_no_other_upstream() {
     let (url, is_mute) = brusque().await;
     let newer = HttpStub::start(&MODERN).await;
-    // Whoever waits for the other one waits for longer than the test does.
+    // Waiting for `mute` would take longer than the test's timeout.
     let setup = Setup::secured().toml("[mcp]\nconnect_wait = \"5m\"");
     let setup = setup.url("mute", &url, "connect_timeout = \"5m\"");
     let gw = setup.http("newer", &newer, "").start().await;
@@ -103,7 +103,7 @@ async fn a_call_that_cannot_begin_as_a_task_is_answered_and_audited_like_any_oth
     let mut as_task = params;
     as_task["task"] = json!({});
     assert_eq!(alice.request("tools/call", as_task).await, plain);
-    // One call is all that there may be: a task would take the place of those that ask for it.
+    // The cap is one call, and a running task would leave no permit for requests about it.
     let params = json!({"name": "newer__errand", "arguments": {}, "task": {}});
     let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
     let refused = alice.post(&message).await.json().await;

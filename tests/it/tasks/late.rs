@@ -53,7 +53,7 @@ async fn behind(child: &str, era: &str) -> Gateway {
     setup.start().await
 }
 
-// With `task` the client runs it as its own, of which it learns nothing.
+// With `task` the call is the client's own task, which is created too late for the client to learn its id.
 #[rstest]
 #[case::held("legacy", json!({}))]
 #[case::held("modern", json!({}))]

@@ -118,7 +118,7 @@ async fn the_url_for_posts_works_for_its_principal_alone() {
     let opened = alice.actor.get("/sse/stub", &evil).await;
     assert_eq!(opened.status(), 403);
     assert_eq!(gw.anonymous().get("/sse/stub", &[]).await.status(), 401);
-    // Nothing of all that reached the session.
+    // The session is unaffected by the refused requests.
     alice.call("echo", json!({"text": "hi"})).await.unwrap();
     gw.stop().await;
 }
@@ -405,7 +405,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_counted() {
     gw.stop().await;
 }
 
-// docs/operations/transports.md, "Ends": the connection takes nothing, so that its body is not looked at.
+// docs/operations/transports.md, "Ends": while the connection's buffers are full, its body is not polled.
 #[tokio::test]
 async fn a_client_over_its_limit_is_cut_off_while_its_connection_is_full() {
     let setup = Setup::open().server(ON).stub("stub", &[]);

@@ -1,4 +1,4 @@
-//! What a POST is answered with: JSON or a stream, which id, which bytes.
+//! Responses to a POST: JSON or a stream, with the right id and the same bytes.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The GET stream: what comes over it, and only there.
+//! The GET stream and the messages that belong on no other stream.
 
 use http::StatusCode;
 use serde_json::json;

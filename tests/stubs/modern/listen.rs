@@ -31,7 +31,7 @@ struct Listen {
 }
 
 impl Listens {
-    /// Sends a notification to those who asked for it.
+    /// Sends a notification to the `subscriptions/listen` streams whose filter asks for its method.
     pub(crate) fn announce(&self, message: &str) {
         let message: Value = serde_json::from_str(message).unwrap_or_default();
         let method = message["method"].as_str().unwrap_or_default();
