@@ -268,8 +268,8 @@ async fn changes_of_an_upstream_that_is_late_are_told_once_it_is_heard(
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4, SPEC M-74: an acknowledged filter that the upstream turns out not to serve ends the subscription;
-// later ones are not acknowledged.
+// Spec: BRIDGING §3.4, SPEC M-74: if the upstream turns out not to serve an acknowledged filter, the subscription ends,
+// and later subscriptions are not acknowledged.
 #[tokio::test]
 async fn a_promise_that_cannot_be_kept_is_taken_back() {
     let stub = HttpStub::start(&["--no-get", "--hold-listens"]).await;
