@@ -14,12 +14,12 @@ pub(super) enum Activity {
     Http2(Streams),
 }
 
-/// What is lost when a connection is closed.
+/// The cost of closing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Nothing: it waits for a request. Says until when, where that is known.
+    /// No loss: the connection is idle, until this deadline if known.
     Idle(Option<Instant>),
-    /// An answer that its peer does not take.
+    /// An answer that the peer does not read.
     Unread,
     /// An exchange.
     Busy,

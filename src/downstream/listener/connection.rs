@@ -160,7 +160,7 @@ impl Protocols {
     }
 }
 
-/// What answers requests.
+/// A service that answers requests.
 pub trait Answer:
     Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
     + Clone
@@ -186,7 +186,7 @@ pub(super) struct Exchange<A> {
     place: Place,
 }
 
-/// Who notes that a connection failed.
+/// Reports how a connection failed.
 struct Reporter {
     peer: SocketAddr,
     settings: Arc<Settings>,
@@ -248,7 +248,8 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
         let tag = RequestTag::of_request(is_trusted, request.headers());
         let settings = (request.version() != Version::HTTP_2).then(|| Arc::clone(&self.settings));
         Answering {
-            // Both services there are, are always ready, and do nothing before they are polled.
+            // `call` without `poll_ready`: both services are always ready, and do no work before their future is
+            // polled.
             answer: self.service.clone().call(request),
             settings,
             tag,
@@ -286,7 +287,7 @@ where
             && this.settings.as_ref().is_some_and(draining)
             && response.status() != StatusCode::SWITCHING_PROTOCOLS
         {
-            // hyper closes after what says so. Spec: RFC 9112 §9.6
+            // hyper closes the connection after a response with this header. Spec: RFC 9112 §9.6
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }

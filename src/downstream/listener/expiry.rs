@@ -1,4 +1,4 @@
-//! When a certificate expires: the one field of X.509 that is read here. Spec: RFC 5280 §4.1.
+//! Expiry of a certificate: the only X.509 field read here. Spec: RFC 5280 §4.1.
 
 use std::time::Duration;
 

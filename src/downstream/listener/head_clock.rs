@@ -49,14 +49,14 @@ struct Shared {
     sleep: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
-/// What the last token of a connection was.
+/// Verdict on the last token of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
     Usual,
     Refused,
 }
 
-/// Whether the peer takes what is written.
+/// Whether the peer reads the bytes written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writes {
     Flow,
@@ -126,7 +126,7 @@ impl HeadClock {
         !self.lock().begun
     }
 
-    /// What the connection does now.
+    /// Whether the connection is idle or busy now.
     pub(super) fn activity(&self) -> Use {
         let shared = self.lock();
         if shared.writes == Writes::Wait {
@@ -176,7 +176,7 @@ impl HeadClock {
             if sleep.deadline() >= deadline {
                 return Poll::Ready(());
             }
-            // It fired for an earlier wait.
+            // The timer fired for an earlier wait.
             sleep.as_mut().reset(deadline);
         }
         Poll::Pending
@@ -221,7 +221,7 @@ pub(super) struct Watched<S> {
     stream: S,
     clock: HeadClock,
     writes: Stall,
-    /// TLS takes what is written and waits here.
+    /// TLS accepts writes into its buffer and waits in flush.
     flushes: Stall,
     last: Writes,
 }

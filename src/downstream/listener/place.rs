@@ -13,7 +13,7 @@ use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, Open};
 
-/// What the places know of a connection.
+/// State of a connection, as `Places` needs it.
 #[derive(Debug)]
 pub(super) struct Entry {
     /// Counts up over the connections of a listener.
@@ -50,8 +50,7 @@ impl Entry {
         self.activity.get().map_or(Use::Busy, Activity::now)
     }
 
-    /// Whether its principal has more than its share, and this connection does nothing for it that may
-    /// not end.
+    /// Whether the principal exceeds its share, and the connection serves no exchange within that share.
     pub(super) fn is_excess(&self, activity: Use) -> bool {
         let is_expendable = activity != Use::Busy || self.is_crowded.load(Ordering::Relaxed);
         let is_greedy = |holding: &Arc<Holding>| holding.is_greedy();
@@ -131,7 +130,7 @@ impl Place {
         }
     }
 
-    /// Who sent the request.
+    /// The client address of the request.
     pub(in crate::downstream) fn client(&self) -> Option<IpAddr> {
         self.client
     }
@@ -146,7 +145,7 @@ impl Place {
         self.taken.open.is_some()
     }
 
-    /// Says where it can be seen what the connection does.
+    /// Sets the source that tells whether the connection is in use.
     pub(super) fn shows(&self, activity: Activity) {
         drop(self.taken.entry.activity.set(activity));
     }

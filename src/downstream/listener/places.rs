@@ -36,7 +36,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// What is configured: a quarter of the places each, where nothing else is.
+    /// Shares from the configuration; a quarter of `max_connections` each where not configured.
     pub(super) fn new(settings: &config::Server) -> Self {
         let total = settings.max_connections;
         let quarter = total.div_ceil(4).max(1);
@@ -53,11 +53,11 @@ impl Shares {
 pub(super) enum Reason {
     /// Its address had its share of connections without a good token.
     Address,
-    /// It had brought no good token.
+    /// No valid token was presented.
     NoToken,
     /// Its principal had more than its share of connections.
     Share,
-    /// It waited for a request.
+    /// The connection was idle.
     Idle,
 }
 
@@ -72,7 +72,7 @@ impl Reason {
     }
 }
 
-/// The places of one listener.
+/// The connection permits of one listener.
 #[derive(Debug)]
 pub(super) struct Places {
     shares: Shares,
@@ -94,8 +94,8 @@ impl Places {
         }
     }
 
-    /// A place for a connection from `peer`, which is one of the trusted proxies where `is_proxied`; its
-    /// end is `end`. Where places are short another connection has to leave.
+    /// A permit for a connection from `peer`, a trusted proxy if `is_proxied`; `end` is cancelled to evict the
+    /// connection. When permits are short, another connection is evicted.
     pub(super) fn take(
         self: &Arc<Self>,
         peer: IpAddr,

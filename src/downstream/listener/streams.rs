@@ -1,7 +1,6 @@
-//! How long an HTTP/2 connection may stay without a stream, and a stream without being read.
+//! Closes HTTP/2 connections that stay without a stream, and resets unread streams.
 //!
-//! hyper asks a quiet connection whether it is alive: one that only ever answers would keep its place
-//! for good.
+//! hyper pings a quiet connection; a client that answers pings and sends no request would keep its permit for good.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,7 +15,7 @@ use tokio::sync::Notify;
 use super::window::{Window, Windows};
 use crate::lock::lock;
 
-/// Runs the streams of one connection, and counts them.
+/// Spawns and counts the streams of one connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Streams(Arc<Counts>);
 
@@ -25,14 +24,14 @@ struct Counts {
     begun: AtomicU64,
     ended: AtomicU64,
     windows: Windows,
-    /// Whether the client was refused for its token, and told to those that wait.
+    /// Whether the client's token was refused; `refused` is notified when this becomes true.
     is_refused: AtomicBool,
     refused: Notify,
     /// Window of the next stream: set by `window()`, taken when hyper spawns the stream.
     next: Mutex<Option<Arc<Window>>>,
 }
 
-/// A stream that has begun; it ends when this is dropped.
+/// A running stream, counted as ended on drop.
 struct Open {
     counts: Arc<Counts>,
     number: u64,

@@ -21,7 +21,7 @@ pub(super) struct Running {
     pub(super) dropped: Arc<Notify>,
 }
 
-/// Tells when it is dropped.
+/// Notifies on drop.
 struct Told(Arc<Notify>);
 
 impl Drop for Told {

@@ -16,7 +16,7 @@ use super::tests::{Running, connect, rest, start};
 use super::*;
 use crate::telemetry::metrics::LABELED;
 
-/// A running TLS listener and a client configuration that trusts it.
+/// A running TLS listener, and a client configuration that trusts its certificate.
 fn start_tls(
     change: impl FnOnce(&mut config::Server),
 ) -> (Running, ClientConfig, tempfile::TempDir) {
@@ -231,7 +231,7 @@ async fn failed_handshakes_and_heads_are_counted() {
     assert!(after.0 > before.0 && after.1 > before.1, "{after:?}");
 }
 
-/// Reads to the end; what comes may be an alert.
+/// Reads to the end; the bytes may be a TLS alert.
 async fn rest_of(stream: &mut TcpStream) {
     drop(tokio::io::AsyncReadExt::read_to_end(stream, &mut Vec::new()).await);
 }
@@ -272,7 +272,7 @@ async fn an_http2_connection_without_streams_is_ended_though_it_answers_pings() 
     assert!(ended.is_ok(), "still open");
 }
 
-/// A client of HTTP/2 that takes `window` bytes of each answer that it does not read.
+/// An HTTP/2 client with a window of `window` bytes per unread answer.
 async fn narrow_client(
     running: &Running,
     client: ClientConfig,

@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// An answer of one piece, which is handed out.
+    /// An answer of one piece, already handed out.
     async fn answer(windows: &Windows, len: u64) -> (WatchedBody, Piece) {
         let bytes = vec![b'x'; usize::try_from(len).unwrap()];
         let mut body = WatchedBody::new(Body::from(bytes), windows.new_window());

@@ -1,4 +1,4 @@
-//! Which connections there are: in the order of their coming, by address, and by what they have shown.
+//! Open connections: by number, by address, and by the token they presented.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,9 +20,9 @@ const CALLERS: usize = 3;
 const PROXIES: usize = 1024;
 /// Between two warnings of proxies.
 const WARN_EVERY: Duration = Duration::from_mins(1);
-/// Connections that are looked at for the one that has been idle for longest.
+/// Connections examined per search for the longest idle one.
 const LOOKED_AT: usize = 64;
-/// After a look at all connections that found none idle, there is no other for this long.
+/// Pause after a search of all connections that found none idle.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of a listener.
@@ -49,7 +49,7 @@ struct Held {
     address: Option<Address>,
 }
 
-/// What one address has; forgotten with its last connection.
+/// Counts of one address; removed with its last connection.
 #[derive(Debug, Default)]
 struct Origin {
     connections: usize,
@@ -61,12 +61,12 @@ struct Origin {
 pub(super) type Evicted = (Arc<Entry>, Reason);
 
 impl Table {
-    /// Places that are taken.
+    /// Permits in use.
     pub(super) fn taken(&self) -> usize {
         self.unproven.len() + self.proven.len()
     }
 
-    /// Connections that were told to leave and have not.
+    /// Evicted connections that are not closed yet.
     pub(super) fn leaving(&self) -> usize {
         self.leaving
     }
@@ -92,7 +92,7 @@ impl Table {
         entry
     }
 
-    /// An unproven connection belongs to `address` from now on; whether it did not before.
+    /// Assigns an unproven connection to `address`; `true` if the address is new for it.
     pub(super) fn seen(&mut self, number: u64, address: Address) -> bool {
         let Some(held) = self.unproven.get_mut(&number) else {
             return false;
