@@ -1,8 +1,8 @@
-//! What a call of a modern client may do toward it: the downstream link of the modern era.
+//! The downstream link of the modern era: the operations that a call may perform toward its client.
 //!
-//! Such a client is asked by ending the exchange with `input_required`; the answers come with a
-//! retry. What the upstream keeps itself is sealed into `requestState` and forgotten here; a call
-//! that waits at a legacy upstream is parked until the retry takes it over (module `round`).
+//! A modern client is asked by ending the exchange with `input_required`; the answers arrive with a retry. State of a
+//! modern upstream is sealed into `requestState` and not kept here; a call waiting at a legacy upstream is parked until
+//! the retry takes the call over (module `round`).
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -41,7 +41,7 @@ pub(super) enum Outcome {
     Denied(auth::Denied, Reply),
     /// The call waits for answers: JSON text of the `input_required` result.
     Parked(Bytes),
-    /// Nobody is owed an answer.
+    /// The call was cancelled: no answer is owed.
     Cancelled,
 }
 
@@ -65,15 +65,15 @@ impl Wants {
     }
 }
 
-/// What the questions of a call need.
+/// Dependencies of a call's questions.
 pub(super) struct Desk {
     pub(super) parking: Arc<Parking>,
     pub(super) relay: Arc<Relay>,
     pub(super) session: Arc<Session>,
-    /// Who may come back with answers.
+    /// Binding, endpoint and request that a retry must match.
     pub(super) asker: Asker,
     pub(super) owner: OwnerKey,
-    /// What replies to its call are taken out of.
+    /// The caller's share of the reply budget.
     pub(super) share: Option<ReplyShare>,
 }
 
@@ -86,12 +86,12 @@ pub(super) struct ModernLink {
     cancel: CancellationToken,
     /// JSON text of the progress token that the upstream's was made from.
     first_progress: Option<String>,
-    /// What its replies hold of its caller's share.
+    /// Leases of the call's replies on the reply budget.
     leases: KeptLeases,
     state: Mutex<State>,
 }
 
-/// What changes when another exchange takes the call over.
+/// State replaced when a retry takes the call over.
 pub(super) struct State {
     pub(super) stage: Stage,
     pub(super) wants: Wants,
@@ -153,7 +153,7 @@ impl ModernLink {
         self.trace.get().cloned().unwrap_or_default()
     }
 
-    /// Where facts about the call are noted now.
+    /// Access record of the exchange that waits now.
     pub(super) fn record(&self) -> AccessRecord {
         self.lock().record.clone()
     }
@@ -193,7 +193,7 @@ impl ModernLink {
         }
     }
 
-    /// Seals what the upstream wants back; nothing is kept here. Spec: BRIDGING §3.3.
+    /// Seals the upstream's state into `requestState`; the gateway keeps none of it. Spec: BRIDGING §3.3.
     fn suspend(&self, entries: &[(String, Question)], carry: CarriedState) -> Asked {
         let parking = &self.desk.parking;
         let expires = parking.clock.now() + LIFE;

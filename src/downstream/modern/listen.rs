@@ -31,7 +31,7 @@ use crate::relay::{FOLLOWED, Filter, FollowedTask};
 use crate::session::{Listener, Listening, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
-/// Takes the notices of a visit for one subscription.
+/// Receives the notices of an implicit session for one subscription.
 #[derive(Debug)]
 struct Subscription {
     /// JSON text of the request's id, which names the subscription.
@@ -203,7 +203,7 @@ impl Front {
         let found = self
             .follow(asked, &wanted.tasks, &honoured, &mut held)
             .await;
-        // As the client ordered them.
+        // Keep the order of the request.
         let followed: HashSet<&String> = held.uris.iter().collect();
         honoured.uris.retain(|uri| followed.contains(uri));
         let (sender, tasks) = mpsc::channel(1);
@@ -228,7 +228,8 @@ impl Front {
             outlet: Arc::clone(&subscription.outlet),
             tasks,
             id: subscription.id.clone(),
-            // What turns out to be untrue is not left standing: who asks again is told.
+            // A subscription that the upstream turns out not to serve ends: the client's next attempt is answered
+            // truthfully.
             ends: Box::pin(async move {
                 tokio::select! {
                     () = over => {}
@@ -246,7 +247,7 @@ fn too_many() -> Fault {
     Fault::downstream(FaultKind::CallerBusy, message)
 }
 
-/// What a request asks for.
+/// The filter in the request.
 fn wanted(asked: &Asked) -> Result<Filter, Refusal> {
     let text = asked.message.param("notifications");
     let members = text

@@ -1,5 +1,5 @@
-//! The modern front: revision 2026-07-28, where every request stands alone. It shares its URLs with
-//! the legacy front; the body of a message decides which of the two it is for.
+//! The modern front: revision 2026-07-28, where every request stands alone. Legacy and modern front share their URLs;
+//! the body of a message decides which front handles the message.
 //! Spec: SPEC §2; DESIGN §3.
 
 mod answers;
@@ -65,7 +65,7 @@ impl Front {
     ) -> Response<Body> {
         match message.kind() {
             Kind::Request => {}
-            // It carries no id and never waits.
+            // A notification has no id and never waits.
             Kind::Notification if due.is_some() => {
                 record.outcome(error_type::BUSY);
                 return reply::over_the_rate(Duration::ZERO);
@@ -116,7 +116,7 @@ impl Front {
         }
     }
 
-    /// Waits for the allowance of a request; what it may still wait for its place becomes less.
+    /// Waits for the rate limit of a request; the time is deducted from `patience`, the wait for a permit.
     async fn pay_modern(&self, asked: &mut Asked, due: Due) -> Result<(), Fault> {
         let began = Instant::now();
         self.pay(asked.principal.owner(), due).await?;
@@ -157,7 +157,7 @@ impl Front {
         })
     }
 
-    /// What a request goes on with; nothing for methods that are never answered with a question.
+    /// The continuation in a request; `Retry::None` for methods that never ask a question.
     fn retry_of(&self, asked: &Asked) -> Result<Retry, Refusal> {
         if !methods::may_ask(asked.method()) {
             return Ok(Retry::None);

@@ -1,5 +1,5 @@
-//! What a running exchange has to write: notices, bounded, and one end.
-//! Spec: SPEC M-42, M-75; DESIGN §3 ("`notify` is synchronous and never waits").
+//! Output of a running exchange: a bounded queue of notices, and one end. Spec: SPEC M-42, M-75; DESIGN §3 ("`notify`
+//! is synchronous and never waits").
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,7 +16,7 @@ const UNREAD_FRAMES: usize = 64;
 /// Unread bytes of one exchange.
 const UNREAD_BYTES: usize = 256 * 1024;
 
-/// Written by calls and upstreams, read by one response; `E` is how it ends.
+/// A queue written by calls and upstreams, read by one response; `E` is its end.
 #[derive(Debug)]
 pub(super) struct Outlet<E>(Mutex<State<E>>);
 
@@ -95,7 +95,7 @@ impl<E> Outlet<E> {
         true
     }
 
-    /// What comes next.
+    /// The next notices, or the end.
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.

@@ -16,7 +16,7 @@ use crate::protocol::error_codes::{
 };
 use crate::protocol::{Revision, json, meta};
 
-/// Characters of a client's text that we repeat to it.
+/// Characters of a client's text repeated in a refusal.
 const REPEATED: usize = 64;
 
 /// A refusal of a request before any call is made.
@@ -116,7 +116,7 @@ pub(super) fn of_fault(fault: &Fault) -> (StatusCode, Reply) {
     (status, Reply::Error(error))
 }
 
-/// What was posted is no request. Spec: SPEC M-03.
+/// The posted message is not a request. Spec: SPEC M-03.
 pub(super) fn not_a_request() -> Fault {
     let text = "only requests and notifications are posted in this revision";
     Fault::downstream(FaultKind::InvalidRequest, text)
@@ -174,7 +174,7 @@ pub(super) fn status_of(reply: &Reply) -> StatusCode {
     }
 }
 
-/// A tool result that tells the model what went wrong. Spec: SPEC E-05, M-40, M-41.
+/// A tool result with the fault's public text, for the model. Spec: SPEC E-05, M-40, M-41.
 fn tool_error(fault: &Fault, server_info: &[u8]) -> Bytes {
     let text = json::quote(&fault.public);
     let server = std::str::from_utf8(server_info).unwrap_or("{}");

@@ -25,7 +25,7 @@ const MAX_ROUNDS: u16 = 10;
 /// How long an upstream may take to finish after its question got no answer.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// Where a call stands.
+/// Progress of a call through its rounds.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// An exchange waits for the call.
@@ -56,7 +56,7 @@ struct OpenQuestion {
     _counted: Open,
 }
 
-/// A question and what the client says to it.
+/// A question and the client's answer.
 #[derive(Debug)]
 struct Answered {
     number: u64,
@@ -112,7 +112,7 @@ impl Rounds {
     fn answered(&self, answers: Vec<(String, Bytes)>) -> Vec<Answered> {
         let known = |(key, answer): (String, Bytes)| {
             let number = key.strip_prefix('i')?.parse().ok()?;
-            // Spelled as it was asked: each answer is read once.
+            // Only the exact key as sent: `i01` would answer question 1 a second time.
             if key != format!("i{number}") {
                 return None;
             }
@@ -181,8 +181,8 @@ impl ModernLink {
         Asked::Answered(answered)
     }
 
-    /// Ends the exchange that waits, if one does, with everything that is to be asked; refuses all of
-    /// that when the call may not be parked (again).
+    /// Ends the waiting exchange, if any, with all open questions; refuses the questions when the call may not be
+    /// parked (again).
     fn put_round(&self) {
         let mut state = self.lock();
         let Stage::Awaited(outlet) = &state.stage else {
@@ -287,7 +287,7 @@ impl ModernLink {
         }
         state.rounds.take(answers);
         drop(state);
-        // What is still unanswered is asked again.
+        // Ask the unanswered questions again.
         self.put_round();
         true
     }
