@@ -1,5 +1,5 @@
-//! One structured line per request, written when its answer has ended, and one per message of a
-//! WebSocket. Fields: `docs/logging.md`.
+//! One structured line per request, written when the response ends, and one per message of a WebSocket. Fields:
+//! `docs/logging.md`.
 //!
 //! A line belongs to the exchange and travels with the body of its answer, so that the line of an event stream is
 //! written when the stream ends. Code that learns a fact about the request notes the fact in the line's record; facts
@@ -71,8 +71,8 @@ struct Fields {
 }
 
 impl AccessLine {
-    /// Begins the line of a request; `path` is the pattern of its route, never what was sent. What
-    /// breaks off once `stop` is cancelled was cut off by us.
+    /// Begins the line of a request; `path` is the pattern of its route, never the client's text. An answer that breaks
+    /// off after `stop` is cancelled counts as cut off by the gateway.
     #[must_use]
     pub fn begin(
         method: &Method,
@@ -107,7 +107,7 @@ impl AccessLine {
         Self { record }
     }
 
-    /// Where facts are noted.
+    /// The record of this line.
     #[must_use]
     pub fn record(&self) -> &AccessRecord {
         &self.record
@@ -127,7 +127,7 @@ impl AccessLine {
             fields.bytes_out = size.unwrap_or(0);
         });
         if size.is_some() {
-            // A body that is there already needs no watching.
+            // A body of known size is complete: no need to watch its end.
             record.write();
             return response;
         }
@@ -149,13 +149,13 @@ impl Drop for AccessLine {
 }
 
 impl AccessRecord {
-    /// Whether a line will be written: what costs something to find out need not be otherwise.
+    /// Whether a line will be written; if not, costly facts need not be computed.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The endpoint that was addressed.
+    /// The addressed endpoint.
     pub fn endpoint(&self, name: &Arc<str>) {
         self.note(|fields| fields.endpoint = Some(Arc::clone(name)));
     }
@@ -172,7 +172,7 @@ impl AccessRecord {
         });
     }
 
-    /// Who asked, as a short digest: lines of one principal can be put together, and say no more.
+    /// The principal as a short digest: lines of one principal can be grouped, without revealing more.
     pub fn principal(&self, owner: OwnerKey) {
         self.note(|fields| fields.principal = owner.bytes().first_chunk().copied());
     }
@@ -187,7 +187,7 @@ impl AccessRecord {
         self.note(|fields| fields.upstream = Some(Arc::clone(name)));
     }
 
-    /// How it ended, in one word, when the status does not say it all; the first word counts.
+    /// The outcome in one word, where the status does not suffice; the first word counts.
     pub fn outcome(&self, word: &'static str) {
         self.note(|fields| {
             let cut_off = [error_type::CANCELLED, CLIENT_GONE].contains(&word);

@@ -1,5 +1,5 @@
-//! The operators' port: `/live`, `/ready` and `/metrics` for everybody who reaches it, with nothing about
-//! upstreams beyond counts (SPEC O-03); `/status` and `/log-level` for those that [`Access`] lets through.
+//! The admin port: `/live`, `/ready` and `/metrics` for every client, without any fact about upstreams beyond counts
+//! (SPEC O-03); `/status` and `/log-level` for callers that pass [`Access`].
 
 mod access;
 mod log_level;
@@ -73,7 +73,7 @@ pub struct AdminPort {
     pub log: Option<LogControl>,
     /// The hosts that are answered to.
     pub guard: Guard,
-    /// Who may see more than probes and metrics.
+    /// Access to the pages beyond probes and metrics.
     pub access: Access,
 }
 

@@ -143,7 +143,7 @@ pub(super) async fn collect(
         Ok(())
     };
     let mut reading = pin!(reading);
-    // Mostly all of it is there, and needs no timer.
+    // Usually the whole body has arrived: no timer needed.
     if let Poll::Ready(read) = futures_util::poll!(reading.as_mut()) {
         return read;
     }

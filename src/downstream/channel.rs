@@ -24,12 +24,12 @@ use crate::telemetry::metrics::{GAUGES, Open};
 
 /// How long a client may take to say `initialize`.
 const INITIALIZE_WITHIN: Duration = Duration::from_mins(1);
-/// Messages that may wait before there is a session: refusals, and the answer to `initialize`.
+/// Messages queued before the session exists, at most: refusals, and the answer to `initialize`.
 const EARLY: usize = 16;
 /// Messages handed out at once.
 const AT_ONCE: usize = 64;
 
-/// What the two sides of a connection share.
+/// State shared by the reader and the writer of a connection.
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) key: SessionKey,
@@ -74,7 +74,7 @@ enum Stage {
 pub(super) enum End {
     /// The session is over.
     Session,
-    /// The client does not read what is sent.
+    /// The client leaves too much unread.
     Slow,
     /// The client said neither `initialize` nor a modern request.
     Silent,
@@ -122,7 +122,7 @@ impl Channel {
         })
     }
 
-    /// Its session, once there is one.
+    /// The session, once `initialize` has succeeded.
     pub(super) fn session(&self) -> Option<Arc<Session>> {
         match &self.state().stage {
             Stage::Open(session) => Some(Arc::clone(session)),
@@ -130,7 +130,7 @@ impl Channel {
         }
     }
 
-    /// Says what replies on it are taken out of.
+    /// Sets the share of the reply budget, once.
     pub(super) fn share_replies(&self, share: ReplyShare) {
         self.share.get_or_init(|| share);
     }
@@ -164,7 +164,7 @@ impl Channel {
         self.send(answer);
     }
 
-    /// Notes that `initialize` runs; `false` when it has before.
+    /// Notes that `initialize` runs; `false` on a second `initialize`.
     pub(super) fn begin_opening(&self) -> bool {
         let mut state = self.state();
         let fresh = matches!(state.stage, Stage::Fresh);
@@ -174,7 +174,7 @@ impl Channel {
         fresh
     }
 
-    /// There is a session now, and `hello` tells the client; `false` when it comes too late.
+    /// Stores the session and enqueues `hello`, its `initialize` result; `false` if the channel has ended.
     pub(super) fn opened(&self, session: &Arc<Session>, hello: Bytes) -> bool {
         let mut state = self.state();
         let in_time = matches!(state.stage, Stage::Opening);
@@ -222,7 +222,7 @@ impl Channel {
         }
     }
 
-    /// Ends it for good; the session that has to be closed with it.
+    /// Ends the channel for good; returns the session to close.
     fn finish(&self) -> Option<Arc<Session>> {
         self.ended.cancel();
         match std::mem::replace(&mut self.state().stage, Stage::Over) {
@@ -328,7 +328,7 @@ impl Outgoing {
             return Poll::Ready(messages);
         }
         let end = std::task::ready!(self.ends.as_mut().poll(cx));
-        // What was sent while that was found out still goes.
+        // Messages sent before the end was noticed are still written.
         match self.poll_messages(cx) {
             Poll::Ready(Ok(messages)) => {
                 self.ends = Box::pin(std::future::ready(end));
@@ -388,7 +388,7 @@ impl Drop for Outgoing {
 }
 
 impl Front {
-    /// Nothing more goes in, and what runs for the channel is cancelled.
+    /// Removes the channel, so that no message enters, and cancels its calls.
     fn end_channel(&self, channel: &Channel) {
         self.channels.remove(channel);
         if let Some(session) = channel.finish() {

@@ -22,13 +22,13 @@ use crate::protocol::{Kind, Message, RequestId, Revision, json, meta};
 use crate::session::{Delivery, HeldNotifications, Outlet, Session};
 use crate::telemetry::request_tag;
 
-/// One thing that arrived: who sent it, and how.
+/// Sender, headers and access record of one incoming message.
 #[derive(Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) principal: Arc<Principal>,
     /// Headers of the HTTP request with the message; empty on a socket.
     pub(super) headers: &'a HeaderMap,
-    /// What to negotiate when the client offers an unknown revision.
+    /// Revision to negotiate when the client offers an unknown one.
     pub(super) fallback: Revision,
     pub(super) record: &'a AccessRecord,
     /// Access line of one socket message; kept until the call that the message began has ended.
@@ -39,15 +39,15 @@ pub(super) struct Arrival<'a> {
     pub(super) over: Option<Exhausted>,
 }
 
-/// What is no message, or not one for us: the fault and the JSON text of its id, if it had one.
+/// Fault of an unreadable or rejected message, and the JSON text of its id, if present.
 pub(super) type Unreadable = (Fault, Option<String>);
 
 impl Front {
-    /// Takes what a client sent on a channel: a message, or an array of them where the session
-    /// knows arrays. Answers go out on the channel, refusals of what could be read included.
+    /// Handles bytes from a client's channel: a message, or an array of messages if the session's revision has arrays.
+    /// Answers are sent on the channel, including refusals of readable messages.
     ///
     /// # Errors
-    /// What it was could not be read.
+    /// The bytes are unreadable, or not a message for this gateway.
     pub(super) fn hear(
         self: &Arc<Self>,
         channel: &Arc<Channel>,

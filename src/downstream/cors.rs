@@ -1,4 +1,4 @@
-//! What browsers have to be told before a page may use us. Spec: Fetch, "CORS protocol"; SPEC T-18.
+//! CORS headers, without which browsers let no page use the gateway. Spec: Fetch, "CORS protocol"; SPEC T-18.
 //!
 //! No cookies are involved, so credentials are never allowed: a page brings its own token.
 
@@ -75,7 +75,7 @@ pub fn decorate(
     }
 }
 
-/// Metadata is public; everything else names the one page it is for.
+/// Metadata is public; other responses name the requesting page's origin.
 fn allowed_origin(
     guard: &Guard,
     kind: RequestKind,

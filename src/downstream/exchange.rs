@@ -1,4 +1,4 @@
-//! One legacy call and its HTTP exchange: JSON if the reply comes first, else a stream of events.
+//! A legacy call and its HTTP exchange: JSON if the reply is the first message, else an event stream.
 //! Spec: SPEC T-13, T-22, T-23; DESIGN §3, §5.
 
 use std::future::{Future, poll_fn};

@@ -1,4 +1,4 @@
-//! Media types: what a request body is, and what its sender takes as an answer.
+//! Media types: the type of a request body, and the types that the client accepts.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
@@ -39,7 +39,7 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Which of our two media types a client takes. An absent header means both. Spec: SPEC T-10.
+/// The accepted ones of the gateway's two media types. An absent header means both. Spec: SPEC T-10.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Accept {
     /// `application/json`.

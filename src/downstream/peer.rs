@@ -58,7 +58,7 @@ impl TrustedProxies {
         nearest
     }
 
-    /// Whether `address` is one of them.
+    /// Whether `address` is a trusted proxy.
     #[must_use]
     pub fn trusts(&self, address: IpAddr) -> bool {
         let bits = as_bits(address);
@@ -92,7 +92,7 @@ impl Block {
     }
 }
 
-/// One number line for both families: IPv4 as mapped IPv6.
+/// Both address families on one number line: IPv4 as mapped IPv6.
 fn as_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),

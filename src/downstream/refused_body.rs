@@ -1,5 +1,5 @@
-//! Bodies that are refused before they were read whole: their ids are found as they come, so that a
-//! request of a live session can be refused without a status. Spec: SPEC T-17.
+//! Bodies refused before they are read whole. Their request ids are scanned as bytes arrive, so that a request of a
+//! live session can be refused by id instead of by status. Spec: SPEC T-17.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

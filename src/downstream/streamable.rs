@@ -27,7 +27,7 @@ use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 impl Front {
-    /// POST: one message, or an array of them on a 2025-03-26 session.
+    /// POST of one message, or of an array on a 2025-03-26 session.
     pub(super) async fn post(
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
@@ -325,7 +325,7 @@ impl From<Fault> for Stopped {
     }
 }
 
-/// What an access line says of a message.
+/// Notes method, name and id of a message in the access record.
 pub(super) fn note_message(record: &AccessRecord, message: &Message) {
     if record.is_wanted() {
         let name = || {

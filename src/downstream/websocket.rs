@@ -46,14 +46,14 @@ use crate::telemetry::request_tag::RequestTag;
 
 /// How long the closing handshake may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// What is read of a message that is too large while it is refused, bytes.
+/// Bytes drained of an oversized message while its refusal is sent.
 const DISCARDED_BYTES: u64 = 16 << 20;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
 type Socket = WebSocketStream<Metered<Moving<TokioIo<Upgraded>>>>;
 
-/// How a socket ends: the code and the reason that the client is told, if it can be told.
+/// The close code and reason sent to the client; `None` if no Close frame can be sent.
 type Close = Option<(CloseCode, &'static str)>;
 
 impl Front {
@@ -87,7 +87,7 @@ impl Front {
         channel.share_replies(self.reply_share(holder));
         let outgoing = Outgoing::new(self, channel);
         let (front, record) = (Arc::clone(self), record.clone());
-        // The connection was one of those that may be open, and still is.
+        // Keep the connection permit: the connection stays open after the upgrade.
         let place = parts.extensions.remove::<Place>();
         self.tasks.spawn(async move {
             match upgrade.await {
@@ -215,8 +215,8 @@ impl Front {
         }
     }
 
-    /// Writes what there is, and a ping when there is nothing, or was none for a while, until the
-    /// channel ends. How long a client may take nothing is for its connection to say.
+    /// Writes messages until the channel ends, and a ping when no message is ready or the last ping is `keep_alive`
+    /// old. The stall timeout of the connection limits how long the client may read nothing.
     async fn write_socket(
         &self,
         outgoing: &mut Outgoing,
@@ -291,7 +291,7 @@ fn is_stall(error: &Error) -> bool {
     matches!(error, Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }
 
-/// What is said of a frame that cannot be read; nothing when the client is gone.
+/// Close code and reason for an unreadable frame; `None` when the client is gone.
 fn refusal_of(error: &Error, opening: &AccessRecord) -> Close {
     match error {
         Error::Capacity(CapacityError::MessageTooLong { size, .. }) => {
@@ -319,7 +319,7 @@ fn note_refused(opening: &AccessRecord, word: &'static str, bytes: usize) {
     line.record().outcome(word);
 }
 
-/// One message as a frame; messages are JSON and thus UTF-8.
+/// A message as a text frame; messages are JSON and thus UTF-8.
 fn text_frame(message: Bytes) -> Option<Message> {
     message.try_into().ok().map(Message::Text)
 }
@@ -362,6 +362,6 @@ async fn end(mut socket: Socket, code: CloseCode, reason: &'static str) {
             while let Some(Ok(_)) = socket.next().await {}
         }
     };
-    // However it ends, it is over.
+    // Ignore the outcome: the socket is closed in any case.
     drop(tokio::time::timeout_at(Instant::now() + CLOSE_WITHIN, closing).await);
 }

@@ -1,4 +1,4 @@
-//! Who may see more of the admin port than probes and metrics, and change something there.
+//! Access to the admin port beyond probes and metrics: who may read `/status` and change settings.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// `Sec-Fetch-Site`, set by a browser for the page that sends the request.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The rule: this machine, or the token.
+/// The access rule: local callers, or callers with the token.
 #[derive(Debug)]
 pub struct Access {
     token: Option<Secret>,
@@ -28,7 +28,7 @@ pub struct Access {
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It brings no token and is not of this machine.
+    /// The request has no token and is not from this machine.
     NoToken,
     /// The `Authorization` header has a different token.
     WrongToken,
@@ -81,7 +81,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The token of a header, if it holds one. Spec: RFC 6750 §2.1
+/// The bearer token of an `Authorization` header, if present. Spec: RFC 6750 §2.1
 fn bearer(header: &HeaderValue) -> Option<&[u8]> {
     let (scheme, token) = header.as_bytes().split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
