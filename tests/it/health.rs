@@ -47,7 +47,7 @@ async fn an_upstream_that_hangs_is_down_and_not_waited_for_until_it_is_back() {
         .await;
     let user = gw.anonymous().open("/mcp").await;
     reaches(&gw, "fine", UP).await;
-    // Every attempt takes longer than a second: after some of them a call is refused at once.
+    // Each attempt takes longer than a second: after several failures a call is refused at once.
     eventually("a call that does not wait", async || {
         let reply = user.call("hung__echo", json!({})).await.unwrap();
         assert_eq!(reply["isError"], true);
@@ -83,7 +83,7 @@ fn went_on_without_waiting(gw: &Gateway) -> bool {
     gw.log().iter().any(left_out)
 }
 
-// A refusal costs nobody anything: there is no pause in which a returned server is not seen.
+// A refused connection fails at once, so there is no back-off in which a returned server is overlooked.
 #[tokio::test]
 async fn an_upstream_that_refuses_is_down_and_answers_the_first_call_after_its_return() {
     let gone = HttpStub::start(&[]).await;

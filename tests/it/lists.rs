@@ -9,7 +9,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
 use crate::modern::Modern;
 
-/// Freshness that no test outlives: only events end a list.
+/// A freshness longer than any test: only events invalidate a list.
 const LONG: &str = "[lists]\nfresh = \"1h\"\n";
 
 struct World {
@@ -132,7 +132,7 @@ async fn a_second_session_of_a_user_may_begin_with_the_list_of_the_first() {
     let second = world.open("alice").await;
     let began_with = second.tools().await;
     assert_eq!(world.asked().await, 1);
-    // What happened in a session is its own: it lists for itself from now on.
+    // A change made in a session affects that session alone, whose lists are no longer shared.
     second.text("change_tools", json!({})).await;
     assert_ne!(second.tools().await, began_with);
     assert_eq!(first.tools().await, began_with);
@@ -174,7 +174,7 @@ async fn a_merged_list_is_made_of_kept_ones() {
     world.stop().await;
 }
 
-/// What several sessions list at the same time, on one path.
+/// Lists fetched by several sessions at the same time, on one path.
 async fn at_once(users: &[Session]) {
     let lists = join_all(users.iter().map(Session::tools)).await;
     assert!(lists.iter().all(|list| !list.is_empty()));
@@ -279,7 +279,7 @@ async fn unheard(world: &World) -> (Session, EventStream) {
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
-// Spec: BRIDGING §3.4: nothing was announced to anybody.
+// Spec: BRIDGING §3.4: changes before the GET stream opens are announced to no client.
 #[tokio::test]
 async fn a_change_before_the_get_stream_was_open_is_announced() {
     let world = World::start(LONG, "", &["--hold-listens"]).await;
@@ -316,7 +316,7 @@ async fn an_unchanged_list_is_looked_at_again_and_not_announced(#[case] args: &[
     let world = World::start(LONG, "", args).await;
     let user = world.open("alice").await;
     let mut stream = user.listen().await;
-    // Nothing was listed before the stream opened: nothing has to be made good.
+    // No list was fetched before the stream opened, so no change can have been missed.
     user.text("admit_listens", json!({})).await;
     world.heard().await;
     user.tools().await;

@@ -1,4 +1,4 @@
-//! Schemas of tools pass unchanged, and nothing that they refer to is fetched. Spec: SPEC C-90, C-91.
+//! Tool schemas pass unchanged, and their references are never fetched. Spec: SPEC C-90, C-91.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

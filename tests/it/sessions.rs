@@ -174,7 +174,7 @@ async fn an_idle_session_expires_and_its_child_ends() {
     gw.stop().await;
 }
 
-// Spec: SPEC T-50: idle is what comes after `initialize`, however long that took.
+// Spec: SPEC T-50: the idle time starts after `initialize`, however long that took.
 #[tokio::test]
 async fn a_slow_initialize_costs_no_idle_time() {
     let setup = Setup::open().toml("[sessions]\nidle = \"500ms\"");

@@ -149,7 +149,7 @@ async fn socket(world: Arc<World>, io: TokioIo<hyper::upgrade::Upgraded>) {
     }
 }
 
-/// Writes an event and what is ready after it, at once; `false` when nothing more is to be written.
+/// Writes an event and all ready ones after it, at once; `false` at the end of the stream.
 async fn write(
     sink: &mut SplitSink<Socket, WsMessage>,
     stream: &Stream,

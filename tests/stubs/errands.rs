@@ -35,7 +35,7 @@ pub(crate) struct Errands(Mutex<BTreeMap<String, Arc<Errand>>>);
 pub(crate) struct Errand {
     id: String,
     arguments: Value,
-    /// Who is told of its progress, under which token.
+    /// Session and token for its progress notifications.
     told: Option<(Arc<Session>, Value)>,
     begun: Instant,
     inner: Mutex<Inner>,
@@ -136,7 +136,7 @@ impl Errand {
         })
     }
 
-    /// As the extension shows it.
+    /// The task in the form of the extension.
     pub(crate) fn modern(&self, kind: &str) -> Value {
         let mut task = json!({
             "resultType": kind, "taskId": self.id, "status": self.status(),
@@ -170,7 +170,7 @@ impl Errand {
     }
 }
 
-/// What a legacy server adds to its list of tools.
+/// Tools that a legacy server lists in addition.
 pub(crate) fn legacy_tools() -> [Value; 4] {
     let support = [
         ("errand", "required"),
@@ -265,7 +265,7 @@ pub(crate) fn report(call: &Call) -> Outcome {
         let mut inner = locked(&errand.inner);
         inner.reports += 1;
         let mut params = json!({"progressToken": token, "progress": inner.reports});
-        // Many servers leave it out.
+        // Many servers omit the related-task metadata.
         let is_named = inner.reports % 2 == 0;
         if is_named {
             params["_meta"] = json!({RELATED: {"taskId": errand.id}});

@@ -21,7 +21,7 @@ use crate::world::{World, locked};
 /// Revisions spoken, oldest first.
 const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
-/// What a transport has to do about a message.
+/// Action of a transport after a message.
 #[derive(Debug)]
 pub(crate) enum Handled {
     /// Answer with this text.
@@ -39,7 +39,7 @@ pub(crate) struct Later {
     work: Work,
 }
 
-/// What takes time.
+/// Work that takes time.
 #[derive(Debug)]
 enum Work {
     Tool,
@@ -170,7 +170,7 @@ fn take(world: &World, session: &Session, message: &Message<'_>) {
     }
 }
 
-/// What is asked about a task: waited for, or answered at once.
+/// A request about a task, answered at once or after the task's end.
 fn task(
     world: &Arc<World>,
     session: &Arc<Session>,
@@ -308,7 +308,7 @@ fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {
     )
 }
 
-/// What is declared, in either era.
+/// Capabilities of the stub, for either era.
 pub(crate) fn capabilities(options: &Options) -> Value {
     let changes = !options.no_listchanged;
     let mut all = json!({

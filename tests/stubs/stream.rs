@@ -15,7 +15,7 @@ use crate::world::locked;
 
 /// Events kept for a reader or for a resumption; older ones are dropped.
 const MAX_EVENTS: usize = 20_000;
-/// Long enough for what was written to leave by itself.
+/// Long enough for the kernel to send the bytes written so far on their own.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// A server-to-client stream. A new reader continues after the events taken by the reader before.
@@ -39,7 +39,7 @@ struct Inner {
     ended: bool,
 }
 
-/// One thing to be written.
+/// An item to be written.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     /// A JSON-RPC message.
@@ -123,7 +123,7 @@ impl Stream {
         inner.taken = seen.clamp(inner.first, end);
     }
 
-    /// Drops what nobody has read.
+    /// Drops all unread events.
     pub(crate) fn forget(&self) {
         let mut inner = locked(&self.inner);
         inner.taken = inner.first + inner.events.len() as u64;
@@ -164,7 +164,7 @@ impl Stream {
         futures_util::stream::unfold(state, Reader::next)
     }
 
-    /// An event without data whose id stands for what has been written so far.
+    /// An event without data, whose id is the position after the events written so far.
     pub(crate) fn priming(&self, retry: u64) -> Bytes {
         let taken = locked(&self.inner).taken;
         let Some(tag) = &self.tag else {

@@ -1,4 +1,4 @@
-//! What all sessions share: options, prepared lists, counters, the session map.
+//! State shared by all sessions: options, prepared lists, counters, the session map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;

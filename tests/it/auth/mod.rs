@@ -45,7 +45,7 @@ impl Guarded {
         }
     }
 
-    /// What the upstream has received so far by method, and how many connections it was called on.
+    /// The upstream's counts of received messages by method, and of its connections.
     async fn received(&self) -> Value {
         let base = self.stub.url.trim_end_matches("/mcp");
         let answer = Actor::new(base, None).get("/stats", &[]).await;
@@ -68,7 +68,7 @@ impl Guarded {
     }
 }
 
-/// Opens a session, in so far as one POST does.
+/// Sends the POST that opens a session.
 async fn hello(actor: &Actor, path: &str) -> Answer {
     let message = initialize(1, "2025-11-25", &json!({}));
     actor.post(path, &[], &message).await

@@ -141,7 +141,7 @@ async fn log_messages_come_from_the_level_that_the_client_set(
     let (before, _) = exchange.finish().await;
     assert_eq!(before.len(), 1, "{before:?}");
     assert_eq!(before[0]["params"]["level"], "warning");
-    // What the upstream sends unasked stays away.
+    // Log messages that the request did not ask for are dropped.
     let loud = json!({"level": "debug", "anyway": 1});
     let (_, exchange) = user.start_call("log", loud).await;
     let (before, reply) = exchange.finish().await;

@@ -1,4 +1,4 @@
-//! Finding out what an upstream speaks. Spec: SPEC U-05 to U-09, D-07, D-08.
+//! Detection of an upstream's era. Spec: SPEC U-05 to U-09, D-07, D-08.
 
 use rstest::rstest;
 use serde_json::json;
@@ -169,7 +169,7 @@ async fn an_upgrade_in_place_is_noticed_within_the_horizon() {
     gw.stop().await;
 }
 
-// The legacy era is gone: sessions that were open find that out by their calls.
+// The upgraded upstream has no legacy era: open sessions detect this by their calls.
 #[tokio::test]
 async fn a_session_survives_the_upgrade_of_its_upstream() {
     let stub = HttpStub::start(&[]).await;

@@ -1,4 +1,4 @@
-//! Tools that need answers before they can go on; all they know is in the request.
+//! Tools that ask before they finish; all state is in the request.
 
 use serde_json::{Value, json};
 

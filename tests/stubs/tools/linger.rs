@@ -1,4 +1,4 @@
-//! A call that lasts, and writes down how it went where a test can read it.
+//! A long call that records its state in a file, for tests to read.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
