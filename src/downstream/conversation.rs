@@ -1,5 +1,5 @@
-//! Messages that a client sends on a `Channel`: `initialize` opens the session, requests become calls. Spec: SPEC H-02,
-//! L-01; BRIDGING §2.1 (the end of the stream is the end of the session).
+//! Messages that a client sends on a `Channel`: `initialize` opens the session, requests become calls.
+//! Spec: SPEC H-02, L-01; BRIDGING §2.1 (the end of the stream is the end of the session).
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Few places for connections, and clients that want them all.
+//! Few connection permits, and clients that want all of them.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ impl Raw {
         while !answer.ends_with("\r\n\r\n") {
             answer.push(char::from(self.byte().await?));
         }
-        // What has no length goes on.
+        // A response without a length is not read to its end.
         let length = answer.split("content-length: ").nth(1);
         let length = length.and_then(|rest| rest.lines().next()?.parse().ok());
         for _ in 0..length.unwrap_or(0) {
@@ -144,7 +144,7 @@ async fn over_its_share_a_caller_alone_is_refused_and_its_answers_are_taken() {
         "{refused}"
     );
     assert!(alice.request("ping", json!({})).await.is_ok());
-    // What carries no id is taken.
+    // A message without an id is accepted.
     let changed = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"});
     assert_eq!(alice.post(&changed).await.status(), StatusCode::ACCEPTED);
     let answer = json!({"jsonrpc": "2.0", "id": 7, "result": {}});

@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// The extensions that the upstream was told of.
+    /// The extensions that the gateway declared to the upstream.
     async fn told(&self, era: &str, prefix: &str) -> Value {
         let (tool, pointer) = match era {
             "legacy" => ("session_info", "/client/capabilities/extensions"),
@@ -351,7 +351,7 @@ async fn skills_of_several_upstreams_are_kept_apart() {
         refused("skills/get", "skill://three/x/SKILL.md").await,
         Some(-32602)
     );
-    // As a text of its server names it: two have it, nobody is guessed.
+    // Two servers have the skill of this name: neither is guessed.
     assert_eq!(refused("skills/get", REFUNDS).await, Some(-32602));
     gw.stop().await;
 }

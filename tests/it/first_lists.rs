@@ -15,7 +15,7 @@ const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 /// A child that never answers.
 const NEVER: (&str, &[&str]) = ("sleep", &["1000"]);
 
-/// What a merged list says: the tools, and the upstreams that it goes without.
+/// A merged list: the tools, and the missing upstreams.
 #[derive(Debug)]
 struct Listed {
     tools: Vec<String>,
@@ -110,7 +110,7 @@ async fn list_without_an_upstream_says_so_and_is_completed_later() {
     let starting = json!({"slow": "starting", "late": "starting", "never": "starting"});
     assert_eq!(first.missing, starting);
     assert!(first.took < Duration::from_secs(6), "{first:?}");
-    // One that obeys `list_changed`.
+    // A client that obeys `list_changed`.
     stream.until(TOOLS_CHANGED).await;
     eventually("both slow ones", async || {
         let listed = list(&user).await;
@@ -118,7 +118,7 @@ async fn list_without_an_upstream_says_so_and_is_completed_later() {
         whole.then(|| assert_eq!(listed.missing, json!({"never": "starting"})))
     })
     .await;
-    // One that begins now.
+    // A client that begins now.
     let fresh = gw.anonymous().open("/mcp").await;
     assert_eq!(fresh.hello["_meta"][MISSING], json!({"never": "starting"}));
     gw.stop().await;
@@ -166,7 +166,7 @@ async fn known_list_stands_in_for_a_child_that_starts() {
     gw.stop().await;
 }
 
-// What a session saw after its own calls may be for its own eyes.
+// Lists fetched by a session after its own calls may be private to the session.
 #[tokio::test]
 async fn list_of_a_session_that_called_tools_stands_in_for_nobody() {
     let setup = Setup::secured().stub("slow", &["--slow-start", "3000"]);
@@ -231,7 +231,7 @@ fn upstreams_in(listed: &Listed) -> Vec<&'static str> {
         .collect()
 }
 
-/// What a client had listed last at this second.
+/// The client's latest list at this second.
 fn seen_at(lists: &[(Duration, Listed)], second: u64) -> Option<&Listed> {
     let last = Duration::from_secs(second);
     let so_far = lists.iter().take_while(|(at, _)| *at <= last);
@@ -306,7 +306,7 @@ async fn each_kind_of_client_sees_slow_servers_come() {
     assert_eq!(upstreams_in(last), ready, "{obeyed:?}");
     assert_eq!(last.missing, json!({"never": "starting"}));
     assert!(obeyed.len() <= 4, "{obeyed:?}");
-    // A client that ignores the notice calls by name what it did not list.
+    // A client that ignores the notice may call a tool that is not in its list.
     assert_eq!(user.text("slow__echo", json!({})).await, "{}");
     for era in ["legacy", "modern"] {
         let fresh = list_once(&gw, era).await;

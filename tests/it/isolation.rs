@@ -239,7 +239,7 @@ async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
     gw.stop().await;
 }
 
-/// A child that logs what a call holds only when the next message comes, as one that is slow to flush.
+/// A child that logs the `log` call's text only when the next message arrives, like a child that is slow to flush.
 const LATE: &str = r#"
     late=''
     say() { printf '%s\n' "$1"; }

@@ -32,7 +32,7 @@ async fn over_the_rate_refuses_this_principal_alone() {
         assert!(after > Some(0), "{error}");
     }
     assert!(bob.request("tools/list", json!({})).await.is_ok());
-    // What carries no id is answered by a status.
+    // A request without a JSON-RPC id is refused by status.
     let stream = alice.actor.get("/mcp/stub", &alice.headers()).await;
     assert_eq!(stream.status(), 429);
     assert!(stream.header("retry-after").is_some());
@@ -121,7 +121,7 @@ async fn array_longer_than_any_allowance_is_refused_for_good() {
     let refusal = answer.json().await;
     assert_eq!(refusal["error"]["code"], -32600);
     assert_eq!(refusal["error"]["data"]["maxMessages"], 16);
-    // Nothing was taken for it.
+    // The refused array was not charged.
     assert_eq!(
         user.request("tools/list", json!({})).await.map(drop),
         Ok(())

@@ -25,7 +25,7 @@ async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpStub>) {
     }
 }
 
-/// A child that says one line after each line it reads, its input aside.
+/// A child that writes the next line of `lines` after each line read, whatever the input.
 fn scripted(lines: &[&str]) -> String {
     let steps = lines.iter().map(|line| match *line {
         "" => "read -r _; ".to_owned(),
@@ -53,7 +53,7 @@ async fn a_child_of_2025_03_26_may_say_several_things_in_one_line() {
     gw.stop().await;
 }
 
-// As the SDKs take it: some servers make text of every id.
+// The SDKs accept this too: some servers turn every id into a string.
 #[rstest]
 #[case::legacy("legacy", &[])]
 #[case::found_out("auto", &[r#"{"jsonrpc":"2.0","id":"0","error":{"code":-32601,"message":"what?"}}"#])]
@@ -256,7 +256,7 @@ async fn a_child_that_ignores_its_end_is_killed_with_its_group() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-02. What SDKs' examples say where 404 belongs means the same; the call has not run.
+// Spec: SPEC U-02. Answers of SDK examples in place of 404 mean the same; the call has not run.
 #[rstest]
 #[case::not_found("404")]
 #[case::example(

@@ -26,7 +26,7 @@ async fn behind(way: usize) -> (Gateway, HttpStub) {
     (gw, stub)
 }
 
-/// What the stub counted.
+/// The stub's counters.
 async fn stats(stub: &HttpStub) -> Value {
     let base = stub.url.replace("ws://", "http://");
     let url: url::Url = base.parse().unwrap();

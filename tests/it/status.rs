@@ -153,7 +153,7 @@ async fn wrong_token_is_refused_on_this_machine_too() {
     gw.stop().await;
 }
 
-/// What a command of the program prints, and its exit code.
+/// Output and exit code of a command of the program.
 async fn run(args: &[&str]) -> (Option<i32>, String, String) {
     let command = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
         .args(args)

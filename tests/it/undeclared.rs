@@ -7,7 +7,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup};
 use crate::modern::Modern;
 
-/// Declares neither prompts nor what else clients do not need, and serves all of it.
+/// Declares neither prompts nor other optional capabilities, and serves all of them.
 const SECRETIVE: [&str; 8] = [
     "--undeclared",
     "prompts",

@@ -38,13 +38,12 @@ enum Does {
     Labelled([&'static str; 2], &'static [u8]),
     /// Nothing, for ever.
     Hang,
-    /// Writes these to an event stream, each after so many milliseconds, and then its reply if there is
-    /// one.
+    /// Writes these messages to an event stream, each after so many milliseconds, and then its reply, if any.
     Events(Vec<(u64, &'static str)>, Option<Value>),
 }
 
-/// Told what was asked and how often it was before: `call TOOL`, another JSON-RPC method, or the method
-/// of HTTP.
+/// Decides by name and by how often that name was requested before: `call TOOL`, another JSON-RPC method, or the HTTP
+/// method.
 type Script = dyn Fn(&str, usize) -> Does + Send + Sync;
 
 /// A scripted upstream.
@@ -146,7 +145,7 @@ fn plain(status: u16, text: &'static str) -> Response {
     response.body(Body::from(text)).unwrap()
 }
 
-/// What a well-behaved upstream answers.
+/// The answer of a well-behaved upstream.
 pub(crate) fn usual(method: &Method, body: &Value) -> Response {
     let result = match body["method"].as_str() {
         _ if *method == Method::GET => return plain(405, ""),

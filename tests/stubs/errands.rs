@@ -1,9 +1,9 @@
-//! Tools that run as tasks, in the design of 2025-11-25 and in that of the extension. An errand
-//! lasts `ms` milliseconds and until it was looked after `looks` times; with `ask` it wants to know a
-//! name first; with `fail` it ends in a tool's error, with `code` in a JSON-RPC error. It wants to be looked after
-//! every `interval` milliseconds. `call_off` cancels all of them, and says so to its session; `report` tells
-//! of the progress of each that was begun with a token, even when it is over, to the session that began it,
-//! and every other time logs a message of it as well; both say then which it is.
+//! Tools that run as tasks, in the design of 2025-11-25 and in that of the extension. An errand lasts `ms`
+//! milliseconds and until it was polled `looks` times; `ask` makes it ask for a name first; `fail` ends it in a
+//! tool's error, `code` in a JSON-RPC error; `interval` is its poll interval in milliseconds. `call_off` cancels all
+//! errands, and notifies the calling session. `report` sends progress of each errand with a token, finished ones
+//! included, to the session that began the errand; every other report also logs a message, and both then name the
+//! task.
 
 #![expect(
     clippy::indexing_slicing,

@@ -56,8 +56,8 @@ impl Refusal {
             .with(reply::supported(&Revision::SERVED, requested))
     }
 
-    /// Unknown method in this revision. The refusal of an `initialize` lists the served revisions. Spec: SPEC M-14,
-    /// M-21.
+    /// Unknown method in this revision. The refusal of an `initialize` lists the served revisions.
+    /// Spec: SPEC M-14, M-21.
     pub(super) fn method(method: &str, version: &str) -> Self {
         let message = format!("unknown method {:?}", bounded(method));
         let refusal = Self::new(StatusCode::NOT_FOUND, METHOD_NOT_FOUND, message);

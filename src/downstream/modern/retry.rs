@@ -1,5 +1,5 @@
-//! A retry: the request that continues an earlier one, answered `input_required`. Spec: SPEC M-63, M-64; BRIDGING §3.1
-//! steps 5 to 7, §3.3.
+//! A retry: the request that continues an earlier one, answered `input_required`.
+//! Spec: SPEC M-63, M-64; BRIDGING §3.1 steps 5 to 7, §3.3.
 
 use std::sync::Arc;
 

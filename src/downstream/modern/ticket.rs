@@ -1,6 +1,6 @@
 //! The gateway's `requestState`: a sealed ticket that the client sends back with its answers. A ticket opens only for
-//! the binding, endpoint and request it was sealed for, until it expires; all failures look alike. Spec: SPEC M-63,
-//! M-64, A-30; BRIDGING §3.1, §3.3.
+//! the binding, endpoint and request it was sealed for, until it expires; all failures look alike.
+//! Spec: SPEC M-63, M-64, A-30; BRIDGING §3.1, §3.3.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -39,7 +39,7 @@ async fn scenarios(revision: &str) -> Vec<String> {
     names.collect()
 }
 
-/// Runs one scenario; what is wrong with its checks.
+/// Runs one scenario; returns the failed checks.
 async fn problems(scenario: &str, revision: &str, caller: &str) -> Vec<String> {
     let results = tempfile::tempdir().unwrap();
     let command = [peers::node(), peers::script("conformance/client.mjs")].join(" ");

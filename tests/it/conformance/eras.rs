@@ -9,7 +9,7 @@ use crate::harness::peers::{self, Service};
 
 pub(super) const MODERN: &str = "2026-07-28";
 
-/// What the fixture can be run as.
+/// Carriers of the fixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Carrier {
     Http,

@@ -79,7 +79,7 @@ impl EventSession {
         id
     }
 
-    /// What comes before the reply to `id`, and the reply.
+    /// Messages before the reply to `id`, and the reply.
     pub(crate) async fn reply(&mut self, id: i64) -> (Vec<Value>, Reply) {
         let mut before = Vec::new();
         while let Some(message) = self.stream.message().await {

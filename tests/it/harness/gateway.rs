@@ -69,7 +69,7 @@ impl Log {
 }
 
 impl Gateway {
-    /// Starts `serve` with this configuration and waits until `/ready` says so.
+    /// Starts `serve` with this configuration and waits until `/ready` returns success.
     pub(crate) async fn start(config: &str, issuer: Option<Arc<Issuer>>) -> Self {
         let program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
         Self::start_as(program, config, issuer).await
@@ -210,7 +210,7 @@ impl Gateway {
             .sum()
     }
 
-    /// Whether what the gateway writes is left unread from now on, but for one more line.
+    /// Whether to leave the gateway's output unread from now on, except for one more line.
     pub(crate) fn hold_output(&self, hold: bool) {
         self.log.held.send_replace(hold);
     }

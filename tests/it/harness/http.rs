@@ -14,7 +14,7 @@ use super::events::EventStream;
 use super::session::Session;
 use super::within;
 
-/// What a gateway may say in a response head, whatever the upstream said.
+/// Response headers that a gateway may send, whatever the upstream sent.
 const ALLOWED: &[&str] = &[
     "accept-encoding",
     "access-control-allow-headers",
@@ -199,8 +199,8 @@ pub(crate) fn initialize(id: i64, revision: &str, capabilities: &Value) -> Value
     })
 }
 
-/// Takes the id of its request out of an error of the gateway's own, so that errors of several requests can be
-/// compared; fails where there is none.
+/// Removes the request id from an error of the gateway, so that errors of several requests can be compared; fails if
+/// the error has no request id.
 pub(crate) fn without_request_id(error: &mut Value) {
     let data = error["data"].as_object_mut().expect("data");
     data.remove("requestId").expect("the id of its request");

@@ -102,7 +102,7 @@ pub(crate) fn command(program: &str, args: &[&str], home: &Path) -> Command {
     command
 }
 
-/// What a finished program wrote.
+/// Output of a finished program.
 pub(crate) struct Finished {
     pub(crate) is_success: bool,
     pub(crate) stdout: String,

@@ -84,7 +84,7 @@ pub(crate) fn threads(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// Whether it waits for something.
+/// Whether the process sleeps.
 pub(crate) fn is_asleep(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| stat.is_asleep)
 }

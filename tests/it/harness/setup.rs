@@ -134,7 +134,7 @@ impl Setup {
             )
             .unwrap();
         }
-        // What upstreams count are the test's own requests.
+        // Without health checks, the counters of upstreams hold only the test's own requests.
         let health = if self.rest.contains("[health]") {
             ""
         } else {

@@ -1,4 +1,4 @@
-//! What stands between the gateway and an upstream elsewhere: TLS, a forward proxy.
+//! Servers between the gateway and a remote upstream: TLS, a forward proxy.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -69,13 +69,13 @@ impl TlsFront {
         Self { port: own, ..front }
     }
 
-    /// What its clients have to trust, PEM.
+    /// The CA file for clients, PEM.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
     }
 }
 
-/// A forward proxy that knows CONNECT and nothing else.
+/// A forward proxy that supports only CONNECT.
 pub(crate) struct ConnectProxy {
     pub(crate) url: String,
     tunnels: Arc<AtomicUsize>,

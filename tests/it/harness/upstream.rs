@@ -34,14 +34,14 @@ where
     origin
 }
 
-/// A stub that serves HTTP until it is dropped.
+/// A stub HTTP server, stopped on drop.
 pub(crate) struct HttpStub {
     pub(crate) url: String,
     child: Child,
 }
 
 impl HttpStub {
-    /// Starts one on a free port and waits until it listens.
+    /// Starts a stub on a free port and waits until the port is open.
     pub(crate) async fn start(args: &[&str]) -> Self {
         Self::start_on(0, args).await
     }
@@ -71,7 +71,7 @@ impl HttpStub {
         Self { url, child }
     }
 
-    /// The port it listens on.
+    /// The stub's port.
     pub(crate) fn port(&self) -> u16 {
         self.url.parse::<url::Url>().unwrap().port().unwrap()
     }

@@ -39,7 +39,7 @@ impl Revision {
     }
 }
 
-/// What carries the client's messages.
+/// Carrier of the client's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Front {
     Streamable,
@@ -60,7 +60,7 @@ impl Front {
     }
 }
 
-/// What carries the upstream's messages.
+/// Carrier of the upstream's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Back {
     Stdio,
@@ -104,10 +104,10 @@ impl Back {
     }
 }
 
-/// What the endpoint shows.
+/// Kind of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Shape {
-    /// One upstream as it is.
+    /// A pure endpoint: one upstream, unchanged.
     Pure,
     /// Two upstreams whose names are the same.
     Merged,
@@ -127,7 +127,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Every cell that can be.
+    /// Every possible cell.
     pub(super) fn all() -> Vec<Self> {
         let mut cells = Vec::new();
         for client in Revision::ALL {
@@ -225,7 +225,7 @@ impl Cell {
         }
     }
 
-    /// Somebody whom no other cell knows.
+    /// The name of a principal that no other cell uses.
     pub(super) fn somebody(self, who: &str) -> String {
         format!("{who}-{:?}{}", self.client, self.path().replace('/', "-"))
     }

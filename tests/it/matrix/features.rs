@@ -13,7 +13,7 @@ use super::cells::Cell;
 use super::client::Client;
 use super::world::World;
 
-/// What came of a feature.
+/// Outcome of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Outcome {
     /// As if both sides spoke the same revision.
@@ -106,7 +106,7 @@ features! {
     StolenTask "another user sends a task id",
 }
 
-/// Where a feature is tried.
+/// World, cell and client where a feature is tried.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) world: Arc<World>,

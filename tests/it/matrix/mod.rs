@@ -28,7 +28,7 @@ const AT_ONCE: usize = 8;
 /// How long a feature may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Tries these features in these cells; what differs from the claims, a line each.
+/// Tries these features in these cells; returns the differences from the claims, a line each.
 async fn differences(cells: &[Cell], features: &[Feature]) -> Vec<String> {
     let world = Arc::new(World::start(cells).await);
     let places = Arc::new(Semaphore::new(AT_ONCE));

@@ -58,7 +58,7 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
         | Feature::ResourceUpdated
         | Feature::Roots
         | Feature::Sampling => works,
-        // One JSON object has no room for what comes before the reply.
+        // A JSON response has no room for messages before the reply.
         Feature::Progress => (back != Back::Json).then_some((Outcome::Works, "")),
         Feature::Logs if back == Back::Json && upstream.is_modern() => None,
         Feature::Logs if back == Back::Json && modern => Some((Outcome::Dropped, UNATTRIBUTED)),

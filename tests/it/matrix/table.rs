@@ -172,7 +172,7 @@ fn where_it_is(some: &[Cell], all: &[Cell]) -> String {
     places.join(", ")
 }
 
-/// Where the gateway does not do yet what the rules say.
+/// Known gaps between the gateway and the rules.
 fn gaps(page: &mut String, cells: &[Cell]) {
     let mut gaps: BTreeMap<(Feature, Outcome, Outcome, &str), Vec<Cell>> = BTreeMap::new();
     for feature in Feature::ALL {

@@ -304,7 +304,7 @@ async fn a_drain_ends_a_subscription_with_its_result() {
     assert_eq!(gw.exit().await, Some(0));
 }
 
-// Spec: BRIDGING §3.4: only what somebody counts is followed.
+// Spec: BRIDGING §3.4: a resource without a counted subscription is not followed.
 #[rstest]
 #[tokio::test]
 async fn a_subscription_that_comes_too_late_is_ended(
@@ -335,7 +335,7 @@ async fn a_subscription_that_comes_too_late_is_ended(
         (counts["resources/unsubscribe"] == 1).then_some(())
     })
     .await;
-    // Whoever asks in time has it.
+    // A client that subscribes in time has the resource acknowledged.
     let (honoured, _events) = listen(&user, &json!(2), wanted.clone()).await;
     assert_eq!(honoured, wanted);
     gw.stop().await;

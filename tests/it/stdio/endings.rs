@@ -387,7 +387,7 @@ fn kill(pid: u32) {
     assert!(status.unwrap().success());
 }
 
-// It reads its input only once it has started, and would not see that it is closed.
+// The child reads stdin only once started, and would not notice that stdin is closed.
 #[tokio::test]
 async fn child_that_never_spoke_is_sent_sigterm_at_once() {
     let world = World::new();

@@ -1,4 +1,4 @@
-//! What is left when the gateway itself is killed: nothing.
+//! A killed gateway leaves no child behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;

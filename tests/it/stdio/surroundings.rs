@@ -1,4 +1,4 @@
-//! What children find around them (SPEC D-12, D-13, D-14).
+//! Environment of children (SPEC D-12, D-13, D-14).
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -102,7 +102,7 @@ async fn no_descriptor_of_the_gateway_reaches_a_child() {
     let world = World::new();
     let (_first, _lines) = world.open("alice", &sh("exec cat")).await;
     let script = "import os\nprint(sorted(map(int, os.listdir('/proc/self/fd'))))";
-    // What this test was itself started with is no secret of the gateway.
+    // Descriptors inherited by the test itself are no leak of the gateway.
     let plain = std::process::Command::new("python3")
         .args(["-c", script])
         .output()

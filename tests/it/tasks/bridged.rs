@@ -1,5 +1,5 @@
-//! Tasks of 2025-11-25 as clients with the extension see them. Spec: BRIDGING §3.8; SPEC K-10 to
-//! K-14, K-18.
+//! Tasks of 2025-11-25 as clients with the extension see them.
+//! Spec: BRIDGING §3.8; SPEC K-10 to K-14, K-18.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ struct World {
     _remote: HttpStub,
 }
 
-/// Where a task is begun, and by which name.
+/// Path and tool name of each task that is begun.
 const PLACES: [(&str, &str); 3] = [
     ("/mcp/child", "errand"),
     ("/mcp/remote", "errand"),
@@ -49,7 +49,7 @@ impl World {
     }
 }
 
-/// Begins a task; what its client is told.
+/// Begins a task; returns the task as the client gets it.
 async fn begin(user: &Modern, tool: &str, arguments: Value) -> Value {
     let begun = user.call(tool, arguments).await.unwrap();
     assert_eq!(begun["resultType"], "task", "{begun}");
@@ -98,7 +98,7 @@ async fn a_task_is_begun_polled_and_done() {
         let done = until(&alice, &task, "completed").await;
         assert_eq!(text_of(&done["result"]), "errand done");
         assert!(!done.to_string().contains("related-task"), "{done}");
-        // What may run as a task, and need not, does not.
+        // A tool with optional task support runs as a plain call.
         let chore = tool.replace("errand", "chore");
         let plain = alice.call(&chore, json!({})).await.unwrap();
         assert_eq!(text_of(&plain), "chore done");

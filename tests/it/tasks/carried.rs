@@ -9,7 +9,7 @@ use crate::harness::{Gateway, Setup, within};
 
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
-/// Where a task is begun, and by which name.
+/// Path and tool name of each task that is begun.
 const PLACES: [(&str, &str); 3] = [
     ("/mcp/child", "errand"),
     ("/mcp/remote", "errand"),
@@ -47,7 +47,7 @@ impl World {
     }
 }
 
-/// Begins a task; what the client calls it.
+/// Begins a task; returns the client's name for the task.
 async fn begin(user: &Session, tool: &str, arguments: Value) -> Value {
     let params = json!({"name": tool, "arguments": arguments, "task": {"ttl": 60_000}});
     let begun = user.request("tools/call", params).await.unwrap();
@@ -113,7 +113,7 @@ async fn what_a_task_asks_comes_with_its_result_and_names_it() {
         alice.answer(&question, answer).await;
         let reply = stream.message().await.unwrap();
         assert!(text_of(&reply["result"]).contains("Ann"), "{reply}");
-        // The upstream hears of its own name for it.
+        // The upstream gets its own name of the task.
         assert!(text_of(&reply["result"]).contains("errand-"), "{reply}");
     }
     world.gw.stop().await;
@@ -224,7 +224,7 @@ async fn a_client_hears_what_its_upstream_says_of_a_task() {
     world.gw.stop().await;
 }
 
-// Spec: SPEC K-04. The stub calls off what is over, too.
+// Spec: SPEC K-04. The stub's `call_off` cancels finished tasks, too.
 #[tokio::test]
 async fn a_task_that_has_ended_stays_as_it_ended() {
     let world = World::start().await;

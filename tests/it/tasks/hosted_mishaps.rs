@@ -1,5 +1,5 @@
-//! Tasks that the gateway runs, where something goes wrong: a connection breaks, there is no room, an
-//! upstream is not there, the gateway stops. Spec: BRIDGING §3.8; SPEC K-03, K-04.
+//! Mishaps of tasks that the gateway runs: a broken connection, a full quota, an unreachable upstream, a stop of the
+//! gateway. Spec: BRIDGING §3.8; SPEC K-03, K-04.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

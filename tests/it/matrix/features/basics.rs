@@ -1,4 +1,4 @@
-//! Lists, calls, reads, prompts, completions, and what is not there.
+//! Lists, calls, reads, prompts, completions, and unknown names.
 
 use serde_json::{Value, json};
 
@@ -100,7 +100,7 @@ pub(super) async fn call(place: &Place) -> Outcome {
         Outcome::Works => {}
         failure => return failure,
     }
-    // The cell is what it says.
+    // Check that the upstream speaks the cell's revision.
     if cell.upstream.is_modern() {
         let meta = client.call(&cell.name("seen_meta"), json!({})).await;
         return works(meta, |result| {

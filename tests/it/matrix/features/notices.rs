@@ -1,4 +1,4 @@
-//! What comes without being a reply.
+//! Notifications from upstreams.
 
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ pub(super) async fn logs(place: &Place) -> Outcome {
 
 pub(super) async fn list_changed(place: &Place) -> Outcome {
     let client = place.other("lists").await;
-    // What a client has never seen cannot have changed for it.
+    // A client is notified only of lists that it has fetched.
     client.pages("tools/list").await;
     let mut ear = client.listen(&[]).await;
     let params = json!({"name": place.cell.name("change_tools"), "arguments": {}});

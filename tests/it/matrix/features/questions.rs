@@ -1,4 +1,4 @@
-//! What an upstream asks in the middle of a call.
+//! Questions of an upstream during a call.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::harness::session::text_of;
 use crate::matrix::cells::Back;
 use crate::matrix::client::{Answer, Ear, Talk};
 
-/// The parameters of a call of a tool that asks, and what has to be open meanwhile.
+/// Parameters of a call of a tool that asks, and the stream that has to be open meanwhile.
 pub(super) async fn asking<'p>(place: &'p Place, tool: &str) -> (Value, Option<Ear<'p>>) {
     let mut arguments = json!({});
     let mut ear = None;
@@ -68,7 +68,7 @@ pub(super) async fn url(place: &Place) -> Outcome {
         let params = &question["params"];
         assert_eq!(params["mode"], "url", "{question}");
         assert_eq!(params["url"], "https://consent.example/start", "{question}");
-        // An id where the revision has a notice that names it.
+        // `elicitationId` is present where the revision has a notice that names it.
         let has_id = params["elicitationId"].is_string();
         assert_eq!(has_id, !place.cell.client.is_modern(), "{question}");
     }

@@ -1,4 +1,4 @@
-//! Calls that run as tasks: of the design that the client knows.
+//! Calls run as tasks, in the design that the client supports.
 
 use serde_json::{Value, json};
 
