@@ -189,7 +189,7 @@ async fn posts_of_cancellations_that_are_not_answered_leave_nothing() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-12, C-10: what was not sent when it was cancelled is not sent afterwards.
+// Spec: SPEC U-12, C-10: a request not sent before its cancellation is not sent later.
 #[tokio::test]
 async fn the_post_of_a_call_that_timed_out_is_broken_off() {
     let up = Upstream::start(Post::Unanswered).await;

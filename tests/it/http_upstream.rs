@@ -285,8 +285,8 @@ async fn an_upstream_of_an_unknown_revision_is_unavailable() {
     gw.stop().await;
 }
 
-/// Of each connection to a local port, when the other end is asked whether it is still there, in
-/// hundredths of a second from now; nothing where it is not. As the kernel writes it.
+/// Time until the next keep-alive probe of each connection to a local port, in hundredths of a second; `None` without
+/// the keep-alive timer. Read from `/proc/net/tcp`.
 fn asked_within(port: u16) -> Vec<Option<u32>> {
     const KEEP_ALIVE: &str = "02";
     let text = std::fs::read_to_string("/proc/net/tcp").unwrap();

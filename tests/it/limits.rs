@@ -310,7 +310,7 @@ async fn a_socket_keeps_the_place_of_its_connection() {
     gw.stop().await;
 }
 
-// A session keeps it, and one principal may have a thousand of them.
+// `clientInfo` and capabilities are stored per session, and one principal may have a thousand sessions.
 #[tokio::test]
 async fn what_a_client_says_of_itself_has_a_bound_in_both_eras() {
     let gw = Setup::open().stub("stub", &[]).start().await;

@@ -233,8 +233,7 @@ async fn uris_inside_results_can_be_read_and_texts_are_left_alone() {
     gw.stop().await;
 }
 
-// A URL can carry secrets: it is never offered around.
-// Spec: BRIDGING §4.1.
+// A URL can carry secrets, so it is not tried at every upstream. Spec: BRIDGING §4.1.
 #[tokio::test]
 async fn a_url_of_a_listed_template_is_read_and_followed_where_the_template_comes_from() {
     let setup = Setup::open().stub("left", &[]);

@@ -271,7 +271,7 @@ async fn what_a_cancelled_call_has_asked_is_withdrawn(#[values("stdio", "http")]
     let user = gw.anonymous().open("/mcp/stub").await;
     let mut general = user.listen().await;
     let (id, mut exchange) = user.start_call("ask_form", json!({})).await;
-    // What names no call goes on the GET stream while that is open.
+    // Questions that name no call are sent on the GET stream while one is open.
     let question = tokio::select! {
         Some(message) = exchange.next() => message,
         Some(message) = general.message() => message,

@@ -1,4 +1,4 @@
-//! Children that start slowly, answer in part or not at all: how often they are started.
+//! Children that start slowly, answer in part or not at all: the number of starts.
 //! Spec: SPEC D-07, D-08; `docs/adr/0008`.
 
 use rstest::rstest;

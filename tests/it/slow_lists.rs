@@ -37,7 +37,7 @@ async fn a_list_of_five_seconds_is_shown_and_announced() {
     let first = within("the announcement", stream.message()).await.unwrap();
     assert_eq!(first["method"], TOOLS_CHANGED);
     assert!(lists(&user, "slow__slow").await);
-    // Nothing else was announced meanwhile.
+    // The next notice is this change's: no other was sent in between.
     user.text("fast__change_prompts", json!({})).await;
     let next = within("the next notice", stream.message()).await.unwrap();
     assert_eq!(next["method"], PROMPTS_CHANGED);

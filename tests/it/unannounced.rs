@@ -110,7 +110,7 @@ async fn a_list_changed_by_a_call_is_seen_at_once(
     world.gw.stop().await;
 }
 
-// With what is configured by default: 20 s are what `eventually` waits.
+// With the default configuration; `eventually` waits for 20 s.
 #[rstest]
 #[tokio::test]
 async fn a_list_changed_by_itself_is_seen_in_20_s(

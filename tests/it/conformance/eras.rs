@@ -43,8 +43,8 @@ async fn through(carrier: Carrier, era: &str, revision: &str) -> Scores {
         }
         Carrier::Stdio => {
             let script = peers::script("conformance/dual.mjs");
-            // The suite gives a modern call 600 ms, in which a busy machine starts no further Node:
-            // one child takes them all. It hears with each what the client can be asked.
+            // The suite gives a modern call 600 ms, in which a busy machine cannot start another Node: one child takes
+            // all calls. Each call tells the child the client's capabilities.
             let keys = if revision == MODERN {
                 "isolation = \"shared\""
             } else {
@@ -135,7 +135,7 @@ const NOT_OF_A_LEGACY_UPSTREAM: &[&str] = &[
 /// The same the other way round: nothing.
 const NOT_OF_A_MODERN_UPSTREAM: &[&str] = &[];
 
-/// Server scenarios of the tasks extension that judge anything.
+/// Server scenarios of the tasks extension with at least one check.
 const TASKS: &[&str] = &[
     "tasks-lifecycle",
     "tasks-capability-negotiation",

@@ -1,4 +1,4 @@
-//! Requests, what comes with their replies, and how they end early.
+//! Requests, the notices before their replies, and calls that end early.
 
 use rstest::rstest;
 use serde_json::{Value, json};

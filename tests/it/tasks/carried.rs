@@ -267,7 +267,7 @@ async fn progress_of_a_task_names_it_and_comes_until_it_is_over() {
             let (_, reporting) = alice.start_call(&named("report"), json!({})).await;
             let (before, _) = reporting.finish().await;
             if progress == 2 {
-                // A child's belongs to the call that it runs.
+                // A child's log message is attributed to the call that the child runs.
                 let logged = match before.into_iter().next() {
                     Some(logged) => logged,
                     None => stream.until("notifications/message").await,

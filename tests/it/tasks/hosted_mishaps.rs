@@ -77,7 +77,7 @@ async fn a_result_that_cannot_fit_takes_no_others_place() {
     let large = begin(&alice, "big", json!({"bytes": 5000})).await;
     until(&alice, &large, "failed").await;
     until(&alice, &kept, "completed").await;
-    // Nor one for which what its own session could give up is not enough.
+    // A task fails too if evicting its own session's results would not free enough quota.
     let small = begin(&other, "big", json!({"bytes": 500})).await;
     until(&other, &small, "completed").await;
     let middling = begin(&other, "big", json!({"bytes": 2500})).await;

@@ -354,7 +354,7 @@ async fn every_message_has_an_access_line_and_every_call_an_audit_line() {
     socket.start("tools/call", call("never")).await;
     eventually("it runs", async || {
         let running = gw.metric("drawbridge_calls_running", "").await;
-        // The other one is parked.
+        // The other call is parked.
         (running > 1.5).then_some(())
     })
     .await;
