@@ -1,5 +1,5 @@
-//! Disconnects: from the first event id that a client received, no event is lost and none is repeated. Spec: SPEC T-23
-//! to T-27, DESIGN §5.
+//! Disconnects: from the first event id that a client received, no event is lost and none is repeated.
+//! Spec: SPEC T-23 to T-27, DESIGN §5.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Tasks of 2025-11-25 as clients with the extension see them.
-//! Spec: BRIDGING §3.8; SPEC K-10 to K-14, K-18.
+//! Tasks of 2025-11-25 as clients with the extension see them. Spec: BRIDGING §3.8; SPEC K-10 to
+//! K-14, K-18.
 
 use serde_json::{Value, json};
 
