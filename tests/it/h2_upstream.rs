@@ -121,7 +121,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether a call of this tool was seen before; records the call.
+    /// Whether a call of this tool was refused before; records a refusal.
     fn has_refused(&self, tool: &str) -> bool {
         let mut runs = self.runs.lock().unwrap();
         let seen = runs.contains_key(tool);

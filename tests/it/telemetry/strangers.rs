@@ -166,7 +166,7 @@ async fn audit_lines_and_counted_losses_are_all_calls() {
         let array = Value::Array((0..CALLS).map(call).collect());
         // An array or a stream, as long as it took.
         user.post(&array).await.text().await;
-        // Access lines, which fill the buffer shared with all lines but audit records.
+        // Refused requests, whose lines fill the log buffer.
         let refused = (0..50).map(|_| user.actor.get(&user.path, &[]));
         join_all(refused).await;
     }
