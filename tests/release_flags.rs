@@ -11,8 +11,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `deploy/profile/flags.sh` in a folder with this prefix, beside a profile for Rust 1.2.3 on some host, and a compiler that says
-/// that it is this.
+/// Runs `deploy/profile/flags.sh` in a folder with this prefix, beside a profile for Rust 1.2.3 on some host, with a
+/// fake compiler whose version text is `about`.
 fn flags(prefix: &str, about: &str, own: &str) -> (String, PathBuf) {
     let folder = tempfile::Builder::new().prefix(prefix).tempdir();
     let folder = folder.expect("a folder");

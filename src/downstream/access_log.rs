@@ -1,9 +1,9 @@
-//! One structured line per request, written when its answer has ended, and one per message of a
-//! WebSocket. Fields: `docs/logging.md`.
+//! One structured line per request, written when the response ends, and one per message of a WebSocket. Fields:
+//! `docs/logging.md`.
 //!
-//! A line belongs to the exchange and travels with the body of its answer, so that the line of an
-//! event stream is written when the stream ends. Whoever learns something about the request notes
-//! it in the line's record; what is learned after the line is written is lost.
+//! A line belongs to the exchange and travels with the body of its answer, so that the line of an event stream is
+//! written when the stream ends. Code that learns a fact about the request notes the fact in the line's record; facts
+//! learned after the line is written are lost.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -28,19 +28,19 @@ use crate::telemetry::trace::TraceId;
 /// Names that clients send are cut here.
 const MAX_NAME_BYTES: usize = 128;
 
-/// What nobody reads to its end.
+/// Outcome when the client disconnected before the end of the answer.
 const CLIENT_GONE: &str = "client_gone";
 
-/// What our own stop has cut off.
+/// Outcome when the gateway's own stop cut the answer off.
 const STOPPED: &str = "stopped";
 
-/// The line of one exchange; dropped without an answer, it says who went: the client, or we.
+/// The access line of one exchange; dropped without an answer, the line notes `client_gone` or `stopped`.
 #[derive(Debug)]
 pub struct AccessLine {
     record: AccessRecord,
 }
 
-/// Where facts about a request are noted; cheap to clone. Empty when nobody reads access lines.
+/// Where facts about a request are noted; cheap to clone. `None` when access lines are not logged.
 #[derive(Debug, Clone, Default)]
 pub struct AccessRecord(Option<Arc<Mutex<Fields>>>);
 
@@ -71,8 +71,8 @@ struct Fields {
 }
 
 impl AccessLine {
-    /// Begins the line of a request; `path` is the pattern of its route, never what was sent. What
-    /// breaks off once `stop` is cancelled was cut off by us.
+    /// Begins the line of a request; `path` is the pattern of its route, never the client's text. An answer that breaks
+    /// off after `stop` is cancelled counts as cut off by the gateway.
     #[must_use]
     pub fn begin(
         method: &Method,
@@ -85,9 +85,9 @@ impl AccessLine {
         Self::of(fields)
     }
 
-    /// Begins the line of a message that came on the socket which `socket`, the record of a request,
-    /// opened. It is written when the line is dropped: [`AccessRecord::answered`] in time says that
-    /// somebody was still there. Begun [within](RequestTag::within) the message's own id.
+    /// Begins the access line of a message received on the socket that `socket`, the record of the upgrade request,
+    /// opened. The line is written on drop: with `client_gone` or `stopped`, unless [`AccessRecord::answered`] was
+    /// called. Begun [within](RequestTag::within) the message's own id.
     #[must_use]
     pub fn of_message(socket: &AccessRecord) -> Self {
         let fields = socket.0.as_ref().map(|socket| {
@@ -107,7 +107,7 @@ impl AccessLine {
         Self { record }
     }
 
-    /// Where facts are noted.
+    /// The record of this line.
     #[must_use]
     pub fn record(&self) -> &AccessRecord {
         &self.record
@@ -127,7 +127,7 @@ impl AccessLine {
             fields.bytes_out = size.unwrap_or(0);
         });
         if size.is_some() {
-            // A body that is there already needs no watching.
+            // A body of known size is complete: no need to watch its end.
             record.write();
             return response;
         }
@@ -149,13 +149,13 @@ impl Drop for AccessLine {
 }
 
 impl AccessRecord {
-    /// Whether a line will be written: what costs something to find out need not be otherwise.
+    /// Whether a line will be written; if not, costly facts need not be computed.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The endpoint that was addressed.
+    /// The addressed endpoint.
     pub fn endpoint(&self, name: &Arc<str>) {
         self.note(|fields| fields.endpoint = Some(Arc::clone(name)));
     }
@@ -172,7 +172,7 @@ impl AccessRecord {
         });
     }
 
-    /// Who asked, as a short digest: lines of one principal can be put together, and say no more.
+    /// The principal as a short digest: lines of one principal can be grouped, without revealing more.
     pub fn principal(&self, owner: OwnerKey) {
         self.note(|fields| fields.principal = owner.bytes().first_chunk().copied());
     }
@@ -187,7 +187,7 @@ impl AccessRecord {
         self.note(|fields| fields.upstream = Some(Arc::clone(name)));
     }
 
-    /// How it ended, in one word, when the status does not say it all; the first word counts.
+    /// The outcome in one word, where the status does not suffice; the first word counts.
     pub fn outcome(&self, word: &'static str) {
         self.note(|fields| {
             let cut_off = [error_type::CANCELLED, CLIENT_GONE].contains(&word);
@@ -198,7 +198,7 @@ impl AccessRecord {
         });
     }
 
-    /// A message of a socket has all the answer it gets; of any other request the status says so.
+    /// Marks a socket message as fully answered; for an HTTP request the status tells that.
     pub fn answered(&self) {
         self.note(|fields| {
             if fields.method.is_none() {
@@ -222,7 +222,7 @@ impl AccessRecord {
         self.note(|fields| fields.bytes_in = bytes as u64);
     }
 
-    /// Nobody will have the rest of the answer.
+    /// The client disconnected before the end of the answer.
     fn gone(&self) {
         self.outcome(CLIENT_GONE);
     }

@@ -1,5 +1,5 @@
-//! The operators' port: `/live`, `/ready` and `/metrics` for everybody who reaches it, with nothing about
-//! upstreams beyond counts (SPEC O-03); `/status` and `/log-level` for those that [`Access`] lets through.
+//! The admin port: `/live`, `/ready` and `/metrics` for every client, without any fact about upstreams beyond counts
+//! (SPEC O-03); `/status` and `/log-level` for callers that pass [`Access`].
 
 mod access;
 mod log_level;
@@ -60,7 +60,7 @@ impl Readiness {
     }
 }
 
-/// What the admin port serves, and to whom.
+/// The pages of the admin port, with the checks before them.
 #[derive(Debug)]
 pub struct AdminPort {
     /// Whether new work is taken.
@@ -73,7 +73,7 @@ pub struct AdminPort {
     pub log: Option<LogControl>,
     /// The hosts that are answered to.
     pub guard: Guard,
-    /// Who may see more than probes and metrics.
+    /// Access to the pages beyond probes and metrics.
     pub access: Access,
 }
 
@@ -116,7 +116,7 @@ async fn check(guard: Arc<Guard>, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// What is not for everybody who reaches the port.
+/// Admits to the restricted routes only requests that pass `Access::check`.
 async fn allow(access: Arc<Access>, request: Request, next: Next) -> Response {
     match access.check(&request) {
         Ok(()) => next.run(request).await,

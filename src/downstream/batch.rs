@@ -1,4 +1,4 @@
-//! JSON-RPC arrays of 2025-03-26 sessions: one call per element, one shared answer.
+//! JSON-RPC arrays of 2025-03-26 sessions: each element is a call, and all share one response.
 //! Spec: SPEC T-08, T-09, T-30…T-33; DESIGN §5.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::session::{CallLink, Outlet, Session};
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 
-/// What stands in an array, and what each of it still has to take out of the allowance.
+/// Elements of an array, each with its charge still due to the rate limit.
 type Elements = Vec<(Result<Message, DecodeError>, Due)>;
 
 impl Front {
@@ -64,13 +64,13 @@ impl Front {
         }
     }
 
-    /// Reads the elements of an array. Each request and notification costs what it would alone; the post
-    /// has paid for one unless something is `due`. Where the allowance does not hold the rest, each waits
-    /// for itself; an array of more messages than could ever be served in time is refused whole, for good.
-    /// Spec: SPEC O-01, T-17, T-33.
+    /// Reads the elements of an array. Each request and notification is charged like a single one; the POST has paid
+    /// for one of them unless a charge is `due`. If the allowance does not cover the rest, each element waits for its
+    /// own charge; an array with more messages than can ever be served in time is refused whole, without a retry. Spec:
+    /// SPEC O-01, T-17, T-33.
     ///
     /// # Errors
-    /// The [`Fault`] that refuses all of it, and its HTTP status.
+    /// The [`Fault`] that refuses the whole array, and its HTTP status.
     pub(super) fn elements(
         &self,
         principal: &Principal,
@@ -138,7 +138,8 @@ impl Front {
             };
             match message.kind() {
                 Kind::Notification if over.is_some() && is_dropped(&message) => {}
-                // Not waited for: a client that goes meanwhile would leave calls behind that nobody runs.
+                // Not awaited: if the client disconnected meanwhile, the calls already begun would be left without a
+                // task.
                 Kind::Notification => self.pass_on_later(Arc::clone(session), message, due),
                 Kind::Response => drop(session.questions().answer(&message)),
                 Kind::Request => {
@@ -204,7 +205,7 @@ fn check_elements(elements: &[Result<Message, DecodeError>]) -> Result<(), Fault
     Ok(())
 }
 
-/// Puts a reply on the stream, if there is one; else it waits for the others.
+/// Puts a reply on the call's stream, if a stream is open; otherwise returns the reply for the shared response.
 pub(super) fn settle(link: &CallLink, outcome: Outcome) -> Option<Bytes> {
     let (Outcome::Response(_, body) | Outcome::Denied(_, body)) = outcome else {
         return None;

@@ -22,14 +22,14 @@ use crate::telemetry::metrics::COUNTERS;
 pub(super) enum Unread {
     /// The answer to give instead.
     Answered(Response<Body>),
-    /// It is larger than it may be.
+    /// The body exceeds the configured size.
     TooLarge(Box<RefusedBody>),
-    /// The byte budget has no room for it.
+    /// The byte budget has no room for the body.
     NoRoom(Box<RefusedBody>, Exhausted),
 }
 
 impl Unread {
-    /// A body that there is no room for; `begun` is what has come of it.
+    /// A body that exceeds a limit; `begun` are the pieces read before.
     fn of(full: Full, begun: Vec<Bytes>, rest: Body, until: Instant) -> Self {
         let body = Box::new(RefusedBody { begun, rest, until });
         match full {
@@ -43,8 +43,8 @@ impl Unread {
 }
 
 impl Front {
-    /// Reads a body that says it is JSON, within the configured bounds and the share of `holder`; without the
-    /// byte order mark that some writers put before it.
+    /// Reads a JSON body within the configured bounds and the share of `holder`. A leading byte order mark, which some
+    /// writers add, is removed.
     ///
     /// # Errors
     /// It is too large, there is no room for it, or the answer to give instead: 415 (no JSON, or a compressed
@@ -143,7 +143,7 @@ pub(super) async fn collect(
         Ok(())
     };
     let mut reading = pin!(reading);
-    // Mostly all of it is there, and needs no timer.
+    // Usually the whole body has arrived: no timer needed.
     if let Poll::Ready(read) = futures_util::poll!(reading.as_mut()) {
         return read;
     }

@@ -1,6 +1,6 @@
-//! One connection that carries everything of one session: an HTTP+SSE stream with the messages
-//! posted beside it, or a WebSocket. It has no session until its client has said `initialize`,
-//! nothing on it can be resumed, and the session ends with it. Spec: SPEC H-01…H-03, H-07.
+//! A `Channel` is one connection that carries a whole session: an HTTP+SSE stream with the messages posted beside it,
+//! or a WebSocket. The session begins with the client's `initialize` and ends with the connection; nothing can be
+//! resumed. Spec: SPEC H-01…H-03, H-07.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -24,12 +24,12 @@ use crate::telemetry::metrics::{GAUGES, Open};
 
 /// How long a client may take to say `initialize`.
 const INITIALIZE_WITHIN: Duration = Duration::from_mins(1);
-/// Messages that may wait before there is a session: refusals, and the answer to `initialize`.
+/// Messages queued before the session exists, at most: refusals, and the answer to `initialize`.
 const EARLY: usize = 16;
 /// Messages handed out at once.
 const AT_ONCE: usize = 64;
 
-/// What the two sides of a connection share.
+/// State shared by the reader and the writer of a connection.
 #[derive(Debug)]
 pub(super) struct Channel {
     pub(super) key: SessionKey,
@@ -37,17 +37,17 @@ pub(super) struct Channel {
     /// Whoever opened it; later messages may come with newer tokens of the same binding.
     pub(super) principal: Arc<Principal>,
     state: Mutex<State>,
-    /// What replies on it are taken out of.
+    /// The caller's share of the reply budget, from which this channel's replies are reserved.
     share: OnceLock<ReplyShare>,
     /// Answers of a socket that are not written yet.
     pub(super) unwritten: Unwritten,
-    /// Cancelled when its client leaves too much unread, or everything is over.
+    /// Cancelled when the client leaves too much unread, and when the connection ends.
     pub(super) ended: CancellationToken,
-    /// Requests without their reply on the way.
+    /// Requests whose reply is not sent yet.
     owed: AtomicUsize,
-    /// Whether its client may do without a session: it speaks the modern revision.
+    /// Whether the client may work without a session, because its revision is modern.
     sessionless: AtomicBool,
-    /// Told when nothing is owed any more, or a newer token came.
+    /// Notified when `owed` falls to zero, and when a newer token arrives.
     changed: Notify,
     _open: Open,
 }
@@ -74,7 +74,7 @@ enum Stage {
 pub(super) enum End {
     /// The session is over.
     Session,
-    /// The client does not read what is sent.
+    /// The client leaves too much unread.
     Slow,
     /// The client said neither `initialize` nor a modern request.
     Silent,
@@ -122,7 +122,7 @@ impl Channel {
         })
     }
 
-    /// Its session, once there is one.
+    /// The session, once `initialize` has succeeded.
     pub(super) fn session(&self) -> Option<Arc<Session>> {
         match &self.state().stage {
             Stage::Open(session) => Some(Arc::clone(session)),
@@ -130,12 +130,12 @@ impl Channel {
         }
     }
 
-    /// Says what replies on it are taken out of.
+    /// Sets the share of the reply budget, once.
     pub(super) fn share_replies(&self, share: ReplyShare) {
         self.share.get_or_init(|| share);
     }
 
-    /// What replies on it are taken out of, once that was said.
+    /// The caller's share of the reply budget; `None` until set.
     pub(super) fn reply_share(&self) -> Option<&ReplyShare> {
         self.share.get()
     }
@@ -164,7 +164,7 @@ impl Channel {
         self.send(answer);
     }
 
-    /// Notes that `initialize` runs; `false` when it has before.
+    /// Notes that `initialize` runs; `false` on a second `initialize`.
     pub(super) fn begin_opening(&self) -> bool {
         let mut state = self.state();
         let fresh = matches!(state.stage, Stage::Fresh);
@@ -174,7 +174,7 @@ impl Channel {
         fresh
     }
 
-    /// There is a session now, and `hello` tells the client; `false` when it comes too late.
+    /// Stores the session and enqueues `hello`, its `initialize` result; `false` if the channel has ended.
     pub(super) fn opened(&self, session: &Arc<Session>, hello: Bytes) -> bool {
         let mut state = self.state();
         let in_time = matches!(state.stage, Stage::Opening);
@@ -208,7 +208,7 @@ impl Channel {
         Owed(Arc::clone(self))
     }
 
-    /// Notes a later token of the same binding: what it opened may last as long as it does.
+    /// Records a later token of the same binding: the channel may stay open until the new token expires.
     pub(super) fn renew(&self, principal: &Principal) {
         let mut state = self.state();
         let later = principal.expires_at();
@@ -222,7 +222,7 @@ impl Channel {
         }
     }
 
-    /// Ends it for good; the session that has to be closed with it.
+    /// Ends the channel for good; returns the session to close.
     fn finish(&self) -> Option<Arc<Session>> {
         self.ended.cancel();
         match std::mem::replace(&mut self.state().stage, Stage::Over) {
@@ -328,7 +328,7 @@ impl Outgoing {
             return Poll::Ready(messages);
         }
         let end = std::task::ready!(self.ends.as_mut().poll(cx));
-        // What was sent while that was found out still goes.
+        // Messages sent before the end was noticed are still written.
         match self.poll_messages(cx) {
             Poll::Ready(Ok(messages)) => {
                 self.ends = Box::pin(std::future::ready(end));
@@ -388,7 +388,7 @@ impl Drop for Outgoing {
 }
 
 impl Front {
-    /// Nothing more goes in, and what runs for the channel is cancelled.
+    /// Removes the channel, so that no message enters, and cancels its calls.
     fn end_channel(&self, channel: &Channel) {
         self.channels.remove(channel);
         if let Some(session) = channel.finish() {
@@ -396,8 +396,8 @@ impl Front {
         }
     }
 
-    /// Ends a channel as soon as its client leaves too much unread, also while nobody looks for what
-    /// may be written because the connection takes nothing.
+    /// Ends a channel as soon as its client leaves too much unread. A task of its own, because the body is not polled
+    /// while the connection's buffers are full.
     pub(super) fn watch_channel(self: &Arc<Self>, channel: &Arc<Channel>) {
         let (front, channel) = (Arc::clone(self), Arc::clone(channel));
         self.tasks.spawn_service(async move {

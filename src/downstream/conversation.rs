@@ -1,4 +1,4 @@
-//! What a client says on a channel, message by message: the session it opens, the calls it makes.
+//! Messages that a client sends on a `Channel`: `initialize` opens the session, requests become calls.
 //! Spec: SPEC H-02, L-01; BRIDGING §2.1 (the end of the stream is the end of the session).
 
 use std::sync::Arc;
@@ -22,32 +22,32 @@ use crate::protocol::{Kind, Message, RequestId, Revision, json, meta};
 use crate::session::{Delivery, HeldNotifications, Outlet, Session};
 use crate::telemetry::request_tag;
 
-/// One thing that arrived: who sent it, and how.
+/// Sender, headers and access record of one incoming message.
 #[derive(Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) principal: Arc<Principal>,
-    /// Headers of the request that brought it; on a socket there are none.
+    /// Headers of the HTTP request with the message; empty on a socket.
     pub(super) headers: &'a HeaderMap,
-    /// What to negotiate when the client offers an unknown revision.
+    /// Revision to negotiate when the client offers an unknown one.
     pub(super) fallback: Revision,
     pub(super) record: &'a AccessRecord,
-    /// The line of a message of a socket, which lasts as long as what it began.
+    /// Access line of one socket message; kept until the call that the message began has ended.
     pub(super) line: Option<Arc<AccessLine>>,
-    /// Modern calls, where they can be made.
+    /// Modern calls of this connection; `None` where the carrier allows none.
     pub(super) modern: Option<&'a modern::Calls>,
-    /// Why its requests are refused: the byte budget had no room for it.
+    /// Set when the byte budget had no room for the message: its requests are refused.
     pub(super) over: Option<Exhausted>,
 }
 
-/// What is no message, or not one for us: the fault and the JSON text of its id, if it had one.
+/// Fault of an unreadable or rejected message, and the JSON text of its id, if present.
 pub(super) type Unreadable = (Fault, Option<String>);
 
 impl Front {
-    /// Takes what a client sent on a channel: a message, or an array of them where the session
-    /// knows arrays. Answers go out on the channel, refusals of what could be read included.
+    /// Handles bytes from a client's channel: a message, or an array of messages if the session's revision has arrays.
+    /// Answers are sent on the channel, including refusals of readable messages.
     ///
     /// # Errors
-    /// What it was could not be read.
+    /// The bytes are unreadable, or not a message for this gateway.
     pub(super) fn hear(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -258,15 +258,15 @@ impl Front {
         });
     }
 
-    /// Passes a notification on, behind those before it. Where an upstream has no room for it, it is held for
-    /// `limits.call_wait`, then dropped. Spec: SPEC L-06.
+    /// Forwards a notification after the earlier ones of the session. If an upstream's queue is full, the notification
+    /// is held for `limits.call_wait`, then dropped. Spec: SPEC L-06.
     pub(super) fn pass_on(&self, session: &Arc<Session>, message: &Message) -> HeldNotifications {
         let until = Instant::now() + self.settings.limits.call_wait;
         self.relay.notification(session, message, until)
     }
 }
 
-/// Answers a request with a fault on the channel; what is no request has no answer.
+/// Answers a request with a fault on the channel; other messages get no answer.
 fn refuse(channel: &Channel, arrival: &Arrival<'_>, fault: &Fault, message: &Message) {
     if message.kind() == Kind::Request {
         arrival.record.outcome(error_word(fault.kind));

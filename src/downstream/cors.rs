@@ -1,4 +1,4 @@
-//! What browsers have to be told before a page may use us. Spec: Fetch, "CORS protocol"; SPEC T-18.
+//! CORS headers, without which browsers let no page use the gateway. Spec: Fetch, "CORS protocol"; SPEC T-18.
 //!
 //! No cookies are involved, so credentials are never allowed: a page brings its own token.
 
@@ -57,8 +57,8 @@ pub fn preflight(guard: &Guard, kind: RequestKind, request: &HeaderMap) -> Respo
     response
 }
 
-/// Adds what lets a page read this response; on refusals too, or the page could not learn why.
-/// `origin` is the request's.
+/// Adds the headers that let a page read this response, refusals included, so that a page can read the reason. `origin`
+/// is the request's.
 pub fn decorate(
     guard: &Guard,
     kind: RequestKind,
@@ -75,7 +75,7 @@ pub fn decorate(
     }
 }
 
-/// Metadata is public; everything else names the one page it is for.
+/// Metadata is public; other responses name the requesting page's origin.
 fn allowed_origin(
     guard: &Guard,
     kind: RequestKind,

@@ -1,7 +1,7 @@
 //! A response body of server-sent events: the stream of a call, or of a GET.
 //!
-//! While the call of a POST runs, this body is what drives it; when the socket goes, the call is
-//! handed to the background and goes on (DESIGN §3.3).
+//! While the call of a POST runs, this body drives the call; when the socket closes, the call is handed to the
+//! background and goes on (DESIGN §3.3).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::session::{EventId, Next, Reader};
 use crate::store::events::Event;
 use crate::wake::Bell;
 
-/// What a client is told to wait before it comes back, where no upstream said so.
+/// `retry` delay sent to a client before it reconnects, unless an upstream sent one.
 const RETRY: Duration = Duration::from_millis(500);
 
 type Ends = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -30,7 +30,7 @@ pub(super) struct EventBody {
     reader: Reader,
     events: NumberedEvents,
     running: Option<Running>,
-    /// What wakes the call that runs.
+    /// Wake-ups of the running call.
     bell: Bell,
     keep_alive: KeepAlive,
     /// Resolves when a stream without an end of its own has to end.
@@ -43,7 +43,7 @@ pub(super) struct EventBody {
     done: bool,
 }
 
-/// What goes first on a stream.
+/// First bytes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Beginning {
     /// Whatever comes.
@@ -54,7 +54,7 @@ enum Beginning {
     Comment,
 }
 
-/// What a body is made with.
+/// Parameters of a body.
 pub(super) struct Parts {
     pub(super) reader: Reader,
     pub(super) tag: u64,
@@ -70,7 +70,7 @@ impl EventBody {
         let stem = EventId::stem(parts.tag, parts.reader.stream().number());
         let beginning = match (parts.opens, &parts.running) {
             (true, _) => Beginning::Place,
-            // Others are sent a priming event.
+            // `polls`: since 2025-11-25 clients get a priming event.
             (false, Some(_)) if !parts.polls => Beginning::Comment,
             (false, _) => Beginning::Any,
         };
@@ -88,7 +88,7 @@ impl EventBody {
         }
     }
 
-    /// Everything that is ready, as one write.
+    /// Encodes all ready events, as one write.
     fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
         loop {
             match self.reader.poll_next(cx) {
@@ -152,7 +152,7 @@ impl Body for EventBody {
         if this.done {
             return Poll::Ready(None);
         }
-        // First the call, so that what it has just sent goes out in the same write.
+        // Poll the call before the reader: messages just sent then go out in the same write.
         if let Some(running) = &mut this.running {
             let reader = &this.reader;
             let polled = this.bell.poll_if_rung(cx, |cx| {

@@ -1,4 +1,4 @@
-//! One legacy call and its HTTP exchange: JSON if the reply comes first, else a stream of events.
+//! A legacy call and its HTTP exchange: JSON if the reply is the first message, else an event stream.
 //! Spec: SPEC T-13, T-22, T-23; DESIGN §3, §5.
 
 use std::future::{Future, poll_fn};
@@ -28,8 +28,8 @@ use crate::session::{CallLink, Entry, EventStream, Session};
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::request_tag;
 
-/// When a silent call becomes a stream where the client takes one without naming it (`*/*`, or no
-/// `Accept`) and its revision is older than 2025-11-25: programs that read JSON alone are written so.
+/// Delay until a silent call becomes a stream, for a client that accepts `text/event-stream` without naming it (`*/*`,
+/// or no `Accept`) and whose revision is older than 2025-11-25: JSON-only programs send such headers.
 const SSE_AFTER_UNNAMED: Duration = Duration::from_secs(10);
 
 enum First {
@@ -123,14 +123,14 @@ impl Front {
         })))
     }
 
-    /// Streams of calls that a session may have open: one for each call that runs or waits, and some for
-    /// resumption.
+    /// Call streams that a session may have open: one for each running or waiting call, and `streams_per_session` more
+    /// for resumption.
     pub(super) fn call_streams(&self) -> usize {
         let limits = &self.settings.limits;
         limits.streams_per_session + 2 * limits.calls_per_session
     }
 
-    /// What the body is made with that carries a stream of a session.
+    /// Parts of the body that carries a stream of a session.
     pub(super) fn stream_parts(
         &self,
         session: &Session,
@@ -249,8 +249,8 @@ fn plain_reply(outcome: Outcome) -> Response<Body> {
             let array = reply::array(&bodies);
             reply::json_response(StatusCode::OK, held_with(array, bodies))
         }
-        // Nothing is owed, be it to one call or to all of an array: a stream that ends without a message
-        // says just that, and is what a request is answered with. Spec: SPEC T-06, T-13, T-30.
+        // A cancelled call, or an array with only cancelled calls, has no response: an event stream that ends without a
+        // message is the answer to its POST. Spec: SPEC T-06, T-13, T-30.
         Outcome::Many(_) | Outcome::Cancelled => {
             let mut response = reply::empty(StatusCode::OK);
             response

@@ -103,9 +103,8 @@ impl Front {
         }))))
     }
 
-    /// A permit for a stream of messages outside calls. With `replaces` the oldest of those that are
-    /// open makes room: a client without priming events cannot resume the dead ones, which count until
-    /// TCP notices.
+    /// A permit for a stream of messages outside calls. With `replaces`, the oldest open stream is evicted if no permit
+    /// is free: a client without priming events cannot resume its dead streams, which hold permits until TCP notices.
     fn permit_get(&self, session: &Arc<Session>, replaces: bool) -> Result<StreamPermit, NoRoom> {
         loop {
             let permit = session.open_standalone(self.settings.limits.streams_per_session);
@@ -145,7 +144,7 @@ impl Front {
     }
 }
 
-/// The stream that an event id belongs to, and where that event stands in it. Spec: SPEC T-25.
+/// The stream of an event id, and the event's position on the stream. Spec: SPEC T-25.
 fn known_stream(session: &Session, last: &HeaderValue) -> Option<(Arc<EventStream>, u64)> {
     let last = last.to_str().ok().and_then(EventId::parse)?;
     let stream = (last.tag == session.tag()).then(|| session.stream(last.stream))?;

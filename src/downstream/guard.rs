@@ -10,7 +10,7 @@ use url::{Origin, Url};
 
 use crate::config;
 
-/// What is asked for decides which checks apply.
+/// The kind of a request decides which checks apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
     /// MCP traffic on any transport: both checks.
@@ -21,7 +21,7 @@ pub enum RequestKind {
     Preflight,
 }
 
-/// Why a request is refused before anything else is looked at.
+/// Why a request is refused before any other check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GuardFailure {
     /// The name the client used for us is not one of ours.
@@ -40,7 +40,7 @@ impl GuardFailure {
         }
     }
 
-    /// For the caller, who may be the operator trying it out.
+    /// The text for the caller, possibly an operator who tests the setup.
     #[must_use]
     pub fn public(self) -> &'static str {
         match self {
@@ -123,8 +123,7 @@ impl Guard {
         }
     }
 
-    /// What the operators' port answers to: addresses, as probes know no name, loopback names, and those
-    /// that are configured.
+    /// Hosts of the admin port: addresses, as probes know no name, loopback names, and the configured hosts.
     #[must_use]
     pub fn for_operators(settings: &config::Admin) -> Self {
         let loopback = LOOPBACK_NAMES.iter().map(|name| AllowedHost {
@@ -210,8 +209,8 @@ impl AllowedHost {
 /// A request that names several hosts.
 struct Ambiguous;
 
-/// The authority of the request target (HTTP/2, or the absolute form of HTTP/1) stands before
-/// the header; where both are there they must agree. Spec: RFC 9112 §3.2.2, RFC 9113 §8.3.1.
+/// The authority of the request target (HTTP/2, or the absolute form of HTTP/1) precedes the `Host` header; if a
+/// request has both, they must be equal. Spec: RFC 9112 §3.2.2, RFC 9113 §8.3.1.
 fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<&'r str>, Ambiguous> {
     let mut lines = headers.get_all(HOST).iter();
     let header = match (lines.next(), lines.next()) {
@@ -238,8 +237,7 @@ pub(super) fn is_loopback_host(uri: &Uri, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Name (IPv6 in brackets, no final dot) and port; `None` for what is no authority, user
-/// information included.
+/// Name (IPv6 in brackets, no final dot) and port; `None` if `authority` is malformed or has user information.
 fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     let end_of_name = match authority.find(']') {
         Some(bracket) if authority.starts_with('[') => bracket + 1,
@@ -256,8 +254,8 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     (!name.is_empty() && !name.contains('@')).then_some((name, port))
 }
 
-/// The form browsers send: scheme, host, and the port unless it is the scheme's own. Origins of
-/// other programs (`vscode-webview://…`) stay as they are written.
+/// An origin in the form that browsers send: scheme, host, and the port unless it is the scheme's default. Origins of
+/// other programs (`vscode-webview://…`) are kept verbatim.
 fn read_origin(text: &str) -> String {
     let text = text.trim().trim_end_matches('/');
     match Url::parse(text).map(|url| url.origin()) {

@@ -13,13 +13,13 @@ use crate::protocol::websocket::{SUBPROTOCOL, accept_key};
 /// Why a request is not upgraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NoUpgrade {
-    /// It does not ask for it.
+    /// The request lacks `Upgrade: websocket` or `Connection: upgrade`.
     NotAsked,
-    /// It asks in a way that only HTTP/1.1 has.
+    /// The request is not HTTP/1.1.
     Http2,
-    /// It asks for another version of the protocol.
+    /// `Sec-WebSocket-Version` is not 13.
     Version,
-    /// It asks wrongly.
+    /// `Sec-WebSocket-Key` is missing or malformed.
     Malformed,
     /// The offered subprotocols do not include `mcp`.
     Subprotocol,
@@ -58,7 +58,7 @@ impl NoUpgrade {
     }
 }
 
-/// The answer that switches protocols.
+/// The 101 response that switches protocols.
 ///
 /// # Errors
 /// [`NoUpgrade`] when the request cannot be upgraded.

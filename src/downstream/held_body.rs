@@ -16,8 +16,8 @@ struct HeldBody {
     _open: OpenExchange,
 }
 
-/// Counts the exchange until its answer is over. One that is there already is over: its bytes wait in the
-/// connection, which can be seen there.
+/// Counts the exchange as open until its response body ends. A body of known size ends at once: hyper has all of its
+/// bytes, and the connection shows whether they are written.
 pub(super) fn hold(response: Response<Body>, open: Option<OpenExchange>) -> Response<Body> {
     match open {
         Some(open) if response.body().size_hint().exact().is_none() => {

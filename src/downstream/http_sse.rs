@@ -73,7 +73,7 @@ impl Front {
             let next = next.inspect_err(|end| tracing::debug!(?end, "event stream ends"));
             Poll::Ready(next.ok())
         });
-        // No event has an id: there is no resumption in this transport. Spec: SPEC H-07.
+        // Events carry no id: this transport has no resumption. Spec: SPEC H-07.
         let every = self.settings.server.keep_alive;
         let body = PlainEvents::new(first.freeze(), messages, every);
         reply::event_stream(Body::new(body))
@@ -106,7 +106,7 @@ impl Front {
         let handle = parts.uri.query().and_then(handle);
         let key =
             handle.and_then(|handle| self.sessions.read_connection(handle, &principal, endpoint));
-        // A stranger's handle looks like one that never was. Spec: SPEC H-03, T-47.
+        // Another principal's handle looks like an unknown one. Spec: SPEC H-03, T-47.
         let Some(channel) = key.and_then(|key| self.channels.get(&key)) else {
             COUNTERS.sessions_unknown.add(1);
             let fault = Fault::downstream(
@@ -146,11 +146,11 @@ impl Front {
 }
 
 impl Front {
-    /// A post that was not read for its size: what is no request is read nonetheless where the byte budget
-    /// alone has no room for it. Then a request is still to be refused.
+    /// Handles a POST whose body exceeded a limit. If only the byte budget lacks room, the body is read into the
+    /// reserve: notifications and responses are processed, and a request is refused later.
     ///
     /// # Errors
-    /// The answer to the post; where it is a request of a live session, the refusal goes on the stream.
+    /// The answer to the POST; a request of a live session is refused on the stream.
     async fn read_post_otherwise(
         &self,
         channel: &Channel,

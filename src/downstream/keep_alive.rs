@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-/// The clock of a stream: its timer is set anew only when it has fired, not with every write.
+/// Keep-alive clock of a stream: the timer is reset only when it fires, not with every write.
 pub(super) struct KeepAlive {
     timer: Pin<Box<Sleep>>,
     every: Duration,

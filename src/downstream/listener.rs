@@ -54,9 +54,9 @@ pub enum ListenError {
     /// The address is taken or not ours.
     #[error("cannot listen on {address}")]
     Bind {
-        /// What was asked for.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// The certificate or its key cannot be used.
@@ -78,7 +78,7 @@ pub struct Listener {
     is_public: bool,
 }
 
-/// What every connection is given.
+/// Settings shared by all connections.
 struct Settings {
     protocols: Protocols,
     tls: Option<Certificate>,
@@ -151,15 +151,15 @@ impl Listener {
         }
     }
 
-    /// Where we listen; with port 0 configured, the port that the system chose.
+    /// The bound address; with port 0 configured, the port that the system chose.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves `service`, each connection on one of `workers`, until the drain begins. Then accepts
-    /// what clients had opened by then, and ends after `server.drain_linger`. Connections end by themselves: each
-    /// finishes its exchange, waits that long for another, and is cut off when everything stops.
+    /// Serves `service`, each connection on one of `workers`, until the drain begins. Then accepts the connections in
+    /// the socket's backlog, and ends after `server.drain_linger`. Connections end by themselves: each finishes its
+    /// exchange, waits up to `drain_linger` for the next request, and is cut off when the process stops.
     ///
     /// Has to be spawned as a task that the drain waits for.
     ///
@@ -201,7 +201,7 @@ impl Listener {
     }
 }
 
-/// What an accepted connection goes through.
+/// Admits an accepted connection: takes a permit, picks a worker, or refuses.
 struct Entrance<S> {
     settings: Arc<Settings>,
     places: Arc<Places>,
@@ -256,7 +256,7 @@ async fn serve<S: Answer>(
     let exchange = connection::Exchange::new(service, peer, Arc::clone(&settings), place);
     match &settings.tls {
         None => settings.protocols.http1(stream, exchange, &tasks).await,
-        // Larger, and what is plain need not have room for it.
+        // Boxed: the future of a TLS connection is larger, and plain connections need not reserve its size.
         Some(tls) => Box::pin(serve_tls(stream, tls, &settings, exchange, &tasks)).await,
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 /// as the ping waits behind them in the buffers of both systems.
 const SMALL: u64 = 64 * 1024;
 
-/// What is known of the client of one socket.
+/// Liveness of the client of one socket.
 #[derive(Debug)]
 pub(super) struct Liveness {
     /// How long the client may be silent.
@@ -26,7 +26,7 @@ pub(super) struct Liveness {
     heard: Notify,
     /// Bytes of all messages that were written, or are being written.
     written: AtomicU64,
-    /// Those that the client has read, as its pongs say.
+    /// Bytes that the client has read, according to its pongs.
     read: AtomicU64,
 }
 
@@ -41,12 +41,12 @@ impl Liveness {
         })
     }
 
-    /// The client sent something, or took a part of what waited for it.
+    /// The client sent a frame, or read bytes that had to wait.
     pub(super) fn heard(&self) {
         self.heard.notify_one();
     }
 
-    /// So many more bytes are about to be written.
+    /// Adds `bytes` that are about to be written.
     pub(super) fn writing(&self, bytes: usize) {
         self.written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -101,7 +101,7 @@ impl Liveness {
     }
 }
 
-/// A stream whose client is heard when it takes bytes that had to wait.
+/// A stream that reports its client as alive when bytes that had to wait are written.
 #[derive(Debug)]
 pub(super) struct Moving<S> {
     stream: S,
@@ -192,7 +192,7 @@ mod tests {
         };
         let (waited, ()) = tokio::join!(wait, write);
         assert!((STALL..STALL * 2).contains(&waited), "{waited:?}");
-        // It has read all of that.
+        // The client has read every byte.
         liveness.pong(&liveness.ping());
         assert!(lost_after(&liveness).await < SILENCE * 2);
     }

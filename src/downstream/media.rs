@@ -1,4 +1,4 @@
-//! Media types: what a request body is, and what its sender takes as an answer.
+//! Media types: the type of a request body, and the types that the client accepts.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_ENCODING, CONTENT_TYPE};
@@ -15,8 +15,8 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     media.eq_ignore_ascii_case("application/json")
 }
 
-/// Content codings that change the bytes of a body (RFC 9110 §8.4.1, RFC 7932, RFC 8878). Some senders name
-/// a character set there, which changes none.
+/// Content codings that change the bytes of a body (RFC 9110 §8.4.1, RFC 7932, RFC 8878). Other values pass: some
+/// senders put a character set in `Content-Encoding`.
 const CODINGS: [&[u8]; 7] = [
     b"br",
     b"compress",
@@ -39,7 +39,7 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Which of our two media types a client takes. An absent header means both. Spec: SPEC T-10.
+/// The accepted ones of the gateway's two media types. An absent header means both. Spec: SPEC T-10.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Accept {
     /// `application/json`.

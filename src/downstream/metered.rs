@@ -1,5 +1,5 @@
-//! Counts what is read of a message of a socket before it is whole: the frames are put together below us, out
-//! of sight.
+//! Counts bytes read of a socket message that is not whole yet: tungstenite assembles the frames inside, where the
+//! count is not visible.
 
 use std::io;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What one socket has read since its last whole message.
+/// Bytes that one socket has read since its last whole message.
 #[derive(Debug)]
 pub(super) struct Meter {
     /// Bytes read, frame heads included.
@@ -61,7 +61,7 @@ impl Meter {
         self.read.store(read, Ordering::Relaxed);
     }
 
-    /// The message is whole. What is read of the next one already is less than a read buffer.
+    /// Restarts the count after a whole message. Bytes of the next message already read are less than a read buffer.
     pub(super) fn restart(&self, allowed: usize) {
         self.read.store(0, Ordering::Relaxed);
         self.allow(allowed);
@@ -73,15 +73,15 @@ impl<S> Metered<S> {
         Self { stream, meter }
     }
 
-    /// Holds nothing back any more: what is read is not kept.
+    /// Stops holding back: further bytes are discarded, not kept.
     pub(super) fn release(&self) {
         self.meter.allow(usize::MAX);
     }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
-    /// Wakes nobody where it holds back: the task that polls asks [`Meter::was_held_back`], and polls again
-    /// once there is room.
+    /// Registers no waker while holding back: the polling task checks [`Meter::was_held_back`], and polls again once
+    /// the budget has room.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -67,7 +67,7 @@ use crate::relay::Relay;
 use crate::seal::Sealer;
 use crate::session::Sessions;
 
-/// What a path leads to.
+/// Target of a path.
 #[derive(Debug, Clone)]
 enum Target {
     Endpoint(Arc<Endpoint>, Way),
@@ -127,7 +127,7 @@ pub struct FrontParts {
     pub sessions: Arc<Sessions>,
     /// The spine.
     pub relay: Arc<Relay>,
-    /// Seals what modern clients bring back.
+    /// Seals the `requestState` of modern clients.
     pub sealer: Arc<Sealer>,
     /// The time of day.
     pub clock: SharedClock,

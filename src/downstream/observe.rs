@@ -1,4 +1,4 @@
-//! What spans, durations, access lines and the log say of a call.
+//! Spans, durations, access lines and log words of calls.
 
 use super::reply;
 use crate::call::{Call, Reply};
@@ -9,7 +9,7 @@ use crate::session::Session;
 use crate::telemetry::names::{attribute, error_type};
 use crate::telemetry::trace::{CallSpan, Outcome};
 
-/// The span of a call, with what is known before it runs; the session where the client has one.
+/// The span of a call, with the attributes known before the call runs; `session` is `None` for clients without one.
 /// SPEC C-99.
 pub(super) fn server_span(call: &Call, session: Option<&Session>) -> CallSpan {
     let message = &call.message;
@@ -27,7 +27,7 @@ pub(super) fn server_span(call: &Call, session: Option<&Session>) -> CallSpan {
     span
 }
 
-/// What a span says of a request that a client sent.
+/// Sets the attributes of a client's request on the span.
 pub(super) fn note_request(span: &mut CallSpan, message: &Message, revision: Revision) {
     span.request(
         message,
@@ -37,7 +37,7 @@ pub(super) fn note_request(span: &mut CallSpan, message: &Message, revision: Rev
     span.attribute(attribute::TRANSPORT, || "tcp");
 }
 
-/// What a span says of a client's session.
+/// Sets the attributes of a client's session on the span.
 pub(super) fn note_session(span: &mut CallSpan, session: &Session) {
     span.attribute(attribute::SESSION, || format!("{:016x}", session.tag()));
 }
@@ -61,8 +61,8 @@ pub(super) fn ended(
     }
 }
 
-/// What we answered ourselves. A missing scope is answered by HTTP alone, a cancelled call not at
-/// all, and what a model can act on as a tool result.
+/// Outcome of a call that the gateway answered itself. A missing scope is answered by HTTP alone, a cancelled call not
+/// at all, and a fault that a model can act on as a tool result.
 fn failed(failure: &Failure, is_tool_call: bool, code_of: CodeOf) -> Outcome {
     match failure {
         Failure::Denied(denial) if denial.missing_scopes.is_empty() => {
@@ -79,7 +79,7 @@ fn failed(failure: &Failure, is_tool_call: bool, code_of: CodeOf) -> Outcome {
     }
 }
 
-/// What has no reply, as access lines call it.
+/// The access-line word of a failed call.
 pub(super) fn failure_word(failure: &Failure) -> &'static str {
     match failure {
         Failure::Denied(_) => error_type::DENIED,

@@ -21,13 +21,13 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// Why a body was not read into the reserve.
 pub(super) enum Unreserved {
-    /// It is refused with this fault, or with the status where it is no request of a live session.
+    /// Requests of a live session are refused with the fault, other bodies with the status.
     Refused(Box<RefusedBody>, Fault, StatusCode),
     /// The answer to give instead.
     Answered(Response<Body>),
 }
 
-/// The refusal of a request that there is no room for; counts it.
+/// The refusal of a request without room in the byte budget; counted.
 pub(super) fn over_budget(exhausted: Exhausted) -> Fault {
     exhausted.count_refusal();
     let (kind, text) = match exhausted {
@@ -43,8 +43,8 @@ pub(super) fn over_budget(exhausted: Exhausted) -> Fault {
     Fault::new(kind, Side::Gateway, text).retry(Retry::After(RETRY_AFTER))
 }
 
-/// Whether a message that is in the reserve is dropped there, and counts it: a notification that nobody waits
-/// for. Answers to questions and cancellations are always taken.
+/// Whether a message in the reserve is dropped: a notification without a waiting caller. Counts the drop. Answers to
+/// questions and cancellations are always processed.
 pub(super) fn is_dropped(message: &Message) -> bool {
     let is_dropped =
         message.kind() == Kind::Notification && message.method() != Some("notifications/cancelled");
@@ -65,13 +65,13 @@ impl Front {
         address.map_or(principal.owner().into(), Holder::Address)
     }
 
-    /// What replies to a caller are taken out of.
+    /// The share of the reply budget that belongs to `holder`.
     pub(super) fn reply_share(&self, holder: Holder) -> ReplyShare {
         ReplyShare::new(&self.replies, holder)
     }
 
-    /// Reads a body of a live session into the reserve: requests are refused later, other messages taken. The reserve
-    /// is waited for as long as a request may wait for its place (`limits.call_wait`).
+    /// Reads a body of a live session into the reserve: requests are refused later, other messages processed. Waits for
+    /// the reserve up to `limits.call_wait`, as a request waits for its permit.
     ///
     /// # Errors
     /// There is no place in the reserve, the body is too large, or the answer to give instead.

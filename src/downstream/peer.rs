@@ -32,9 +32,9 @@ impl TrustedProxies {
         blocks.iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The client behind the connection from `peer`: the right-most address of `X-Forwarded-For`
-    /// that is no trusted proxy, if every hop to its right is one. What cannot be read ends the
-    /// walk, so a client can only ever add addresses that nobody looks at.
+    /// The client behind the connection from `peer`: the right-most address of `X-Forwarded-For` that is not a trusted
+    /// proxy, if every hop to its right is one. An unreadable hop ends the walk, so a client can only add addresses to
+    /// the left, which are never used.
     #[must_use]
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut nearest = peer.to_canonical();
@@ -58,7 +58,7 @@ impl TrustedProxies {
         nearest
     }
 
-    /// Whether `address` is one of them.
+    /// Whether `address` is a trusted proxy.
     #[must_use]
     pub fn trusts(&self, address: IpAddr) -> bool {
         let bits = as_bits(address);
@@ -92,7 +92,7 @@ impl Block {
     }
 }
 
-/// One number line for both families: IPv4 as mapped IPv6.
+/// Both address families on one number line: IPv4 as mapped IPv6.
 fn as_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),

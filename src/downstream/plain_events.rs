@@ -1,4 +1,4 @@
-//! A response body of server-sent events without ids: what cannot be resumed.
+//! A response body of server-sent events without ids, for streams that cannot be resumed.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use super::keep_alive::KeepAlive;
 use crate::budget::{EXEMPT_BYTES, held_with};
 use crate::protocol::sse;
 
-/// What is ready is written at once, up to about this much.
+/// Ready messages are written as one frame, up to about this size.
 const FRAME_BYTES: usize = 64 * 1024;
 
 /// Messages as events, each as soon as it is there, and comments while it is quiet

@@ -1,5 +1,5 @@
-//! Bodies that are refused before they were read whole: their ids are found as they come, so that a
-//! request of a live session can be refused without a status. Spec: SPEC T-17.
+//! Bodies refused before they are read whole. Their request ids are scanned as bytes arrive, so that a request of a
+//! live session can be refused by id instead of by status. Spec: SPEC T-17.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,31 +22,30 @@ use crate::session::Session;
 use crate::tally::Tally;
 use crate::telemetry::metrics::COUNTERS;
 
-/// What is read of a refused body that has no place among those read for their ids, bytes, and for how
-/// long. No settings: they only decide how much of our time a refusal may cost, and nobody but a client
-/// that breaks the limit notices them.
+/// Limits, in bytes and time, for draining a refused body that got no permit from `Scans`. Not settings: both only
+/// bound the cost of a refusal, and only clients that exceed the body limit are affected.
 const DISCARDED_BYTES: usize = 16 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bodies that are read for their ids at once, of one caller and in all.
+/// Concurrent scans of refused bodies for request ids: per caller, and in total.
 const SCANS_PER_CALLER: usize = 8;
 const SCANS: usize = 256;
-/// How much of a body is read for its ids, as a multiple of what a body may have.
+/// How much of a refused body is scanned for ids, as a multiple of the body limit.
 const SCANNED_BODIES: usize = 4;
 
-/// A body that is refused, as far as it has come.
+/// A refused body: the pieces read so far, and the rest.
 pub(super) struct RefusedBody {
     pub(super) begun: Vec<Bytes>,
     pub(super) rest: Body,
-    /// When it has to be there.
+    /// Deadline for reading the whole body.
     pub(super) until: Instant,
 }
 
-/// The bodies that are read for their ids now.
+/// Counts of the refused bodies that are being scanned for ids.
 #[derive(Debug, Default)]
 pub(super) struct Scans(Mutex<Tally<OwnerKey>>, AtomicUsize);
 
-/// A place among them.
+/// A permit of `Scans`.
 struct Place {
     scans: Arc<Scans>,
     owner: OwnerKey,

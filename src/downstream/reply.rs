@@ -88,8 +88,8 @@ pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> 
     response
 }
 
-/// A fault, as the answer to this message. What is no request is answered without an id: that of a
-/// response is the gateway's, and its sender may have a request of its own under it. Spec: SPEC T-12.
+/// A fault as the answer to this message. Only a request's id is used: a response carries an id of the gateway's, and
+/// its sender may have a request of its own under the same id. Spec: SPEC T-12.
 #[must_use]
 pub(super) fn message_fault(fault: &Fault, message: &Message) -> Response<Body> {
     if message.kind() == Kind::Request {
@@ -131,7 +131,7 @@ pub(super) fn session_status(kind: FaultKind) -> StatusCode {
     }
 }
 
-/// 429 for what carries no id.
+/// 429 for messages without an id.
 #[must_use]
 pub(super) fn over_the_rate(wait: Duration) -> Response<Body> {
     COUNTERS.rate_limited.add(1);
@@ -182,7 +182,7 @@ pub(super) fn denied_call(denied: &Denied, body: Bytes) -> Response<Body> {
     response
 }
 
-/// 405 of the modern era, which knows one method. Spec: SPEC M-01.
+/// 405 of the modern era, where POST is the only method. Spec: SPEC M-01.
 #[must_use]
 pub(super) fn post_only() -> Response<Body> {
     let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
@@ -203,7 +203,7 @@ pub(super) fn method_not_allowed(allowed: &[Method]) -> Response<Body> {
     response
 }
 
-/// A refusal that has nothing to do with JSON-RPC.
+/// A plain-text refusal, outside JSON-RPC.
 #[must_use]
 pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
     json_response(
@@ -212,8 +212,7 @@ pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
     )
 }
 
-/// The refusal of a body that is compressed: it says that none may be. Spec: RFC 9110 §15.5.16;
-/// RFC 7694 §3.
+/// The refusal of a compressed body, with `Accept-Encoding: identity`. Spec: RFC 9110 §15.5.16; RFC 7694 §3.
 #[must_use]
 pub(super) fn encoded() -> Response<Body> {
     let mut response = plain(
@@ -252,7 +251,7 @@ pub(super) fn unsupported_among(served: &[Revision], requested: &str) -> Fault {
     .with_data(supported(served, requested))
 }
 
-/// JSON text of the data that tell which revisions are served instead of the `requested` one.
+/// JSON text of the error data: the served revisions, and the `requested` one.
 #[must_use]
 pub(super) fn supported(served: &[Revision], requested: &str) -> String {
     let requested: String = requested.chars().take(64).collect();

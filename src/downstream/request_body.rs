@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 
 use crate::wake::quietly;
 
-/// hyper's body, which wakes its connection only for what is still to come.
+/// hyper's `Incoming`, which wakes its connection only for bytes not received yet.
 #[derive(Debug)]
 pub(super) struct RequestBody(pub(super) Incoming);
 

@@ -9,10 +9,10 @@ use crate::budget::{ByteBudget, EXEMPT_BYTES, Exhausted, Holder, Lease, ReserveP
 /// First step of a body without `Content-Length` that is larger than one read buffer, bytes.
 const FIRST_STEP: usize = 64 << 10;
 
-/// What the memory of a body is taken out of.
+/// Source of the memory of a body.
 #[derive(Debug)]
 pub(super) enum Room<'a> {
-    /// The share of its caller; nothing is taken before the body is larger than one buffer.
+    /// The caller's share; no lease before the body is larger than one buffer.
     Share(&'a Arc<ByteBudget>, Holder, Option<Lease>),
     /// The reserve.
     Reserve(ReservePermit),
@@ -34,7 +34,7 @@ pub(super) struct Collected<'a> {
     /// Its `Content-Length`.
     announced: Option<usize>,
     room: Room<'a>,
-    /// Most bodies come in one piece, which is not copied.
+    /// The first piece, not copied: most bodies have only one.
     first: Bytes,
     all: BytesMut,
 }
@@ -65,7 +65,7 @@ impl<'a> Room<'a> {
 }
 
 impl<'a> Collected<'a> {
-    /// Begins a body of at most `limit` bytes, which says that it has `announced`.
+    /// Begins a body of at most `limit` bytes, with the `announced` length.
     ///
     /// # Errors
     /// The announced length has no room, or is over the limit.
@@ -93,7 +93,7 @@ impl<'a> Collected<'a> {
     /// Keeps the next piece.
     ///
     /// # Errors
-    /// It is too much; nothing of it is kept then.
+    /// The piece exceeds a limit; none of its bytes is kept.
     pub(super) fn push(&mut self, piece: &Bytes) -> Result<(), Full> {
         let len = self.first.len() + self.all.len() + piece.len();
         if len > self.limit {
@@ -125,7 +125,7 @@ impl<'a> Collected<'a> {
         wanted.min(self.limit)
     }
 
-    /// The bytes so far as one text, which holds its room for as long as any slice of it lives.
+    /// The bytes so far; their lease lives as long as any slice of them.
     pub(super) fn finish(self) -> Bytes {
         let whole = if self.all.is_empty() {
             self.first

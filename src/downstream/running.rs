@@ -16,7 +16,7 @@ use crate::session::CallLink;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::telemetry::request_tag::Kept;
 
-/// What came of a call.
+/// Outcome of a call.
 pub(super) enum Outcome {
     /// The whole JSON-RPC response, and the status it has when no stream has begun.
     Response(StatusCode, Bytes),
@@ -24,7 +24,7 @@ pub(super) enum Outcome {
     Denied(auth::Denied, Bytes),
     /// The responses of a JSON-RPC array that are not on its stream.
     Many(Vec<Bytes>),
-    /// Nobody is owed an answer.
+    /// The call was cancelled: no answer is owed.
     Cancelled,
 }
 
@@ -56,7 +56,7 @@ impl Links {
     }
 }
 
-/// Where calls go whose exchange is gone.
+/// Runs calls whose exchange was dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Background {
     pub(super) tasks: Tasks,
@@ -74,7 +74,7 @@ impl Running {
         Poll::Ready(outcome)
     }
 
-    /// Drives the call; puts its reply on its stream when it is there.
+    /// Polls the call, and puts its reply on its stream when ready.
     pub(super) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let outcome = futures_util::ready!(self.poll(cx));
         finish(&self.links.0, outcome);
@@ -125,7 +125,7 @@ impl Drop for Running {
     }
 }
 
-/// Puts what came of a call on its stream, where one was opened.
+/// Puts the outcome of a call on its stream, if a stream was opened.
 pub(super) fn finish(link: &CallLink, outcome: Outcome) {
     let Some(stream) = link.opened() else { return };
     match outcome {

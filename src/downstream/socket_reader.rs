@@ -33,11 +33,11 @@ pub(super) struct SocketReader<'a> {
     room: Room<'a>,
     /// Why the message is in the reserve.
     over: Option<Exhausted>,
-    /// When the message has to be whole; nothing while none has begun.
+    /// Deadline of the current message; `None` between messages.
     until: Option<Pin<Box<Sleep>>>,
-    /// What the buffer of the socket takes beside the message.
+    /// Budget room of the socket's read buffer, beside the message.
     buffer: Room<'a>,
-    /// There is no room for that.
+    /// Set when the budget has no room for the read buffer.
     full: Option<Exhausted>,
     /// The last large message. While it lives, the next read takes a buffer of its own and not the large one
     /// again, which the socket would then keep.
@@ -108,7 +108,7 @@ impl<'a> SocketReader<'a> {
         }
     }
 
-    /// Nothing where room has to be made first.
+    /// `None` where room has to be made first.
     fn poll<S>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> Poll<Option<Incoming>>
     where
         S: Stream<Item = Result<Message, Error>> + Unpin,
@@ -157,7 +157,7 @@ impl<'a> SocketReader<'a> {
         Ok(())
     }
 
-    /// The time in which nothing was read is not the message's.
+    /// Extends the deadline of the message by the time in which reading was paused.
     pub(super) fn paused(&mut self, since: Instant) {
         if let Some(until) = &mut self.until {
             let later = until.deadline() + since.elapsed();

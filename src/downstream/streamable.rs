@@ -27,7 +27,7 @@ use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
 impl Front {
-    /// POST: one message, or an array of them on a 2025-03-26 session.
+    /// POST of one message, or of an array on a 2025-03-26 session.
     pub(super) async fn post(
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
@@ -325,7 +325,7 @@ impl From<Fault> for Stopped {
     }
 }
 
-/// What an access line says of a message.
+/// Notes method, name and id of a message in the access record.
 pub(super) fn note_message(record: &AccessRecord, message: &Message) {
     if record.is_wanted() {
         let name = || {
@@ -345,13 +345,13 @@ pub(super) fn no_room(refused: NoRoom) -> Fault {
     Fault::new(kind, Side::Gateway, refused.to_string()).retry(Retry::After(RETRY_AFTER))
 }
 
-/// The session id that was sent; one that cannot be any is as unknown as a wrong one.
+/// The session id of the request; a malformed id is treated as unknown.
 pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
     headers::session_id(headers).unwrap_or(Some(""))
 }
 
-/// A header that names no revision we know is refused; a legacy one that differs from the
-/// negotiated is tolerated. Spec: SPEC T-60…T-63.
+/// An `MCP-Protocol-Version` with an unknown revision is refused; a legacy revision that differs from the negotiated
+/// one is tolerated. Spec: SPEC T-60…T-63.
 pub(super) fn check_version(headers: &HeaderMap) -> Result<(), Fault> {
     let named = headers::protocol_version(headers);
     named.map(drop).map_err(|error| match error {

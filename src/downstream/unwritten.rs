@@ -8,8 +8,7 @@ use bytes::Bytes;
 use super::access_log::{AccessLine, AccessRecord};
 use crate::lock::lock;
 
-/// The answers of one socket that are not written yet. Lines that are left when the socket is gone
-/// say that the client was.
+/// Answers of one socket that are not written yet. Access lines left when the socket ends note `client_gone`.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten(Mutex<HashMap<Place, Waiting>>);
 

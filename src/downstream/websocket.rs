@@ -1,7 +1,6 @@
-//! WebSocket: one socket is one session, beside which modern requests stand alone; one JSON-RPC
-//! message is one text frame. Host, Origin and
-//! token are checked where every request is, before the upgrade; the socket ends a minute after
-//! its token. Not of the specification: a custom transport as its "Custom Transports" allows.
+//! WebSocket transport: each socket has one session, and sessionless modern requests beside that session; each JSON-RPC
+//! message is one text frame. Host, Origin and token are checked before the upgrade, as for every request; the socket
+//! ends a minute after its token. Not of the specification: a custom transport as its "Custom Transports" allows.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -47,14 +46,14 @@ use crate::telemetry::request_tag::RequestTag;
 
 /// How long the closing handshake may take.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// What is read of a message that is too large while it is refused, bytes.
+/// Bytes drained of an oversized message while its refusal is sent.
 const DISCARDED_BYTES: u64 = 16 << 20;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
 type Socket = WebSocketStream<Metered<Moving<TokioIo<Upgraded>>>>;
 
-/// How a socket ends: the code and the reason that the client is told, if it can be told.
+/// The close code and reason sent to the client; `None` if no Close frame can be sent.
 type Close = Option<(CloseCode, &'static str)>;
 
 impl Front {
@@ -88,7 +87,7 @@ impl Front {
         channel.share_replies(self.reply_share(holder));
         let outgoing = Outgoing::new(self, channel);
         let (front, record) = (Arc::clone(self), record.clone());
-        // The connection was one of those that may be open, and still is.
+        // Keep the connection permit: the connection stays open after the upgrade.
         let place = parts.extensions.remove::<Place>();
         self.tasks.spawn(async move {
             match upgrade.await {
@@ -216,8 +215,8 @@ impl Front {
         }
     }
 
-    /// Writes what there is, and a ping when there is nothing, or was none for a while, until the
-    /// channel ends. How long a client may take nothing is for its connection to say.
+    /// Writes messages until the channel ends, and a ping when no message is ready or the last ping is `keep_alive`
+    /// old. The stall timeout of the connection limits how long the client may read nothing.
     async fn write_socket(
         &self,
         outgoing: &mut Outgoing,
@@ -292,7 +291,7 @@ fn is_stall(error: &Error) -> bool {
     matches!(error, Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }
 
-/// What is said of a frame that cannot be read; nothing when the client is gone.
+/// Close code and reason for an unreadable frame; `None` when the client is gone.
 fn refusal_of(error: &Error, opening: &AccessRecord) -> Close {
     match error {
         Error::Capacity(CapacityError::MessageTooLong { size, .. }) => {
@@ -313,14 +312,14 @@ fn refusal_of(error: &Error, opening: &AccessRecord) -> Close {
     }
 }
 
-/// Writes the line of a frame that is no message; `bytes` is its size, 0 where nobody knows it.
+/// Writes the access line of a frame that is not a message; `bytes` is the frame's size, 0 if unknown.
 fn note_refused(opening: &AccessRecord, word: &'static str, bytes: usize) {
     let line = RequestTag::random().within(|| AccessLine::of_message(opening));
     line.record().received(bytes);
     line.record().outcome(word);
 }
 
-/// One message as a frame; messages are JSON and thus UTF-8.
+/// A message as a text frame; messages are JSON and thus UTF-8.
 fn text_frame(message: Bytes) -> Option<Message> {
     message.try_into().ok().map(Message::Text)
 }
@@ -363,6 +362,6 @@ async fn end(mut socket: Socket, code: CloseCode, reason: &'static str) {
             while let Some(Ok(_)) = socket.next().await {}
         }
     };
-    // However it ends, it is over.
+    // Ignore the outcome: the socket is closed in any case.
     drop(tokio::time::timeout_at(Instant::now() + CLOSE_WITHIN, closing).await);
 }

@@ -21,7 +21,7 @@ impl std::fmt::Display for Id {
     }
 }
 
-/// The id at the start of `text`, and what comes after it.
+/// The id at the start of `text`, and the rest of `text`.
 fn id(text: &str) -> Option<(Id, &str)> {
     let letter = text.chars().next().filter(char::is_ascii_uppercase)?;
     let rest = text.get(1..)?.strip_prefix('-')?;
@@ -70,7 +70,7 @@ fn ids(mut text: &str) -> Vec<Id> {
     out
 }
 
-/// Every file that may cite something.
+/// Every file that may contain citations.
 fn citing() -> Vec<PathBuf> {
     let kinds = ["rs", "md", "mjs", "py", "toml", "sh"];
     let folders = ["src", "tests", "benches", "docs", "fuzz"];

@@ -1,4 +1,4 @@
-//! Every link leads somewhere; those that leave the tree are listed with the day they were read.
+//! Every link resolves; external links are listed with the day they were checked.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;

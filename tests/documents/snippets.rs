@@ -12,7 +12,7 @@ pub(crate) struct Snippet {
     pub(crate) line: usize,
     pub(crate) language: String,
     pub(crate) text: String,
-    /// The line before it, where a remark says why it is no whole one.
+    /// The line before the snippet, where a remark may say why the snippet is incomplete.
     pub(crate) remark: String,
 }
 
@@ -60,7 +60,7 @@ fn of(languages: &[&str]) -> Vec<Snippet> {
     all
 }
 
-/// `snippet` with what a whole configuration needs besides.
+/// `snippet`, completed to a valid configuration.
 fn completed(snippet: &str) -> String {
     let mut text = snippet.to_owned();
     if !text.contains("[upstreams.") {
@@ -149,7 +149,7 @@ fn every_shell_block_is_shell() {
     }
 }
 
-/// What stands behind the prompts of a transcript, with the lines that continue it.
+/// Commands of a transcript: the text after each prompt, with continuation lines.
 fn commands(transcript: &str) -> String {
     let mut out = String::new();
     let mut goes_on = false;

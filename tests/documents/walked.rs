@@ -1,4 +1,4 @@
-//! What the pages show as run is run: the transcript of the README, `check`, and the two clients.
+//! Runs the examples that the pages show: the transcript of the README, `check`, and the two clients.
 
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,7 +12,7 @@ fn command(program: &str) -> Command {
     Command::new(program)
 }
 
-/// A gateway with the demonstration upstream; it is killed with this value.
+/// A gateway with the demonstration upstream, killed on drop.
 struct Gateway {
     child: Child,
     port: u16,
@@ -68,7 +68,7 @@ fn block(page: &str, language: &str, part: &str) -> Snippet {
     all.pop().expect("a block")
 }
 
-/// Events without what differs from run to run: the random part of ids.
+/// Events without the random part of their ids.
 fn events(transcript: &str) -> Vec<String> {
     transcript
         .lines()

@@ -41,10 +41,10 @@ async fn app_reaches_no_tool_of_another_upstream(#[values("legacy", "modern")] c
         let refused = call("/mcp/one", name).await.expect_err(name);
         assert_eq!(refused["code"], -32602, "{name}: {refused}");
     }
-    // Answered by `one`, which does not list it.
+    // Forwarded to `one`, although `one` does not list the tool.
     drop(call("/mcp/one", "dashboard").await);
     assert_eq!(two.counted("tools/call").await, before);
-    // Where upstreams share an endpoint, its own name and the prefixed one lead to the same tool.
+    // On a merged endpoint, the tool's own name and the prefixed name call the same tool.
     for name in ["dashboard", "two__dashboard"] {
         assert_eq!(text_of(&call("/mcp", name).await.expect(name)), "shown");
     }

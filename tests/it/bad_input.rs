@@ -222,7 +222,7 @@ async fn a_body_over_the_limit_is_refused() {
         assert_eq!(refused["id"], 1, "{refused}");
         assert_eq!(refused["error"]["data"]["maxBytes"], 64 << 10, "{refused}");
     }
-    // What has no id, no session, or a client of the modern revision.
+    // Messages without an id or a session, and messages of the modern revision.
     let mut notice = body(65 << 10);
     notice.as_object_mut().unwrap().remove("id");
     assert_eq!(user.post(&notice).await.status(), 413);

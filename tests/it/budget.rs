@@ -61,7 +61,7 @@ fn session_line(user: &Session) -> String {
     format!("{name}: {id}\r\n")
 }
 
-/// A body of `size` bytes without its last ten, written as far as the gateway reads.
+/// Sends a body of `size` bytes except its last ten, at the gateway's pace.
 async fn half_sent(gw: &Gateway, head: String, size: usize) -> tokio::task::JoinHandle<TcpStream> {
     let mut tcp = TcpStream::connect(gw.url.strip_prefix("http://").unwrap())
         .await
@@ -69,7 +69,7 @@ async fn half_sent(gw: &Gateway, head: String, size: usize) -> tokio::task::Join
     tcp.write_all(head.as_bytes()).await.unwrap();
     tokio::spawn(async move {
         let body = vec![b' '; size - 10];
-        // It may be refused meanwhile.
+        // The body may be refused meanwhile.
         drop(tcp.write_all(&body).await);
         tcp
     })
@@ -102,7 +102,7 @@ async fn half_sent_bodies_of_one_caller_stay_within_its_share() {
             .is_ok()
     );
     assert!(held_mib(&gw).await < 33.0);
-    // So is she, with small ones.
+    // Alice's small requests are served, too.
     assert_eq!(alice.request("ping", json!({})).await, Ok(json!({})));
     let sent = |sending: &[tokio::task::JoinHandle<TcpStream>]| {
         sending.iter().filter(|one| one.is_finished()).count()
@@ -161,7 +161,7 @@ async fn bodies_without_a_length_stay_within_the_share() {
     let mut sockets = Vec::new();
     for _ in 0..30 {
         let head = head(&gw, &alice.actor, "", "transfer-encoding: chunked");
-        // One chunk that is never over.
+        // A single chunk that never ends.
         let head = format!("{head}400000\r\n");
         sockets.push(half_sent(&gw, head, 4 << 20).await);
     }
@@ -208,7 +208,7 @@ async fn request_over_the_share_is_refused_alone() {
     assert_eq!(refused["id"], 77);
     let error = reply_of(refused).expect_err("a refusal");
     assert_eq!(error["data"]["retryAfterMs"], 1000, "{error}");
-    // What has no live session, or speaks the modern revision, by one.
+    // Messages without a live session, or of the modern revision, are refused by status.
     let sessionless = alice
         .actor
         .post("/mcp/stub", &[], &large_call(78, "echo", LARGE))
@@ -329,7 +329,7 @@ async fn message_with_too_many_members_is_refused_by_name() {
     assert_eq!(refused["id"], 9);
     let text = refused["error"]["message"].as_str().unwrap();
     assert!(text.contains("more than 1024 members"), "{text}");
-    // What a tool is called with may have any number.
+    // The arguments of a tool may have any number of members.
     let body = format!(
         r#"{{"method":"tools/call","params":{{"name":"echo","arguments":{{{}}}}},"jsonrpc":"2.0","id":10}}"#,
         members(100_000)

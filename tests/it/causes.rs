@@ -1,5 +1,5 @@
-//! Broken upstreams: what their callers hear, what the log and `/status` say of each, and how many lines ten
-//! sessions make.
+//! Broken upstreams: the error for the caller, the reports in the log and in `/status`, and the number of log lines for
+//! ten sessions.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ enum Broken {
     Program(&'static str, &'static [&'static str]),
     /// A child whose file lacks the permission to be executed.
     NotExecutable,
-    /// A child that works, in this directory.
+    /// A working child, started in this directory.
     Directory(&'static str),
 }
 
@@ -60,7 +60,7 @@ const OTHER_REVISION: &str = r#""result":{"protocolVersion":"1999-01-01","capabi
     "serverInfo":{"name":"s","version":"1"}}"#;
 const REFUSES: &str = r#""error":{"code":-32603,"message":"licence expired"}"#;
 
-/// What lives as long as a broken upstream.
+/// Guards that live as long as a broken upstream.
 type Parts = Vec<Box<dyn Any>>;
 
 impl Broken {
@@ -169,7 +169,7 @@ fn told(gw: &Gateway) -> Vec<Value> {
     lines
 }
 
-/// What `/status` says of the upstream `up`.
+/// The entry of the upstream `up` in `/status`.
 async fn status(gw: &Gateway) -> Value {
     let (_, text) = gw.admin_text("/status").await.expect("an answer");
     let status: Value = serde_json::from_str(&text).unwrap();
@@ -178,7 +178,7 @@ async fn status(gw: &Gateway) -> Value {
     up.expect("the upstream").clone()
 }
 
-/// What no caller may hear: addresses, paths, names of keys, and what an upstream says of itself inside.
+/// Texts that no caller may see: addresses, paths, names of keys, and internals that an upstream reports.
 const SECRET: [&str; 10] = [
     "127.0.0.1",
     "localhost",
@@ -192,8 +192,8 @@ const SECRET: [&str; 10] = [
     "inner.test",
 ];
 
-// Columns: the upstream; what its callers hear; the cause, in the log and in `/status`; the remedy, in both; what else
-// the log says.
+// Columns: the upstream; the caller's error; the cause, in the log and in `/status`; the remedy, in both; further text
+// in the log.
 #[rstest]
 #[case::no_token(
     Broken::Answers(401, "go away"),

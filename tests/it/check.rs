@@ -1,4 +1,4 @@
-//! `drawbridge check`: what it says, and its exit codes.
+//! Output and exit codes of `drawbridge check`.
 
 use std::process::Output;
 

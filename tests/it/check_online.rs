@@ -20,7 +20,7 @@ use crate::harness::issuer::Issuer;
 use crate::harness::upstream::{HttpStub, serve, stub_program};
 use crate::harness::{Setup, eventually, process, within};
 
-/// What no output may hold.
+/// A secret that no output may contain.
 const SECRET: &str = "hunter22-of-the-operator";
 
 /// How late documents come: after all else that a check waits for.
@@ -31,7 +31,7 @@ struct Checked {
     dir: TempDir,
 }
 
-/// What a run printed.
+/// Output of a run.
 struct Ran {
     code: Option<i32>,
     out: String,
@@ -241,7 +241,7 @@ async fn healthy_parts_are_up_and_exit_0() {
         ran.row("remote").0[..6],
         ["remote", "auto", "up", "2025-11-25", "(legacy)", "3"]
     );
-    // It declares resources, and refuses to list templates.
+    // The upstream declares resources, and refuses to list templates.
     let partial = ran.row("partial").0;
     assert_eq!(
         partial[2..],
@@ -412,7 +412,7 @@ async fn json_has_the_entries_of_status() {
         ),
         (&json!(issuer), &json!(1))
     );
-    // Nothing is asked of a configuration that cannot be used.
+    // An invalid configuration makes no request.
     let checked = Checked::of("[upstreams.a]\ncommnd = \"sh\"\n");
     let report = checked.run(&["--json"]).await.expect(78).json();
     assert!(report.get("upstreams").is_none(), "{report}");
@@ -493,7 +493,7 @@ async fn signal_ends_check_and_its_children(#[case] signal: Signal, #[case] name
     let output = within("the end of check", child.wait_with_output())
         .await
         .unwrap();
-    // A second, and what a busy machine takes.
+    // A second, plus a margin for a busy machine.
     assert!(
         sent.elapsed() < Duration::from_secs(3),
         "{:?}",

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Gateway, Setup, peers};
 
-/// What every tour of server-everything takes.
+/// Steps of every tour of server-everything.
 const STEPS: &[&str] = &[
     "tools",
     "tool_errors",
@@ -77,7 +77,7 @@ async fn everything_alone() -> Gateway {
         .await
 }
 
-/// Which official SDK a tour is taken with.
+/// The official SDK of a tour.
 enum Sdk {
     TypeScript(&'static str),
     Python(u8),

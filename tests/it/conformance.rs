@@ -1,4 +1,4 @@
-//! The official conformance suite: what passes directly passes through the gateway.
+//! The official conformance suite: checks that pass directly pass through the gateway.
 //!
 //! The upstream is `tests/conformance/upstream.mjs`, which has every fixture; there is no list of
 //! expected failures.

@@ -1,4 +1,4 @@
-//! Few places for connections, and clients that want them all.
+//! Few connection permits, and clients that want all of them.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ impl Raw {
         while !answer.ends_with("\r\n\r\n") {
             answer.push(char::from(self.byte().await?));
         }
-        // What has no length goes on.
+        // A response without a length is not read to its end.
         let length = answer.split("content-length: ").nth(1);
         let length = length.and_then(|rest| rest.lines().next()?.parse().ok());
         for _ in 0..length.unwrap_or(0) {
@@ -90,7 +90,7 @@ async fn connections_without_a_token_do_not_keep_a_caller_out() {
         held.push(raw);
     }
     is_served(&gw, "alice").await;
-    // The oldest have made room, of the one address that there is.
+    // The oldest connections were evicted: all have the same address.
     held[0].closed().await;
     assert!(evicted(&gw, "address").await >= 1.0);
     let warned = |record: &Value| record.to_string().contains("make room");
@@ -144,7 +144,7 @@ async fn over_its_share_a_caller_alone_is_refused_and_its_answers_are_taken() {
         "{refused}"
     );
     assert!(alice.request("ping", json!({})).await.is_ok());
-    // What carries no id is taken.
+    // A message without an id is accepted.
     let changed = json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"});
     assert_eq!(alice.post(&changed).await.status(), StatusCode::ACCEPTED);
     let answer = json!({"jsonrpc": "2.0", "id": 7, "result": {}});
@@ -220,7 +220,7 @@ async fn refused_connection_is_closed_early_unless_a_good_token_follows() {
     let mut stranger = Raw::connect(&gw).await;
     assert_eq!(stranger.send("GET /mcp/stub", &[]).await, Some(401));
     stranger.closed().await;
-    // Its idle time is that of others: 75 s.
+    // The known client keeps the usual idle timeout: 75 s.
     assert_eq!(known.send("DELETE /mcp/stub", &delete).await, Some(400));
     gw.stop().await;
 }

@@ -1,4 +1,4 @@
-//! SIGTERM: what was accepted is finished. Spec: DESIGN §11.
+//! SIGTERM: accepted requests are finished. Spec: DESIGN §11.
 
 use futures_util::future::join_all;
 use rustix::process::Signal;
@@ -16,7 +16,7 @@ use crate::modern::{Modern, VERSION};
 // Issue: "every accepted call gets its reply; exit within the grace period".
 #[tokio::test]
 async fn every_accepted_call_gets_its_reply() {
-    // Longer than `exit` waits: nobody may sit it out.
+    // Longer than `exit` waits: a drain that runs into its deadline fails the test.
     let setup = Setup::secured().server("drain = \"60s\"");
     let mut gw = setup
         .stub_with("stub", &[], "isolation = \"principal\"")
@@ -139,7 +139,7 @@ async fn a_call_that_never_ends_does_not_hold_the_gateway_past_its_grace() {
     drop(held);
 }
 
-// Spec: SPEC O-04. What the stop cuts off has its record as well.
+// Spec: SPEC O-04. A call cut off by the stop has an audit record as well.
 #[tokio::test]
 async fn a_call_that_is_cut_off_has_its_audit_line() {
     let gw = Setup::open().server("drain = \"0s\"").stub("stub", &[]);
@@ -158,7 +158,7 @@ async fn a_call_that_is_cut_off_has_its_audit_line() {
     assert_eq!(audit["outcome"], "failed", "{audit}");
 }
 
-// What our own stop cuts off is no client that went away.
+// A call cut off by the gateway's own stop is not logged as `client_gone`.
 #[tokio::test]
 async fn the_access_line_of_a_call_that_is_cut_off_names_the_stop() {
     let on = "drain = \"0s\"\n[server.websocket]\nenabled = true";
@@ -192,7 +192,7 @@ async fn the_access_line_of_a_call_that_is_cut_off_names_the_stop() {
     );
 }
 
-// An operator who hopes for a reload, or a terminal that is closed.
+// SIGHUP: sent by an operator who expects a reload, or by a closing terminal.
 #[tokio::test]
 async fn a_hangup_is_logged_and_changes_nothing() {
     let mut gw = Setup::open().stub("stub", &[]).start().await;
@@ -235,7 +235,7 @@ async fn a_child_that_will_not_end_is_killed_within_two_seconds_of_the_drain() {
     nothing_left(&family).await;
 }
 
-// A client that listens is not away, though it asks for nothing.
+// A child is not idle while a client listens, even without requests.
 #[tokio::test]
 async fn a_child_whose_notices_somebody_waits_for_is_not_idle() {
     let gw = Setup::open()

@@ -53,7 +53,7 @@ impl Client {
         }
     }
 
-    /// The extensions that the upstream was told of.
+    /// The extensions that the gateway declared to the upstream.
     async fn told(&self, era: &str, prefix: &str) -> Value {
         let (tool, pointer) = match era {
             "legacy" => ("session_info", "/client/capabilities/extensions"),
@@ -138,12 +138,12 @@ async fn a_pure_endpoint_carries_an_extension_that_it_does_not_know(
     }
     let notice = "notifications/vendor/changed";
     let lost = match (&client, back, carrier) {
-        // On a pipe nothing says which request a modern upstream tells something about,
+        // On a pipe, notices of a modern upstream name no request, so they are dropped,
         (_, "modern", "stdio") => {
             client.call("vendor_notice").await.1.unwrap();
             1.0
         }
-        // and what belongs to none comes on the stream for that.
+        // and notices of a legacy upstream are sent on the GET stream.
         (Client::Legacy(session), _, "stdio") => {
             let mut stream = session.listen().await;
             client.call("vendor_notice").await.1.unwrap();
@@ -298,7 +298,7 @@ async fn skills_are_listed_read_and_verified(
     let unknown = client.request("skills/get", unknown).await.unwrap_err();
     assert_eq!(unknown["code"], -32602);
 
-    // As some clients write that they have none.
+    // Some clients send `null` when they have no cursor.
     let mut asked = json!({ "uri": root, "cursor": null });
     let mut children = Vec::new();
     loop {
@@ -351,7 +351,7 @@ async fn skills_of_several_upstreams_are_kept_apart() {
         refused("skills/get", "skill://three/x/SKILL.md").await,
         Some(-32602)
     );
-    // As a text of its server names it: two have it, nobody is guessed.
+    // Two servers have the skill of this name: neither is guessed.
     assert_eq!(refused("skills/get", REFUNDS).await, Some(-32602));
     gw.stop().await;
 }

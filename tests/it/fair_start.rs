@@ -1,4 +1,4 @@
-//! Servers that hang when they are started beside one that works. Spec: DESIGN §6; SPEC G-03.
+//! Servers that hang on start beside a working one. Spec: DESIGN §6; SPEC G-03.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ async fn first_call(setup: Setup) -> Duration {
     took
 }
 
-/// Servers that live and say nothing, before others in the file.
+/// Configures servers that run without ever answering, before other servers in the file.
 fn hanging(count: usize) -> Setup {
     (0..count).fold(Setup::open(), |setup, number| {
         let name = format!("hangs{number}");

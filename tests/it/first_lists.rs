@@ -1,5 +1,5 @@
-//! The first lists of a merged endpoint: how long they wait for upstreams that start, what stands in for one that is
-//! late, and how a list says that it is not whole. Spec: SPEC G-03; BRIDGING §5.3, §5.6.
+//! First lists of a merged endpoint: the wait for upstreams that start, the stand-in for a late upstream, and the mark
+//! of an incomplete list. Spec: SPEC G-03; BRIDGING §5.3, §5.6.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 /// A child that never answers.
 const NEVER: (&str, &[&str]) = ("sleep", &["1000"]);
 
-/// What a merged list says: the tools, and the upstreams that it goes without.
+/// A merged list: the tools, and the missing upstreams.
 #[derive(Debug)]
 struct Listed {
     tools: Vec<String>,
@@ -86,7 +86,7 @@ async fn first_list_waits_longest_while_no_upstream_has_answered(
     gw.stop().await;
 }
 
-// Two that start slowly, one that never does, and one that is fine: what each kind of client sees.
+// Two upstreams start slowly, `never` does not start, `fast` is ready: the lists that each kind of client sees.
 #[tokio::test]
 async fn list_without_an_upstream_says_so_and_is_completed_later() {
     let setup = Setup::open().toml("[mcp]\nconnect_wait = \"300ms\"\nfirst_wait = \"2s\"");
@@ -110,7 +110,7 @@ async fn list_without_an_upstream_says_so_and_is_completed_later() {
     let starting = json!({"slow": "starting", "late": "starting", "never": "starting"});
     assert_eq!(first.missing, starting);
     assert!(first.took < Duration::from_secs(6), "{first:?}");
-    // One that obeys `list_changed`.
+    // A client that obeys `list_changed`.
     stream.until(TOOLS_CHANGED).await;
     eventually("both slow ones", async || {
         let listed = list(&user).await;
@@ -118,7 +118,7 @@ async fn list_without_an_upstream_says_so_and_is_completed_later() {
         whole.then(|| assert_eq!(listed.missing, json!({"never": "starting"})))
     })
     .await;
-    // One that begins now.
+    // A client that begins now.
     let fresh = gw.anonymous().open("/mcp").await;
     assert_eq!(fresh.hello["_meta"][MISSING], json!({"never": "starting"}));
     gw.stop().await;
@@ -156,7 +156,7 @@ async fn known_list_stands_in_for_a_child_that_starts() {
     let listed = list(&second).await;
     assert_eq!(listed.tools, whole.tools);
     assert_eq!(listed.missing, json!({"slow": "last_known"}));
-    // It is called by its name meanwhile, and then nothing is missing.
+    // A call by name works meanwhile; once the child is up, `missing` is empty.
     let called = second.text("slow__echo", json!({})).await;
     assert_eq!(called, "{}");
     eventually("its own list", async || {
@@ -166,7 +166,7 @@ async fn known_list_stands_in_for_a_child_that_starts() {
     gw.stop().await;
 }
 
-// What a session saw after its own calls may be for its own eyes.
+// Lists fetched by a session after its own calls may be private to the session.
 #[tokio::test]
 async fn list_of_a_session_that_called_tools_stands_in_for_nobody() {
     let setup = Setup::secured().stub("slow", &["--slow-start", "3000"]);
@@ -218,12 +218,12 @@ async fn warm_upstream_that_fails_is_tried_again_and_told() {
     gw.stop().await;
 }
 
-/// Servers that are fine, that take 15 s to start, and one that never does.
+/// Servers that start at once, after 15 s, and never.
 const FINE: [&str; 5] = ["one", "two", "three", "four", "five"];
 const SLOW: [&str; 2] = ["slow", "late"];
 const MUTE: &str = "never";
 
-/// The upstreams whose tools stand in a list, of those above.
+/// The above upstreams whose tools are in a list.
 fn upstreams_in(listed: &Listed) -> Vec<&'static str> {
     let all = FINE.iter().chain(&SLOW).chain([&MUTE]);
     all.filter(|name| listed.has(&format!("{name}__echo")))
@@ -231,7 +231,7 @@ fn upstreams_in(listed: &Listed) -> Vec<&'static str> {
         .collect()
 }
 
-/// What a client had listed last at this second.
+/// The client's latest list at this second.
 fn seen_at(lists: &[(Duration, Listed)], second: u64) -> Option<&Listed> {
     let last = Duration::from_secs(second);
     let so_far = lists.iter().take_while(|(at, _)| *at <= last);
@@ -258,8 +258,8 @@ async fn lists_of_one_that_obeys(
     }
 }
 
-// Most clients list once, or ignore `list_changed`: what they have after 1, 5 and 20 s, and how often each server was
-// started for it. All are one caller's, who has one child of each server for legacy clients and one for modern ones.
+// Most clients list once, or ignore `list_changed`: their tools after 1, 5 and 20 s, and how often each server was
+// started for them. All clients are one principal, with one child per server for legacy clients and one for modern.
 #[tokio::test]
 async fn each_kind_of_client_sees_slow_servers_come() {
     let isolation = "isolation = \"principal\"";
@@ -306,7 +306,7 @@ async fn each_kind_of_client_sees_slow_servers_come() {
     assert_eq!(upstreams_in(last), ready, "{obeyed:?}");
     assert_eq!(last.missing, json!({"never": "starting"}));
     assert!(obeyed.len() <= 4, "{obeyed:?}");
-    // A client that ignores the notice calls by name what it did not list.
+    // A client that ignores the notice may call a tool that is not in its list.
     assert_eq!(user.text("slow__echo", json!({})).await, "{}");
     for era in ["legacy", "modern"] {
         let fresh = list_once(&gw, era).await;

@@ -1,5 +1,5 @@
-//! Upstreams over HTTP/2: a call that they have provably not read is sent again, any other is not.
-//! Spec: RFC 9113 §8.7; SPEC M-44, U-12.
+//! Upstreams over HTTP/2: a call that the upstream has provably not read is sent again, any other call is not. Spec:
+//! RFC 9113 §8.7; SPEC M-44, U-12.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ use crate::harness::tunnel::TlsFront;
 use crate::harness::{Gateway, Session, Setup, eventually, within};
 use crate::unsteady_upstream::usual;
 
-/// What a client of HTTP/2 sends first.
+/// Length of an HTTP/2 client's connection preface.
 const PREFACE: usize = 24;
 /// Types of frames.
 const HEADERS: u8 = 1;
@@ -36,7 +36,7 @@ struct Server {
     unread: Arc<AtomicUsize>,
     /// Whether the next connection is told to leave before its first request.
     says_goodbye: Arc<AtomicBool>,
-    /// Ends the connections of now, with what runs on them.
+    /// Ends the present connections, with their running calls.
     leave: Arc<Notify>,
 }
 
@@ -121,7 +121,7 @@ impl Server {
         Ok(())
     }
 
-    /// Whether a call of this tool was refused before; from now on one was.
+    /// Whether a call of this tool was refused before; records a refusal.
     fn has_refused(&self, tool: &str) -> bool {
         let mut runs = self.runs.lock().unwrap();
         let seen = runs.contains_key(tool);
@@ -196,7 +196,7 @@ async fn call_behind_a_goodbye_is_sent_again() {
         assert!(call(&user, "leave").await.contains("done"));
         round += 1;
         let tool = format!("after-{round}");
-        // Where the older connection took it after all, the next round tries again.
+        // If the older connection took the call, the next round tries again.
         let said = call(&user, &tool).await;
         assert!(said.contains("done"), "{said}");
         assert_eq!(server.runs(&tool), 1);

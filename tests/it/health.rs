@@ -17,11 +17,11 @@ use crate::harness::session::text_of;
 use crate::harness::upstream::{HttpStub, serve, stub_program};
 use crate::harness::{Gateway, Setup, eventually};
 
-/// What `drawbridge.upstream.state` says of an upstream that was reached, and of one that was not.
+/// Values of `drawbridge.upstream.state`: reached, and unreachable.
 const UP: f64 = 1.0;
 const DOWN: f64 = 3.0;
 
-/// A port where connections are taken and nothing is ever said.
+/// A port that accepts connections and never sends a byte.
 async fn silence() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").await.unwrap()
 }
@@ -47,7 +47,7 @@ async fn an_upstream_that_hangs_is_down_and_not_waited_for_until_it_is_back() {
         .await;
     let user = gw.anonymous().open("/mcp").await;
     reaches(&gw, "fine", UP).await;
-    // Every attempt takes longer than a second: after some of them a call is refused at once.
+    // Each attempt takes longer than a second: after several failures a call is refused at once.
     eventually("a call that does not wait", async || {
         let reply = user.call("hung__echo", json!({})).await.unwrap();
         assert_eq!(reply["isError"], true);
@@ -57,7 +57,7 @@ async fn an_upstream_that_hangs_is_down_and_not_waited_for_until_it_is_back() {
     })
     .await;
     reaches(&gw, "hung", DOWN).await;
-    // So is a list, and it has what is there.
+    // Lists do not wait either, and have the tools of the reachable upstream.
     eventually("a list that does not wait", async || {
         let tools = user.tools().await;
         assert!(tools.contains(&"fine__echo".to_owned()), "{tools:?}");
@@ -83,7 +83,7 @@ fn went_on_without_waiting(gw: &Gateway) -> bool {
     gw.log().iter().any(left_out)
 }
 
-// A refusal costs nobody anything: there is no pause in which a returned server is not seen.
+// A refused connection fails at once, so there is no back-off in which a returned server is overlooked.
 #[tokio::test]
 async fn an_upstream_that_refuses_is_down_and_answers_the_first_call_after_its_return() {
     let gone = HttpStub::start(&[]).await;
@@ -106,7 +106,7 @@ async fn an_upstream_that_refuses_is_down_and_answers_the_first_call_after_its_r
     gw.stop().await;
 }
 
-// What is said of reaching an upstream says nothing of those who have reached it.
+// An unreachable upstream does not end the sessions already open on it.
 #[tokio::test]
 async fn an_open_session_is_used_also_while_nobody_else_gets_through() {
     let stub = HttpStub::start(&[]).await;
@@ -237,7 +237,7 @@ async fn an_upstream_that_nobody_calls_is_seen_down_and_up_again() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-04: a session is not opened where nobody would end it.
+// Spec: SPEC U-04: the health check opens no session, because none of its sessions would be ended.
 #[rstest]
 #[case::wants_a_token(401, UP)]
 #[case::knows_no_such_path(404, UP)]
@@ -298,7 +298,7 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-// One that hangs keeps its pipe open: only a ping shows it.
+// A hung child keeps its pipe open: only a ping detects the hang.
 #[tokio::test]
 async fn an_idle_child_that_hangs_is_seen_down_and_up_again() {
     let gw = Setup::open()

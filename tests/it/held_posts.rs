@@ -1,5 +1,5 @@
-//! Upstreams over HTTP+SSE of 2024-11-05 that keep a post waiting for its answer, or never end that:
-//! what is asked is answered on the stream, and nobody waits for more. Spec: SPEC H-02, U-12.
+//! HTTP+SSE upstreams of 2024-11-05 that keep a POST open without an answer, or answer with an endless body: replies
+//! arrive on the event stream, and no call waits for the POST. Spec: SPEC H-02, U-12.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -18,12 +18,12 @@ use crate::harness::session::text_of;
 use crate::harness::upstream::serve;
 use crate::harness::{Gateway, Setup, eventually, within};
 
-/// What becomes of a post whose message was taken.
+/// The response to a POST whose message was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Post {
-    /// An answer that never ends.
+    /// A response body that never ends.
     Endless,
-    /// No answer at all.
+    /// No response at all.
     Unanswered,
 }
 
@@ -31,12 +31,12 @@ enum Post {
 struct Upstream {
     url: String,
     post: Post,
-    /// Where messages go: onto the stream that was opened last.
+    /// Sender of the event stream opened last.
     stream: Arc<Mutex<Option<mpsc::Sender<String>>>>,
     seen: Arc<Mutex<Vec<String>>>,
-    /// What posts that are not over have brought.
+    /// Methods of the open POSTs.
     held: Arc<Mutex<Vec<String>>>,
-    /// What those have brought that are over, in their order.
+    /// Methods of the ended POSTs, in order of their end.
     over: Arc<Mutex<Vec<String>>>,
 }
 
@@ -189,7 +189,7 @@ async fn posts_of_cancellations_that_are_not_answered_leave_nothing() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-12, C-10: what was not sent when it was cancelled is not sent afterwards.
+// Spec: SPEC U-12, C-10: a request not sent before its cancellation is not sent later.
 #[tokio::test]
 async fn the_post_of_a_call_that_timed_out_is_broken_off() {
     let up = Upstream::start(Post::Unanswered).await;
@@ -219,7 +219,7 @@ async fn of_a_stream_that_breaks_no_post_keeps_calls_waiting() {
     gw.stop().await;
 }
 
-// Spec: SPEC H-02: what goes on without anybody who waits is bounded.
+// Spec: SPEC H-02: POSTs left open after their reply are bounded in number.
 #[tokio::test]
 async fn posts_that_go_on_are_no_more_than_there_is_room_for() {
     let up = Upstream::start(Post::Unanswered).await;
@@ -239,7 +239,7 @@ async fn posts_that_go_on_are_no_more_than_there_is_room_for() {
     gw.stop().await;
 }
 
-// Spec: SPEC H-02: to break it off may stop what it began.
+// Spec: SPEC H-02: closing a POST early may stop the work that its message began.
 #[tokio::test]
 async fn posts_of_calls_that_go_on_leave_notifications_their_places() {
     const CHANGED: &str = "notifications/roots/list_changed";

@@ -1,4 +1,4 @@
-//! HTTP upstreams as strangers see us: what we send, and what their answers do not do to our client.
+//! The gateway as an HTTP client: the requests that upstreams see, and hostile answers that must do no harm.
 //! Spec: SPEC U-01 to U-13, E-05.
 
 use std::future::ready;
@@ -18,7 +18,7 @@ use crate::unsteady_upstream::usual;
 
 const LEGACY: &str = "era = \"legacy\"\n";
 
-/// What a scripted upstream received.
+/// Requests received by a scripted upstream.
 type Seen = Arc<Mutex<Vec<(Method, HeaderMap)>>>;
 
 /// An upstream that gives every request the same answer.
@@ -194,7 +194,7 @@ async fn requests_carry_what_the_protocol_asks_for_and_no_token() {
     gw.stop().await;
 }
 
-/// What an HTTP stub has counted.
+/// Counters of an HTTP stub.
 async fn counts(stub: &HttpStub) -> Value {
     let base = stub.url.trim_end_matches("/mcp");
     let text = Actor::new(base, None).try_get_any("/stats").await;
@@ -285,8 +285,8 @@ async fn an_upstream_of_an_unknown_revision_is_unavailable() {
     gw.stop().await;
 }
 
-/// Of each connection to a local port, when the other end is asked whether it is still there, in
-/// hundredths of a second from now; nothing where it is not. As the kernel writes it.
+/// Time until the next keep-alive probe of each connection to a local port, in hundredths of a second; `None` without
+/// the keep-alive timer. Read from `/proc/net/tcp`.
 fn asked_within(port: u16) -> Vec<Option<u32>> {
     const KEEP_ALIVE: &str = "02";
     let text = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -309,7 +309,7 @@ async fn the_other_end_of_a_silent_connection_is_asked_for() {
     let user = gw.anonymous().open("/mcp/stub").await;
     let _stream = user.listen().await;
     stub.heard().await;
-    // What was just sent has a timer of its own.
+    // A connection that has just sent bytes has another timer.
     eventually("all connections are watched", async || {
         let timers = asked_within(stub.port());
         let soon = |left: &Option<u32>| left.is_some_and(|left| left <= 3_000);

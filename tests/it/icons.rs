@@ -26,7 +26,7 @@ async fn gateway(sources: &[&str]) -> Gateway {
         .await
 }
 
-/// What is shown on the members of a list.
+/// Icons of the members of a list.
 fn icons_of(list: &Value, member: &str) -> Vec<Value> {
     let items = list[member].as_array().unwrap();
     assert!(!items.is_empty(), "{list}");
@@ -45,7 +45,7 @@ async fn shown(gw: &Gateway) -> Vec<Value> {
             shown.push(found["_meta"][INFO]["icons"].clone());
         }
         for (method, member) in LISTS {
-            // From the upstream, and from what is kept.
+            // From the upstream, and from the cache.
             for _ in 0..2 {
                 let list = legacy.request(method, json!({})).await.unwrap();
                 shown.extend(icons_of(&list, member));

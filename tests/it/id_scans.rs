@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::harness::{Answer, Gateway, Session, Setup, eventually};
 
-/// Bodies of one caller that are read on at once.
+/// Concurrent scans of refused bodies per caller (`SCANS_PER_CALLER`).
 const PLACES: usize = 8;
 
 /// A POST of a body over the limit that stops after its first bytes.
@@ -73,7 +73,7 @@ async fn body_without_a_place_among_the_scans_is_refused_by_status() {
     assert!(answer.json().await.get("id").is_none());
     let unscanned = gw.metric("drawbridge_bodies_unscanned_total", "").await;
     assert!((unscanned - 1.0).abs() < 0.1, "{unscanned}");
-    // They are hers, and nobody else's.
+    // The scan permits in use are Alice's: Bob's share is free.
     let answer = too_large(&bob).await.expect(StatusCode::OK).await;
     assert!(is_refused_by_id(&answer.json().await));
     drop(held.pop());

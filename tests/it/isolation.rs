@@ -229,7 +229,7 @@ async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
         let dropped = gw.metric("drawbridge_notices_unread_total", "").await;
         assert!(dropped > 0.5, "{dropped}");
     }
-    // Nobody is left who wants that much.
+    // After Alice's session ends, no session wants `debug` any more.
     alice.delete().await;
     eventually("the upstream logs less", async || {
         let said = bob.text("log", json!({"level": "debug"})).await;
@@ -239,7 +239,7 @@ async fn who_shares_an_upstream_gets_the_log_messages_of_its_own_level(
     gw.stop().await;
 }
 
-/// A child that logs what a call holds only when the next message comes, as one that is slow to flush.
+/// A child that logs the `log` call's text only when the next message arrives, like a child that is slow to flush.
 const LATE: &str = r#"
     late=''
     say() { printf '%s\n' "$1"; }

@@ -1,5 +1,4 @@
-//! Bounds that a caller can reach: which status, and that it says when to come back.
-//! Spec: SPEC T-17.
+//! Limits that a caller can reach: the status of the refusal, and its `Retry-After`. Spec: SPEC T-17.
 
 use futures_util::future::join_all;
 use http::StatusCode;
@@ -33,7 +32,7 @@ async fn over_the_rate_refuses_this_principal_alone() {
         assert!(after > Some(0), "{error}");
     }
     assert!(bob.request("tools/list", json!({})).await.is_ok());
-    // What carries no id is answered by a status.
+    // A request without a JSON-RPC id is refused by status.
     let stream = alice.actor.get("/mcp/stub", &alice.headers()).await;
     assert_eq!(stream.status(), 429);
     assert!(stream.header("retry-after").is_some());
@@ -143,7 +142,7 @@ async fn array_longer_than_any_allowance_is_refused_for_good() {
     let refusal = answer.json().await;
     assert_eq!(refusal["error"]["code"], -32600);
     assert_eq!(refusal["error"]["data"]["maxMessages"], 16);
-    // Nothing was taken for it.
+    // The refused array was not charged.
     assert_eq!(
         user.request("tools/list", json!({})).await.map(drop),
         Ok(())
@@ -332,7 +331,7 @@ async fn a_socket_keeps_the_place_of_its_connection() {
     gw.stop().await;
 }
 
-// A session keeps it, and one principal may have a thousand of them.
+// `clientInfo` and capabilities are stored per session, and one principal may have a thousand sessions.
 #[tokio::test]
 async fn what_a_client_says_of_itself_has_a_bound_in_both_eras() {
     let gw = Setup::open().stub("stub", &[]).start().await;

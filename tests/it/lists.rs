@@ -9,7 +9,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
 use crate::modern::Modern;
 
-/// Freshness that no test outlives: only events end a list.
+/// A freshness longer than any test: only events invalidate a list.
 const LONG: &str = "[lists]\nfresh = \"1h\"\n";
 
 struct World {
@@ -81,7 +81,7 @@ async fn after_a_call_an_upstream_that_announces_nothing_is_asked_again() {
     world.stop().await;
 }
 
-// SPEC M-85. What an upstream declares is no promise that it announces every change.
+// SPEC M-85. A declared `listChanged` does not guarantee that the upstream announces every change.
 #[tokio::test]
 async fn announced_changes_and_calls_end_a_kept_list() {
     let world = World::start(LONG, "", &[]).await;
@@ -132,7 +132,7 @@ async fn a_second_session_of_a_user_may_begin_with_the_list_of_the_first() {
     let second = world.open("alice").await;
     let began_with = second.tools().await;
     assert_eq!(world.asked().await, 1);
-    // What happened in a session is its own: it lists for itself from now on.
+    // A change made in a session affects that session alone, whose lists are no longer shared.
     second.text("change_tools", json!({})).await;
     assert_ne!(second.tools().await, began_with);
     assert_eq!(first.tools().await, began_with);
@@ -174,13 +174,13 @@ async fn a_merged_list_is_made_of_kept_ones() {
     world.stop().await;
 }
 
-/// What several sessions list at the same time, on one path.
+/// Lists fetched by several sessions at the same time, on one path.
 async fn at_once(users: &[Session]) {
     let lists = join_all(users.iter().map(Session::tools)).await;
     assert!(lists.iter().all(|list| !list.is_empty()));
 }
 
-// DESIGN §5: whose lists may answer whom is the same for those on their way.
+// DESIGN §5: concurrent lists share a fetch under the same isolation as cached lists.
 #[rstest]
 #[case("session", &["alice", "alice", "alice"], 1)]
 #[case("session", &["alice", "bob", "bob"], 2)]
@@ -265,7 +265,7 @@ async fn a_list_whose_cursor_is_no_longer_good_is_read_once_more(
     world.stop().await;
 }
 
-/// A gateway before an upstream that opens nobody's GET stream yet, and a session that listens.
+/// A gateway whose upstream does not open GET streams yet, and a session that listens.
 async fn unheard(world: &World) -> (Session, EventStream) {
     let user = world.open("alice").await;
     let stream = user.listen().await;
@@ -279,7 +279,7 @@ async fn unheard(world: &World) -> (Session, EventStream) {
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
-// Spec: BRIDGING §3.4: nothing was announced to anybody.
+// Spec: BRIDGING §3.4: changes before the GET stream opens are announced to no client.
 #[tokio::test]
 async fn a_change_before_the_get_stream_was_open_is_announced() {
     let world = World::start(LONG, "", &["--hold-listens"]).await;
@@ -316,7 +316,7 @@ async fn an_unchanged_list_is_looked_at_again_and_not_announced(#[case] args: &[
     let world = World::start(LONG, "", args).await;
     let user = world.open("alice").await;
     let mut stream = user.listen().await;
-    // Nothing was listed before the stream opened: nothing has to be made good.
+    // No list was fetched before the stream opened, so no change can have been missed.
     user.text("admit_listens", json!({})).await;
     world.heard().await;
     user.tools().await;
@@ -392,7 +392,7 @@ async fn a_change_that_one_user_hears_of_ends_the_lists_of_all(
     world.stop().await;
 }
 
-// Spec: SPEC M-83; BRIDGING §5.5: what an upstream does not have may be declared to somebody else.
+// Spec: SPEC M-83; BRIDGING §5.5: a list missing for one caller may be declared to another.
 #[rstest]
 #[case(&[], &["--no-prompts"], 1, 0)]
 #[case(&["--no-prompts"], &["--no-prompts"], 0, 0)]

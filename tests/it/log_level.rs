@@ -37,7 +37,7 @@ async fn levels_are_shown_and_changed_at_run_time() {
     let changed = post(&admin, &[], "info,drawbridge::downstream=debug").await;
     let changed = changed.expect(StatusCode::OK).await;
     assert_eq!(changed.text().await, format!("{levels}\n"));
-    // What a caller is refused makes a line at `debug`.
+    // A refused request of a caller logs a line at `debug`.
     let user = gw.anonymous().open("/mcp/stub").await;
     eventually("a line at debug", async || {
         let _refused = user.request("prompts/get", json!({"name": 7})).await;

@@ -1,7 +1,7 @@
 //! The gateway from outside: the real binary, real children, real clients.
 //!
-//! Each module is a topic. What they share is in [`harness`]: start a gateway, be somebody, say
-//! something, and leave nothing behind.
+//! Each module is a topic. The shared [`harness`] starts a gateway, gives a principal a token, sends requests, and
+//! cleans up.
 
 #![expect(
     clippy::disallowed_methods,

@@ -134,7 +134,7 @@ async fn the_same_uri_is_followed_at_each_upstream_for_itself(
         answer.expect("an answer");
     }
     let uri = json!({"uri": "stub://static/1"});
-    // What is not followed is told first: it would come first.
+    // Touch the unfollowed resource first: a wrong notice would arrive before the right one.
     both.text("right__touch_resource", uri.clone()).await;
     one.text("left__touch_resource", uri).await;
     for (stream, uri) in [(&mut told_both, right), (&mut told_one, left)] {
@@ -178,7 +178,7 @@ async fn a_bare_name_is_an_alias_only_while_one_upstream_has_it() {
     gw.stop().await;
 }
 
-// What could be found while an upstream was away is not believed once another one has told of a change.
+// An index built while one upstream was away is invalidated when another upstream announces a change.
 #[tokio::test]
 async fn a_new_bare_name_is_found_while_another_upstream_is_away() {
     let away = HttpStub::start(&[]).await;
@@ -291,7 +291,7 @@ async fn pages_of_all_upstreams_come_through_whole() {
     gw.stop().await;
 }
 
-// Spec: SPEC C-40. Some clients write null where they have no cursor, which strict servers refuse.
+// Spec: SPEC C-40. Some clients write `null` when they have no cursor, which strict servers refuse.
 #[tokio::test]
 async fn a_cursor_that_is_null_is_none() {
     let paged = HttpStub::start(&["--tools", "45", "--list-page-size", "10"]).await;
@@ -340,7 +340,7 @@ async fn a_slow_or_dead_upstream_costs_the_others_nothing() {
     assert_eq!(user.text("fast__echo", json!({})).await, "{}");
     let error = user.call("dead__echo", json!({})).await;
     assert!(error.is_err() || error.unwrap()["isError"] == true);
-    // The slow one is announced when it is there, and so is the dead one when it returns.
+    // The slow upstream is announced when ready, and the dead upstream when it returns.
     stream.until("notifications/tools/list_changed").await;
     eventually("the slow one is listed", async || {
         user.tools()
@@ -417,7 +417,7 @@ async fn log_messages_name_their_upstream() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.5: a session that is answered from what is known opens an upstream later.
+// Spec: BRIDGING §3.5: a session answered from the cache opens an upstream later.
 #[tokio::test]
 async fn an_upstream_hears_of_the_level_that_was_set_before_it_was_opened() {
     let (gw, _stub) = two().await;
@@ -436,7 +436,7 @@ async fn an_upstream_hears_of_the_level_that_was_set_before_it_was_opened() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.5: it would refuse it before every call.
+// Spec: BRIDGING §3.5: otherwise the upstream would refuse the level before every call.
 #[rstest]
 #[tokio::test]
 async fn an_upstream_that_refuses_a_log_level_is_asked_for_it_once(

@@ -1,4 +1,4 @@
-//! Upstreams that break the rules: the caller gets an answer, and nobody else notices.
+//! Upstreams that break the protocol: the caller gets an answer, and other callers are not affected.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpStub>) {
     }
 }
 
-/// A child that says one line after each line it reads, its input aside.
+/// A child that writes the next line of `lines` after each line read, whatever the input.
 fn scripted(lines: &[&str]) -> String {
     let steps = lines.iter().map(|line| match *line {
         "" => "read -r _; ".to_owned(),
@@ -53,7 +53,7 @@ async fn a_child_of_2025_03_26_may_say_several_things_in_one_line() {
     gw.stop().await;
 }
 
-// As the SDKs take it: some servers make text of every id.
+// The SDKs accept this too: some servers turn every id into a string.
 #[rstest]
 #[case::legacy("legacy", &[])]
 #[case::found_out("auto", &[r#"{"jsonrpc":"2.0","id":"0","error":{"code":-32601,"message":"what?"}}"#])]
@@ -256,7 +256,7 @@ async fn a_child_that_ignores_its_end_is_killed_with_its_group() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-02. What SDKs' examples say where 404 belongs means the same; the call has not run.
+// Spec: SPEC U-02. Answers of SDK examples in place of 404 mean the same; the call has not run.
 #[rstest]
 #[case::not_found("404")]
 #[case::example(
@@ -302,8 +302,7 @@ async fn another_refusal_with_400_costs_no_session(#[case] answer: &str) {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4: with a session its subscriptions are lost, and what changed until the next one
-// was announced to nobody.
+// Spec: BRIDGING §3.4: subscriptions end with a lost session, and changes before the next session are not announced.
 #[rstest]
 #[tokio::test]
 async fn who_follows_a_resource_hears_of_it_when_the_session_was_lost(
@@ -352,7 +351,7 @@ async fn who_follows_a_resource_hears_of_it_when_the_session_was_lost(
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4: what was said between two streams of a session was said to nobody.
+// Spec: BRIDGING §3.4: change notices sent between two GET streams of a session were missed.
 #[rstest]
 #[case::ended("end_stream", "404")]
 #[case::forgotten("forget_session", "400 Invalid or missing session ID")]

@@ -20,7 +20,7 @@ async fn gateway() -> Gateway {
         .await
 }
 
-/// What a server says it was asked for: its tag, the name.
+/// The name that reached a server: the server's tag, and the name.
 fn heard(result: &Value) -> (String, String) {
     let said: Value = serde_json::from_str(text_of(result)).unwrap();
     let text = |key: &str| said[key].as_str().unwrap().to_owned();
@@ -233,8 +233,7 @@ async fn uris_inside_results_can_be_read_and_texts_are_left_alone() {
     gw.stop().await;
 }
 
-// A URL can carry secrets: it is never offered around.
-// Spec: BRIDGING §4.1.
+// A URL can carry secrets, so it is not tried at every upstream. Spec: BRIDGING §4.1.
 #[tokio::test]
 async fn a_url_of_a_listed_template_is_read_and_followed_where_the_template_comes_from() {
     let setup = Setup::open().stub("left", &[]);

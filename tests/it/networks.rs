@@ -178,7 +178,7 @@ async fn no_call_is_lost_where_idle_connections_end() {
         let user = Actor::new(&base, None).open("/mcp/up").await;
         let mut failed = Vec::new();
         for round in 0..ROUNDS {
-            // From 60 ms before that moment to 60 ms after it.
+            // From 60 ms before the connection's idle timeout to 60 ms after.
             let pause = 940 + (session * ROUNDS + round) * 7 % 120;
             tokio::time::sleep(Duration::from_millis(pause)).await;
             failed.extend(call(&user, &format!("{session}-{round}")).await.err());

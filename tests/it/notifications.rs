@@ -50,7 +50,7 @@ fn numbers(stats: &Value) -> Vec<u64> {
     numbers.map(|number| number.as_u64().unwrap()).collect()
 }
 
-/// Waits until the stub has read so many notifications; their numbers as they came.
+/// Waits until the stub has read `count` notifications; returns their numbers in order of arrival.
 async fn until_seen(user: &Session, count: usize) -> Vec<u64> {
     eventually("the stub reads the notifications", async || {
         let seen = numbers(&stats(user).await);
@@ -119,7 +119,7 @@ async fn notifications_of_a_socket_wait_in_their_order() {
     for number in 0..90 {
         user.tell(&numbered(number, 32 << 10)).await;
     }
-    // What comes on the same socket is still answered.
+    // A request on the same socket is still answered.
     let ping = user.start("ping", json!({})).await;
     within("an answer", user.reply(ping)).await.1.unwrap();
     go.give();

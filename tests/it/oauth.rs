@@ -1,5 +1,5 @@
-//! Official clients, a real authorization server, nobody at the keyboard: from 401 to a tool call,
-//! and through a scope step-up. Spec: SPEC; CLIENTS "Discovery, as clients really do it".
+//! Official clients and a real authorization server, without a user at the keyboard: from 401 to a tool call, and
+//! through a scope step-up. Spec: SPEC; CLIENTS "Discovery, as clients really do it".
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -21,7 +21,7 @@ impl World {
         Self::before(server, "").await
     }
 
-    /// The same with opaque tokens, about which the gateway asks anew every second.
+    /// The same with opaque tokens; the gateway introspects a token again after one second.
     async fn start_opaque() -> Self {
         let script = peers::script("as/server.mjs");
         let server = peers::serve(&peers::node(), &[&script, "0", "opaque"], &[]).await;

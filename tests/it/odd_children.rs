@@ -145,7 +145,7 @@ async fn a_result_that_is_no_object_reaches_no_client(#[values("legacy", "modern
     gw.stop().await;
 }
 
-// Spec: SPEC U-14. A null that only says that something is done does no harm.
+// Spec: SPEC U-14. `null` as the result of a method without result members is accepted.
 #[tokio::test]
 async fn a_subscription_that_is_granted_with_null_is_granted() {
     let odd = child(
@@ -184,7 +184,7 @@ async fn a_handshake_that_cannot_be_read_fails_at_once() {
     gw.stop().await;
 }
 
-// Nothing has run: the question whether it has would lead astray.
+// The call was never sent: an error that leaves open whether it ran would mislead.
 #[tokio::test]
 async fn a_child_that_ends_of_its_handshake_is_said_to_end_while_it_is_opened() {
     let odd = child(r#"*'"initialize"'*) echo 'no licence' >&2; exit 3 ;;"#);
@@ -207,7 +207,7 @@ fn go(dir: &TempDir) {
     std::fs::write(dir.path().join("go"), "").unwrap();
 }
 
-// Spec: SPEC D-08; BRIDGING §1.3: what becomes of a child concerns its owner alone.
+// Spec: SPEC D-08; BRIDGING §1.3: a verdict on a child that died of its probe applies to its owner alone.
 #[tokio::test]
 async fn a_child_that_dies_of_its_probe_says_nothing_of_other_owners_children() {
     let dir = tempfile::tempdir().unwrap();
@@ -258,7 +258,7 @@ async fn a_child_that_dies_of_its_probe_says_nothing_of_other_owners_children() 
     gw.stop().await;
 }
 
-// Spec: SPEC D-08; DESIGN §6: whoever waits for a probe is spared one of their own.
+// Spec: SPEC D-08; DESIGN §6: a session that waits for another one's probe does not probe again.
 #[tokio::test]
 async fn sessions_of_one_owner_do_not_probe_one_after_the_other_what_dies_of_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -286,7 +286,7 @@ async fn sessions_of_one_owner_do_not_probe_one_after_the_other_what_dies_of_it(
     gw.stop().await;
 }
 
-// Spec: SPEC D-07, D-08. It reads both requests when it is ready, and answers the later one first.
+// Spec: SPEC D-07, D-08. The child reads both requests when ready, and answers the later one first.
 #[tokio::test]
 async fn a_slow_child_that_refuses_the_handshake_before_it_says_what_it_speaks_is_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -303,12 +303,12 @@ async fn a_slow_child_that_refuses_the_handshake_before_it_says_what_it_speaks_i
     let user = gw.anonymous().open("/mcp/odd").await;
     assert_eq!(user.text("plain", json!({})).await, "plain");
     let starts = std::fs::read_to_string(dir.path().join("starts")).unwrap();
-    // The other one was asked for a session alone.
+    // The second child was only asked to open a session.
     assert_eq!(starts.lines().count(), 2);
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.1 step 7; SPEC C-20, M-42. The level is told beside the call that it is for.
+// Spec: BRIDGING §3.1 step 7; SPEC C-20, M-42. The level is set concurrently with its call.
 #[tokio::test]
 async fn what_a_child_logs_beside_a_change_of_level_reaches_the_retry() {
     let odd = child(
@@ -420,7 +420,7 @@ async fn calls_run(gw: &Gateway, at_least: f64) {
     .await;
 }
 
-// Spec: DESIGN §6: the cap of one principal concerns nobody else.
+// Spec: DESIGN §6: a principal at its cap delays no probe for other principals.
 #[tokio::test]
 async fn who_waits_for_a_place_holds_up_no_probe_of_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -518,7 +518,7 @@ async fn a_child_that_closes_its_output_counts_as_lost_though_another_takes_its_
     gw.stop().await;
 }
 
-// Spec: SPEC D-08; BRIDGING §1.3: what becomes of a child concerns its owner alone.
+// Spec: SPEC D-08; BRIDGING §1.3: a verdict on a child that died of a handshake applies to its owner alone.
 #[tokio::test]
 async fn children_that_die_of_a_handshake_cost_other_owners_no_sessions() {
     let dir = tempfile::tempdir().unwrap();
@@ -541,7 +541,7 @@ async fn children_that_die_of_a_handshake_cost_other_owners_no_sessions() {
     let lucky = gw.principal("bob").open("/mcp/odd").await;
     assert_eq!(lucky.text("plain", json!({})).await, "plain");
     assert!(dir.path().join("greeted").exists(), "it was offered none");
-    // The next one of the same owner is not offered what ended for the first.
+    // The owner's next child is not sent the handshake that killed the first.
     let starts = async || gw.metric("drawbridge_children_spawned_total", "").await;
     let before = starts().await;
     let again = gw.principal("alice").open("/mcp/odd").await;
@@ -609,7 +609,7 @@ async fn a_child_that_closes_its_output_and_lives_on_is_told_of_as_one() {
     gw.stop().await;
 }
 
-// Spec: SPEC D-02, U-14. What a library prints without a line break stands before the next message.
+// Spec: SPEC D-02, U-14. Text that a library prints without a line break precedes the next message on its line.
 #[rstest]
 #[tokio::test]
 async fn reply_behind_other_text_is_the_reply(

@@ -46,7 +46,7 @@ async fn text_without_a_scheme_is_not_read() {
         assert_eq!(read.await.unwrap_err()["code"], -32602, "{path}");
     }
     assert_eq!(stub.counted("resources/read").await, 0);
-    // What has a scheme is for the server to judge.
+    // A URI with a scheme is forwarded: the server decides.
     let legacy = gw.anonymous().open("/mcp/stub").await;
     let read = legacy.request("resources/read", json!({"uri": "x-what+1:any thing"}));
     assert_eq!(read.await.unwrap_err()["code"], -32002);

@@ -26,7 +26,7 @@ async fn behind(way: usize) -> (Gateway, HttpStub) {
     (gw, stub)
 }
 
-/// What the stub counted.
+/// The stub's counters.
 async fn stats(stub: &HttpStub) -> Value {
     let base = stub.url.replace("ws://", "http://");
     let url: url::Url = base.parse().unwrap();
@@ -256,7 +256,7 @@ async fn everything_over_the_old_transport_is_an_upstream() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-02: the goodbye came before the call, so that nothing can have run.
+// Spec: SPEC U-02: the upstream closed the socket before the call was sent, so the call cannot have run.
 #[rstest]
 #[case("legacy")]
 #[case("modern")]

@@ -1,4 +1,4 @@
-//! What no upstream may ask a client, and what only clients may be asked that offered it.
+//! Questions that no upstream may ask, and questions that need a capability of the client.
 //! Spec: SPEC C-70, C-82, C-83.
 
 use rstest::rstest;

@@ -202,7 +202,7 @@ async fn nobody_else_is_asked_and_nobody_else_can_answer(#[values("stdio", "http
     let (_, mut exchange) = alice.start_call("ask_form", json!({})).await;
     let question = exchange.next().await.expect("a question");
     mallory.answer(&question, named("Mallory")).await;
-    // Something that Mallory does hear, so that "nothing before it" means something.
+    // Send Mallory a notice: reading this notice first proves that no earlier message arrived.
     mallory.text("change_tools", json!({})).await;
     let heard = overheard.message().await.expect("a notice");
     assert_eq!(
@@ -272,7 +272,7 @@ async fn what_a_cancelled_call_has_asked_is_withdrawn(#[values("stdio", "http")]
     let user = gw.anonymous().open("/mcp/stub").await;
     let mut general = user.listen().await;
     let (id, mut exchange) = user.start_call("ask_form", json!({})).await;
-    // What names no call goes on the GET stream while that is open.
+    // Questions that name no call are sent on the GET stream while one is open.
     let question = tokio::select! {
         Some(message) = exchange.next() => message,
         Some(message) = general.message() => message,
@@ -308,7 +308,7 @@ async fn thinking_about_a_question_is_not_idleness() {
     let user = gw.anonymous().open("/mcp/stub").await;
     let (_, mut exchange) = user.start_call("ask_form", json!({})).await;
     let question = exchange.next().await.expect("a question");
-    // The time is over when a call that began later, with nobody to think about it, has ended.
+    // A later call without a question times out here, so the idle timeout of the first call has passed too.
     let other = gw.anonymous().open("/mcp/stub").await;
     let silent = within("the idle time", other.call("never", json!({}))).await;
     assert_eq!(silent.unwrap()["isError"], true);

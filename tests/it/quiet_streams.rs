@@ -23,7 +23,7 @@ use crate::harness::eventually;
 use crate::harness::upstream::serve;
 use crate::unsteady_upstream::usual;
 
-/// One open GET stream.
+/// Counts an open GET stream until dropped.
 struct Open(Arc<AtomicUsize>);
 
 impl Drop for Open {
@@ -32,7 +32,7 @@ impl Drop for Open {
     }
 }
 
-/// An upstream that counts the GET streams that are open; its URL.
+/// Starts an upstream that counts its open GET streams; returns its URL.
 async fn upstream(open: &Arc<AtomicUsize>) -> String {
     let open = Arc::clone(open);
     let answer = move |request: Request| {
@@ -91,7 +91,7 @@ async fn get_stream_closes_a_minute_after_the_last_call(#[case] client_listens: 
     let tasks = Tasks::new();
     let link = link(&url, &tasks);
     link.open().await.expect("a session");
-    // What each call of a session does first.
+    // The first step of each call of a session.
     link.prepare().await;
     if client_listens {
         link.listen(true);

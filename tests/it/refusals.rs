@@ -1,6 +1,5 @@
-//! What a client hears of a request that cannot be served now: it waits, and is then refused in a way that
-//! ends no session. The client here is as strict as Python's: a status of 4xx or 5xx ends its session.
-//! Spec: SPEC T-17, O-01.
+//! Refusals of requests that cannot be served now: a request waits, and is then refused in a way that ends no session.
+//! The client here is as strict as Python's: a status of 4xx or 5xx ends its session. Spec: SPEC T-17, O-01.
 
 use std::time::{Duration, Instant};
 
@@ -86,7 +85,7 @@ async fn a_refused_request_leaves_its_session_alive() {
         user.call(41, "echo", json!({"text": "x".repeat(9000)}))
             .await,
     );
-    // It never waits, and is answered above the rate too.
+    // A ping never waits, and is answered above the rate limit too.
     assert_eq!(user.request(42, "ping", json!({})).await, Ok(json!({})));
     drop(held);
     gw.stop().await;

@@ -1,4 +1,4 @@
-//! What a new session at an upstream is told of the one that was lost. Spec: SPEC U-02, D-06.
+//! State that a new upstream session takes over from a lost one. Spec: SPEC U-02, D-06.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::harness::{Session, Setup, eventually};
 
 const FOLLOWED: [&str; 2] = ["stub://static/1", "stub://static/2"];
 
-/// What the upstream's session knows: the resources that are followed.
+/// The resources followed by the upstream's session.
 async fn followed(user: &Session, prefix: &str) -> Value {
     let info = user.text(&format!("{prefix}session_info"), json!({})).await;
     let info: Value = serde_json::from_str(&info).unwrap();
@@ -44,7 +44,7 @@ async fn subscriptions_and_log_level_outlive_the_upstreams_session(
         let reply = user.request("resources/subscribe", uri).await;
         reply.expect("subscribed");
     }
-    // One that is followed no more is not followed again.
+    // An unsubscribed resource is not followed again.
     let over = json!({"uri": format!("{uris}{}", FOLLOWED[1])});
     let reply = user.request("resources/unsubscribe", over).await;
     reply.expect("unsubscribed");

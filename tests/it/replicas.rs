@@ -10,7 +10,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup};
 use crate::modern::Modern;
 
-/// What both replicas seal their handles with.
+/// Sealing key of both replicas.
 const KEYS: &str = "[keys]\nseal = [{ id = \"k1\", key = \"0123456789abcdefghijklmnopqrstuv\" }]\n";
 
 /// A modern client behind a proxy that gives the replicas its requests in turn.

@@ -1,4 +1,4 @@
-//! One id for what a caller sees of a request and for what the gateway writes about it.
+//! Request ids: the id in the caller's answer equals the id in the gateway's log.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ async fn an_error_of_ours_names_its_request() {
         json!({"requestId": id}),
         "{message}"
     );
-    // That of a request without a session, too.
+    // The id of a request without a session, too.
     let answer = gw
         .anonymous()
         .post("/mcp/stub", &[], &request("echo"))

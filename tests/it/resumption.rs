@@ -1,5 +1,5 @@
-//! Disconnects: from the first event id that a client received, nothing is lost and nothing comes
-//! twice. Spec: SPEC T-23 to T-27, DESIGN §5.
+//! Disconnects: from the first event id that a client received, no event is lost and none is repeated.
+//! Spec: SPEC T-23 to T-27, DESIGN §5.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -97,8 +97,7 @@ async fn post_streams_survive_fifty_disconnects() {
     gw.stop().await;
 }
 
-/// The stub's resources, round and round: equal change notices that wait together may become one,
-/// different ones may not.
+/// The stub's resources in turn: equal change notices in one queue may be coalesced, different ones may not.
 fn resource(number: u64) -> String {
     format!("stub://static/{}", number % 5 + 1)
 }
@@ -113,8 +112,8 @@ async fn a_get_stream_survives_fifty_disconnects() {
         let subscribed = user.request("resources/subscribe", uri).await;
         subscribed.expect("subscribed");
     }
-    // What is announced while no GET stream is open may come on the call's own stream, and bursts of
-    // one resource are coalesced: the last change of each is never lost.
+    // Notices sent while no GET stream is open may arrive on the call's own stream, and bursts of one resource are
+    // coalesced: the last change of each resource is never lost.
     let touch = async |number: u64, untold: &mut BTreeSet<String>| {
         let arguments = json!({"uri": resource(number)});
         let (_, exchange) = user.start_call("touch_resource", arguments).await;
@@ -134,7 +133,7 @@ async fn a_get_stream_survives_fifty_disconnects() {
     untold.clear();
     let mut last = String::new();
     for _ in 0..50 {
-        // A stream on which nothing came leaves the position as it was.
+        // A stream without events leaves the last event id unchanged.
         last = stream.last_id.clone().unwrap_or(last);
         drop(stream);
         for _ in 0..=random.below(3) {
@@ -179,7 +178,7 @@ async fn a_reply_is_kept_for_a_client_that_went_away() {
         (&json!(id), "slept")
     );
     assert_eq!(resumed.message().await, None, "a finished stream ends");
-    // And once more: nothing has been used up.
+    // Resume a second time: the first resumption consumed no event.
     let mut again = user.resume(&priming).await.events();
     assert_eq!(again.message().await.expect("the reply again")["id"], id);
     gw.stop().await;
@@ -289,7 +288,7 @@ async fn stream_past_its_kept_events_is_unresumable() {
         }
     };
     let unresumable = async || gw.metric("drawbridge_streams_unresumable_total", "").await;
-    // The call goes on; what it says pushes out what was there.
+    // The call goes on, and its notices evict the earlier events.
     eventually("the event is gone", async || {
         stream.message().await.expect("a notice");
         let evicted = gw.metric("drawbridge_events_evicted_total", "").await;

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::harness::{Setup, peers};
 
-/// What every tour of rounds takes.
+/// Steps of every tour of rounds.
 const STEPS: &[&str] = &[
     "form",
     "sampling",
@@ -22,7 +22,7 @@ const STEPS: &[&str] = &[
     "job_that_fails",
 ];
 
-/// What a client with tasks of 2025-11-25 takes besides.
+/// Further steps of a client with tasks of 2025-11-25.
 const TASK_STEPS: &[&str] = &[
     "task_that_asks",
     "task_that_is_answered_at_once",

@@ -1,4 +1,4 @@
-//! Schemas of tools pass unchanged, and nothing that they refer to is fetched. Spec: SPEC C-90, C-91.
+//! Tool schemas pass unchanged, and their references are never fetched. Spec: SPEC C-90, C-91.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +17,10 @@ use crate::unsteady_upstream::usual;
 /// Order, spelling, keywords and dialect that a reader and writer of JSON would change or drop.
 const ODD: &str = r##"{"zeta":{"b":1,"a":[1.0,1E2,-0.0,12345678901234567890]},"type":"object","$schema":"http://json-schema.org/draft-07/schema#","$defs":{"z":{"type":"string","x-unit":"m\/s"},"a":{}},"properties":{"é":{"$ref":"#/$defs/z"},"b":{"type":"integer","maximum":1e400}},"x-vendor":null,"required":[],"$comment":"kept"}"##;
 
-/// Requests that reached a host which schemas name.
+/// Count of requests to the host named in the schemas.
 type Fetched = Arc<AtomicUsize>;
 
-/// A host that counts what is fetched from it; its origin.
+/// Starts a host that counts its requests; returns its origin.
 async fn host() -> (String, Fetched) {
     let fetched = Fetched::default();
     let count = Arc::clone(&fetched);

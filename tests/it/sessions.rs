@@ -84,7 +84,7 @@ async fn anothers_session_looks_like_one_that_never_was() {
         assert_eq!(stolen.0, 404, "{method}");
         assert_eq!(stolen, attempt(&never).await, "{method}");
     }
-    // Alice's other endpoints are strangers to it too.
+    // Alice's other endpoints do not know the session either.
     let headers = [("mcp-session-id", alice.id.as_str())];
     assert_eq!(
         alice.actor.post("/mcp", &headers, &ping()).await.status(),
@@ -174,7 +174,7 @@ async fn an_idle_session_expires_and_its_child_ends() {
     gw.stop().await;
 }
 
-// Spec: SPEC T-50: idle is what comes after `initialize`, however long that took.
+// Spec: SPEC T-50: the idle time starts after `initialize`, however long that took.
 #[tokio::test]
 async fn a_slow_initialize_costs_no_idle_time() {
     let setup = Setup::open().toml("[sessions]\nidle = \"500ms\"");

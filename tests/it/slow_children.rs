@@ -1,4 +1,4 @@
-//! Children that start slowly, answer in part or not at all: how often they are started.
+//! Children that start slowly, answer in part or not at all: the number of starts.
 //! Spec: SPEC D-07, D-08; `docs/adr/0008`.
 
 use rstest::rstest;
@@ -63,7 +63,7 @@ async fn plain(gw: &Gateway, era: &str) -> String {
     text_of(&called).to_owned()
 }
 
-// It is silent for more than half of `connect_timeout`, and for longer than a question is waited for.
+// The child is silent for more than half of `connect_timeout`, and longer than a question may wait.
 #[rstest]
 #[case::legacy_server(legacy(), "legacy")]
 #[case::legacy_server_and_modern_client(legacy(), "modern")]
@@ -85,7 +85,7 @@ async fn slow_child_is_started_once(#[case] cases: String, #[case] client: &str)
 #[tokio::test]
 async fn half_an_answer_takes_a_second_child() {
     let dir = tempfile::tempdir().unwrap();
-    // The first one wants a handshake before anything else, and refuses it after another question.
+    // The first child wants a handshake before anything else, and refuses the handshake after another request.
     let sulks = format!(
         r"if mkdir {}/first; then
             read -r asked; read -r greeted; id=1; refuse; cat > /dev/null; exit

@@ -21,7 +21,7 @@ async fn lists(user: &Session, tool: &str) -> bool {
     user.tools().await.contains(&tool.to_owned())
 }
 
-// With what is configured by default, which waits for three of the five seconds.
+// With the default configuration, which waits for three of the five seconds.
 #[tokio::test]
 async fn a_list_of_five_seconds_is_shown_and_announced() {
     if !peers::are_installed() {
@@ -37,7 +37,7 @@ async fn a_list_of_five_seconds_is_shown_and_announced() {
     let first = within("the announcement", stream.message()).await.unwrap();
     assert_eq!(first["method"], TOOLS_CHANGED);
     assert!(lists(&user, "slow__slow").await);
-    // Nothing else was announced meanwhile.
+    // The next notice is this change's: no other was sent in between.
     user.text("fast__change_prompts", json!({})).await;
     let next = within("the next notice", stream.message()).await.unwrap();
     assert_eq!(next["method"], PROMPTS_CHANGED);
@@ -153,7 +153,7 @@ async fn joined_lists_fail_with_the_one_they_joined() {
     gw.stop().await;
 }
 
-// The first list waits for what was not there.
+// The first list waits for upstreams that are not ready.
 #[rstest]
 #[tokio::test]
 async fn a_cold_hello_waits_a_second_and_the_list_longer(#[values("legacy", "modern")] era: &str) {
@@ -180,7 +180,7 @@ async fn a_cold_hello_waits_a_second_and_the_list_longer(#[values("legacy", "mod
     gw.stop().await;
 }
 
-// It would cost each list that happens to try it again the whole time.
+// Without this, each list that retries the upstream would wait the full time again.
 #[tokio::test]
 async fn what_overran_is_not_waited_for_at_length_again() {
     let silent = ["--probe", "silent", "--handshake", "silent"];

@@ -1,4 +1,4 @@
-//! What the gateway says of itself when it starts.
+//! Messages that the gateway prints about itself on start.
 
 use std::process::Stdio;
 

@@ -1,4 +1,4 @@
-//! `/status` on the admin port, who may read it, and the commands that ask for it.
+//! `/status` on the admin port, access to the page, and the commands that fetch the page.
 
 use std::process::Output;
 
@@ -13,7 +13,7 @@ use crate::harness::{Gateway, Setup, eventually, within};
 
 const TOKEN: &str = "a-token-of-operators";
 
-/// A URL where nobody listens any more.
+/// A URL with a closed port.
 async fn gone() -> String {
     let stub = HttpStub::start(&[]).await;
     let url = stub.url.clone();
@@ -153,7 +153,7 @@ async fn wrong_token_is_refused_on_this_machine_too() {
     gw.stop().await;
 }
 
-/// What a command of the program prints, and its exit code.
+/// Output and exit code of a command of the program.
 async fn run(args: &[&str]) -> (Option<i32>, String, String) {
     let command = Command::new(env!("CARGO_BIN_EXE_drawbridge"))
         .args(args)
@@ -200,7 +200,7 @@ async fn status_command_prints_the_state_and_fails_while_something_is_down() {
     assert!(text.contains("refused"), "{text}");
 }
 
-// What the gateway needs besides, such as variables, need not be there where it is asked.
+// Environment variables that the gateway needs may be unset where the commands run.
 #[tokio::test]
 async fn commands_take_address_and_token_from_the_configuration() {
     let token = format!("token = {TOKEN:?}");
@@ -220,7 +220,7 @@ async fn commands_take_address_and_token_from_the_configuration() {
         let (code, text, errors) = run(&[command, "--config", path]).await;
         assert_eq!(code, Some(0), "{text}{errors}");
     }
-    // The token is sent: with another one there is no answer.
+    // The token is sent: another token is refused.
     std::fs::write(&file, config("another-token-than-that")).unwrap();
     let (code, _, errors) = run(&["status", "--config", path]).await;
     assert_eq!(code, Some(1));

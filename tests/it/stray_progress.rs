@@ -1,4 +1,4 @@
-//! What an HTTP upstream sends off the stream of the call that it belongs to. Spec: SPEC C-02, T-22.
+//! Progress that an HTTP upstream sends on another stream than the call's own. Spec: SPEC C-02, T-22.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -20,20 +20,20 @@ use crate::unsteady_upstream::usual;
 const PROGRESS: &str = "notifications/progress";
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
-/// What one open response of the upstream is told to send.
+/// An open response of the upstream, and the sender of its events.
 struct Open {
     events: mpsc::Sender<String>,
-    /// The message that was asked.
+    /// The message that opened the stream.
     request: Value,
 }
 
-/// An upstream whose streams the test writes: those of calls under their tool's name, the other one
-/// under `GET`.
+/// An upstream whose event streams are written by the test: a call's stream is stored under the tool's name, the GET
+/// stream under `GET`.
 #[derive(Clone, Default)]
 struct Upstream(Arc<Mutex<HashMap<String, Open>>>);
 
 impl Upstream {
-    /// Starts it; its URL.
+    /// Starts the upstream and returns its URL.
     async fn start(&self) -> String {
         let this = self.clone();
         serve(move |request| this.clone().answer(request)).await + "/mcp"

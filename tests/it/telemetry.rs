@@ -1,4 +1,4 @@
-//! What operators see: metrics, traces, logs, and no secrets in them. Spec: DESIGN §10.
+//! Telemetry for operators: metrics, traces, logs, and no secrets in them. Spec: DESIGN §10.
 
 mod strangers;
 
@@ -197,7 +197,7 @@ async fn traces_metrics_and_logs_reach_a_collector() {
     assert!(!collector.has("traces", alice.actor.token().unwrap()));
 }
 
-// Whoever looks for something else in the log need not read past a dead collector.
+// A dead collector must not flood the log.
 #[tokio::test]
 async fn a_collector_that_takes_nothing_is_one_line_for_each_signal() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -207,7 +207,7 @@ async fn a_collector_that_takes_nothing_is_one_line_for_each_signal() {
     let mut gw = setup.start().await;
     let user = gw.anonymous().open("/mcp/stub").await;
     for _ in 0..4 {
-        // With each call there is something new to export.
+        // Each call yields new data to export.
         user.text("echo", json!({"text": "hi"})).await;
         drop(within("an export", listener.accept()).await.unwrap());
     }
@@ -322,7 +322,7 @@ async fn who_asks_for_the_metrics_is_no_client() {
     gw.stop().await;
 }
 
-// What the alert DrawbridgeUpstreamLost asks for.
+// The metric behind the alert DrawbridgeUpstreamLost.
 #[tokio::test]
 async fn a_child_that_crashes_counts_as_lost_and_one_that_we_stop_does_not() {
     let setup = Setup::open().toml("[stdio]\nidle = \"300ms\"");
@@ -403,7 +403,7 @@ async fn the_access_line_names_the_upstream_that_answered() {
     gw.stop().await;
 }
 
-// Modern clients know of no session; the one that the gateway keeps for them counts beside those of clients.
+// Modern clients know no session; the implicit session that the gateway keeps is counted separately.
 #[tokio::test]
 async fn sessions_kept_for_modern_clients_are_counted_apart() {
     let gw = Setup::open().stub("stub", &[]).start().await;

@@ -1,4 +1,4 @@
-//! Which failures of a tool call are errors of the protocol, and which are results.
+//! Failures of a tool call: some are errors of the protocol, others are tool results.
 //! Spec: SPEC C-94.
 
 use rstest::rstest;
@@ -9,7 +9,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup};
 use crate::modern::Modern;
 
-/// One message to `path`; its status and its answer.
+/// Sends one call to `path`; returns status and answer.
 async fn asked(gw: &Gateway, client: &str, path: &str, params: Value) -> (u16, Value) {
     let answer = if client == "legacy" {
         let user = gw.anonymous().open(path).await;
@@ -46,7 +46,7 @@ async fn unknown_tool_is_an_error_and_a_failed_one_a_result(
     let (status, answer) = asked(&gw, client, path, params).await;
     assert_eq!((status, &answer["result"]["isError"]), (200, &json!(true)));
     assert!(text_of(&answer["result"]).contains("no disk"), "{answer}");
-    // What has no name is refused here.
+    // A call without a name is refused here.
     let before = stub.counted("tools/call").await;
     let (_, answer) = asked(&gw, client, path, json!({"arguments": {}})).await;
     assert_eq!(answer["error"]["code"], -32602, "{answer}");

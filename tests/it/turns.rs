@@ -8,7 +8,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually, within};
 use crate::modern::Modern;
 
-/// Longer than any test waits: who gets an answer has not waited for this.
+/// Longer than any test waits: a call that is answered has not waited for this timeout.
 const FOREVER: &str = "ask_wait = \"10m\"";
 
 async fn stdio(keys: &str) -> Gateway {
@@ -39,7 +39,7 @@ async fn asking(user: &Session) -> (Exchange, Value) {
     (exchange, question.expect("a question"))
 }
 
-/// The parameters that answer what a modern call of `tool` was asked.
+/// Parameters of the retry that answers the question of a modern call of `tool`.
 fn answering(tool: &str, asked: &Value, name: &str) -> Value {
     assert_eq!(asked["resultType"], "input_required", "{asked}");
     let entries = asked["inputRequests"].as_object().unwrap();
@@ -168,7 +168,7 @@ async fn who_waited_long_enough_for_a_turn_hears_that_the_upstream_is_busy() {
     let (_, _running) = first.start_call("never", json!({})).await;
     assert_busy(&second.call("echo", json!({})).await.expect("a result"));
     assert!(is(refused(&gw).await, 1));
-    // Nothing that cannot be asked has to wait.
+    // Methods that cannot ask the client need not wait for a turn.
     assert!(!second.tools().await.is_empty());
     gw.stop().await;
 }
@@ -202,7 +202,7 @@ async fn a_cancelled_call_gives_its_turn_back() {
     gw.stop().await;
 }
 
-// Spec: `docs/adr/0009`: that a client could be asked forks no state of a server that asks nothing.
+// Spec: `docs/adr/0009`: a client's capabilities start no further child for a server that asks no question.
 #[tokio::test]
 async fn quiet_server_serves_parallel_calls_in_one_process() {
     let gw = stdio("").await;

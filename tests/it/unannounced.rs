@@ -1,4 +1,4 @@
-//! Servers that declare `listChanged` and announce nothing: `tests/servers/notes.mjs`, on the official
+//! Servers that declare `listChanged` but never announce a change: `tests/servers/notes.mjs`, on the official
 //! TypeScript SDK. Spec: SPEC M-85; DESIGN §5.
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::modern::Modern;
 /// A gateway before the server.
 struct Notes {
     gw: Gateway,
-    /// What the server lists.
+    /// The notes that the server lists.
     file: PathBuf,
     _home: tempfile::TempDir,
     _service: Option<Service>,
@@ -56,7 +56,7 @@ impl Notes {
 
 /// A client of either era.
 enum Client {
-    /// Which listens: over HTTP changes are heard only then.
+    /// With a GET stream: over HTTP changes are announced only there.
     Legacy(Session, EventStream),
     Modern(Modern),
 }
@@ -110,7 +110,7 @@ async fn a_list_changed_by_a_call_is_seen_at_once(
     world.gw.stop().await;
 }
 
-// With what is configured by default: 20 s are what `eventually` waits.
+// With the default configuration; `eventually` waits for 20 s.
 #[rstest]
 #[tokio::test]
 async fn a_list_changed_by_itself_is_seen_in_20_s(
@@ -130,7 +130,7 @@ async fn a_list_changed_by_itself_is_seen_in_20_s(
     world.gw.stop().await;
 }
 
-// The client that listens hears of what a look in the background found, and one look finds it.
+// A listening client is told of a change found by a background revalidation, and one revalidation finds it.
 #[tokio::test]
 async fn a_change_found_in_the_background_is_announced() {
     let Some(world) = Notes::start("stdio", "[lists]\nfresh = \"2s\"").await else {

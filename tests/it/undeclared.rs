@@ -7,7 +7,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup};
 use crate::modern::Modern;
 
-/// Declares neither prompts nor what else clients do not need, and serves all of it.
+/// Declares neither prompts nor other optional capabilities, and serves all of them.
 const SECRETIVE: [&str; 8] = [
     "--undeclared",
     "prompts",
@@ -19,7 +19,7 @@ const SECRETIVE: [&str; 8] = [
     "logging",
 ];
 
-/// A gateway before two servers, of which `b` declares less than it serves.
+/// A gateway before two servers; `b` serves more than its capabilities declare.
 async fn gateway() -> (Gateway, HttpStub) {
     let stub = HttpStub::start(&SECRETIVE).await;
     let setup = Setup::open().stub("a", &[]).http("b", &stub, "");
@@ -52,7 +52,7 @@ async fn wrong_way_requests_of_legacy_clients_are_unknown() {
     gw.stop().await;
 }
 
-// REVIEW R9: some servers serve what they do not declare.
+// REVIEW R9: some servers serve undeclared methods.
 #[tokio::test]
 async fn upstream_of_a_pure_endpoint_answers_for_itself() {
     let (gw, stub) = gateway().await;

@@ -1,5 +1,5 @@
-//! HTTP upstreams that hang, refuse or break off at the wrong moment: what runs runs once, and nobody
-//! waits longer than he was told. Spec: SPEC M-44, U-02, U-10, U-12, C-10; BRIDGING §3.4, §3.7.
+//! HTTP upstreams that hang, refuse or break off at the wrong moment: each call runs at most once, and no caller waits
+//! beyond its timeout. Spec: SPEC M-44, U-02, U-10, U-12, C-10; BRIDGING §3.4, §3.7.
 
 mod calls;
 mod changes;
@@ -25,26 +25,25 @@ use crate::harness::upstream::serve;
 use crate::harness::{Gateway, Session, Setup, eventually, within};
 use crate::modern::Modern;
 
-/// What an upstream does with one message.
+/// Reaction of the upstream to one message.
 enum Does {
-    /// What a well-behaved one would.
+    /// The answer of a well-behaved upstream.
     Usual,
-    /// The same, when this is cancelled.
+    /// The usual answer, once the token is cancelled.
     Later(CancellationToken),
     Status(u16, &'static str),
-    /// An event stream that begins when this is cancelled, and stays open.
+    /// An event stream that begins when the token is cancelled, and stays open.
     Stream(CancellationToken),
     /// Answers with this body under a header.
     Labelled([&'static str; 2], &'static [u8]),
     /// Nothing, for ever.
     Hang,
-    /// Writes these to an event stream, each after so many milliseconds, and then its reply if there is
-    /// one.
+    /// Writes these messages to an event stream, each after so many milliseconds, and then its reply, if any.
     Events(Vec<(u64, &'static str)>, Option<Value>),
 }
 
-/// Told what was asked and how often it was before: `call TOOL`, another JSON-RPC method, or the method
-/// of HTTP.
+/// Decides by name and by how often that name was requested before: `call TOOL`, another JSON-RPC method, or the HTTP
+/// method.
 type Script = dyn Fn(&str, usize) -> Does + Send + Sync;
 
 /// A scripted upstream.
@@ -146,7 +145,7 @@ fn plain(status: u16, text: &'static str) -> Response {
     response.body(Body::from(text)).unwrap()
 }
 
-/// What a well-behaved upstream answers.
+/// The answer of a well-behaved upstream.
 pub(crate) fn usual(method: &Method, body: &Value) -> Response {
     let result = match body["method"].as_str() {
         _ if *method == Method::GET => return plain(405, ""),
@@ -176,7 +175,7 @@ fn done() -> Value {
     json!({"content": [{"type": "text", "text": "done"}]})
 }
 
-/// What a call came to, as text.
+/// Result or error of a call, as text.
 async fn outcome(user: &Session, tool: &str) -> String {
     let reply = within(tool, user.call(tool, json!({}))).await;
     reply.map_or_else(|error| error.to_string(), |result| result.to_string())

@@ -13,7 +13,7 @@ use crate::tools;
 /// Static resources listed.
 const RESOURCES: usize = 5;
 
-/// What the template of `--web-items` begins with.
+/// Prefix of the template of `--web-items`.
 const WEB_ITEMS: &str = "https://items.example/i/";
 
 /// One list.

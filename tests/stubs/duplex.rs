@@ -1,4 +1,4 @@
-//! HTTP+SSE of 2024-11-05 and WebSocket: one connection that carries everything of one session.
+//! HTTP+SSE of 2024-11-05 and WebSocket: each connection carries a whole session.
 
 use std::sync::Arc;
 
@@ -149,7 +149,7 @@ async fn socket(world: Arc<World>, io: TokioIo<hyper::upgrade::Upgraded>) {
     }
 }
 
-/// Writes an event and what is ready after it, at once; `false` when nothing more is to be written.
+/// Writes an event and all ready ones after it, at once; `false` at the end of the stream.
 async fn write(
     sink: &mut SplitSink<Socket, WsMessage>,
     stream: &Stream,

@@ -1,9 +1,9 @@
-//! Tools that run as tasks, in the design of 2025-11-25 and in that of the extension. An errand
-//! lasts `ms` milliseconds and until it was looked after `looks` times; with `ask` it wants to know a
-//! name first; with `fail` it ends in a tool's error, with `code` in a JSON-RPC error. It wants to be looked after
-//! every `interval` milliseconds. `call_off` cancels all of them, and says so to its session; `report` tells
-//! of the progress of each that was begun with a token, even when it is over, to the session that began it,
-//! and every other time logs a message of it as well; both say then which it is.
+//! Tools that run as tasks, in the design of 2025-11-25 and in that of the extension. An errand lasts `ms`
+//! milliseconds and until it was polled `looks` times; `ask` makes it ask for a name first; `fail` ends it in a
+//! tool's error, `code` in a JSON-RPC error; `interval` is its poll interval in milliseconds. `call_off` cancels all
+//! errands, and notifies the calling session. `report` sends progress of each errand with a token, finished ones
+//! included, to the session that began the errand; every other report also logs a message, and both then name the
+//! task.
 
 #![expect(
     clippy::indexing_slicing,
@@ -35,7 +35,7 @@ pub(crate) struct Errands(Mutex<BTreeMap<String, Arc<Errand>>>);
 pub(crate) struct Errand {
     id: String,
     arguments: Value,
-    /// Who is told of its progress, under which token.
+    /// Session and token for its progress notifications.
     told: Option<(Arc<Session>, Value)>,
     begun: Instant,
     inner: Mutex<Inner>,
@@ -74,7 +74,7 @@ impl Errands {
         found.ok_or_else(|| Outcome::Error(-32602, format!("Task not found: {id}")))
     }
 
-    /// All of them, as 2025-11-25 lists them.
+    /// All errands, in the form of a 2025-11-25 list.
     pub(crate) fn list(&self) -> Value {
         let errands = locked(&self.0);
         json!({"tasks": errands.values().map(|errand| errand.legacy()).collect::<Vec<_>>()})
@@ -136,7 +136,7 @@ impl Errand {
         })
     }
 
-    /// As the extension shows it.
+    /// The task in the form of the extension.
     pub(crate) fn modern(&self, kind: &str) -> Value {
         let mut task = json!({
             "resultType": kind, "taskId": self.id, "status": self.status(),
@@ -170,7 +170,7 @@ impl Errand {
     }
 }
 
-/// What a legacy server adds to its list of tools.
+/// Tools that a legacy server lists in addition.
 pub(crate) fn legacy_tools() -> [Value; 4] {
     let support = [
         ("errand", "required"),
@@ -187,7 +187,7 @@ pub(crate) fn legacy_tools() -> [Value; 4] {
 
 const ARGUMENTS: &[&str] = &["ms", "looks", "ask", "via$", "fail", "code", "interval"];
 
-/// A legacy call of one of them: begun as a task, or refused without.
+/// A legacy call of an errand tool: begun as a task, or refused without `task`.
 pub(crate) fn begin_legacy(call: &Call, task: Option<&Value>) -> Outcome {
     let Some(task) = task else {
         return Outcome::Error(-32601, format!("{} requires a task", call.name));
@@ -265,7 +265,7 @@ pub(crate) fn report(call: &Call) -> Outcome {
         let mut inner = locked(&errand.inner);
         inner.reports += 1;
         let mut params = json!({"progressToken": token, "progress": inner.reports});
-        // Many servers leave it out.
+        // Many servers omit the related-task metadata.
         let is_named = inner.reports % 2 == 0;
         if is_named {
             params["_meta"] = json!({RELATED: {"taskId": errand.id}});

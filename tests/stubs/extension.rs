@@ -1,4 +1,4 @@
-//! What `--extensions` declares: skills, a user interface, and an extension nobody has heard of.
+//! Capabilities declared by `--extensions`: skills, a user interface, and an unknown extension.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use serde_json::{Value, json};

@@ -215,7 +215,7 @@ async fn post(world: &Arc<World>, request: Request<Incoming>) -> Response<Body> 
     response
 }
 
-/// The answer to a modern request, or to a scripted probe; nothing when it is neither.
+/// The answer to a modern request or to a scripted probe; `None` for other requests.
 #[expect(
     clippy::indexing_slicing,
     reason = "a JSON value that has no such member gives null"

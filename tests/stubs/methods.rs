@@ -1,4 +1,4 @@
-//! What happens with an incoming message, whatever carried it.
+//! Handling of an incoming message, the same for every carrier.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::world::{World, locked};
 /// Revisions spoken, oldest first.
 const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
-/// What a transport has to do about a message.
+/// Action of a transport after a message.
 #[derive(Debug)]
 pub(crate) enum Handled {
-    /// Answer with this.
+    /// Answer with this text.
     Reply(String),
-    /// Run this; it answers on the outlet that it is given.
+    /// Run this work, which answers on the given outlet.
     Later(Later),
-    /// Nothing: it was a notification or an answer.
+    /// No answer: the message was a notification or a response.
     Taken,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Later {
     work: Work,
 }
 
-/// What takes time.
+/// Work that takes time.
 #[derive(Debug)]
 enum Work {
     Tool,
@@ -49,7 +49,7 @@ enum Work {
 }
 
 impl Later {
-    /// The tool that is called, if one is.
+    /// The name of the called tool; empty for other methods.
     pub(crate) fn tool(&self) -> &str {
         &self.call.name
     }
@@ -81,7 +81,7 @@ impl Later {
     }
 }
 
-/// Takes one message from `session`; `headers` are those of its request, if it had one.
+/// Takes one message from `session`; `headers` are those of its HTTP request, if any.
 pub(crate) fn receive(
     world: &Arc<World>,
     session: &Arc<Session>,
@@ -170,7 +170,7 @@ fn take(world: &World, session: &Session, message: &Message<'_>) {
     }
 }
 
-/// What is asked about a task: waited for, or answered at once.
+/// A request about a task, answered at once or after the task's end.
 fn task(
     world: &Arc<World>,
     session: &Arc<Session>,
@@ -206,7 +206,7 @@ fn call(
     let Some(Ok(params)) = params.map(|p| serde_json::from_str::<CallParams<'_>>(p.get())) else {
         return Err(Outcome::Error(-32602, "unreadable params".to_owned()));
     };
-    // As those are who check with a schema.
+    // Servers that validate with a schema refuse `null` like this.
     if params.task.is_some_and(|task| task.get() == "null") {
         let error = "task: expected object, received null".to_owned();
         return Err(Outcome::Error(-32602, error));
@@ -308,7 +308,7 @@ fn initialize(world: &World, session: &Session, params: &Value) -> Outcome {
     )
 }
 
-/// What is declared, in either era.
+/// Capabilities of the stub, for either era.
 pub(crate) fn capabilities(options: &Options) -> Value {
     let changes = !options.no_listchanged;
     let mut all = json!({

@@ -42,10 +42,10 @@ const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 /// Severities, least severe first.
 const LEVELS: [&str; 4] = ["debug", "info", "warning", "error"];
 
-/// What the modern era keeps: nothing of its callers.
+/// State of the modern era; none of it belongs to a caller.
 #[derive(Debug)]
 pub(crate) struct Modern {
-    /// What tools change for everybody.
+    /// State that tools change for all callers.
     session: Arc<Session>,
     listens: Arc<Listens>,
     /// Whether `shifting` asks for a header by now.
@@ -82,7 +82,7 @@ impl Modern {
         self.session.cancel(key)
     }
 
-    /// Waits until those are let in who listen or subscribe.
+    /// Waits until `listen` and `subscribe` requests are admitted.
     pub(crate) async fn admitted(&self) {
         self.listens.admitted().await;
     }
@@ -92,7 +92,7 @@ impl Modern {
         self.listens.admit();
     }
 
-    /// Cancels what runs on the connection `scope`.
+    /// Cancels the running calls of the connection `scope`.
     pub(crate) fn cancel_all(&self, scope: &str) {
         self.session.cancel_all(scope);
     }
@@ -106,7 +106,7 @@ pub(crate) fn is_modern(options: &Options, message: &Value) -> bool {
     options.era == Era::Modern || options.era == Era::Dual && has_version
 }
 
-/// What was scripted for a probe.
+/// Scripted answer to a probe.
 #[derive(Debug)]
 pub(crate) enum Scripted {
     /// Say nothing.
@@ -119,8 +119,7 @@ pub(crate) enum Scripted {
     Answer(u16, String),
 }
 
-/// The refusal of a request of the other era than the one that opened the process, where that
-/// decides.
+/// With `--first-decides`, the refusal of a request whose era differs from the first request's.
 pub(crate) fn of_the_other_era(world: &World, message: &Value) -> Option<String> {
     let id = message
         .get("id")
@@ -135,7 +134,7 @@ pub(crate) fn of_the_other_era(world: &World, message: &Value) -> Option<String>
     Some(error_reply(&id.to_string(), -32022, text))
 }
 
-/// The scripted answer to `server/discover` or `initialize`, while there is one.
+/// The scripted answer to `server/discover` or `initialize`, if any is left.
 pub(crate) fn scripted(world: &World, message: &Value) -> Option<Scripted> {
     let options = &world.options;
     let script = match message["method"].as_str()? {
@@ -162,7 +161,7 @@ pub(crate) fn scripted(world: &World, message: &Value) -> Option<Scripted> {
     Some(play(script, &message["id"]))
 }
 
-/// What a script says to the request `id`.
+/// The answer of a script to the request `id`.
 pub(crate) fn play(script: &str, id: &Value) -> Scripted {
     let (status, body) = script.split_once(' ').unwrap_or((script, ""));
     match status {
@@ -212,9 +211,9 @@ pub(crate) async fn serve(
     world.modern.session.finish(&key);
     outlet.finish(reply);
     match message["params"]["name"].as_str() {
-        // A line has left when it is written; what a socket sends may not have.
+        // A written line has left the process; a message on a socket may still be queued.
         Some("exit_after_reply") if matches!(outlet, Outlet::Lines(_)) => std::process::exit(0),
-        // All that a client has here is its connection.
+        // A modern client has no other state here than its connection.
         Some("forget_session") => outlet.event(Event::Close),
         _ => {}
     }
@@ -259,7 +258,7 @@ async fn answer(
     })
 }
 
-/// The one task that there is, as a result of this kind.
+/// The stub's only task, as a result of this kind.
 fn task(kind: &str) -> String {
     json!({
         "resultType": kind, "taskId": "own-task", "status": "working", "ttlMs": null,
@@ -268,7 +267,7 @@ fn task(kind: &str) -> String {
     .to_string()
 }
 
-/// A result with what every modern result has.
+/// A result with the members that every modern result has.
 fn complete(world: &World, result: &str) -> String {
     let mut result: Value = serde_json::from_str(result).unwrap_or_default();
     if result.get("resultType").is_none() {
@@ -291,7 +290,7 @@ pub(crate) fn missing(id: &str, what: &str) -> String {
     .to_string()
 }
 
-/// What an echo says: the string `text`, where that is all there is, as in the legacy era.
+/// Text of an echo: the string `text` if it is the only argument, as in the legacy era.
 fn echoed(arguments: &Value) -> String {
     let text = || {
         let members = arguments.as_object().filter(|members| members.len() == 1)?;
@@ -429,7 +428,7 @@ async fn call(
     tools::run(&call).await
 }
 
-/// Logs only what the request asked for.
+/// Logs only at the levels that the request asked for.
 fn log(params: &Value, outlet: &Outlet) -> Outcome {
     let rank = |word: &Value| LEVELS.iter().position(|level| word == level);
     let arguments = &params["arguments"];

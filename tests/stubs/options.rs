@@ -45,10 +45,10 @@ pub(crate) struct Options {
     /// Take calls as tasks of 2025-11-25, and list tools that need or may be one.
     #[arg(long, global = true)]
     pub(crate) tasks: bool,
-    /// Speak that revision alone, whatever is offered.
+    /// Speak only the configured revision, whatever the client offers.
     #[arg(long, global = true)]
     pub(crate) only: bool,
-    /// Where `linger` writes down how its calls went.
+    /// Directory where `linger` records the states of its calls.
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) ledger: Option<std::path::PathBuf>,
     /// When a POST is answered by an event stream.
@@ -64,7 +64,7 @@ pub(crate) struct Options {
     /// How long the modern lists may be kept.
     #[arg(long, global = true, value_name = "MS", default_value_t = 1000)]
     pub(crate) ttl: u64,
-    /// Who may see the modern lists.
+    /// Cache scope of the modern lists.
     #[arg(long, global = true, value_name = "SCOPE", default_value = "private")]
     pub(crate) scope: String,
     /// Issue no session ids.
@@ -73,7 +73,7 @@ pub(crate) struct Options {
     /// Answer GET with 405.
     #[arg(long, global = true)]
     pub(crate) no_get: bool,
-    /// List exactly so many tools: `echo` and fillers, instead of the special ones.
+    /// List exactly this many tools: `echo` and fillers, instead of the special ones.
     #[arg(long, global = true, value_name = "N")]
     pub(crate) tools: Option<usize>,
     /// Entries per list page.
@@ -82,7 +82,7 @@ pub(crate) struct Options {
     /// The second page's cursor is the empty string.
     #[arg(long, global = true)]
     pub(crate) empty_cursor: bool,
-    /// Refuse so many cursors before one is good.
+    /// Number of cursors to refuse before the first is accepted.
     #[arg(long, global = true, value_name = "N", default_value_t = 0)]
     pub(crate) stale_cursors: u64,
     /// Milliseconds before any list is answered.
@@ -100,13 +100,12 @@ pub(crate) struct Options {
     /// Declare no prompts.
     #[arg(long, global = true)]
     pub(crate) no_prompts: bool,
-    /// Declare no such capability, which is served all the same: `logging` or `resources.subscribe`, say;
-    /// may stand there often.
+    /// Leave this capability undeclared, but serve its methods: `logging` or `resources.subscribe`, say; may be
+    /// repeated.
     #[arg(long, global = true, value_name = "CAPABILITY")]
     pub(crate) undeclared: Vec<String>,
-    /// Neither note nor acknowledge a `subscriptions/listen` or `resources/subscribe`, nor open a GET
-    /// stream before `admit_listens` is called, nor refuse one; what is said while none is open is
-    /// lost.
+    /// Hold `subscriptions/listen`, `resources/subscribe` and GET streams, neither acknowledged nor refused, until
+    /// `admit_listens` is called; notices sent before are lost.
     #[arg(long, global = true)]
     pub(crate) hold_listens: bool,
     /// Refuse every log level.
@@ -154,19 +153,19 @@ pub(crate) enum Mode {
     Stdio,
     /// Streamable HTTP on loopback at `/mcp`; the URL is printed as one JSON line when ready.
     Http {
-        /// 0 takes a free one.
+        /// 0 picks a free port.
         #[arg(long, default_value_t = 0)]
         port: u16,
     },
     /// HTTP+SSE of 2024-11-05 on loopback: `/sse` and `/messages`.
     Sse {
-        /// 0 takes a free one.
+        /// 0 picks a free port.
         #[arg(long, default_value_t = 0)]
         port: u16,
     },
     /// WebSocket on loopback at `/ws`.
     Ws {
-        /// 0 takes a free one.
+        /// 0 picks a free port.
         #[arg(long, default_value_t = 0)]
         port: u16,
     },
@@ -188,9 +187,9 @@ pub(crate) enum Era {
 pub(crate) enum Sse {
     /// For every request.
     Always,
-    /// When something comes before the reply.
+    /// If messages precede the reply.
     Auto,
-    /// Never: what comes before the reply goes to the GET stream.
+    /// Never: messages before the reply are sent on the GET stream.
     Never,
 }
 

@@ -1,4 +1,4 @@
-//! Where messages to the client go: lines on stdout, or one event stream.
+//! Destination of messages to the client: lines on stdout, or one event stream.
 
 use std::io::{Stdout, Write as _};
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use crate::modern::Listens;
 use crate::stream::{Event, Stream};
 use crate::world::locked;
 
-/// Where messages to the client go.
+/// Destination of messages to the client.
 #[derive(Debug, Clone)]
 pub(crate) enum Outlet {
     /// The one line stream of a stdio server.
@@ -19,7 +19,7 @@ pub(crate) enum Outlet {
     Events(Arc<Stream>),
     /// The one stream of an HTTP+SSE session or a socket, which outlives calls.
     Shared(Arc<Stream>),
-    /// Everybody who listens for changes.
+    /// All streams of `subscriptions/listen`.
     Listens(Arc<Listens>),
 }
 
@@ -45,7 +45,7 @@ impl Outlet {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn raw(&self, bytes: &[u8]) {
         match self {
             Self::Lines(stdout) => {
@@ -66,7 +66,7 @@ impl Outlet {
         let size = json.len().div_ceil(50).max(1);
         match self {
             Self::Lines(stdout) => {
-                // Nobody else may write in the middle of the line.
+                // Hold the lock of stdout: another thread must not write in the middle of the line.
                 let mut stdout = locked(stdout);
                 for piece in json.as_bytes().chunks(size).chain([&b"\n"[..]]) {
                     let written = stdout.write_all(piece).and_then(|()| stdout.flush());

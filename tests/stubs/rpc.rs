@@ -34,7 +34,7 @@ pub(crate) struct CallParams<'a> {
     pub(crate) meta: Option<&'a RawValue>,
 }
 
-/// A member that is there, also where it is null.
+/// Deserialises a present member, `null` included, to `Some`.
 fn given<'a, D: Deserializer<'a>>(from: D) -> Result<Option<&'a RawValue>, D::Error> {
     <&RawValue>::deserialize(from).map(Some)
 }
@@ -46,7 +46,7 @@ pub(crate) enum Outcome {
     Result(String),
     /// An error.
     Error(i64, String),
-    /// An error object with all that it says.
+    /// A whole error object, with `data`.
     Refusal(Value),
     /// No reply at all.
     Silence,

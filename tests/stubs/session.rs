@@ -1,4 +1,4 @@
-//! What one client has told us and asked of us.
+//! State of one client: its settings, subscriptions and calls.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const LEVELS: [&str; 8] = [
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: String,
-    /// Where messages go that belong to no call.
+    /// Outlet for messages that belong to no call.
     pub(crate) general: Outlet,
     gets: AtomicUsize,
     inner: Mutex<Inner>,
@@ -139,7 +139,7 @@ impl Session {
         self.with(|inner| inner.calls.len())
     }
 
-    /// Sets the least level that is logged; false when it is unknown.
+    /// Sets the minimum level that is logged; `false` if the name is unknown.
     pub(crate) fn set_level(&self, name: &str) -> bool {
         let level = LEVELS.iter().position(|level| *level == name);
         self.with(|inner| level.map(|level| inner.level = level).is_some())

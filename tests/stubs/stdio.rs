@@ -1,4 +1,4 @@
-//! The stdio transport: this thread reads and answers what it can; calls that take time run beside.
+//! The stdio transport: one thread reads stdin and answers short requests; longer calls run as tasks beside.
 
 use std::io::BufRead as _;
 use std::sync::{Arc, Mutex};

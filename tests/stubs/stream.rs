@@ -1,4 +1,4 @@
-//! One event stream: what was sent on it, and the reader that writes it to a connection.
+//! One event stream: its events, and the reader that writes events to a connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,10 +15,10 @@ use crate::world::locked;
 
 /// Events kept for a reader or for a resumption; older ones are dropped.
 const MAX_EVENTS: usize = 20_000;
-/// Long enough for what was written to leave by itself.
+/// Long enough for the kernel to send the bytes written so far on their own.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// A server-to-client stream. A reader takes what the one before it has not.
+/// A server-to-client stream. A new reader continues after the events taken by the reader before.
 #[derive(Debug)]
 pub(crate) struct Stream {
     /// Named in event ids; `None` gives events without ids.
@@ -39,14 +39,14 @@ struct Inner {
     ended: bool,
 }
 
-/// One thing to be written.
+/// An item to be written.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     /// A JSON-RPC message.
     Message(Bytes),
     /// Bytes as they are.
     Raw(Bytes),
-    /// Flush what came before, and let the other side see it alone.
+    /// Flush the events before, so that the client reads no later event with them.
     Pause,
     /// End this connection politely; a reader may come back.
     Close,
@@ -123,7 +123,7 @@ impl Stream {
         inner.taken = seen.clamp(inner.first, end);
     }
 
-    /// Drops what nobody has read.
+    /// Drops all unread events.
     pub(crate) fn forget(&self) {
         let mut inner = locked(&self.inner);
         inner.taken = inner.first + inner.events.len() as u64;
@@ -164,7 +164,7 @@ impl Stream {
         futures_util::stream::unfold(state, Reader::next)
     }
 
-    /// An event without data whose id stands for what has been written so far.
+    /// An event without data, whose id is the position after the events written so far.
     pub(crate) fn priming(&self, retry: u64) -> Bytes {
         let taken = locked(&self.inner).taken;
         let Some(tag) = &self.tag else {
@@ -241,7 +241,7 @@ impl<G: Send + Sync> Reader<G> {
                     let goes_on = stream.render(&mut out, inner.taken, event);
                     let last = (!goes_on).then(|| event.clone());
                     if let (Some(_), Some(event)) = (&last, inner.events.get_mut(index)) {
-                        // It happens once, not again to whoever comes back.
+                        // A close or cut happens once: the next reader skips this event.
                         *event = Event::Raw(Bytes::new());
                     }
                     inner.taken += 1;

@@ -1,4 +1,4 @@
-//! The tools: what each is called, takes and does.
+//! Tools of the stub: name, arguments and behaviour of each.
 
 mod ask;
 mod change;
@@ -22,8 +22,8 @@ use crate::session::Session;
 use crate::stream::Event;
 use crate::world::World;
 
-/// Name, what it does, integer or string arguments (strings end in `$`; what follows an `@` is the
-/// header that repeats them).
+/// Name, description, and integer or string arguments: a string ends in `$`, and `@` precedes the header that repeats
+/// the argument.
 type Tool = (&'static str, &'static str, &'static [&'static str]);
 
 const TOOLS: &[Tool] = &[
@@ -298,10 +298,10 @@ async fn dispatch(call: &Call) -> Outcome {
     }
 }
 
-/// What a call does once its reply is on the way.
+/// Effects of a call after its reply was sent.
 pub(crate) fn afterwards(call: &Call) {
     match call.name.as_str() {
-        // A line has left when it is written; what a socket sends may not have.
+        // A written line has left the process; a message on a socket may still be queued.
         "exit_after_reply" if matches!(call.outlet, Outlet::Lines(_)) => std::process::exit(0),
         "forget_session" => {
             call.world.remove_session(&call.session.id);

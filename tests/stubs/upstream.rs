@@ -1,8 +1,8 @@
 //! `stub-upstream`: a small, scriptable MCP server for tests and benchmarks.
 //!
-//! It speaks the legacy revisions, 2026-07-28, or both over stdio or Streamable HTTP and shares no code with the
-//! gateway, so that it is an honest peer. Its tools make it behave badly on request: `tools.rs`
-//! is the list. `GET /stats` (over HTTP) and the tool `stats` say what it has received.
+//! The stub speaks the legacy revisions, 2026-07-28, or both over stdio or Streamable HTTP. It shares no code with the
+//! gateway, so that a bug in the gateway's code is not hidden by its twin. Tools make the stub misbehave on request:
+//! see `tools.rs`. `GET /stats` (over HTTP) and the tool `stats` report the received messages.
 
 #![expect(
     clippy::disallowed_methods,

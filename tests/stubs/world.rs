@@ -1,4 +1,4 @@
-//! What all sessions share: options, prepared lists, counters, the session map.
+//! State shared by all sessions: options, prepared lists, counters, the session map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
@@ -30,9 +30,9 @@ pub(crate) struct World {
     pub(crate) errands: Errands,
     /// Once set, nothing is read any more.
     pub(crate) stalled: AtomicBool,
-    /// The file whose appearance ends that.
+    /// The file whose appearance ends the stall.
     pub(crate) stalled_until: Mutex<Option<PathBuf>>,
-    /// The numbers of notifications that have one, as they came.
+    /// Numbers of numbered notifications, in order of arrival.
     numbers: Mutex<Vec<u64>>,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     counts: Mutex<BTreeMap<String, u64>>,
@@ -151,6 +151,6 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Writes a line to stderr.
 pub(crate) fn last_words(line: &str) {
-    // Nobody is left to be told when stderr is gone.
+    // Ignore a closed stderr: the error has no reader.
     writeln!(std::io::stderr(), "{line}").unwrap_or_default();
 }

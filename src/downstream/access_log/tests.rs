@@ -10,7 +10,7 @@ fn begin() -> AccessLine {
     begin_until(&Arc::default())
 }
 
-/// One that is cut off by us when `stop` is cancelled.
+/// Begins a line that counts as cut off by the gateway once `stop` is cancelled.
 fn begin_until(stop: &Arc<CancellationToken>) -> AccessLine {
     let client = "192.0.2.9".parse().ok();
     AccessLine::begin(&Method::POST, "/mcp/{name}", client, stop)

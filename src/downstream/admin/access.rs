@@ -1,4 +1,4 @@
-//! Who may see more of the admin port than probes and metrics, and change something there.
+//! Access to the admin port beyond probes and metrics: who may read `/status` and change settings.
 
 use std::net::IpAddr;
 
@@ -14,12 +14,12 @@ use crate::downstream::guard;
 use crate::downstream::listener::Place;
 use crate::secret::Secret;
 
-/// What a proxy says of the one behind it: then the peer is not the caller.
+/// `X-Forwarded-For`, set by a proxy: the peer address is then not the caller's.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// What a browser says of the page that asks.
+/// `Sec-Fetch-Site`, set by a browser for the page that sends the request.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The rule: this machine, or the token.
+/// The access rule: local callers, or callers with the token.
 #[derive(Debug)]
 pub struct Access {
     token: Option<Secret>,
@@ -28,23 +28,23 @@ pub struct Access {
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It brings no token and is not of this machine.
+    /// The request has no token and is not from this machine.
     NoToken,
-    /// It brings another token.
+    /// The `Authorization` header has a different token.
     WrongToken,
-    /// There is no token that it could bring.
+    /// The request is not from this machine, and no admin token is configured.
     NotLocal,
 }
 
 impl Access {
-    /// With `token`, who brings it may come from elsewhere.
+    /// With `token`, callers that present the token may connect from other machines.
     #[must_use]
     pub fn new(token: Option<Secret>) -> Self {
         Self { token }
     }
 
-    /// Whether a request may go on. A token counts more than where it comes from: a wrong one is refused, so that
-    /// who tries it out learns of it.
+    /// Whether a request may proceed. A presented token is checked before the peer address: a wrong token is refused
+    /// even on loopback, so that an operator who tests the token sees the error.
     pub(super) fn check(&self, request: &Request) -> Result<(), Refusal> {
         let presented = request.headers().get(AUTHORIZATION);
         if let (Some(token), Some(presented)) = (&self.token, presented) {
@@ -81,7 +81,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The token of a header, if it holds one. Spec: RFC 6750 §2.1
+/// The bearer token of an `Authorization` header, if present. Spec: RFC 6750 §2.1
 fn bearer(header: &HeaderValue) -> Option<&[u8]> {
     let (scheme, token) = header.as_bytes().split_at_checked("Bearer ".len())?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)

@@ -14,7 +14,7 @@ use crate::telemetry::setup::LogControl;
 /// The longest body, in bytes.
 const MAX_BODY: usize = 8 * 1024;
 
-/// The route, for a router that lets through only those who may change something.
+/// The route; mount the `Router` behind `Access`, which admits only callers that may change settings.
 pub(super) fn routes(control: LogControl) -> Router {
     let shown = control.clone();
     let show = move || std::future::ready(show(&shown));

@@ -1,4 +1,4 @@
-//! `GET /status`: what runs, as JSON or as text.
+//! `GET /status`: the state of gateway and upstreams, as JSON or as text.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::clock::SharedClock;
 use crate::status::{Status, time_text};
 use crate::upstream::Upstreams;
 
-/// Who knows what the page says.
+/// Sources of the status page.
 #[derive(Debug, Clone)]
 pub struct StatusPage {
     /// Since when the gateway runs.
     pub started: Instant,
-    /// Whether it takes new work.
+    /// Whether the gateway accepts new work.
     pub readiness: Readiness,
     /// Its upstreams.
     pub upstreams: Arc<Upstreams>,

@@ -1,25 +1,25 @@
-//! What a connection does now, as far as it matters for who may be closed to make room.
+//! Whether a connection is in use, for the choice of connections to evict.
 
 use tokio::time::Instant;
 
 use super::head_clock::HeadClock;
 use super::streams::Streams;
 
-/// Where it can be seen whether a connection is in use.
+/// The source that tells whether a connection is in use.
 #[derive(Debug)]
 pub(super) enum Activity {
-    /// By the wait for the next head.
+    /// HTTP/1: the wait for the next request head.
     Http1(HeadClock),
-    /// By the streams that are open.
+    /// HTTP/2: the open streams.
     Http2(Streams),
 }
 
-/// What is lost when a connection is closed.
+/// The cost of closing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// Nothing: it waits for a request. Says until when, where that is known.
+    /// No loss: the connection is idle, until this deadline if known.
     Idle(Option<Instant>),
-    /// An answer that its peer does not take.
+    /// An answer that the peer does not read.
     Unread,
     /// An exchange.
     Busy,

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::{BACKLOG, Settings};
 use crate::cause::chain;
 
-/// Accepts what clients have opened, for `server.drain_linger`, then closes the socket. New handshakes are not
-/// begun: their clients find the port closed when they try again, a second later.
+/// Accepts connections from the backlog for `server.drain_linger`, then closes the socket. Handshakes after that are
+/// not answered: the client finds the port closed on its retry, a second later.
 pub(super) async fn empty(
     socket: TcpListener,
     settings: &Settings,
@@ -41,7 +41,7 @@ pub(super) async fn empty(
             Err(error) => settings.pause_after(&error).await,
         }
     }
-    // Asked of the system itself: the runtime hears of new ones only when it looks next.
+    // Accept with the std socket: the runtime learns of new connections only at its next poll of the reactor.
     let Ok(socket) = socket.into_std() else {
         return;
     };

@@ -111,8 +111,8 @@ impl Protocols {
         }
     }
 
-    /// The same for HTTP/2, where only the preface has a deadline, later silence is asked about, and
-    /// nobody stays without a stream, or with one that is not read; the end and a drain are announced with GOAWAY.
+    /// Serves HTTP/2. Only the preface has a deadline; a quiet peer is pinged; a connection without a stream is closed
+    /// after a while, and an unread stream is reset. The end and a drain are announced with GOAWAY.
     pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -160,7 +160,7 @@ impl Protocols {
     }
 }
 
-/// What answers requests.
+/// A service that answers requests.
 pub trait Answer:
     Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
     + Clone
@@ -186,7 +186,7 @@ pub(super) struct Exchange<A> {
     place: Place,
 }
 
-/// Who notes that a connection failed.
+/// Reports how a connection failed.
 struct Reporter {
     peer: SocketAddr,
     settings: Arc<Settings>,
@@ -248,7 +248,8 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
         let tag = RequestTag::of_request(is_trusted, request.headers());
         let settings = (request.version() != Version::HTTP_2).then(|| Arc::clone(&self.settings));
         Answering {
-            // Both services there are, are always ready, and do nothing before they are polled.
+            // `call` without `poll_ready`: both services are always ready, and do no work before their future is
+            // polled.
             answer: self.service.clone().call(request),
             settings,
             tag,
@@ -286,7 +287,7 @@ where
             && this.settings.as_ref().is_some_and(draining)
             && response.status() != StatusCode::SWITCHING_PROTOCOLS
         {
-            // hyper closes after what says so. Spec: RFC 9112 §9.6
+            // hyper closes the connection after a response with this header. Spec: RFC 9112 §9.6
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(CONNECTION, close);
         }

@@ -1,4 +1,4 @@
-//! When a certificate expires: the one field of X.509 that is read here. Spec: RFC 5280 §4.1.
+//! Expiry of a certificate: the only X.509 field read here. Spec: RFC 5280 §4.1.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(super) fn not_after(der: &[u8]) -> Option<Duration> {
     time(tag, std::str::from_utf8(text).ok()?)
 }
 
-/// The first value: tag, content, and what stands behind it.
+/// The first DER value: tag, content, and the bytes after the value.
 fn value(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;

@@ -1,4 +1,4 @@
-//! Connections that end before they carry a request: counted, and logged a line a minute per cause.
+//! Counts connections that end before their first request, and logs one line a minute per cause.
 
 use std::io;
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ impl Cause {
         }
     }
 
-    /// What a TLS handshake ended with.
+    /// The cause of a failed TLS handshake.
     pub(super) fn of_handshake(error: &io::Error) -> Self {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         match error.kind() {
@@ -51,8 +51,8 @@ impl Cause {
         }
     }
 
-    /// What an HTTP/1.1 connection ended with; none where its client only closed it, or where
-    /// `is_idle`: it waited for a request that did not begin.
+    /// The cause of a failed HTTP/1.1 connection; `None` if the client only closed it, or if `is_idle`: no request had
+    /// begun.
     pub(super) fn of_http1(error: &hyper::Error, is_idle: bool) -> Option<Self> {
         if error.is_timeout() {
             (!is_idle).then_some(Self::HeadTimeout)
@@ -61,7 +61,7 @@ impl Cause {
         }
     }
 
-    /// The same for HTTP/2: only what broke the protocol is a failure.
+    /// The same for HTTP/2: only a protocol violation is a failure.
     pub(super) fn of_http2(error: &hyper::Error) -> Option<Self> {
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
@@ -75,15 +75,15 @@ impl Cause {
     }
 }
 
-/// What one listener has logged.
+/// Log limits of one listener, per cause.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     logged: LineLimit,
 }
 
 impl Failures {
-    /// Counts a connection of a client that failed, and logs it unless the same cause was logged within a
-    /// minute. Those of the operators' listener are only logged.
+    /// Counts a client's failed connection, and logs the failure unless the same cause was logged within a minute.
+    /// Failures on the admin listener are only logged.
     pub(super) fn note(
         &self,
         is_public: bool,

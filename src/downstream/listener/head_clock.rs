@@ -49,14 +49,14 @@ struct Shared {
     sleep: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
-/// What the last token of a connection was.
+/// Verdict on the last token of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
     Usual,
     Refused,
 }
 
-/// Whether the peer takes what is written.
+/// Whether the peer reads the bytes written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Writes {
     Flow,
@@ -126,7 +126,7 @@ impl HeadClock {
         !self.lock().begun
     }
 
-    /// What the connection does now.
+    /// Whether the connection is idle or busy now.
     pub(super) fn activity(&self) -> Use {
         let shared = self.lock();
         if shared.writes == Writes::Wait {
@@ -138,7 +138,7 @@ impl HeadClock {
         }
     }
 
-    /// Whether the client was refused for its token: then it may be idle for less.
+    /// Notes whether the client's token was refused; a refused client gets a shorter idle timeout.
     pub(super) fn refused(&self, is_refused: bool) {
         self.lock().client = if is_refused {
             Client::Refused
@@ -176,7 +176,7 @@ impl HeadClock {
             if sleep.deadline() >= deadline {
                 return Poll::Ready(());
             }
-            // It fired for an earlier wait.
+            // The timer fired for an earlier wait.
             sleep.as_mut().reset(deadline);
         }
         Poll::Pending
@@ -221,7 +221,7 @@ pub(super) struct Watched<S> {
     stream: S,
     clock: HeadClock,
     writes: Stall,
-    /// TLS takes what is written and waits here.
+    /// TLS accepts writes into its buffer and waits in flush.
     flushes: Stall,
     last: Writes,
 }
@@ -326,7 +326,7 @@ mod tests {
         let (ours, mut theirs) = tokio::io::duplex(8);
         let mut stream = watched(ours);
         let began = tokio::time::Instant::now();
-        // Slow, but it takes something in time.
+        // The reader is slow, but takes 8 bytes a minute, well within the deadline.
         let reader = async {
             let mut some = [0; 8];
             for _ in 0..5 {

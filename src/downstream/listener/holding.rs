@@ -1,4 +1,4 @@
-//! What one principal holds of a listener: open exchanges, and connections.
+//! Open exchanges and connections of each principal, counted per listener.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,12 +53,12 @@ impl Drop for OpenExchange {
     }
 }
 
-/// The counts of all principals that hold something. Those that hold nothing are forgotten.
+/// The counts of all principals; an owner without exchanges and connections is removed.
 #[derive(Debug, Default)]
 pub(super) struct Holdings(Mutex<HashMap<OwnerKey, Weak<Holding>>>);
 
 impl Holdings {
-    /// The counts of `owner`, whose share is `share` if it holds nothing yet.
+    /// The counts of `owner`; `share` is used if the owner is new.
     pub(super) fn of(&self, owner: OwnerKey, share: usize) -> Arc<Holding> {
         let mut all = lock(&self.0);
         if let Some(known) = all.get(&owner).and_then(Weak::upgrade) {

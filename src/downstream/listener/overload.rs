@@ -1,4 +1,4 @@
-//! What a connection above the cap is told.
+//! The refusal of connections above `server.max_connections`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::lifecycle::Tasks;
 
-/// Refusals in progress at once; what comes on top is closed without a word.
+/// Concurrent refusals; further connections are closed without a response.
 const POLITE_REFUSALS: usize = 64;
 /// Time for one refusal to reach its reader.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const SWALLOWED: u64 = 64 * 1024;
 const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
     content-length: 0\r\nconnection: close\r\n\r\n";
 
-/// Refuses connections for which there is no place.
+/// Refuses connections for which no permit is free.
 #[derive(Debug)]
 pub(super) struct Overload {
     turns: Arc<Semaphore>,

@@ -13,17 +13,17 @@ use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, Open};
 
-/// What the places know of a connection.
+/// State of a connection, as `Places` needs it.
 #[derive(Debug)]
 pub(super) struct Entry {
     /// Counts up over the connections of a listener.
     pub(super) number: u64,
-    /// Whether it comes from one of `server.trusted_proxies`: whose it is, its requests say.
+    /// Whether the peer is one of `server.trusted_proxies`: the client address is then in each request's headers.
     pub(super) is_proxied: bool,
     has_left: AtomicBool,
-    /// Whether its address is known to be that of many callers.
+    /// Whether the address is known to be shared by many callers.
     pub(super) is_shared: AtomicBool,
-    /// Whose token was the last good one; nothing before the first.
+    /// Counts of the principal of the last valid token; `None` before the first.
     holding: Mutex<Option<Arc<Holding>>>,
     /// Whether the last exchange went beyond the share of its principal.
     is_crowded: AtomicBool,
@@ -50,8 +50,7 @@ impl Entry {
         self.activity.get().map_or(Use::Busy, Activity::now)
     }
 
-    /// Whether its principal has more than its share, and this connection does nothing for it that may
-    /// not end.
+    /// Whether the principal exceeds its share, and the connection serves no exchange within that share.
     pub(super) fn is_excess(&self, activity: Use) -> bool {
         let is_expendable = activity != Use::Busy || self.is_crowded.load(Ordering::Relaxed);
         let is_greedy = |holding: &Arc<Holding>| holding.is_greedy();
@@ -131,7 +130,7 @@ impl Place {
         }
     }
 
-    /// Who sent the request.
+    /// The client address of the request.
     pub(in crate::downstream) fn client(&self) -> Option<IpAddr> {
         self.client
     }
@@ -146,7 +145,7 @@ impl Place {
         self.taken.open.is_some()
     }
 
-    /// Says where it can be seen what the connection does.
+    /// Sets the source that tells whether the connection is in use.
     pub(super) fn shows(&self, activity: Activity) {
         drop(self.taken.entry.activity.set(activity));
     }

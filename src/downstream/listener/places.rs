@@ -1,8 +1,8 @@
-//! The places under `server.max_connections`, and who has to leave when they are short.
+//! Connection permits under `server.max_connections`, and the order of eviction when permits are short.
 //!
-//! Until a connection has brought a good token, nothing is known of it but its address: then the oldest
-//! of those goes first. While fewer than a quarter of the places are free, one address has no more of them
-//! than its share. Where every connection has brought a token, those go that wait for a request.
+//! A connection that has presented no valid token is known only by its address: the oldest such connection is evicted
+//! first. While fewer than a quarter of the permits are free, one address may hold no more unproven connections than
+//! its share. Once every connection has presented a token, idle connections are evicted.
 
 mod table;
 
@@ -21,7 +21,7 @@ use crate::lock::lock;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::{GAUGES, LABELED};
 
-/// Connections that were told to leave and are not closed yet; with so many, further ones are refused.
+/// Evicted connections that are not closed yet, at most: beyond this count, new connections are refused.
 const LEAVING: usize = 64;
 
 /// How the places are shared out.
@@ -36,7 +36,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// What is configured: a quarter of the places each, where nothing else is.
+    /// Shares from the configuration; a quarter of `max_connections` each where not configured.
     pub(super) fn new(settings: &config::Server) -> Self {
         let total = settings.max_connections;
         let quarter = total.div_ceil(4).max(1);
@@ -53,11 +53,11 @@ impl Shares {
 pub(super) enum Reason {
     /// Its address had its share of connections without a good token.
     Address,
-    /// It had brought no good token.
+    /// No valid token was presented.
     NoToken,
     /// Its principal had more than its share of connections.
     Share,
-    /// It waited for a request.
+    /// The connection was idle.
     Idle,
 }
 
@@ -72,7 +72,7 @@ impl Reason {
     }
 }
 
-/// The places of one listener.
+/// The connection permits of one listener.
 #[derive(Debug)]
 pub(super) struct Places {
     shares: Shares,
@@ -94,8 +94,8 @@ impl Places {
         }
     }
 
-    /// A place for a connection from `peer`, which is one of the trusted proxies where `is_proxied`; its
-    /// end is `end`. Where places are short another connection has to leave.
+    /// A permit for a connection from `peer`, a trusted proxy if `is_proxied`; `end` is cancelled to evict the
+    /// connection. When permits are short, another connection is evicted.
     pub(super) fn take(
         self: &Arc<Self>,
         peer: IpAddr,

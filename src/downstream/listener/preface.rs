@@ -1,7 +1,7 @@
-//! How long an HTTP/2 connection may wait for its client's first words.
+//! The deadline for an HTTP/2 client's connection preface.
 //!
-//! hyper asks a quiet connection whether it is alive, but not before it has heard the preface: one
-//! that never comes would be waited for as long as the socket is open.
+//! hyper pings a quiet connection only after the preface: without this deadline, a client that never sends the preface
+//! keeps its connection for as long as the socket is open.
 
 use std::io;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 #[derive(Debug)]
 pub(super) struct Prompt<S> {
     stream: S,
-    /// What is still to come, and until when; nothing once the preface is there.
+    /// Bytes of the preface still missing, and the deadline; `None` once the preface has arrived.
     waiting: Option<(usize, Pin<Box<Sleep>>)>,
 }
 

@@ -1,7 +1,7 @@
-//! How long a peer may take nothing of what is written to it.
+//! Closes connections whose peer reads nothing for `stall_timeout`.
 //!
-//! A connection whose buffers are full waits for its peer, who may never read: no deadline of a
-//! request or an idle connection runs meanwhile, and its place would be taken for good.
+//! A connection whose buffers are full waits for its peer, possibly for ever: no request deadline and no idle timeout
+//! runs while a write is pending, and the connection would keep its permit for good.
 
 use std::future::Future;
 use std::io;
@@ -13,10 +13,10 @@ use tokio::time::Sleep;
 
 use crate::telemetry::metrics::COUNTERS;
 
-/// The present wait of a writer, if there is one.
+/// The deadline of the pending write, if a write is pending.
 ///
-/// The system asks for more only when a third of its buffer, 4 MiB at most, has gone: with a patience
-/// of ten minutes, who reads 3 KiB a second is not taken for one who does not read.
+/// The kernel reports the socket writable only when a third of its buffer, 4 MiB at most, is free: with a patience of
+/// ten minutes, a peer that reads 3 KiB a second is not cut off.
 #[derive(Debug)]
 pub(super) struct Stall {
     patience: Duration,

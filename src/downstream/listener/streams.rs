@@ -1,7 +1,6 @@
-//! How long an HTTP/2 connection may stay without a stream, and a stream without being read.
+//! Closes HTTP/2 connections that stay without a stream, and resets unread streams.
 //!
-//! hyper asks a quiet connection whether it is alive: one that only ever answers would keep its place
-//! for good.
+//! hyper pings a quiet connection; a client that answers pings and sends no request would keep its permit for good.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,7 +15,7 @@ use tokio::sync::Notify;
 use super::window::{Window, Windows};
 use crate::lock::lock;
 
-/// Runs the streams of one connection, and counts them.
+/// Spawns and counts the streams of one connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Streams(Arc<Counts>);
 
@@ -25,25 +24,25 @@ struct Counts {
     begun: AtomicU64,
     ended: AtomicU64,
     windows: Windows,
-    /// Whether the client was refused for its token, and told to those that wait.
+    /// Whether the client's token was refused; `refused` is notified when this becomes true.
     is_refused: AtomicBool,
     refused: Notify,
-    /// That of the stream which comes next.
+    /// Window of the next stream: set by `window()`, taken when hyper spawns the stream.
     next: Mutex<Option<Arc<Window>>>,
 }
 
-/// A stream that has begun; it ends when this is dropped.
+/// A running stream, counted as ended on drop.
 struct Open {
     counts: Arc<Counts>,
     number: u64,
 }
 
 impl Streams {
-    /// Resolves when no stream was open for `patience`, before twice that has passed: a timer that
-    /// started anew with every stream would cost each of them.
+    /// Resolves when no stream was open for `patience`; takes up to twice `patience`. A timer reset by every stream
+    /// would cost each request more.
     ///
     /// # Cancel safety
-    /// Begins to wait anew.
+    /// Restarts the wait.
     pub(super) async fn idle(&self, patience: Duration) {
         loop {
             let before = self.counts();
@@ -55,10 +54,10 @@ impl Streams {
         }
     }
 
-    /// Resolves when the client was refused for its token and no stream was open for `patience` after it.
+    /// Resolves when the client's token was refused and no stream was open for `patience` after the refusal.
     ///
     /// # Cancel safety
-    /// Begins to wait anew.
+    /// Restarts the wait.
     pub(super) async fn idle_after_refusal(&self, patience: Duration) {
         loop {
             if self.0.is_refused.load(Ordering::Relaxed) {
@@ -93,19 +92,18 @@ impl Streams {
         window
     }
 
-    /// Gives up every stream of which the peer takes nothing for `patience`.
+    /// Resets every stream whose peer reads nothing for `patience`.
     ///
     /// # Cancel safety
-    /// Begins to watch anew.
+    /// Restarts the watch: streams seen so far get another `patience`.
     pub(super) async fn watch(&self, patience: Duration) -> Infallible {
         self.0.windows.watch(patience).await
     }
 
-    /// Resolves when no stream was open for `patience`, and nothing was taken of what is left of
-    /// earlier ones.
+    /// Resolves when, for `patience`, no stream was open and no queued byte of earlier streams was sent.
     ///
     /// # Cancel safety
-    /// Begins to wait anew.
+    /// Restarts the wait.
     pub(super) async fn deserted(&self, patience: Duration) {
         loop {
             let sent = self.0.windows.sent();

@@ -21,7 +21,7 @@ pub(super) struct Running {
     pub(super) dropped: Arc<Notify>,
 }
 
-/// Tells when it is dropped.
+/// Notifies on drop.
 struct Told(Arc<Notify>);
 
 impl Drop for Told {
@@ -30,7 +30,7 @@ impl Drop for Told {
     }
 }
 
-/// An answer that goes on for as long as somebody takes it.
+/// An endless body; `dropped` is notified when hyper drops the body.
 fn endless(dropped: &Arc<Notify>) -> Body {
     let told = Told(Arc::clone(dropped));
     let pieces = std::iter::repeat_with(move || {

@@ -29,7 +29,7 @@ pub enum TlsError {
     File {
         /// Which file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
     /// A file holds no PEM of the right kind.
@@ -37,7 +37,7 @@ pub enum TlsError {
     Pem {
         /// Which file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         source: rustls::pki_types::pem::Error,
     },
     /// Certificate and key do not fit, or are of an unknown kind.
@@ -45,12 +45,12 @@ pub enum TlsError {
     Unusable(#[from] rustls::Error),
 }
 
-/// The certificate that handshakes show, and the files that it came from.
+/// The certificate shown in handshakes, and the files with certificate and key.
 #[derive(Debug)]
 pub(super) struct Certificate {
     files: config::Tls,
     current: Mutex<Arc<ServerConfig>>,
-    /// What the files held when they were last looked at.
+    /// Contents of both files at the last check.
     seen: Mutex<Pair>,
 }
 
@@ -99,7 +99,7 @@ impl Certificate {
         }
     }
 
-    /// Uses what has changed; `refused` is the last pair that could not be used.
+    /// Loads changed files; `refused` is the last pair that could not be loaded.
     async fn look(&self, refused: &mut Option<Refused>) {
         let pair = match Pair::read(&self.files).await {
             Ok(pair) => pair,
@@ -144,7 +144,7 @@ impl Certificate {
 struct Refused {
     /// Absent where a file could not be read.
     pair: Option<Pair>,
-    /// Whether the log has it.
+    /// Whether the refusal was logged.
     said: bool,
 }
 
@@ -192,7 +192,7 @@ async fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     })
 }
 
-/// Whether ALPN ended with HTTP/2; without ALPN it is HTTP/1.1.
+/// Whether ALPN chose HTTP/2; without ALPN the connection is HTTP/1.1.
 pub(super) fn chose_http2(stream: &TlsStream<TcpStream>) -> bool {
     stream.get_ref().1.alpn_protocol() == Some(b"h2")
 }

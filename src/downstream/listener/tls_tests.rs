@@ -16,7 +16,7 @@ use super::tests::{Running, connect, rest, start};
 use super::*;
 use crate::telemetry::metrics::LABELED;
 
-/// A running TLS listener and a client configuration that trusts it.
+/// A running TLS listener, and a client configuration that trusts its certificate.
 fn start_tls(
     change: impl FnOnce(&mut config::Server),
 ) -> (Running, ClientConfig, tempfile::TempDir) {
@@ -231,7 +231,7 @@ async fn failed_handshakes_and_heads_are_counted() {
     assert!(after.0 > before.0 && after.1 > before.1, "{after:?}");
 }
 
-/// Reads to the end; what comes may be an alert.
+/// Reads to the end; the bytes may be a TLS alert.
 async fn rest_of(stream: &mut TcpStream) {
     drop(tokio::io::AsyncReadExt::read_to_end(stream, &mut Vec::new()).await);
 }
@@ -272,7 +272,7 @@ async fn an_http2_connection_without_streams_is_ended_though_it_answers_pings() 
     assert!(ended.is_ok(), "still open");
 }
 
-/// A client of HTTP/2 that takes `window` bytes of each answer that it does not read.
+/// An HTTP/2 client with a window of `window` bytes per unread answer.
 async fn narrow_client(
     running: &Running,
     client: ClientConfig,
@@ -294,7 +294,7 @@ fn get(path: &str) -> Request<Body> {
     Request::get(url).body(Body::empty()).unwrap()
 }
 
-/// Asserts that the answer to a request is let go of, and its stream reset, while nobody reads it.
+/// Asserts that an unread response is dropped and its stream reset.
 async fn assert_is_given_up(running: &Running, sender: &mut SendRequest<Body>, path: &str) {
     let unread = sender.send_request(get(path)).await.unwrap();
     let dropped = tokio::time::timeout(Duration::from_secs(10), running.dropped.notified()).await;
@@ -317,7 +317,7 @@ async fn an_http2_stream_that_is_not_read_is_given_up_and_its_connection_is_not(
     assert_eq!(body, "hello");
 }
 
-// What is handed out whole has no more to ask for: nobody but the peer could end it.
+// A body that hyper has taken in one piece is not polled again: without the watch only the peer could end its stream.
 #[tokio::test]
 async fn a_large_answer_that_is_not_read_is_given_up_beside_an_open_stream() {
     let (running, client, _folder) =

@@ -1,18 +1,17 @@
-//! How long a peer may take nothing of one HTTP/2 stream.
+//! Resets HTTP/2 streams whose peer reads nothing for `patience`.
 //!
-//! A peer that answers pings and never opens the window of a stream keeps the call behind it, and
-//! neither an idle connection nor a full one is seen. Here the streams of a connection are looked at
-//! together, once in a while: what an answer was given and the connection has sent of it is all that is
-//! counted meanwhile.
+//! A peer that answers pings but never opens the window of a stream keeps the call behind the stream alive, and neither
+//! the idle timeout nor the stall timeout of the connection fires. `Windows::watch` therefore compares, once per
+//! `patience`, how much of each stream's answer was handed out and how much was sent; nothing else is counted.
 //!
-//! A stream is watched while it can be reset, and hyper lets it go as soon as its last piece waits to be
-//! sent. The end of an answer is therefore held back until the peer has taken all of it, but for a few
-//! bytes of a connection's answers.
+//! hyper drops a stream as soon as its last piece is queued, and a dropped stream cannot be reset. `WatchedBody`
+//! therefore holds back the end of an answer until all of its bytes are sent, except for up to `MAX_LEFT_BEHIND` bytes
+//! per connection.
 //!
-//! A peer that leaves an answer unread and gives its connection no larger window than that answer takes
-//! loses the others that wait with it: how much of the connection's window each holds is not known here,
-//! where what was sent may have been read. To give up one of them at a time would leave 256 answers that
-//! are not read for days.
+//! Accepted false positive: if a peer leaves one answer unread and its connection window is no larger than that answer,
+//! the other waiting streams of the connection are reset too. Sent bytes may or may not have been read, so each
+//! stream's share of the connection window is unknown; resetting one stream per round would keep 256 unread answers for
+//! days.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -32,8 +31,8 @@ use http_body::{Frame, SizeHint};
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 
-/// Bytes of ended answers that wait for the peer of one connection, at most: they stay for as long as it
-/// has another stream. Small answers that are read end without another turn of their stream.
+/// Bytes of ended answers still queued for the peer of one connection, at most: they stay while the connection has
+/// another stream. Small answers that are read end without another poll of their stream.
 const MAX_LEFT_BEHIND: u64 = 64 * 1024;
 
 /// The windows of a connection's streams.
@@ -43,7 +42,7 @@ pub(super) struct Windows {
     totals: Arc<Totals>,
 }
 
-/// Bytes of all answers, of streams too that are over for us.
+/// Bytes of all answers, including those of streams that hyper has dropped.
 #[derive(Debug, Default)]
 struct Totals {
     sent: AtomicU64,
@@ -51,21 +50,21 @@ struct Totals {
     waiting: AtomicU64,
 }
 
-/// The window of one stream, as far as it is felt here.
+/// Bytes handed out and sent of one stream: the peer's window, seen from here.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// Bytes that were handed out to be sent.
+    /// Bytes handed to hyper.
     given: AtomicU64,
     sent: AtomicU64,
     totals: Arc<Totals>,
-    /// Whether the end of the answer waits until all of it is taken.
+    /// Whether the end of the answer is held back until every byte is sent.
     is_end_held: AtomicBool,
     given_up: AtomicBool,
     stream: AtomicWaker,
 }
 
 impl Windows {
-    /// The window of a stream that is to begin.
+    /// The window of a stream before its future is spawned.
     pub(super) fn new_window(&self) -> Arc<Window> {
         Arc::new(Window {
             totals: Arc::clone(&self.totals),
@@ -87,10 +86,10 @@ impl Windows {
         self.totals.sent.load(Ordering::Relaxed)
     }
 
-    /// Gives up each stream of which nothing was taken for `patience`, before twice that has passed.
+    /// Resets each stream with unsent bytes and no progress for `patience`; takes up to twice `patience`.
     ///
     /// # Cancel safety
-    /// Begins to watch anew.
+    /// Restarts the watch: streams seen so far get another `patience`.
     pub(super) async fn watch(&self, patience: Duration) -> Infallible {
         let mut before = HashMap::new();
         loop {
@@ -114,30 +113,30 @@ impl Windows {
 }
 
 impl Window {
-    /// How much was sent before what waits to be sent, if something does. Read first and once: of what
-    /// is sent and given meanwhile, a stream that is read would seem to owe it after all was sent.
+    /// Bytes sent so far, if handed-out bytes are still unsent. `sent` is loaded first and once: otherwise a stream
+    /// that is sent and refilled between the loads would seem to have unsent bytes after everything was sent.
     fn owes_after(&self) -> Option<u64> {
         let sent = self.sent.load(Ordering::SeqCst);
         (self.given.load(Ordering::Relaxed) != sent).then_some(sent)
     }
 
-    /// Whether something waits to be sent.
+    /// Whether handed-out bytes are still unsent.
     fn owes(&self) -> bool {
         self.owes_after().is_some()
     }
 
-    /// Whether the answer may end now, though it can then not be given up any more.
+    /// Whether the answer may end now, although an ended stream cannot be reset.
     fn may_end(&self) -> bool {
         self.totals.waiting.load(Ordering::Relaxed) <= MAX_LEFT_BEHIND || !self.owes()
     }
 
-    /// Ready when all of the answer is taken.
+    /// Ready when every byte of the answer is sent.
     fn poll_taken(&self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.owes() {
             return Poll::Ready(());
         }
         self.stream.register(cx.waker());
-        // Either this sees what was sent last, or who sent that sees this.
+        // SeqCst store, then load: pairs with `sent()`, so one side always sees the other and no wake-up is lost.
         self.is_end_held.store(true, Ordering::SeqCst);
         if self.owes() {
             return Poll::Pending;
@@ -178,7 +177,7 @@ impl Window {
     }
 }
 
-/// The body of an answer, every piece of which says what was sent of it.
+/// The body of an answer, in pieces that report to the `Window` when sent.
 pub(super) struct WatchedBody {
     body: Body,
     is_over: bool,
@@ -215,7 +214,7 @@ impl http_body::Body for WatchedBody {
             if let Some(frame) = frame {
                 return Poll::Ready(Some(frame.map(watched)));
             }
-            // Who made it has nothing left to wait for.
+            // Drop the inner body now: its producer need not wait until the bytes are sent.
             (self.is_over, self.body) = (true, Body::empty());
         }
         self.window.poll_taken(cx).map(|()| None)
@@ -230,7 +229,7 @@ impl http_body::Body for WatchedBody {
     }
 }
 
-/// Bytes of an answer, taken by the connection as far as the window of their stream goes.
+/// Bytes of an answer; `advance` reports to the `Window` how many were sent.
 #[derive(Debug)]
 pub(super) struct Piece {
     bytes: Bytes,
@@ -322,7 +321,7 @@ mod tests {
         }
     }
 
-    /// An answer of one piece, which is handed out.
+    /// An answer of one piece, already handed out.
     async fn answer(windows: &Windows, len: u64) -> (WatchedBody, Piece) {
         let bytes = vec![b'x'; usize::try_from(len).unwrap()];
         let mut body = WatchedBody::new(Body::from(bytes), windows.new_window());

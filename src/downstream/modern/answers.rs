@@ -1,4 +1,4 @@
-//! Questions as a modern client is told of them, and what its answers say.
+//! Questions in the form of the modern revision, and the client's answers.
 //! Spec: SPEC M-61, M-62; BRIDGING §3.1.
 
 use bytes::Bytes;
@@ -43,7 +43,7 @@ pub(super) fn is_page(question: &Question) -> bool {
         && member(question.params_text(), "mode") == Some("\"url\"")
 }
 
-/// Whether an answer says that the user does what they were asked for.
+/// Whether the answer's `action` is `accept`.
 pub(super) fn is_accepted(answer: &[u8]) -> bool {
     let text = std::str::from_utf8(answer).unwrap_or("{}");
     member(text, "action") == Some("\"accept\"")

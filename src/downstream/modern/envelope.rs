@@ -1,5 +1,5 @@
-//! What every modern request says of itself, in its headers and in `params._meta`, and whether the
-//! two agree. Checked in the order of SPEC §2a; the first failure is the answer.
+//! Metadata of a modern request: headers and `params._meta`, and the check that both agree. Checked in the order of
+//! SPEC §2a; the first failure is the answer.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub(super) struct Envelope {
     pub(super) level: Option<Level>,
     /// JSON text of the progress token.
     pub(super) progress: Option<String>,
-    /// The headers that carry single arguments, as they came; none where requests have no headers.
+    /// Headers that carry single arguments, unchanged; `None` for carriers without headers.
     pub(super) param_headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
@@ -37,8 +37,8 @@ impl Envelope {
     }
 }
 
-/// Whether a message is for the modern front: its body says so, or there is nothing of the legacy
-/// era in it while its header names a modern revision. Spec: SPEC M-19, M-03, M-22.
+/// Whether a message is for the modern front: its `_meta` says so, or its header names a modern revision and the body
+/// has no mark of the legacy era. Spec: SPEC M-19, M-03, M-22.
 pub(in crate::downstream) fn is_modern(headers: &HeaderMap, message: &Message) -> bool {
     if meta::is_modern(message) {
         return true;
@@ -68,7 +68,7 @@ pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, R
     if let Some(param) = methods::name_param(method) {
         match message.param_str(param) {
             Some(value) => said.name.agrees(&value)?,
-            // The method itself refuses what it cannot do without.
+            // The method itself refuses a missing parameter.
             None => drop(said.name.text()?),
         }
     }
@@ -104,7 +104,7 @@ fn served(version: &str, method: &str, envelope: &Envelope) -> Result<(), Refusa
     Ok(())
 }
 
-/// Whether a method of this revision is about one task.
+/// Whether this method of the revision concerns one task.
 pub(super) fn is_task(method: &str) -> bool {
     methods::lookup(method).is_some_and(concerns_task)
 }
@@ -113,7 +113,7 @@ fn concerns_task(known: &Method) -> bool {
     known.target == Some(Target::Task) && known.is_in(Revision::V2026_07_28)
 }
 
-/// What `params._meta` holds: the version it names, and the rest. Spec: SPEC M-05, M-06.
+/// Version and envelope in `params._meta`. Spec: SPEC M-05, M-06.
 fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
     let version = message
         .meta(meta::PROTOCOL_VERSION)
@@ -141,17 +141,17 @@ fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
     Ok((version, envelope))
 }
 
-/// What headers say of a request, found in one walk over all of them.
+/// Headers that describe the request, collected in one walk over all headers.
 struct Said<'a> {
     version: Line<'a>,
     method: Line<'a>,
     name: Line<'a>,
-    /// Those that carry single arguments.
+    /// Headers that carry single arguments.
     params: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl<'a> Said<'a> {
-    /// The headers, each of which may stand there once.
+    /// Collects the headers; a duplicate is refused.
     fn read(headers: &'a HeaderMap) -> Result<Self, Refusal> {
         let line = |name| Line { name, value: None };
         let mut said = Self {
@@ -161,7 +161,7 @@ impl<'a> Said<'a> {
             params: Vec::new(),
         };
         for (name, value) in headers {
-            // Told apart by their texts, most by their lengths alone: that is quicker than comparing names.
+            // Matched by text, where the length alone decides most cases: faster than comparing `HeaderName`s.
             let line = match name.as_str() {
                 "mcp-protocol-version" => &mut said.version,
                 "mcp-method" => &mut said.method,
@@ -181,7 +181,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// A header that says what the body says, as far as it stands there.
+/// A header that repeats a member of the body; `value` is `None` if absent.
 struct Line<'a> {
     name: HeaderName,
     value: Option<&'a HeaderValue>,
@@ -218,8 +218,7 @@ fn mismatch(error: &HeaderError) -> Refusal {
     Refusal::mismatch(error.to_string())
 }
 
-/// Whether a request of this method has any answer here. One that we do not know may: it may be an
-/// extension of an upstream.
+/// Whether the method is served here. Unknown methods are served too: an upstream's extension may define them.
 fn is_served(known: &Method) -> bool {
     known.is_for_servers(Revision::V2026_07_28)
 }
@@ -351,7 +350,7 @@ mod tests {
         );
     }
 
-    // SPEC M-10, K-12: whoever did not declare the extension is told so first.
+    // SPEC M-10, K-12: without a declared extension, the missing declaration is reported first.
     #[rstest]
     fn tasks_are_for_those_who_declare_them(
         #[values("tasks/get", "tasks/update", "tasks/cancel")] method: &'static str,

@@ -1,5 +1,5 @@
-//! One modern call and its HTTP exchange: JSON if the reply comes first, else a stream of events.
-//! When the client goes, the call goes with it. Spec: SPEC M-02, M-42, M-43, T-13 to T-15.
+//! A modern call and its HTTP exchange: JSON if the reply is the first message, else an event stream. When the client
+//! disconnects, the call is cancelled. Spec: SPEC M-02, M-42, M-43, T-13 to T-15.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -22,7 +22,7 @@ use crate::downstream::reply;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 use crate::telemetry::request_tag::Kept;
 
-/// A call without any message is answered as a stream from then on, so that it can be kept alive.
+/// After this silence a call is answered as a stream, which can be kept alive.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The whole way of a call, part of its request wherever it is polled.
@@ -30,12 +30,12 @@ pub(super) type CallFuture = Kept<BoxFuture<'static, Outcome>>;
 
 /// An exchange that waits for its call. Dropped before the end, it cancels the call.
 pub(super) struct Exchange {
-    /// The call, where this exchange drives it.
+    /// The call's future, if this exchange drives the call.
     future: Option<CallFuture>,
     link: Arc<ModernLink>,
     outlet: Arc<Outlet<Outcome>>,
     ended: bool,
-    /// Counts it while it is a stream of events.
+    /// Counts the exchange while its response is an event stream.
     open: Option<Open>,
 }
 
@@ -88,7 +88,7 @@ impl Exchange {
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<Outcome>> {
         if let Some(future) = &mut self.future {
-            // What it brings is looked at right after.
+            // No wake-up for messages of this poll: `poll_next` below reads them.
             self.outlet.rest();
             if let Poll::Ready(outcome) = future.poll_unpin(cx) {
                 self.future = None;
@@ -153,7 +153,7 @@ impl Drop for Exchange {
     }
 }
 
-/// The JSON-RPC response of an outcome; nothing when none is owed.
+/// The JSON-RPC response of an outcome; `None` for a cancelled call.
 fn message(outcome: Outcome, id: &str) -> Option<Bytes> {
     match outcome {
         Outcome::Reply(_, reply) | Outcome::Denied(_, reply) => Some(reply.into_response(id)),

@@ -1,8 +1,8 @@
-//! What a call of a modern client may do toward it: the downstream link of the modern era.
+//! The downstream link of the modern era: the operations that a call may perform toward its client.
 //!
-//! Such a client is asked by ending the exchange with `input_required`; the answers come with a
-//! retry. What the upstream keeps itself is sealed into `requestState` and forgotten here; a call
-//! that waits at a legacy upstream is parked until the retry takes it over (module `round`).
+//! A modern client is asked by ending the exchange with `input_required`; the answers arrive with a retry. State of a
+//! modern upstream is sealed into `requestState` and not kept here; a call waiting at a legacy upstream is parked until
+//! the retry takes the call over (module `round`).
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
@@ -41,14 +41,14 @@ pub(super) enum Outcome {
     Denied(auth::Denied, Reply),
     /// The call waits for answers: JSON text of the `input_required` result.
     Parked(Bytes),
-    /// Nobody is owed an answer.
+    /// The call was cancelled: no answer is owed.
     Cancelled,
 }
 
-/// What an exchange wants of the call that it waits for.
+/// Preferences of the exchange that waits for a call: capabilities, log level, progress token.
 #[derive(Debug, Clone)]
 pub(super) struct Wants {
-    /// What its client can be asked.
+    /// Capabilities of the client, for questions.
     pub(super) capabilities: ClientCapabilities,
     level: Option<Level>,
     /// JSON text of the progress token.
@@ -65,15 +65,15 @@ impl Wants {
     }
 }
 
-/// What the questions of a call need.
+/// Dependencies of a call's questions.
 pub(super) struct Desk {
     pub(super) parking: Arc<Parking>,
     pub(super) relay: Arc<Relay>,
     pub(super) session: Arc<Session>,
-    /// Who may come back with answers.
+    /// Binding, endpoint and request that a retry must match.
     pub(super) asker: Asker,
     pub(super) owner: OwnerKey,
-    /// What replies to its call are taken out of.
+    /// The caller's share of the reply budget.
     pub(super) share: Option<ReplyShare>,
 }
 
@@ -86,19 +86,19 @@ pub(super) struct ModernLink {
     cancel: CancellationToken,
     /// JSON text of the progress token that the upstream's was made from.
     first_progress: Option<String>,
-    /// What its replies hold of its caller's share.
+    /// Leases of the call's replies on the reply budget.
     leases: KeptLeases,
     state: Mutex<State>,
 }
 
-/// What changes when another exchange takes the call over.
+/// State replaced when a retry takes the call over.
 pub(super) struct State {
     pub(super) stage: Stage,
     pub(super) wants: Wants,
     /// The newest progress while nobody waits.
     pub(super) kept: Option<Notice>,
     pub(super) rounds: Rounds,
-    /// Where it is noted how the call ends: at the request that waits for it.
+    /// Record of the waiting request, which notes how the call ends.
     pub(super) record: AccessRecord,
 }
 
@@ -128,7 +128,7 @@ impl ModernLink {
         })
     }
 
-    /// The answer, which holds what the replies that it was made of have taken.
+    /// Attaches the budget leases of the upstream replies to the answer made of them.
     pub(super) fn hold(&self, answer: Bytes) -> Bytes {
         self.leases.hold(answer)
     }
@@ -138,7 +138,7 @@ impl ModernLink {
         &self.cancel
     }
 
-    /// The upstream that has the call, once that is known.
+    /// The upstream of the call, once known.
     pub(super) fn upstream(&self) -> Option<&Arc<str>> {
         self.upstream.get()
     }
@@ -148,12 +148,12 @@ impl ModernLink {
         self.trace.get_or_init(|| trace.clone());
     }
 
-    /// Where the call stands in its trace; nowhere before that is known.
+    /// Trace context of the call; empty until known.
     pub(super) fn trace(&self) -> TraceContext {
         self.trace.get().cloned().unwrap_or_default()
     }
 
-    /// Where facts about the call are noted now.
+    /// Access record of the exchange that waits now.
     pub(super) fn record(&self) -> AccessRecord {
         self.lock().record.clone()
     }
@@ -162,7 +162,7 @@ impl ModernLink {
         lock(&self.state)
     }
 
-    /// A notice as the exchange that waits now wants it; nothing when it does not.
+    /// The notice in the form that `wants` asks for; `None` if unwanted.
     pub(super) fn wanted(&self, wants: &Wants, notice: Notice) -> Option<Notice> {
         match &notice.kind {
             // Spec: SPEC C-21, M-42.
@@ -184,16 +184,16 @@ impl ModernLink {
                     },
                 })
             }
-            // Of an extension that client and upstream share.
+            // From an extension that client and upstream share.
             NoticeKind::Other => Some(notice),
-            // They belong to subscriptions, or to nothing that this revision knows.
+            // Sent on subscriptions, or unknown to this revision.
             NoticeKind::ListChanged { .. }
             | NoticeKind::ResourceUpdated { .. }
             | NoticeKind::ElicitationComplete => None,
         }
     }
 
-    /// Seals what the upstream wants back; nothing is kept here. Spec: BRIDGING §3.3.
+    /// Seals the upstream's state into `requestState`; the gateway keeps none of it. Spec: BRIDGING §3.3.
     fn suspend(&self, entries: &[(String, Question)], carry: CarriedState) -> Asked {
         let parking = &self.desk.parking;
         let expires = parking.clock.now() + LIFE;

@@ -31,7 +31,7 @@ use crate::relay::{FOLLOWED, Filter, FollowedTask};
 use crate::session::{Listener, Listening, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
-/// Takes the notices of a visit for one subscription.
+/// Receives the notices of an implicit session for one subscription.
 #[derive(Debug)]
 struct Subscription {
     /// JSON text of the request's id, which names the subscription.
@@ -69,7 +69,7 @@ fn marked(notice: Bytes, id: &str) -> Option<Bytes> {
     Some(marked.finish())
 }
 
-/// What a subscription holds; given back when dropped, whoever ends it.
+/// Resources of a subscription, released on drop, whichever side ends the stream.
 struct Held {
     front: Arc<Front>,
     principal: Arc<Principal>,
@@ -91,8 +91,8 @@ impl Drop for Held {
 }
 
 impl Front {
-    /// Opens a subscription: upstreams are asked first, then it is acknowledged, so that nothing in
-    /// between is lost (SPEC M-75).
+    /// Opens a subscription. Upstreams are subscribed before the acknowledgement is sent, so that no change in between
+    /// is lost (SPEC M-75).
     pub(super) async fn listen_modern(self: &Arc<Self>, asked: Asked) -> Response<Body> {
         let id = asked.id();
         let opened = match wanted(&asked) {
@@ -142,8 +142,8 @@ impl Front {
         tasks
     }
 
-    /// Has upstreams follow the resources that are named, and looks for the tasks: all at once, so
-    /// that what is late is left out and nothing else waits for it. Spec: SPEC G-03, M-75.
+    /// Makes upstreams follow the named resources, and looks up the named tasks, all concurrently until `connect_wait`:
+    /// a late one is left out without delaying the rest. Spec: SPEC G-03, M-75.
     async fn follow(
         &self,
         asked: &Asked,
@@ -203,7 +203,7 @@ impl Front {
         let found = self
             .follow(asked, &wanted.tasks, &honoured, &mut held)
             .await;
-        // As the client ordered them.
+        // Keep the order of the request.
         let followed: HashSet<&String> = held.uris.iter().collect();
         honoured.uris.retain(|uri| followed.contains(uri));
         let (sender, tasks) = mpsc::channel(1);
@@ -228,7 +228,8 @@ impl Front {
             outlet: Arc::clone(&subscription.outlet),
             tasks,
             id: subscription.id.clone(),
-            // What turns out to be untrue is not left standing: who asks again is told.
+            // A subscription that the upstream turns out not to serve ends: the client's next attempt is answered
+            // truthfully.
             ends: Box::pin(async move {
                 tokio::select! {
                     () = over => {}
@@ -246,7 +247,7 @@ fn too_many() -> Fault {
     Fault::downstream(FaultKind::CallerBusy, message)
 }
 
-/// What a request asks for.
+/// The filter in the request.
 fn wanted(asked: &Asked) -> Result<Filter, Refusal> {
     let text = asked.message.param("notifications");
     let members = text
@@ -329,7 +330,7 @@ struct Opened {
     /// Resolves when the subscription has to end: with its token, its visit, or the gateway, or because
     /// it cannot be kept.
     ends: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// The response that ends it politely, until it did. Spec: SPEC M-74.
+    /// The response that ends the subscription in order, until sent. Spec: SPEC M-74.
     result: Option<Bytes>,
     _held: Held,
 }

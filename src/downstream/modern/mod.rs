@@ -1,5 +1,5 @@
-//! The modern front: revision 2026-07-28, where every request stands alone. It shares its URLs with
-//! the legacy front; the body of a message decides which of the two it is for.
+//! The modern front: revision 2026-07-28, where every request stands alone. Legacy and modern front share their URLs;
+//! the body of a message decides which front handles the message.
 //! Spec: SPEC §2; DESIGN §3.
 
 mod answers;
@@ -65,7 +65,7 @@ impl Front {
     ) -> Response<Body> {
         match message.kind() {
             Kind::Request => {}
-            // It carries no id and never waits.
+            // A notification has no id and never waits.
             Kind::Notification if due.is_some() => {
                 record.outcome(error_type::BUSY);
                 return reply::over_the_rate(Duration::ZERO);
@@ -116,7 +116,7 @@ impl Front {
         }
     }
 
-    /// Waits for the allowance of a request; what it may still wait for its place becomes less.
+    /// Waits for the rate limit of a request; the time is deducted from `patience`, the wait for a permit.
     async fn pay_modern(&self, asked: &mut Asked, due: Due) -> Result<(), Fault> {
         let began = Instant::now();
         self.pay(asked.principal.owner(), due).await?;
@@ -157,7 +157,7 @@ impl Front {
         })
     }
 
-    /// What a request goes on with; nothing for methods that are never answered with a question.
+    /// The continuation in a request; `Retry::None` for methods that never ask a question.
     fn retry_of(&self, asked: &Asked) -> Result<Retry, Refusal> {
         if !methods::may_ask(asked.method()) {
             return Ok(Retry::None);
@@ -165,7 +165,7 @@ impl Front {
         retry::read(&self.parking, || asked.asker(), &asked.message)
     }
 
-    /// Goes on with a parked call, as far as its caller still may.
+    /// Resumes a parked call, if its caller is still authorized.
     async fn resume(
         &self,
         asked: Asked,
@@ -197,7 +197,7 @@ impl Front {
         }
         if let Err(failure) = self.relay.authorize(&call, &session).await {
             record.outcome(failure_word(&failure));
-            // The call stays parked: whoever may can still answer it.
+            // The call stays parked: an authorized retry can still answer it.
             outlet.end(self.modern_outcome(&call, &session, Err(failure)));
         } else if !link.resume(round, wants, answers, &outlet, record) {
             record.outcome(error_type::BAD_REQUEST);
@@ -379,7 +379,7 @@ struct Asked {
     envelope: Envelope,
     /// How long it may wait for its place.
     patience: Duration,
-    /// What replies to it are taken out of.
+    /// The caller's share of the reply budget, from which replies are reserved.
     share: Option<ReplyShare>,
 }
 

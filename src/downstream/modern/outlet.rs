@@ -1,5 +1,5 @@
-//! What a running exchange has to write: notices, bounded, and one end.
-//! Spec: SPEC M-42, M-75; DESIGN §3 ("`notify` is synchronous and never waits").
+//! Output of a running exchange: a bounded queue of notices, and one end. Spec: SPEC M-42, M-75; DESIGN §3 ("`notify`
+//! is synchronous and never waits").
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,7 +16,7 @@ const UNREAD_FRAMES: usize = 64;
 /// Unread bytes of one exchange.
 const UNREAD_BYTES: usize = 256 * 1024;
 
-/// Written by calls and upstreams, read by one response; `E` is how it ends.
+/// A queue written by calls and upstreams, read by one response; `E` is its end.
 #[derive(Debug)]
 pub(super) struct Outlet<E>(Mutex<State<E>>);
 
@@ -49,8 +49,8 @@ impl<E> Outlet<E> {
         })))
     }
 
-    /// Takes a notice. A change notice gives way to a newer one of its kind; when nobody keeps up,
-    /// so does progress, and the rest is dropped and counted.
+    /// Enqueues a notice. A change notice replaces an unread one of the same kind; when the queue is full, so does
+    /// progress, and a notice that replaces nothing is dropped and counted.
     pub(super) fn notify(&self, notice: Notice) {
         let mut state = self.lock();
         if state.ended {
@@ -95,7 +95,7 @@ impl<E> Outlet<E> {
         true
     }
 
-    /// What comes next.
+    /// The next notices, or the end.
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
@@ -113,8 +113,8 @@ impl<E> Outlet<E> {
         Poll::Pending
     }
 
-    /// Wants no wake-up until the next [`poll_next`](Self::poll_next): for whoever is about to do that,
-    /// after work that may bring something. It would wake itself for nothing.
+    /// Forgets the waker until the next [`poll_next`](Self::poll_next). Called before work that may enqueue a notice,
+    /// by a task about to call `poll_next`: waking itself would cost a second poll.
     pub(super) fn rest(&self) {
         self.lock().waker = None;
     }

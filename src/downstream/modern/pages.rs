@@ -1,16 +1,16 @@
-//! Pages that the client is sent to in one call. Whoever has to visit a page still after it said that it
-//! would is asked for the same thing: under the same key, so that it is not shown twice. No key is ever
-//! used for anything else. Spec: BRIDGING §3.1 step 3, §3.6.
+//! Pages (URL elicitations) of one call. If the upstream asks for a page again although the user agreed to visit the
+//! page, the question keeps its key, so that the client does not show the page twice. A key is never reused for any
+//! other question. Spec: BRIDGING §3.1 step 3, §3.6.
 
 use bytes::Bytes;
 
 use super::answers;
 use crate::call::Question;
 
-/// Pages of one call that are remembered.
+/// Pages remembered per call.
 const MAX_PAGES: usize = 64;
 
-/// The numbers of pages.
+/// Pages of a call, with their question numbers.
 #[derive(Debug, Default)]
 pub(super) struct Pages(Vec<Page>);
 
@@ -18,15 +18,14 @@ pub(super) struct Pages(Vec<Page>);
 struct Page {
     params: Bytes,
     number: u64,
-    /// Whether somebody waits for its answer.
+    /// Whether a question for the page is open.
     is_open: bool,
-    /// Whether the user said that they would visit it.
+    /// Whether the user agreed to visit the page.
     is_agreed: bool,
 }
 
 impl Pages {
-    /// The number of a question that is asked now: `fresh`, unless it is for a page that was asked for
-    /// before.
+    /// The number of a new question: `fresh`, unless its page was asked for before.
     pub(super) fn number(&mut self, question: &Question, fresh: u64) -> u64 {
         let Some(params) = question
             .params
@@ -51,15 +50,15 @@ impl Pages {
         fresh
     }
 
-    /// The user said to question `number` that they would visit the page.
+    /// The user agreed to visit the page of question `number`.
     pub(super) fn agreed(&mut self, number: u64) {
         if let Some(page) = self.0.iter_mut().find(|page| page.number == number) {
             page.is_agreed = true;
         }
     }
 
-    /// Nobody waits for the answer to question `number` any more. A page that was not agreed to is a new
-    /// question next time: clients need not show again what they know.
+    /// Closes question `number`. An agreed page is kept; a page without agreement gets a fresh number next time, since
+    /// clients need not show a known question again.
     pub(super) fn close(&mut self, number: u64) {
         self.0
             .retain(|page| page.number != number || page.is_agreed);

@@ -1,5 +1,5 @@
-//! Calls that wait for their client to come back with answers: who is found by what, and how many
-//! there may be. Spec: BRIDGING §3.1; SPEC M-67.
+//! Parked calls, which wait for their client's retry with answers: the lookup by key, and the caps on parked calls.
+//! Spec: BRIDGING §3.1; SPEC M-67.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,7 +16,7 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 type Key = [u8; KEY_LEN];
 
-/// Every parked call of this replica, and what parking needs.
+/// The parked calls of this replica, with sealer, clock and caps.
 #[derive(Debug)]
 pub(in crate::downstream) struct Parking {
     pub(super) sealer: Arc<Sealer>,
@@ -100,7 +100,7 @@ impl Parking {
         })
     }
 
-    /// The call with this key, while it is not over.
+    /// The unfinished call with this key.
     pub(super) fn find(&self, key: &Key) -> Option<Arc<ModernLink>> {
         self.lock().calls.get(key).map(Arc::clone)
     }
@@ -117,7 +117,7 @@ impl Table {
 }
 
 impl Place {
-    /// What the call is found by.
+    /// The key of the parked call.
     pub(super) fn key(&self) -> Key {
         self.key
     }

@@ -16,10 +16,10 @@ use crate::protocol::error_codes::{
 };
 use crate::protocol::{Revision, json, meta};
 
-/// Characters of a client's text that we repeat to it.
+/// Characters of a client's text repeated in a refusal.
 const REPEATED: usize = 64;
 
-/// A request that is refused before it runs.
+/// A refusal of a request before any call is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -56,7 +56,7 @@ impl Refusal {
             .with(reply::supported(&Revision::SERVED, requested))
     }
 
-    /// There is no such method in this revision. An `initialize` is told which revisions are served.
+    /// Unknown method in this revision. The refusal of an `initialize` lists the served revisions.
     /// Spec: SPEC M-14, M-21.
     pub(super) fn method(method: &str, version: &str) -> Self {
         let message = format!("unknown method {:?}", bounded(method));
@@ -67,7 +67,7 @@ impl Refusal {
         refusal
     }
 
-    /// The client has to declare more for this; `needed` is a `ClientCapabilities` object.
+    /// The client has to declare more capabilities; `needed` is a `ClientCapabilities` object.
     pub(super) fn capability(message: &'static str, needed: &str) -> Self {
         let data = format!(r#"{{"requiredCapabilities":{needed}}}"#);
         Self::new(StatusCode::BAD_REQUEST, MISSING_CLIENT_CAPABILITY, message).with(data)
@@ -116,7 +116,7 @@ pub(super) fn of_fault(fault: &Fault) -> (StatusCode, Reply) {
     (status, Reply::Error(error))
 }
 
-/// What was posted is no request. Spec: SPEC M-03.
+/// The posted message is not a request. Spec: SPEC M-03.
 pub(super) fn not_a_request() -> Fault {
     let text = "only requests and notifications are posted in this revision";
     Fault::downstream(FaultKind::InvalidRequest, text)
@@ -136,7 +136,7 @@ fn status_and_code(kind: FaultKind) -> (StatusCode, i64) {
         FaultKind::UnknownMethod => (StatusCode::NOT_FOUND, METHOD_NOT_FOUND),
         FaultKind::InvalidParams | FaultKind::ResourceNotFound => (StatusCode::OK, INVALID_PARAMS),
         FaultKind::CallerBusy => (StatusCode::TOO_MANY_REQUESTS, INTERNAL_ERROR),
-        // A visit that has just ended is made anew by the next request.
+        // Retryable: if the implicit session (`Relay::visit`) has just ended, the next request opens another.
         FaultKind::GatewayBusy | FaultKind::UnknownSession | FaultKind::MissingSession => {
             (StatusCode::SERVICE_UNAVAILABLE, INTERNAL_ERROR)
         }
@@ -174,7 +174,7 @@ pub(super) fn status_of(reply: &Reply) -> StatusCode {
     }
 }
 
-/// A tool result that tells the model what went wrong. Spec: SPEC E-05, M-40, M-41.
+/// A tool result with the fault's public text, for the model. Spec: SPEC E-05, M-40, M-41.
 fn tool_error(fault: &Fault, server_info: &[u8]) -> Bytes {
     let text = json::quote(&fault.public);
     let server = std::str::from_utf8(server_info).unwrap_or("{}");

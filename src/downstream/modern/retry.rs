@@ -1,4 +1,4 @@
-//! A request that goes on with one which was answered `input_required`.
+//! A retry: the request that continues an earlier one, answered `input_required`.
 //! Spec: SPEC M-63, M-64; BRIDGING §3.1 steps 5 to 7, §3.3.
 
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::protocol::{Message, json};
 const ANSWERS: &str = "inputResponses";
 const STATE: &str = "requestState";
 
-/// What a request goes on with.
+/// The continuation that a request carries.
 #[derive(Debug)]
 pub(super) enum Retry {
-    /// Nothing: it is a first request.
+    /// A first request.
     None,
     /// An upstream that keeps its state in ours.
     Upstream(Arc<Resumption>),
@@ -27,18 +27,17 @@ pub(super) enum Retry {
     Parked {
         /// The call.
         link: Arc<ModernLink>,
-        /// The round that is answered.
+        /// The answered round.
         round: u16,
         /// Key → JSON text of the client's result.
         answers: Vec<(String, Bytes)>,
     },
 }
 
-/// Reads what a request brings back; `asker` is asked for only when there is anything.
+/// Reads state and answers of a request; `asker` is called only if the request has a state.
 ///
 /// # Errors
-/// The refusal of a state that was not given for this request, to this caller, lately: one answer
-/// for all causes.
+/// A state that was not sealed for this request and caller, or has expired: one refusal for all causes.
 pub(super) fn read(
     parking: &Parking,
     asker: impl FnOnce() -> Asker,
@@ -61,15 +60,15 @@ pub(super) fn read(
     }
 }
 
-/// The request without what only its way to us needed; nothing when it brings no state. Answers
-/// without one are for an upstream that keeps none.
+/// The request without the members that were only for the gateway; `None` without a state. Answers without a state are
+/// for a stateless upstream.
 pub(super) fn without_answers(message: &Message) -> Option<Bytes> {
     message.param(STATE)?;
     let edit = message.edit().remove_param(ANSWERS).remove_param(STATE);
     Some(edit.finish())
 }
 
-/// The one answer to every state that does not open here.
+/// The refusal of every state that cannot be opened.
 pub(super) fn stale() -> Refusal {
     Refusal::params(
         "requestState has expired or does not belong to this request; nothing is pending, send the \

@@ -1,6 +1,5 @@
-//! The rounds of a parked call: questions go out together, a retry brings answers and takes the call
-//! over, and whoever never comes back is not waited for beyond a deadline.
-//! Spec: BRIDGING §3.1; SPEC M-64 to M-69.
+//! Rounds of a parked call. Questions are sent together as `input_required`; a retry brings answers and takes the call
+//! over; a client that never retries loses the call after a deadline. Spec: BRIDGING §3.1; SPEC M-64 to M-69.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,30 +18,30 @@ use crate::call::{Answer, Asked, Question};
 use crate::downstream::access_log::AccessRecord;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
-/// How long a question waits for others, to be asked with them.
+/// How long a question waits for further ones, to share a round.
 const WINDOW: Duration = Duration::from_millis(25);
 /// Rounds of one call.
 const MAX_ROUNDS: u16 = 10;
-/// How long an upstream may take to finish once it was told that nobody answers.
+/// How long an upstream may take to finish after its question got no answer.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// Where a call stands.
+/// Progress of a call through its rounds.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// An exchange waits for it.
+    /// An exchange waits for the call.
     Awaited(Arc<Outlet<Outcome>>),
-    /// Its client was told to come back.
+    /// The client was told to retry.
     Waiting,
-    /// The same, and it is finished: this is for the client when it comes.
+    /// The call finished while waiting: the outcome is for the retry.
     Finished(Box<Outcome>),
-    /// Nobody may come back any more.
+    /// No retry is accepted any more.
     Over,
 }
 
 /// The questions of a call.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    /// By number; a number is never used again, but for the same page.
+    /// Open questions by number; a number is reused only for the same page.
     open: BTreeMap<u64, OpenQuestion>,
     pages: Pages,
     last: u64,
@@ -57,7 +56,7 @@ struct OpenQuestion {
     _counted: Open,
 }
 
-/// A question and what the client says to it.
+/// A question and the client's answer.
 #[derive(Debug)]
 struct Answered {
     number: u64,
@@ -66,18 +65,18 @@ struct Answered {
 }
 
 impl Answered {
-    /// Whether it is an answer to that question; any other is left (SPEC M-65).
+    /// Whether the answer fits the question; a misfit is ignored (SPEC M-65).
     fn fits(&self) -> bool {
         let text = std::str::from_utf8(&self.answer);
         text.is_ok_and(|text| self.question.is_answered_by(text))
     }
 }
 
-/// A question cannot be put to the client.
+/// The client cannot be asked this question.
 #[derive(Debug)]
 struct Refused;
 
-/// Takes a question back when nobody waits for its answer any more.
+/// Withdraws a question on drop, when its asker stops waiting.
 struct Withdraw<'a> {
     link: &'a ModernLink,
     number: u64,
@@ -113,7 +112,7 @@ impl Rounds {
     fn answered(&self, answers: Vec<(String, Bytes)>) -> Vec<Answered> {
         let known = |(key, answer): (String, Bytes)| {
             let number = key.strip_prefix('i')?.parse().ok()?;
-            // Spelled as it was asked: each answer is read once.
+            // Only the exact key as sent: `i01` would answer question 1 a second time.
             if key != format!("i{number}") {
                 return None;
             }
@@ -134,17 +133,17 @@ impl Rounds {
                 if answers::is_accepted(&answer) {
                     self.pages.agreed(number);
                 }
-                // Whoever asked may have gone just now.
+                // The receiver may have been dropped.
                 drop(open.answer.send(Ok(Answer::Result(answer))));
             }
         }
     }
 
-    /// Tells everybody who asks that the client cannot be asked.
+    /// Fails all open questions: the client cannot be asked.
     fn refuse(&mut self) {
         COUNTERS.questions_refused.add(self.open.len() as u64);
         for open in std::mem::take(&mut self.open).into_values() {
-            // Whoever asked may have gone just now.
+            // The receiver may have been dropped.
             drop(open.answer.send(Err(Refused)));
         }
     }
@@ -156,7 +155,7 @@ impl ModernLink {
         let mut waiting = Vec::with_capacity(entries.len());
         for (key, question) in entries {
             let mut state = self.lock();
-            // Nobody comes back any more, so that no round would ever end it.
+            // `Stage::Over`: no retry is accepted, so the question would wait for ever.
             if matches!(state.stage, Stage::Over) {
                 return Asked::Unanswered;
             }
@@ -182,8 +181,8 @@ impl ModernLink {
         Asked::Answered(answered)
     }
 
-    /// Ends the exchange that waits, if one does, with everything that is to be asked; refuses all of
-    /// that when the call may not be parked (again).
+    /// Ends the waiting exchange, if any, with all open questions; refuses the questions when the call may not be
+    /// parked (again).
     fn put_round(&self) {
         let mut state = self.lock();
         let Stage::Awaited(outlet) = &state.stage else {
@@ -221,7 +220,7 @@ impl ModernLink {
         });
     }
 
-    /// What the call is found by; nothing when it may not be parked (again).
+    /// The key of the parked call; `None` when the call may not be parked (again).
     fn place(&self, state: &mut State) -> Option<[u8; super::ticket::KEY_LEN]> {
         if state.rounds.round >= MAX_ROUNDS {
             return None;
@@ -235,14 +234,14 @@ impl ModernLink {
         state.rounds.place.as_ref().map(Place::key)
     }
 
-    /// How long the client may take.
+    /// Time limit for the client's retry.
     fn life(&self) -> Duration {
         let upstream = self.upstream();
         let patience = upstream.and_then(|upstream| self.desk.relay.ask_timeout(upstream));
         patience.unwrap_or(LIFE).min(LIFE)
     }
 
-    /// A retry takes the call over; `false` when it is not the answer to the last round.
+    /// A retry takes the call over; `false` when the retry does not answer the last round.
     pub(super) fn resume(
         &self,
         round: u16,
@@ -258,7 +257,7 @@ impl ModernLink {
             }
             state.rounds.answered(answers)
         };
-        // The client decides how long that takes: not under the lock.
+        // Checking takes as long as the client's answers are large: not under the lock.
         answers.retain(Answered::fits);
         let mut state = self.lock();
         if state.rounds.round != round {
@@ -288,12 +287,12 @@ impl ModernLink {
         }
         state.rounds.take(answers);
         drop(state);
-        // What is still unanswered is asked again.
+        // Ask the unanswered questions again.
         self.put_round();
         true
     }
 
-    /// The call is over: whoever waits learns what came of it, now or when it comes back.
+    /// Ends the call: the waiting exchange gets the outcome now, a parked client on its retry.
     pub(super) fn finish(&self, outcome: Outcome) {
         let mut state = self.lock();
         match std::mem::replace(&mut state.stage, Stage::Over) {
@@ -311,13 +310,13 @@ impl ModernLink {
         }
     }
 
-    /// The exchange that waited is gone, and the call with it. Spec: SPEC M-43.
+    /// The waiting exchange was dropped: ends and cancels the call. Spec: SPEC M-43.
     pub(super) fn abandon(&self) {
         self.end();
         self.cancelled().cancel();
     }
 
-    /// Nobody came back in time: the upstream is told so, and the call ends.
+    /// No retry arrived in time: the upstream is told, and the call ends.
     async fn expire(&self, round: u16) {
         {
             let state = self.lock();
@@ -337,7 +336,7 @@ impl ModernLink {
     fn end(&self) {
         let mut state = self.lock();
         state.stage = Stage::Over;
-        // Whoever waits for an answer learns that there is none.
+        // Dropping the senders tells every waiting asker that no answer will arrive.
         state.rounds.open.clear();
         let place = state.rounds.place.take();
         drop(state);

@@ -28,7 +28,7 @@ use crate::protocol::{Kind, Message, RequestId};
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 
-/// What was heard and is not yet looked at by the writer; then no more frames are read.
+/// Messages read and not yet polled by the writer, at most; then no frame is read.
 const WAITING: usize = 16;
 /// Messages handed out at once, unless one call has more.
 const AT_ONCE: usize = 64;
@@ -38,7 +38,7 @@ const AHEAD_BYTES: usize = 1 << 20;
 /// The messages of one request.
 type Messages = BoxStream<'static, Vec<Bytes>>;
 
-/// The calls of one socket, as its reader knows them.
+/// The calls of one socket, reader's side.
 #[derive(Debug)]
 pub(in crate::downstream) struct Calls {
     queue: mpsc::Sender<Entry>,
@@ -47,7 +47,7 @@ pub(in crate::downstream) struct Calls {
     most: usize,
 }
 
-/// The calls of one socket, as its writer drives them. Dropping it cancels them.
+/// The calls of one socket, writer's side: polling `Frames` drives the calls, dropping it cancels the calls.
 #[derive(Debug)]
 pub(in crate::downstream) struct Frames {
     queue: mpsc::Receiver<Entry>,
@@ -56,9 +56,9 @@ pub(in crate::downstream) struct Frames {
     /// Messages that calls brought while an earlier batch was written, in their order.
     ahead: VecDeque<Handed>,
     ahead_bytes: usize,
-    /// What was handed out last and may not be written yet.
+    /// Records and sizes of the messages returned by the last poll, possibly not written yet.
     unwritten: Vec<(AccessRecord, usize)>,
-    /// Lines that end with it.
+    /// Access lines that end with the write of those messages.
     ended: Vec<Ended>,
 }
 
@@ -66,7 +66,7 @@ pub(in crate::downstream) struct Frames {
 #[derive(Debug, Default)]
 struct Running(Mutex<HashMap<RequestId, CancellationToken>>);
 
-/// One request until everything of it was handed out.
+/// A request, until its last message is returned.
 struct Entry {
     /// `None` once all is handed out.
     messages: Option<Messages>,
@@ -75,11 +75,11 @@ struct Entry {
     /// Whether the answer is whole.
     complete: Arc<AtomicBool>,
     _place: Option<Place>,
-    /// A drain waits for it.
+    /// Makes a drain wait for the request.
     _owed: Owed,
 }
 
-/// What an entry hands out at once.
+/// Messages that an entry returns together.
 #[derive(Debug)]
 struct Handed {
     messages: Vec<Bytes>,
@@ -100,7 +100,7 @@ struct Ended {
     complete: bool,
 }
 
-/// The id of a call, taken until this is dropped.
+/// Reserves the id of a call, until dropped.
 struct Place {
     running: Arc<Running>,
     id: RequestId,
@@ -129,7 +129,7 @@ pub(in crate::downstream) fn on_socket(limits: &Limits) -> (Calls, Frames) {
 }
 
 impl Calls {
-    /// Waits until one more message can be taken.
+    /// Waits until the queue has room for one message.
     ///
     /// # Cancel safety
     /// Can be dropped and asked again.
@@ -138,8 +138,8 @@ impl Calls {
         drop(self.queue.reserve().await);
     }
 
-    /// Cancels the call that a notification names; `false` when it is none of these. Nothing more
-    /// is said of it. Spec: SPEC M-43.
+    /// Cancels the call that a notification names, without a reply; `false` when no call of this socket has the id.
+    /// Spec: SPEC M-43.
     pub(in crate::downstream) fn cancel(&self, message: &Message) -> bool {
         let named = message.method() == Some("notifications/cancelled");
         let id = message.param("requestId").filter(|_| named);
@@ -178,7 +178,7 @@ impl Calls {
     }
 
     fn put(&self, entry: Entry) {
-        // There is room, unless the socket has ended: each frame is one entry.
+        // The queue has room, unless the socket has ended: each frame is one entry.
         drop(self.queue.try_send(entry));
     }
 
@@ -206,7 +206,7 @@ impl Calls {
 }
 
 impl Front {
-    /// A modern message of a socket; there is [`Calls::room`] for it.
+    /// Handles a modern message of a socket, after [`Calls::room`] has resolved.
     pub(in crate::downstream) fn hear_modern(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -307,8 +307,8 @@ impl Front {
 }
 
 impl Frames {
-    /// The next messages, never none, ordered within each call. The caller writes them before it polls
-    /// again: the access lines of their requests end there.
+    /// The next messages, never an empty list, ordered within each call. Write them before the next poll: that poll
+    /// ends the access lines of their requests.
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
@@ -350,9 +350,9 @@ impl Frames {
         }
     }
 
-    /// What some call hands out next, if it does so now.
+    /// The next messages of any call, if a call has some ready.
     fn poll_calls(&mut self, cx: &mut Context<'_>) -> Option<Handed> {
-        // What is beyond the calls are refusals, which are soon gone.
+        // Entries beyond `most` are refusals, which end at once.
         while self.entries.len() < self.most + WAITING
             && let Poll::Ready(Some(entry)) = self.queue.poll_recv(cx)
         {
@@ -401,7 +401,7 @@ impl Stream for Entry {
                 ended,
             }));
         }
-        // First, as it may note that the call was cancelled.
+        // Drop the messages first: the drop may note that the call was cancelled.
         self.messages = None;
         let complete = self.complete.load(Ordering::Relaxed);
         let ended = self.line.take().map(|line| Ended { line, complete });

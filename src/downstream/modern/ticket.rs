@@ -1,6 +1,6 @@
-//! Our `requestState`: what a client brings back with its answers, sealed. It opens only for the
-//! binding, the endpoint and the request that it was given to, until it expires; every other one
-//! looks the same. Spec: SPEC M-63, M-64, A-30; BRIDGING §3.1, §3.3.
+//! The gateway's `requestState`: a sealed ticket that the client sends back with its answers. A ticket opens only for
+//! the binding, endpoint and request it was sealed for, until it expires; all failures look alike.
+//! Spec: SPEC M-63, M-64, A-30; BRIDGING §3.1, §3.3.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,35 +16,35 @@ use crate::seal::{Purpose, Sealer};
 
 /// How long the client may take to answer.
 pub(super) const LIFE: Duration = Duration::from_mins(10);
-/// Bytes of what a parked call is found by.
+/// Bytes of a parked call's key.
 pub(super) const KEY_LEN: usize = 16;
 
 /// Bytes of a SHA-256 digest.
 const DIGEST_LEN: usize = 32;
-/// Before a digest: begins no JSON value.
+/// Prefix of a digest: no JSON value begins with this byte.
 const DIGEST_MARK: &[u8] = b"#";
-/// Bytes of an object that stays as it is. Twice what stands for a longer one, so that one around
-/// that is not long again at once.
+/// Objects up to this size are hashed verbatim; longer ones are replaced by their digest. Twice a digest, so that a
+/// parent holding one digest stays below the limit.
 const SHORT: usize = 2 * DIGEST_LEN;
 
 const PARKED: u8 = 1;
 const CARRIED: u8 = 2;
 
-/// What the answers are for.
+/// The call that a retry answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ticket {
-    /// A call that waits here, and in which of its rounds.
+    /// A call parked here, and its round.
     Parked {
-        /// What it is found by.
+        /// Key of the call in `Parking`.
         key: [u8; KEY_LEN],
         /// Counted from one.
         round: u16,
     },
-    /// A call that an upstream goes on with from its own state.
+    /// A call that an upstream continues from its own state.
     Carried(CarriedState),
 }
 
-/// Who asked what: a ticket opens for that alone.
+/// Binding, endpoint and message of the request: a ticket opens only for an equal asker.
 #[derive(Debug, Clone)]
 pub(super) struct Asker {
     binding: BindingKey,
@@ -127,8 +127,8 @@ fn carried(plain: &[u8]) -> Option<CarriedState> {
     })
 }
 
-/// Method, name, URI and arguments; the arguments whatever the order of their members, for clients
-/// that write them anew.
+/// Digest of method, name, URI and arguments. The arguments are normalised, because some clients serialise them again
+/// for the retry, with their members in another order.
 fn digest(message: &Message) -> [u8; DIGEST_LEN] {
     let mut context = Context::new(&SHA256);
     let mut field = |text: &[u8]| {
@@ -149,10 +149,9 @@ fn finish(context: Context) -> [u8; DIGEST_LEN] {
     out
 }
 
-/// A value as it is compared: without spaces and needless escapes, with the members of each object
-/// in order, and with the digest of its members in place of an object of more than [`SHORT`] bytes.
-/// So little text is moved to put an object in order, what is in a long one is never looked at
-/// again, however deep it lies, and many small ones need no digests.
+/// A JSON value in canonical form: no spaces or needless escapes, the members of each object sorted, and an object of
+/// more than [`SHORT`] bytes replaced by the digest of its members. Sorting therefore moves little text, the contents
+/// of a long object are handled once however deep the nesting, and many small objects need no digests.
 #[derive(Debug, Default)]
 struct Spelling {
     out: Vec<u8>,
@@ -250,7 +249,7 @@ impl Spelling {
         Ok(())
     }
 
-    /// The string without escapes that it could do without; one with half a character as it came.
+    /// Writes the string without unneeded escapes; a string with a lone surrogate is copied verbatim.
     fn write_string(&mut self, raw: &RawString<'_>) {
         match raw.decode() {
             Ok(text) => self.push(json::quote(&text).as_bytes()),
@@ -414,7 +413,7 @@ mod tests {
         let long = format!("[{}1]", "1,".repeat(10_000));
         let deep = format!("{}{long}{}", open.repeat(DEPTH), close.repeat(DEPTH));
         let spelling = Spelling::of(&deep);
-        // Each object adds what stands for it, and may move it as often as it stays short.
+        // Each level adds an object or its digest, moved at most as often as the object stays short.
         let most = 2 * deep.len() + 2 * DEPTH * (SHORT + DIGEST_LEN);
         assert!(spelling.handled <= most, "{} of {most}", spelling.handled);
     }
@@ -433,7 +432,7 @@ mod tests {
         assert!(spelling.handled <= most, "{} of {most}", spelling.handled);
     }
 
-    /// One object in the other.
+    /// Nested objects, `depth` levels deep.
     fn nested(depth: usize) -> String {
         format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth))
     }

@@ -10,11 +10,11 @@ use tokio::task::JoinHandle;
 
 use crate::harness::issuer::Issuer;
 
-/// Where OAuth metadata stands. Spec: RFC 8414 §3
+/// Path of OAuth metadata. Spec: RFC 8414 §3
 pub(super) const OAUTH: &str = "/.well-known/oauth-authorization-server";
-/// Where `OpenID` metadata stands.
+/// Path of `OpenID` metadata.
 pub(super) const OPENID: &str = "/.well-known/openid-configuration";
-/// Where our authorities keep their keys.
+/// Path of the keys of these authorities.
 pub(super) const KEYS: &str = "/keys";
 
 /// Answers GETs on loopback from a table.

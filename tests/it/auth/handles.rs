@@ -1,4 +1,4 @@
-//! Other people's handles: being able to name one is worth nothing (SPEC A-30).
+//! Handles of other principals: knowing a handle gives no access (SPEC A-30).
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::harness::Setup;
 use crate::harness::http::{Actor, Answer, without_request_id};
 use crate::harness::issuer::{Issuer, unix_now};
 
-/// What a caller can tell apart.
+/// The parts of an answer that a caller can compare.
 async fn seen(answer: Answer) -> (u16, Option<String>, Value) {
     let status = answer.status();
     let challenge = answer.header("www-authenticate").map(str::to_owned);

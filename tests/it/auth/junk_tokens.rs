@@ -68,7 +68,7 @@ async fn open(gw: &Gateway, token: &str) -> u16 {
         .status()
 }
 
-// SPEC A-23. As many junk tokens as good ones, and each before a good one that nobody has seen yet.
+// SPEC A-23. Junk tokens and valid tokens alternate, and each valid token is new to the gateway.
 #[tokio::test]
 async fn strangers_junk_tokens_refuse_no_good_token() {
     let issuer = Issuer::start().await;

@@ -1,4 +1,4 @@
-//! Issuers found by discovery: where their keys are, when they change, when nobody answers.
+//! Issuers found by discovery: the location of their keys, key rotation, and unreachable issuers.
 
 use std::sync::Arc;
 
@@ -157,7 +157,7 @@ async fn keys_are_rotated_without_a_refused_call() {
     let last = issuer_named("last", &authority.issuer());
     authority.put(KEYS, &keys(&[&last]));
     present(&gw, &last).await.expect(StatusCode::OK).await;
-    // What the withdrawn keys signed ends with them, verified before or not.
+    // Tokens signed by withdrawn keys are refused, whether verified before or not.
     for withdrawn in [&old, &new] {
         assert_invalid_token(&gw, PATH, &present_older(&gw, withdrawn).await);
     }
@@ -208,7 +208,7 @@ async fn known_keys_serve_on_while_the_issuer_is_down() {
     let answer = present(&gw, &stranger).await;
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.header("retry-after"), Some("5"));
-    // Another token than before: nothing is remembered of it.
+    // A different token, which is in no cache.
     present(&gw, &issuer).await.expect(StatusCode::OK).await;
     gw.stop().await;
 }

@@ -18,14 +18,14 @@ use crate::harness::http::{Actor, Answer, initialize};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup};
 
-/// A secured gateway in front of one upstream that counts what reaches it.
+/// A secured gateway before one upstream, whose stub counts received messages.
 struct Guarded {
     gw: Gateway,
     stub: HttpStub,
     looks: AtomicU64,
 }
 
-/// What an upstream has received that was never called.
+/// The stub's counts before any call.
 fn nothing() -> Value {
     json!({"connections": 0})
 }
@@ -45,7 +45,7 @@ impl Guarded {
         }
     }
 
-    /// What the upstream has received so far by method, and how many connections it was called on.
+    /// The upstream's counts of received messages by method, and of its connections.
     async fn received(&self) -> Value {
         let base = self.stub.url.trim_end_matches("/mcp");
         let answer = Actor::new(base, None).get("/stats", &[]).await;
@@ -68,7 +68,7 @@ impl Guarded {
     }
 }
 
-/// Opens a session, in so far as one POST does.
+/// Sends the POST that opens a session.
 async fn hello(actor: &Actor, path: &str) -> Answer {
     let message = initialize(1, "2025-11-25", &json!({}));
     actor.post(path, &[], &message).await

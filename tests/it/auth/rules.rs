@@ -1,4 +1,4 @@
-//! Rules for single tools, and what the audit says of them.
+//! Rules for single tools, and their audit records.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{Guarded, parameter};
 use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::{Modern, VERSION};
 
-/// The audit records so far, without what differs from run to run.
+/// Audit records so far, without the members that differ from run to run.
 async fn audited(gw: &Gateway, count: usize) -> Vec<Value> {
     let records = eventually("audit records", async || {
         let all = gw.log_records().into_iter();
@@ -105,7 +105,7 @@ async fn scope_is_needed_for_every_spelling_of_a_tool() {
         assert_eq!(alice.post(&call(name)).await.status(), 403, "{name:?}");
     }
     assert_eq!(world.received().await, before);
-    // No list shows it and no rule concerns it: the server decides.
+    // An unlisted tool without a rule is forwarded: the server decides.
     let unlisted = alice.post(&call("unlisted")).await;
     assert_eq!(unlisted.error().await["message"], "Unknown tool: unlisted");
     world.stop().await;
@@ -157,7 +157,7 @@ async fn a_tool_that_an_endpoint_does_not_select_is_not_there() {
     world.stop().await;
 }
 
-// SPEC M-37: headers that repeat a message decide nothing: its own name and arguments do.
+// SPEC M-37: authorization uses the message's own name and arguments, never the headers that repeat them.
 #[tokio::test]
 async fn rule_for_a_tool_looks_at_the_message_and_not_at_its_headers() {
     let rule = "[[auth.tool_scopes]]\ntools = [\"echo\"]\nscopes = [\"mcp:admin\"]\n";

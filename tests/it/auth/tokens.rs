@@ -10,7 +10,7 @@ use super::{Guarded, assert_invalid_token, challenge, hello, nothing, parameter}
 use crate::harness::Setup;
 use crate::harness::issuer::{Issuer, unix_now};
 
-/// A name, the claims that are changed (null removes one), the header parameters that are changed.
+/// Name, changed claims (`null` removes a claim), changed header parameters.
 type Spoiled = (&'static str, Value, Value);
 
 fn spoiled(resource: &str) -> Vec<Spoiled> {
@@ -70,7 +70,7 @@ fn merged(mut base: Value, changes: &Value) -> Value {
 // SPEC
 #[tokio::test]
 async fn bad_tokens_are_refused_with_a_challenge_and_reach_nothing() {
-    // Room for the huge one, which would be a 431 otherwise.
+    // Room for the huge token, which would otherwise be refused with 431.
     let room = "[limits]\nheaders = \"64KiB\"\n";
     let world = Guarded::start_with(Setup::secured().toml(room)).await;
     let (gw, issuer) = (&world.gw, world.gw.issuer());
@@ -132,7 +132,7 @@ async fn bad_tokens_are_refused_with_a_challenge_and_reach_nothing() {
     world.stop().await;
 }
 
-/// Key confusion: a published key taken for a shared secret. RFC 8725 §2.1
+/// Key confusion: a published key used as an HMAC secret. RFC 8725 §2.1
 fn public_key_as_secret(issuer: &Issuer, body: &str) -> String {
     let keys: Value = serde_json::from_slice(&std::fs::read(issuer.jwks_file()).unwrap()).unwrap();
     let secret = keys["keys"][0].to_string();

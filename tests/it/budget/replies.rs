@@ -1,4 +1,4 @@
-//! The byte budget of replies: they wait for clients that do not read, and come whole when those do.
+//! The byte budget of replies: replies wait for clients that do not read, and arrive whole when the clients read on.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ async fn replies_that_nobody_reads_any_more_give_their_room_back() {
         .await;
     for path in ["/mcp/http", "/mcp/stub"] {
         let user = gw.principal("alice").open(path).await;
-        // Their streams break: what is there goes into the log, what waits comes as there is room.
+        // The streams break: buffered messages are moved to the event log, waiting replies follow as room is freed.
         drop(unread(&user, 5).await);
         until_nothing_is_held(&gw).await;
         // Their calls are cancelled.
@@ -162,7 +162,7 @@ async fn replies_that_nobody_reads_any_more_give_their_room_back() {
         drop(answers);
         until_nothing_is_held(&gw).await;
     }
-    // So do calls without a session.
+    // Calls without a session give their room back, too.
     let modern = Modern::new(gw.principal("alice"), "/mcp/http");
     let reply = modern.call("big", json!({"bytes": LARGE})).await;
     assert_eq!(text_of(&reply.expect("a result")).len(), LARGE);
@@ -170,7 +170,7 @@ async fn replies_that_nobody_reads_any_more_give_their_room_back() {
     gw.stop().await;
 }
 
-// Two large replies use the share up, one has the reserve, and one waits for that.
+// Two large replies exhaust the share, one holds the reserve, and one waits for the reserve.
 #[tokio::test]
 async fn list_without_room_for_its_copy_is_refused() {
     let stub = HttpStub::start(&[]).await;

@@ -35,7 +35,7 @@ async fn half_sent_messages_stay_within_the_share_and_end() {
         sending.push(tokio::spawn(async move {
             let mut message = first_fragment(4 << 20);
             message.resize((4 << 20) - 10, b' ');
-            // It ends before all is taken.
+            // The gateway may close the connection before the whole message is written.
             drop(tcp.write_all(&message).await);
             tcp
         }));
@@ -75,7 +75,7 @@ async fn half_sent_messages_keep_at_most_256_mib_by_default() {
         sending.push(tokio::spawn(async move {
             let mut message = first_fragment(4 << 20);
             message.resize((4 << 20) - 10, b' ');
-            // It ends before all is taken.
+            // The gateway may close the connection before the whole message is written.
             drop(tcp.write_all(&message).await);
             tcp
         }));

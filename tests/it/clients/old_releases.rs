@@ -9,7 +9,7 @@ use serde_json::json;
 use super::everything_alone;
 use crate::harness::{Setup, peers};
 
-/// What a tour of every older client has.
+/// Steps of every tour of an older client.
 const STEPS: &[&str] = &[
     "tools",
     "slow_call",
@@ -58,8 +58,8 @@ async fn old_client_tours_everything(#[case] client: Old, #[case] more: &[&str])
     gw.stop().await;
 }
 
-// Some of these servers break for everybody when their first request is one that they do not know, leave it
-// unanswered, or redirect from `/mcp` to `/mcp/`. Spec: SPEC U-05.
+// Some of these servers break for all clients after an unknown first request, leave such a request unanswered, or
+// redirect from `/mcp` to `/mcp/`. Spec: SPEC U-05.
 #[rstest]
 #[case::typescript_1_10_stateless("node", "sdk-1.10", "stateless-json")]
 #[case::typescript_1_10("node", "sdk-1.10", "sessions")]
@@ -91,7 +91,7 @@ async fn old_server_is_served(#[case] runtime: &str, #[case] package: &str, #[ca
         let session = gw.principal("user").open(path).await;
         assert_eq!(session.text("hello", json!({})).await, expected);
     }
-    // What the gateway asked the server has not harmed its direct users.
+    // The gateway's requests have not harmed the server's direct clients.
     let direct = peers::script("clients/hello.mjs");
     let args = [&direct, &server.first_line, &expected];
     peers::tour(&peers::node(), &args.map(String::as_str), &["hello"]).await;

@@ -52,7 +52,7 @@ async fn log_after_the_reply_reaches_the_get_stream() {
     gw.stop().await;
 }
 
-// What a status of 500 says of a method that is not known, it does not say of `initialize`. Spec: SPEC U-05.
+// A 500 for an unknown method does not mean that `initialize` fails. Spec: SPEC U-05.
 #[rstest]
 #[case::json_rpc("template")]
 #[case::another_json("reports")]

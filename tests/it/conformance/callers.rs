@@ -1,5 +1,5 @@
-//! The suite as the upstream: it judges how the gateway is a client. Somebody of either era makes
-//! the calls that a scenario wants, through the gateway (`tests/conformance/client.mjs`).
+//! The suite as the upstream, which judges the gateway as a client. A client of either era makes the calls of the
+//! scenario through the gateway (`tests/conformance/client.mjs`).
 //!
 //! Every client scenario that the suite lists for a revision is run, but those of authorization.
 
@@ -11,7 +11,7 @@ use super::LEGACY;
 use super::eras::MODERN;
 use crate::harness::peers;
 
-/// Checks of what nobody does in a scenario's revision; any other one has to be carried out.
+/// Checks that do not apply to a scenario's revision; every other check must run.
 const NOT_APPLICABLE: &[&str] = &[
     // There is no handshake in 2026-07-28.
     "ClientMcpMethodHeader_initialize",
@@ -39,7 +39,7 @@ async fn scenarios(revision: &str) -> Vec<String> {
     names.collect()
 }
 
-/// Runs one scenario; what is wrong with its checks.
+/// Runs one scenario; returns the failed checks.
 async fn problems(scenario: &str, revision: &str, caller: &str) -> Vec<String> {
     let results = tempfile::tempdir().unwrap();
     let command = [peers::node(), peers::script("conformance/client.mjs")].join(" ");

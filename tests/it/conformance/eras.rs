@@ -9,7 +9,7 @@ use crate::harness::peers::{self, Service};
 
 pub(super) const MODERN: &str = "2026-07-28";
 
-/// What the fixture can be run as.
+/// Carriers of the fixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Carrier {
     Http,
@@ -43,8 +43,8 @@ async fn through(carrier: Carrier, era: &str, revision: &str) -> Scores {
         }
         Carrier::Stdio => {
             let script = peers::script("conformance/dual.mjs");
-            // The suite gives a modern call 600 ms, in which a busy machine starts no further Node:
-            // one child takes them all. It hears with each what the client can be asked.
+            // The suite gives a modern call 600 ms, in which a busy machine cannot start another Node: one child takes
+            // all calls. Each call tells the child the client's capabilities.
             let keys = if revision == MODERN {
                 "isolation = \"shared\""
             } else {
@@ -63,7 +63,8 @@ async fn through(carrier: Carrier, era: &str, revision: &str) -> Scores {
     scores
 }
 
-/// What passes without the gateway passes through it, and that is at least what is scored.
+/// Every check that passes without the gateway passes through it, and the number of passed checks reaches the required
+/// score.
 async fn assert_nothing_is_lost(carrier: Carrier, revision: &str) {
     let upstream = fixture("dual").await;
     let direct = run_suite(&upstream.first_line, revision, None).await;
@@ -123,9 +124,9 @@ eras! {
 const NOT_OF_A_LEGACY_UPSTREAM: &[&str] = &[
     // Keys of questions are the gateway's: a legacy server's questions have none.
     "input-required-result-basic-elicitation",
-    // A legacy server asks after it has answered what it cannot ask.
+    // The questions should follow the capabilities that a request declares; a legacy tool does not see those.
     "input-required-result-capability-check",
-    // Answers without a question reach nobody who asked.
+    // Answers without a question are dropped: no request waits for them.
     "input-required-result-ignore-extra-params",
     // A legacy server runs a tool whose capability the client lacks, and says so in its result.
     "server-stateless",
@@ -134,7 +135,7 @@ const NOT_OF_A_LEGACY_UPSTREAM: &[&str] = &[
 /// The same the other way round: nothing.
 const NOT_OF_A_MODERN_UPSTREAM: &[&str] = &[];
 
-/// Server scenarios of the tasks extension that judge anything.
+/// Server scenarios of the tasks extension with at least one check.
 const TASKS: &[&str] = &[
     "tasks-lifecycle",
     "tasks-capability-negotiation",

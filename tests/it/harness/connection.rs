@@ -1,4 +1,4 @@
-//! A session that lives on one connection: HTTP+SSE of 2024-11-05.
+//! An HTTP+SSE session of 2024-11-05, which lives and ends with one connection.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -79,7 +79,7 @@ impl EventSession {
         id
     }
 
-    /// What comes before the reply to `id`, and the reply.
+    /// Messages before the reply to `id`, and the reply.
     pub(crate) async fn reply(&mut self, id: i64) -> (Vec<Value>, Reply) {
         let mut before = Vec::new();
         while let Some(message) = self.stream.message().await {

@@ -69,7 +69,7 @@ impl Log {
 }
 
 impl Gateway {
-    /// Starts `serve` with this configuration and waits until `/ready` says so.
+    /// Starts `serve` with this configuration and waits until `/ready` returns success.
     pub(crate) async fn start(config: &str, issuer: Option<Arc<Issuer>>) -> Self {
         let program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
         Self::start_as(program, config, issuer).await
@@ -148,8 +148,8 @@ impl Gateway {
         Actor::new(&self.url, None)
     }
 
-    /// Somebody with a good token for every endpoint, with the scope `mcp:tools`; without
-    /// authentication, somebody without a token.
+    /// An actor whose token is valid for every endpoint, with the scope `mcp:tools`; without authentication, an actor
+    /// without a token.
     pub(crate) fn principal(&self, name: &str) -> Actor {
         let token = self.issuer.as_ref().map(|issuer| {
             let audience = |path: &str| format!("{}{path}", self.url);
@@ -210,12 +210,12 @@ impl Gateway {
             .sum()
     }
 
-    /// Whether what the gateway writes is left unread from now on, but for one more line.
+    /// Whether to leave the gateway's output unread from now on, except for one more line.
     pub(crate) fn hold_output(&self, hold: bool) {
         self.log.held.send_replace(hold);
     }
 
-    /// Everything written so far, one entry per line.
+    /// The lines logged until now.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lines()
     }

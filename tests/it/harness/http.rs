@@ -14,7 +14,7 @@ use super::events::EventStream;
 use super::session::Session;
 use super::within;
 
-/// What a gateway may say in a response head, whatever the upstream said.
+/// Response headers that a gateway may send, whatever the upstream sent.
 const ALLOWED: &[&str] = &[
     "accept-encoding",
     "access-control-allow-headers",
@@ -42,7 +42,7 @@ const ALLOWED: &[&str] = &[
 /// Both answers that a POST may get. Spec: SPEC T-10.
 pub(crate) const BOTH: &str = "application/json, text/event-stream";
 
-/// Somebody who talks to the gateway, with or without a token.
+/// A client of the gateway, with or without a token.
 #[derive(Clone)]
 pub(crate) struct Actor {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -152,7 +152,7 @@ impl Actor {
         self.send(Method::GET, path, headers, Bytes::new()).await
     }
 
-    /// GETs a path where nobody may be listening.
+    /// GETs a path, where the port may be closed.
     pub(crate) async fn try_get(
         &self,
         path: &str,
@@ -161,7 +161,7 @@ impl Actor {
             .await
     }
 
-    /// The body of a path on a server that is none of ours: no header is checked.
+    /// The body of a path on a server other than the gateway: no header is checked.
     pub(crate) async fn try_get_any(&self, path: &str) -> String {
         let uri = format!("{}{path}", self.base).parse().unwrap();
         let response = self.client.get(uri).await.unwrap();
@@ -199,8 +199,8 @@ pub(crate) fn initialize(id: i64, revision: &str, capabilities: &Value) -> Value
     })
 }
 
-/// Takes the id of its request out of an error of the gateway's own, so that errors of several requests can be
-/// compared; fails where there is none.
+/// Removes the request id from an error of the gateway, so that errors of several requests can be compared; fails if
+/// the error has no request id.
 pub(crate) fn without_request_id(error: &mut Value) {
     let data = error["data"].as_object_mut().expect("data");
     data.remove("requestId").expect("the id of its request");

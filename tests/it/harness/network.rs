@@ -13,10 +13,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// Pieces on their way in one direction of one connection.
+/// Capacity, in pieces, of one direction of a connection.
 const ON_THE_WAY: usize = 256;
 
-/// What is the same for all connections.
+/// Conditions shared by all connections.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Weather {
     /// How long every byte takes.
@@ -26,7 +26,7 @@ pub(crate) struct Weather {
 }
 
 impl Weather {
-    /// This latency, and nothing else.
+    /// Only this latency, without any loss.
     pub(crate) fn slow(latency: Duration) -> Self {
         let farewell = Duration::ZERO;
         Self { latency, farewell }
@@ -92,13 +92,13 @@ impl Network {
         self.cut.send_replace(self.opened());
     }
 
-    /// Nothing comes over the connections of now any more, and neither end hears of it.
+    /// Freezes the present connections: no byte passes, and neither end notices.
     pub(crate) fn freeze(&self) {
         self.frozen.send_replace(self.opened());
     }
 }
 
-/// What both directions of a connection know.
+/// State shared by both directions of a connection.
 #[derive(Debug)]
 struct Connection {
     weather: Weather,
@@ -116,7 +116,7 @@ async fn carry(
     freezes: watch::Receiver<usize>,
 ) -> std::io::Result<()> {
     client.set_nodelay(true)?;
-    // Whatever ends it early resets it.
+    // An early end resets the connection.
     client.set_zero_linger()?;
     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     server.set_nodelay(true)?;

@@ -102,7 +102,7 @@ pub(crate) fn command(program: &str, args: &[&str], home: &Path) -> Command {
     command
 }
 
-/// What a finished program wrote.
+/// Output of a finished program.
 pub(crate) struct Finished {
     pub(crate) is_success: bool,
     pub(crate) stdout: String,
@@ -172,7 +172,7 @@ pub(crate) async fn tour(program: &str, args: &[&str], steps: &[&str]) {
     assert!(finished.is_success, "{}", finished.stderr);
 }
 
-/// A peer that serves until it is dropped.
+/// A peer process, killed on drop.
 pub(crate) struct Service {
     _child: tokio::process::Child,
     _home: tempfile::TempDir,

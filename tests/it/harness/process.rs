@@ -1,4 +1,4 @@
-//! Processes as `/proc` shows them: who descends from whom, and what is left.
+//! Processes as `/proc` shows them: descendants, and survivors.
 
 use std::collections::HashSet;
 use std::fs;
@@ -84,12 +84,12 @@ pub(crate) fn threads(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// Whether it waits for something.
+/// Whether the process sleeps.
 pub(crate) fn is_asleep(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| stat.is_asleep)
 }
 
-/// The process behind a number that somebody reported.
+/// The live process with a reported pid.
 pub(crate) fn find(pid: u32) -> Option<Process> {
     stat(pid)
         .filter(|stat| !stat.is_zombie)

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::events::EventStream;
 use super::http::{Actor, Answer};
 
-/// What a request came to: its result, or its JSON-RPC error.
+/// Outcome of a request: its result, or its JSON-RPC error.
 pub(crate) type Reply = Result<Value, Value>;
 
 /// An initialised session of one actor on one endpoint.
@@ -41,7 +41,7 @@ impl Exchange {
         }
     }
 
-    /// What came before the reply, and the reply.
+    /// Messages before the reply, and the reply.
     pub(crate) async fn finish(mut self) -> (Vec<Value>, Reply) {
         let mut before = Vec::new();
         while let Some(message) = self.next().await {
@@ -223,7 +223,7 @@ impl Session {
         answer.expect(StatusCode::OK).await.events()
     }
 
-    /// Asks for what came after an event.
+    /// Resumes a stream after an event.
     pub(crate) async fn resume(&self, last_event_id: &str) -> Answer {
         let mut headers = self.headers();
         headers.push(("last-event-id", last_event_id));

@@ -134,7 +134,7 @@ impl Setup {
             )
             .unwrap();
         }
-        // What upstreams count are the test's own requests.
+        // Without health checks, the counters of upstreams hold only the test's own requests.
         let health = if self.rest.contains("[health]") {
             ""
         } else {
@@ -143,7 +143,7 @@ impl Setup {
         text + &self.rest + health
     }
 
-    /// Starts it and waits until it is ready.
+    /// Starts the gateway and waits until ready.
     pub(crate) async fn start(self) -> Gateway {
         let config = self.render();
         match self.descriptors {

@@ -1,4 +1,4 @@
-//! A WebSocket as a client has it: the upgrade by hand, so that every part of it can be wrong.
+//! A WebSocket client with the upgrade written by hand, so that tests can spoil every part of the handshake.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -141,7 +141,7 @@ impl Socket {
         id
     }
 
-    /// What comes before the reply to `id`, and the reply.
+    /// Messages before the reply to `id`, and the reply.
     pub(crate) async fn reply(&mut self, id: i64) -> (Vec<Value>, Reply) {
         let mut before = Vec::new();
         while let Some(message) = self.message().await {

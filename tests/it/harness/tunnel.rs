@@ -1,4 +1,4 @@
-//! What stands between the gateway and an upstream elsewhere: TLS, a forward proxy.
+//! Servers between the gateway and a remote upstream: TLS, a forward proxy.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -19,12 +19,12 @@ pub(crate) struct TlsFront {
 }
 
 impl TlsFront {
-    /// Starts one before `port`.
+    /// Starts a `TlsFront` before `port`.
     pub(crate) async fn start(port: u16) -> Self {
         Self::speaking(port, &[]).await
     }
 
-    /// Starts one before `port`, where HTTP/2 is spoken.
+    /// Starts a `TlsFront` before `port` that offers HTTP/2.
     pub(crate) async fn over_http2(port: u16) -> Self {
         Self::speaking(port, &["h2"]).await
     }
@@ -34,7 +34,7 @@ impl TlsFront {
         Self::showing(port, protocols, &wanted).await
     }
 
-    /// Starts one before `port` that shows this certificate.
+    /// Starts a `TlsFront` before `port` with this certificate.
     pub(crate) async fn showing(port: u16, protocols: &[&str], wanted: &CertificateParams) -> Self {
         let key = KeyPair::generate().unwrap();
         let certificate = wanted.self_signed(&key).unwrap();
@@ -69,13 +69,13 @@ impl TlsFront {
         Self { port: own, ..front }
     }
 
-    /// What its clients have to trust, PEM.
+    /// The CA file for clients, PEM.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.directory.path().join("ca.pem")
     }
 }
 
-/// A forward proxy that knows CONNECT and nothing else.
+/// A forward proxy that supports only CONNECT.
 pub(crate) struct ConnectProxy {
     pub(crate) url: String,
     tunnels: Arc<AtomicUsize>,

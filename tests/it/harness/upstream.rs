@@ -34,24 +34,24 @@ where
     origin
 }
 
-/// A stub that serves HTTP until it is dropped.
+/// A stub HTTP server, stopped on drop.
 pub(crate) struct HttpStub {
     pub(crate) url: String,
     child: Child,
 }
 
 impl HttpStub {
-    /// Starts one on a free port and waits until it listens.
+    /// Starts a stub on a free port and waits until the port is open.
     pub(crate) async fn start(args: &[&str]) -> Self {
         Self::start_on(0, args).await
     }
 
-    /// Starts one on this port (0 takes a free one) and waits until it listens.
+    /// Starts a stub on this port (0 takes a free one) and waits until the port is open.
     pub(crate) async fn start_on(port: u16, args: &[&str]) -> Self {
         Self::start_as("http", port, args).await
     }
 
-    /// Starts one that is reached like this: `http`, `sse` or `ws`.
+    /// Starts a stub on the transport `mode`: `http`, `sse` or `ws`.
     pub(crate) async fn start_as(mode: &str, port: u16, args: &[&str]) -> Self {
         let mut child = Command::new(stub_program())
             .args([mode, "--port", &port.to_string(), "--until-eof"])
@@ -71,24 +71,24 @@ impl HttpStub {
         Self { url, child }
     }
 
-    /// The port it listens on.
+    /// The stub's port.
     pub(crate) fn port(&self) -> u16 {
         self.url.parse::<url::Url>().unwrap().port().unwrap()
     }
 
-    /// Everything that it has received so far.
+    /// Counts of everything received so far, from `/stats`.
     pub(crate) async fn stats(&self) -> Value {
         let base = self.url.strip_suffix("/mcp").unwrap();
         let text = Actor::new(base, None).try_get_any("/stats").await;
         serde_json::from_str(&text).unwrap()
     }
 
-    /// How often it has received this method.
+    /// How often the stub received this method.
     pub(crate) async fn counted(&self, method: &str) -> u64 {
         self.stats().await["counts"][method].as_u64().unwrap_or(0)
     }
 
-    /// Waits until our GET stream to it is open.
+    /// Waits until the gateway's GET stream is open.
     pub(crate) async fn heard(&self) {
         eventually("the upstream's GET stream", async || {
             (self.stats().await["open_get_streams"] == json!(1)).then_some(())

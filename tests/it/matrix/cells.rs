@@ -39,7 +39,7 @@ impl Revision {
     }
 }
 
-/// What carries the client's messages.
+/// Carrier of the client's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Front {
     Streamable,
@@ -60,7 +60,7 @@ impl Front {
     }
 }
 
-/// What carries the upstream's messages.
+/// Carrier of the upstream's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Back {
     Stdio,
@@ -104,10 +104,10 @@ impl Back {
     }
 }
 
-/// What the endpoint shows.
+/// Kind of the endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Shape {
-    /// One upstream as it is.
+    /// A pure endpoint: one upstream, unchanged.
     Pure,
     /// Two upstreams whose names are the same.
     Merged,
@@ -116,7 +116,7 @@ pub(super) enum Shape {
 /// The other upstream of every merged endpoint.
 pub(super) const TWIN: &str = "twin";
 
-/// One client, one upstream and what lies between them.
+/// A client, an upstream, and their carriers and endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Cell {
     pub(super) client: Revision,
@@ -127,7 +127,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// Every cell that can be.
+    /// Every possible cell.
     pub(super) fn all() -> Vec<Self> {
         let mut cells = Vec::new();
         for client in Revision::ALL {
@@ -174,7 +174,7 @@ impl Cell {
         chosen
     }
 
-    /// The pairs of values that it shows; each value is an axis and a number on it.
+    /// All pairs of the cell's values; each value is an axis and a number on the axis.
     fn pairs(self) -> Vec<[(u8, u8); 2]> {
         let values = [
             (0, self.client as u8),
@@ -225,7 +225,7 @@ impl Cell {
         }
     }
 
-    /// Somebody whom no other cell knows.
+    /// The name of a principal that no other cell uses.
     pub(super) fn somebody(self, who: &str) -> String {
         format!("{who}-{:?}{}", self.client, self.path().replace('/', "-"))
     }

@@ -36,11 +36,11 @@ enum Wire {
     Session(Box<Session>),
     /// Streamable HTTP, every request by itself.
     Modern,
-    /// One connection for everything.
+    /// A single connection for all messages.
     Line(Box<Line>),
 }
 
-/// What a client answers to a question, a result or an error object.
+/// Answer of a client to a question: a result or an error object.
 pub(super) type Answer = Result<Value, Value>;
 
 /// A finished exchange.
@@ -77,7 +77,7 @@ impl Running {
     }
 }
 
-/// A stream of what concerns no call.
+/// A stream of messages that belong to no call.
 pub(super) enum Ear<'a> {
     Stream(EventStream),
     Line(&'a Line),
@@ -153,7 +153,7 @@ impl Client {
         }
     }
 
-    /// The session, of those that have one.
+    /// The session of a client with a session id; panics for others.
     pub(super) fn session(&self) -> &Session {
         match &self.wire {
             Wire::Session(session) => session,
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// The connection, of those that have one for everything.
+    /// The connection of a client with one connection for everything; panics for others.
     pub(super) fn line(&self) -> &Line {
         match &self.wire {
             Wire::Line(line) => line,
@@ -306,7 +306,7 @@ impl Client {
             let mut answers = json!({});
             for (key, question) in result["inputRequests"].as_object().into_iter().flatten() {
                 talk.questions.push(question.clone());
-                // There is no form for an error: such a question stays open.
+                // `inputResponses` cannot carry an error: such a question stays open.
                 if let Ok(result) = answer(question) {
                     answers[key] = result;
                 }

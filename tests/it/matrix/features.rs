@@ -1,4 +1,4 @@
-//! What is tried in every cell, and what came of it.
+//! The features tried in every cell, and their outcomes.
 
 mod basics;
 mod endings;
@@ -13,7 +13,7 @@ use super::cells::Cell;
 use super::client::Client;
 use super::world::World;
 
-/// What came of a feature.
+/// Outcome of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Outcome {
     /// As if both sides spoke the same revision.
@@ -55,7 +55,7 @@ impl std::fmt::Display for Outcome {
 /// Makes the list of features: its name in the code and in words.
 macro_rules! features {
     ($($feature:ident $words:literal,)*) => {
-        /// Something that clients and servers do with each other.
+        /// A feature of the protocol, exercised by client and server together.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub(super) enum Feature { $($feature,)* }
 
@@ -106,7 +106,7 @@ features! {
     StolenTask "another user sends a task id",
 }
 
-/// Where a feature is tried.
+/// World, cell and client where a feature is tried.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) world: Arc<World>,
@@ -131,7 +131,7 @@ impl Place {
         connect(&self.world, self.cell, who).await
     }
 
-    /// A key of the ledger that nobody else uses.
+    /// A key of the ledger, unique to this cell.
     fn key(&self, what: &str) -> String {
         self.cell.somebody(what)
     }

@@ -1,4 +1,4 @@
-//! One connection that carries everything: HTTP+SSE and WebSocket.
+//! A single connection for all messages of a client: HTTP+SSE and WebSocket.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,19 +12,19 @@ use crate::harness::connection::EventSession;
 use crate::harness::http::initialize;
 use crate::harness::socket::Socket;
 
-/// Names the request that asked for a change to be told.
+/// Names the request that subscribed to the change.
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
-/// Messages of one exchange that nobody has read yet.
+/// Capacity for unread messages of one exchange.
 const UNREAD: usize = 1000;
 
 /// One connection, of a legacy client with an initialized session. Dropping it breaks the
 /// connection.
 pub(super) struct Line {
-    /// The answer to `initialize`, where there is one.
+    /// The result of `initialize`, if the client sends `initialize`.
     pub(super) hello: Option<Value>,
     sending: Sending,
     calls: Calls,
-    /// What came while no call ran.
+    /// Messages received while no call ran.
     pub(super) general: tokio::sync::Mutex<mpsc::Receiver<Value>>,
     reading: JoinHandle<()>,
 }
@@ -113,7 +113,7 @@ impl Line {
         line
     }
 
-    /// The URL to post to, where there is one.
+    /// The URL for POSTs, if the carrier has one.
     pub(super) fn url(&self) -> &str {
         match &self.sending {
             Sending::Post(_, url) => url,
@@ -132,7 +132,7 @@ impl Line {
         }
     }
 
-    /// What will come for the call `id`.
+    /// Receiver of the messages of the call `id`.
     pub(super) fn expect(&self, id: i64) -> mpsc::Receiver<Value> {
         let (sender, messages) = mpsc::channel(UNREAD);
         self.calls.lock().unwrap().push((id, sender));
@@ -140,15 +140,15 @@ impl Line {
     }
 }
 
-/// Where messages that arrive go.
+/// Routes arriving messages.
 struct Incoming {
     calls: Calls,
     general: mpsc::Sender<Value>,
 }
 
 impl Incoming {
-    /// Replies go to their call, changes to their subscription, and what names neither to the newest
-    /// call that runs.
+    /// Sends a reply to its call, a change to its subscription, and a message that names neither to the newest running
+    /// call.
     fn take(&self, message: Value) {
         let mut calls = self.calls.lock().unwrap();
         calls.retain(|(_, call)| !call.is_closed());
@@ -169,7 +169,7 @@ impl Incoming {
             Some(place) => calls[place].1.try_send(message),
             None => self.general.try_send(message),
         };
-        // Nobody waits for it any more.
+        // The receiver may have been dropped.
         sent.unwrap_or_default();
     }
 }

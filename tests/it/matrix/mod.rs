@@ -1,6 +1,5 @@
-//! The compatibility matrix: a client of every revision in front of an upstream of every revision
-//! over every carrier, and what comes of each feature. The expectation is computed by [`rules`];
-//! any difference fails. Spec: BRIDGING §9.
+//! The compatibility matrix: a client of every revision before an upstream of every revision over every carrier, and
+//! the outcome of each feature. The expected outcome is computed by [`rules`]; any difference fails. Spec: BRIDGING §9.
 
 mod cells;
 mod client;
@@ -29,7 +28,7 @@ const AT_ONCE: usize = 8;
 /// How long a feature may take.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Tries these features in these cells; what differs from the claims, a line each.
+/// Tries these features in these cells; returns the differences from the claims, a line each.
 async fn differences(cells: &[Cell], features: &[Feature]) -> Vec<String> {
     let world = Arc::new(World::start(cells).await);
     let places = Arc::new(Semaphore::new(AT_ONCE));
@@ -57,7 +56,7 @@ async fn differences_in(world: &Arc<World>, cell: Cell, features: &[Feature]) ->
     let Ok(place) = opened else {
         return vec![format!("{cell}: cannot connect")];
     };
-    // It takes long and harms nobody, so that the others need not wait for it.
+    // `Feature::Slow` takes long and changes no shared state, so it runs beside the others.
     let (slow, others): (Vec<_>, Vec<_>) = features
         .iter()
         .partition(|feature| **feature == Feature::Slow);

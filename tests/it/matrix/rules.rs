@@ -1,33 +1,33 @@
-//! What must come of each feature in each cell, computed from the revisions: BRIDGING §2, §3, §6.
+//! Expected outcome of each feature in each cell, computed from the revisions: BRIDGING §2, §3, §6.
 
 use super::cells::{Back, Cell, Front, R3, R4, R5, Shape};
 use super::features::{Feature, Outcome};
 
-/// What must come of a feature in a cell.
+/// The expected outcome of a feature in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) outcome: Outcome,
-    /// Why it is not simply "works"; empty where it is.
+    /// The reason if the outcome is not simply "works"; else empty.
     pub(super) why: &'static str,
-    /// What comes of it today instead, and why: a gap that is known.
+    /// Actual outcome and reason, where a known gap differs from `outcome`.
     pub(super) gap: Option<(Outcome, &'static str)>,
 }
 
 impl Claim {
-    /// What a test must see.
+    /// The outcome that a test must observe.
     pub(super) fn today(self) -> Outcome {
         self.gap.map_or(self.outcome, |(outcome, _)| outcome)
     }
 }
 
-/// What must come of `feature` in `cell`; nothing where the feature cannot arise.
+/// The expected outcome of `feature` in `cell`; `None` where the feature cannot occur.
 pub(super) fn claim(feature: Feature, cell: Cell) -> Option<Claim> {
     let (outcome, why) = expected(feature, cell)?;
     let gap = gap(feature, cell);
     Some(Claim { outcome, why, gap })
 }
 
-/// Known gaps between what must be and what is.
+/// Known gaps between expected and actual outcomes.
 fn gap(_feature: Feature, _cell: Cell) -> Option<(Outcome, &'static str)> {
     None
 }
@@ -58,7 +58,7 @@ fn expected(feature: Feature, cell: Cell) -> Option<(Outcome, &'static str)> {
         | Feature::ResourceUpdated
         | Feature::Roots
         | Feature::Sampling => works,
-        // One JSON object has no room for what comes before the reply.
+        // A JSON response has no room for messages before the reply.
         Feature::Progress => (back != Back::Json).then_some((Outcome::Works, "")),
         Feature::Logs if back == Back::Json && upstream.is_modern() => None,
         Feature::Logs if back == Back::Json && modern => Some((Outcome::Dropped, UNATTRIBUTED)),

@@ -1,10 +1,9 @@
-//! Which part of the matrix is tried: all of it, unless the environment names less.
+//! Selection of the tried part of the matrix: all of it, unless the environment names less.
 
 use super::cells::Cell;
 use super::features::Feature;
 
-/// Words that must occur in what is tried, as a difference shows it; between two of them stands
-/// ` & `.
+/// Words that must occur in the text of a tried cell and feature, separated by ` & `.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     cells: String,
@@ -12,7 +11,7 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// `DRAWBRIDGE_CELLS` and `DRAWBRIDGE_FEATURES`; what is not set, or empty, leaves nothing out.
+    /// `DRAWBRIDGE_CELLS` and `DRAWBRIDGE_FEATURES`; an unset or empty variable excludes nothing.
     pub(super) fn from_environment() -> Self {
         let variable = |name: &str| std::env::var(name).unwrap_or_default();
         Self {

@@ -63,8 +63,8 @@ fn axes(page: &mut String, cells: &[Cell]) {
     list("endpoints", shapes.into());
 }
 
-/// What comes of a feature, where it is the same in every cell in which it can arise and can
-/// arise between any two revisions.
+/// The outcome of a feature, if equal in every cell where the feature can occur, and if the feature can occur between
+/// any two revisions.
 fn everywhere(feature: Feature, cells: &[Cell]) -> Option<(Outcome, &'static str)> {
     let claims = cells.iter().filter_map(|cell| claim(feature, *cell));
     let some: BTreeSet<_> = claims.map(|claim| (claim.outcome, claim.why)).collect();
@@ -122,7 +122,7 @@ fn between(cells: &[Cell], client: Revision, upstream: Revision) -> Vec<Cell> {
     between.copied().collect()
 }
 
-/// What comes of a feature in these cells, with the carriers where they make a difference.
+/// The outcome of a feature in these cells, by carrier where carriers make a difference.
 fn entry(feature: Feature, cells: &[Cell]) -> String {
     let mut outcomes: BTreeMap<Option<Outcome>, Vec<Cell>> = BTreeMap::new();
     for cell in cells {
@@ -146,10 +146,10 @@ fn entry(feature: Feature, cells: &[Cell]) -> String {
     told.join("; ")
 }
 
-/// The values of one axis that some cells have.
+/// An axis: the values on it that the given cells have.
 type Axis = fn(&[Cell]) -> BTreeSet<&'static str>;
 
-/// What tells some cells from all of these.
+/// Describes how the cells in `some` differ from `all`.
 fn where_it_is(some: &[Cell], all: &[Cell]) -> String {
     let fronts: Axis = |cells| cells.iter().map(|cell| cell.front.name()).collect();
     let backs: Axis = |cells| cells.iter().map(|cell| cell.back.name()).collect();
@@ -172,7 +172,7 @@ fn where_it_is(some: &[Cell], all: &[Cell]) -> String {
     places.join(", ")
 }
 
-/// Where the gateway does not do yet what the rules say.
+/// Known gaps between the gateway and the rules.
 fn gaps(page: &mut String, cells: &[Cell]) {
     let mut gaps: BTreeMap<(Feature, Outcome, Outcome, &str), Vec<Cell>> = BTreeMap::new();
     for feature in Feature::ALL {

@@ -18,12 +18,12 @@ pub(super) struct World {
     pub(super) gw: Gateway,
     _stubs: Vec<HttpStub>,
     ledger: TempDir,
-    /// Held by who changes what all callers of an upstream see.
+    /// Locks for changes that all callers of an upstream see.
     changing: BTreeMap<String, Mutex<()>>,
 }
 
 impl World {
-    /// Starts what these cells need.
+    /// Starts the upstreams that these cells need.
     pub(super) async fn start(cells: &[Cell]) -> Self {
         let ledger = tempfile::tempdir().unwrap();
         let place = ledger.path().to_str().unwrap().to_owned();
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Waits until nobody else changes what this one sees: a modern upstream changes for everybody.
+    /// Locks the upstream of the cell for changes: a modern upstream changes for all its clients.
     pub(super) async fn alone(&self, cell: Cell) -> Option<MutexGuard<'_, ()>> {
         Some(self.changing.get(&cell.upstream_name())?.lock().await)
     }
@@ -111,7 +111,7 @@ impl World {
     }
 }
 
-/// What the stub behind a cell is told.
+/// Arguments of the stub behind a cell.
 fn arguments(cell: Cell, ledger: &str) -> Vec<String> {
     let mut arguments = if cell.upstream.is_modern() {
         vec!["--era", "modern"]
@@ -131,7 +131,7 @@ fn arguments(cell: Cell, ledger: &str) -> Vec<String> {
         _ => {}
     }
     match cell.back {
-        // A modern server has no other stream to put notices on: it answers those calls with one.
+        // A modern server has no other stream for notices: such calls are answered with a stream.
         Back::Json if cell.upstream.is_modern() => {}
         Back::Json => arguments.extend(["--sse", "never"]),
         Back::Sse => arguments.extend(["--sse", "always"]),

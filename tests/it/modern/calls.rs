@@ -76,7 +76,7 @@ async fn log_messages_come_only_to_those_who_asked() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.5: what others found out of the upstream opens no session with it.
+// Spec: BRIDGING §3.5: knowledge of the upstream gained through another caller opens no session.
 #[tokio::test]
 async fn the_first_call_of_a_caller_is_logged_at_the_level_that_it_wants() {
     let stub = HttpStub::start(&[]).await;
@@ -146,7 +146,7 @@ async fn calls_with_one_id_run_side_by_side() {
     let slow = async || user.call("sleep", json!({"ms": 300})).await.unwrap();
     let (first, second) = tokio::join!(slow(), slow());
     assert_eq!((text_of(&first), text_of(&second)), ("slept", "slept"));
-    // The client has one visit, and that one child.
+    // The client has one implicit session, with one child.
     let pid = async || text_of(&user.call("pid", json!({})).await.unwrap()).to_owned();
     assert_eq!(pid().await, pid().await);
     gw.stop().await;

@@ -37,7 +37,7 @@ async fn an_endpoint_says_what_it_can_do() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-51. What is not declared would be taken for missing for as long as the client lasts.
+// Spec: SPEC M-51. An undeclared capability would count as missing for the client's whole life.
 #[tokio::test]
 async fn it_is_answered_while_every_upstream_is_down() {
     let gw = Setup::open()
@@ -57,7 +57,7 @@ async fn it_is_answered_while_every_upstream_is_down() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-51, G-03. Nobody waits for it while it hangs.
+// Spec: SPEC M-51, G-03. Requests do not wait for a hung upstream.
 #[tokio::test]
 async fn a_server_alone_that_hangs_is_not_taken_for_one_without_tools() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -65,7 +65,7 @@ async fn a_server_alone_that_hangs_is_not_taken_for_one_without_tools() {
     let setup = Setup::open().url("hung", &url, "connect_timeout = \"1s\"");
     let gw = setup.start().await;
     let user = Modern::new(gw.anonymous(), "/mcp/hung");
-    // Two that waited: the third need not.
+    // Two requests wait for the upstream; the third need not.
     for _ in 0..3 {
         let said = user.send("server/discover", json!({})).await.unwrap();
         check(&said);
@@ -86,7 +86,7 @@ async fn a_server_alone_is_waited_for_and_several_are_not() {
         let user = Modern::new(gw.anonymous(), path);
         user.send("server/discover", json!({})).await.unwrap()
     };
-    // That the merged answers did not wait for it makes it none that hangs.
+    // A merged answer that did not wait for the upstream does not mark the upstream as hung.
     for _ in 0..2 {
         let merged = discover("/mcp").await;
         check(&merged);

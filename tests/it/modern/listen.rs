@@ -60,7 +60,7 @@ async fn changes_reach_those_who_asked_for_them() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-75: whoever subscribes first and lists then misses nothing.
+// Spec: SPEC M-75: a client that subscribes before it lists misses no change.
 #[tokio::test]
 async fn a_subscription_makes_nobody_look_again_at_what_was_listed() {
     let stub = HttpStub::start(&[]).await;
@@ -268,8 +268,8 @@ async fn changes_of_an_upstream_that_is_late_are_told_once_it_is_heard(
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4, SPEC M-74: what nobody can hear is not promised, and not for longer than it
-// takes to find out.
+// Spec: BRIDGING §3.4, SPEC M-74: if the upstream turns out not to serve an acknowledged filter, the subscription ends,
+// and later subscriptions are not acknowledged.
 #[tokio::test]
 async fn a_promise_that_cannot_be_kept_is_taken_back() {
     let stub = HttpStub::start(&["--no-get", "--hold-listens"]).await;
@@ -304,7 +304,7 @@ async fn a_drain_ends_a_subscription_with_its_result() {
     assert_eq!(gw.exit().await, Some(0));
 }
 
-// Spec: BRIDGING §3.4: only what somebody counts is followed.
+// Spec: BRIDGING §3.4: a resource without a counted subscription is not followed.
 #[rstest]
 #[tokio::test]
 async fn a_subscription_that_comes_too_late_is_ended(
@@ -335,7 +335,7 @@ async fn a_subscription_that_comes_too_late_is_ended(
         (counts["resources/unsubscribe"] == 1).then_some(())
     })
     .await;
-    // Whoever asks in time has it.
+    // A client that subscribes in time has the resource acknowledged.
     let (honoured, _events) = listen(&user, &json!(2), wanted.clone()).await;
     assert_eq!(honoured, wanted);
     gw.stop().await;

@@ -25,7 +25,7 @@ pub(super) async fn over_both() -> (Gateway, HttpStub) {
     (setup.start().await, stub)
 }
 
-/// Somebody who speaks the modern revision to one endpoint.
+/// A client of the modern revision on one endpoint.
 pub(super) struct Modern {
     pub(super) actor: Actor,
     path: String,

@@ -112,7 +112,7 @@ async fn the_headers_of_a_retry_must_repeat_its_arguments_too() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-31: a client of this era would have to drop it itself.
+// Spec: SPEC M-31: a modern client would have to drop the tool itself.
 #[tokio::test]
 async fn a_tool_of_a_legacy_upstream_with_invalid_annotations_is_shown_to_legacy_clients_only() {
     let stub = HttpStub::start(&[]).await;
@@ -132,7 +132,7 @@ async fn a_tool_of_a_legacy_upstream_with_invalid_annotations_is_shown_to_legacy
             ],
         ),
     ] {
-        // The legacy client is first, so that the other one is answered from what is kept.
+        // The legacy client lists first, so that the modern client is answered from the cache.
         let legacy = gw.anonymous().open(path).await.tools().await;
         let modern = Modern::new(gw.anonymous(), path);
         let listed = modern.send("tools/list", json!({})).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_tool_of_a_legacy_upstream_with_invalid_annotations_is_shown_to_legacy
     gw.stop().await;
 }
 
-// SPEC M-34: also where nothing is annotated.
+// SPEC M-34: also for a tool without annotations.
 #[tokio::test]
 async fn a_parameter_header_that_nobody_knows_is_passed_on() {
     let stub = HttpStub::start(&["--era", "modern"]).await;

@@ -19,7 +19,7 @@ async fn stdio() -> Gateway {
     Setup::open().stub("stub", &[]).start().await
 }
 
-/// Calls a tool that asks; what is asked.
+/// Calls a tool that asks; returns the `input_required` result.
 async fn ask(user: &Modern, tool: &str, arguments: &Value) -> Value {
     let asked = user.call(tool, arguments.clone()).await.unwrap();
     assert_eq!(asked["resultType"], "input_required", "{asked}");
@@ -161,7 +161,7 @@ async fn a_retry_raises_the_level_of_its_upstream() {
     gw.stop().await;
 }
 
-// Spec: SPEC C-98: whoever looks for a slow or failed retry finds the spans of the call.
+// Spec: SPEC C-98: with the trace id, an operator finds the call's spans for a slow or failed retry.
 #[tokio::test]
 async fn the_access_line_of_a_retry_names_the_trace_of_its_call() {
     let gw = stdio().await;
@@ -226,7 +226,7 @@ async fn a_state_is_good_once_for_its_own_request_and_caller() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-16, M-62: what the client did not declare it is never asked.
+// Spec: SPEC M-16, M-62: the client is asked only kinds of questions that it declared.
 #[tokio::test]
 async fn a_client_is_asked_only_what_it_declared() {
     let gw = stdio().await;
@@ -373,7 +373,7 @@ async fn calls_parked_at_one_upstream_leave_places_to_others() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.1 step 12; SPEC N-01: what it declares besides questions concerns no parked call.
+// Spec: BRIDGING §3.1 step 12; SPEC N-01: capabilities other than questions do not depend on parked calls.
 #[tokio::test]
 async fn at_the_cap_a_client_keeps_its_extensions() {
     let gw = Setup::open()

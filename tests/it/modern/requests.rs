@@ -1,4 +1,4 @@
-//! Which requests are refused, how, and in which order. Spec: SPEC M-01 to M-23.
+//! Refusals of modern requests: which, how, and in which order. Spec: SPEC M-01 to M-23.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};

@@ -12,7 +12,7 @@ fn call(tool: &str) -> Value {
     json!({"name": tool, "arguments": {}})
 }
 
-/// The same request with what an interim result asked for.
+/// The same request with the answers and state that an interim result requires.
 fn retry(tool: &str, interim: &Value, answers: Value) -> Value {
     let mut params = call(tool);
     params["inputResponses"] = answers;
@@ -83,7 +83,7 @@ async fn a_state_is_good_for_its_own_request_only() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-16; BRIDGING §3.10: what the client itself lacks is relayed.
+// Spec: SPEC M-16; BRIDGING §3.10: a capability that the client itself lacks is reported to the client.
 #[tokio::test]
 async fn a_capability_that_the_client_lacks_is_named() {
     let (gw, _stub) = behind("http", "").await;

@@ -1,4 +1,4 @@
-//! Requests, what comes with their replies, and how they end early.
+//! Requests, the notices before their replies, and calls that end early.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ async fn arguments_are_mirrored_in_headers_also_by_a_gateway_that_has_listed_not
     gw.stop().await;
 }
 
-// Spec: SPEC M-31: whoever knows its name from elsewhere gets no further than who lists.
+// Spec: SPEC M-31: the tool is left out of lists, and calling the tool by name is refused too.
 #[tokio::test]
 async fn a_tool_with_invalid_annotations_is_not_called_even_by_name() {
     let (gw, stub) = behind("http", "").await;
@@ -141,7 +141,7 @@ async fn log_messages_come_from_the_level_that_the_client_set(
     let (before, _) = exchange.finish().await;
     assert_eq!(before.len(), 1, "{before:?}");
     assert_eq!(before[0]["params"]["level"], "warning");
-    // What the upstream sends unasked stays away.
+    // Log messages that the request did not ask for are dropped.
     let loud = json!({"level": "debug", "anyway": 1});
     let (_, exchange) = user.start_call("log", loud).await;
     let (before, reply) = exchange.finish().await;

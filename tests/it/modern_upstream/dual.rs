@@ -22,7 +22,7 @@ async fn before(carrier: &str, args: &[&str], keys: &str) -> (Gateway, Option<Ht
     }
 }
 
-/// The upstream's session that serves this text of `session_info`; `modern` where it has none.
+/// The upstream's session in this text of `session_info`; `modern` for a sessionless request.
 fn session_in(text: &str) -> String {
     let info: Value = serde_json::from_str(text).unwrap();
     info["session"].as_str().unwrap().to_owned()
@@ -101,7 +101,7 @@ async fn a_child_that_is_slow_to_start_serves_in_one_era_only() {
     let result = modern.call("stats", json!({})).await.unwrap();
     let stats: Value = serde_json::from_str(text_of(&result)).unwrap();
     assert_eq!(stats["counts"]["initialize"], Value::Null, "{stats}");
-    // To a legacy client it is what it was offered.
+    // For a legacy client the upstream speaks the legacy era.
     assert_ne!(serving(&user(&gw).await).await, "modern");
     gw.stop().await;
 }
@@ -152,7 +152,7 @@ async fn what_only_sessions_have_reaches_a_legacy_client(#[values("http", "stdio
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.8: what the older era refuses has not run, and the newer one runs it as a task.
+// Spec: BRIDGING §3.8: a call that the legacy era refuses has not run, and is run as a task of the modern era.
 #[rstest]
 #[case("http", &["--era", "dual"])]
 #[case("stdio", &["--era", "dual"])]
@@ -212,7 +212,7 @@ async fn lists_of_the_two_eras_are_kept_apart() {
     gw.stop().await;
 }
 
-// One that speaks the modern era only says so once, not to every session.
+// An upstream of the modern era alone is probed once, not for every session.
 #[rstest]
 #[case::by_itself(None)]
 #[case::bad_request(Some("400"))]
@@ -260,7 +260,7 @@ async fn a_child_that_takes_no_handshake_is_modern_for_all(#[case] script: Optio
     let stats = other.text("stats", json!({})).await;
     let is_asked = stats.contains("handshake") || stats.contains("refused");
     assert!(!is_asked, "{stats}");
-    // What was started to find out is in use or gone.
+    // Children started for the probe are in use or ended.
     eventually("a child for each session", async || {
         (running(&gw).await == "2").then_some(())
     })
@@ -282,7 +282,7 @@ async fn the_child_of_the_probe_is_used_or_ended(#[case] args: &[&str]) {
     gw.stop().await;
 }
 
-// Without sessions the older era can neither ask nor announce: the newer one carries more.
+// Without sessions the legacy era can neither ask nor announce, so the modern era is used.
 #[tokio::test]
 async fn an_older_era_without_sessions_is_not_used() {
     let args = ["--era", "dual", "--stateless"];
@@ -308,7 +308,7 @@ async fn a_handshake_that_fails_for_now_is_tried_again() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-06. The first is that of the probe; each further one breaks before it is answered.
+// Spec: SPEC U-06. The first handshake is the probe's; each further one breaks before its response.
 #[rstest]
 #[case::at_times("2", false)]
 #[case::always("99", true)]

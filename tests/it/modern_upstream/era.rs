@@ -1,4 +1,4 @@
-//! Finding out what an upstream speaks. Spec: SPEC U-05 to U-09, D-07, D-08.
+//! Detection of an upstream's era. Spec: SPEC U-05 to U-09, D-07, D-08.
 
 use rstest::rstest;
 use serde_json::json;
@@ -169,7 +169,7 @@ async fn an_upgrade_in_place_is_noticed_within_the_horizon() {
     gw.stop().await;
 }
 
-// The legacy era is gone: sessions that were open find that out by their calls.
+// The upgraded upstream has no legacy era: open sessions detect this by their calls.
 #[tokio::test]
 async fn a_session_survives_the_upgrade_of_its_upstream() {
     let stub = HttpStub::start(&[]).await;
@@ -189,7 +189,7 @@ async fn a_session_survives_the_upgrade_of_its_upstream() {
     gw.stop().await;
 }
 
-// What one of them has found out need not be found out again, one after another.
+// The first session to detect the upgrade saves the others a probe each, one after another.
 #[tokio::test]
 async fn all_sessions_survive_the_upgrade_at_once() {
     let stub = HttpStub::start(&[]).await;

@@ -24,7 +24,7 @@ pub(super) async fn behind(carrier: &str, keys: &str) -> (Gateway, Option<HttpSt
     }
 }
 
-/// How often the stub has seen what it counts under `name`.
+/// The stub's counter `name`.
 pub(super) async fn count(stub: &HttpStub, name: &str) -> u64 {
     stub.stats().await["counts"][name].as_u64().unwrap_or(0)
 }

@@ -77,7 +77,7 @@ async fn a_subscription_becomes_part_of_the_filter(#[values("stdio", "http")] ca
     let reply = user.request("resources/unsubscribe", one.clone()).await;
     assert_eq!(reply, Ok(json!({})));
     listens(&user, 3).await;
-    // The upstream does not honour what it does not have.
+    // The upstream refuses a resource that it does not have.
     let foreign = json!({"uri": "other://x"});
     let refused = user.request("resources/subscribe", foreign).await;
     assert_eq!(refused.unwrap_err()["code"], -32602);
@@ -88,7 +88,7 @@ async fn a_subscription_becomes_part_of_the_filter(#[values("stdio", "http")] ca
 #[tokio::test]
 async fn uris_added_in_a_row_join_one_filter() {
     const MORE: usize = 40;
-    // What `listen/spacing.rs` waits after an opening with 12 URIs of 8,000 bytes.
+    // The wait of `listen/spacing.rs` after an opening with 12 URIs of 8,000 bytes.
     const WAIT: Duration = Duration::from_millis(194);
     let (gw, stub) = behind("http", "").await;
     let stub = stub.expect("it is reached over HTTP");
@@ -136,7 +136,7 @@ async fn listening_goes_on_after_the_upstream_ends_a_stream(
     gw.stop().await;
 }
 
-/// A gateway before an upstream that takes nobody's `subscriptions/listen` yet.
+/// A gateway whose upstream does not admit `subscriptions/listen` yet.
 async fn held(carrier: &str) -> (Gateway, Option<HttpStub>) {
     let args = ["--era", "modern", "--hold-listens"];
     if carrier == "stdio" {
@@ -147,7 +147,7 @@ async fn held(carrier: &str) -> (Gateway, Option<HttpStub>) {
     (gw, Some(stub))
 }
 
-// Spec: BRIDGING §3.4, SPEC M-75: nothing was announced to anybody.
+// Spec: BRIDGING §3.4, SPEC M-75: changes before the subscription are announced to no client.
 #[rstest]
 #[tokio::test]
 async fn a_change_before_the_upstream_was_listened_to_is_announced(
@@ -187,7 +187,7 @@ async fn an_unchanged_list_is_looked_at_again_and_not_announced() {
     gw.stop().await;
 }
 
-// Spec: SPEC D-06: what may have been missed is announced.
+// Spec: SPEC D-06: after the restart a change notice is sent, because one may have been missed.
 #[tokio::test]
 async fn a_child_that_crashed_is_listened_to_again() {
     let (gw, _stub) = behind("stdio", "").await;
@@ -202,7 +202,7 @@ async fn a_child_that_crashed_is_listened_to_again() {
     gw.stop().await;
 }
 
-// DESIGN §6: a child whose notices somebody waits for is not idle, though nobody calls it.
+// DESIGN §6: a child with a followed resource is not idle, even without calls.
 #[rstest]
 #[tokio::test]
 async fn a_child_that_is_only_watched_for_a_resource_is_not_idle(

@@ -100,7 +100,7 @@ async fn a_client_hears_that_its_visit_is_over(#[case] path: &str, #[case] tool:
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.6; SPEC C-83: nobody is sent twice to a page that is not done with.
+// Spec: BRIDGING §3.6; SPEC C-83: while a URL elicitation is open, the user is not sent to its page again.
 #[rstest]
 #[case("/mcp/stub", "ask_url_still")]
 #[case("/mcp", "stub__ask_url_still")]
@@ -122,8 +122,9 @@ async fn a_visit_that_is_not_over_is_not_asked_for_again(#[case] path: &str, #[c
     gw.stop().await;
 }
 
-// Spec: BRIDGING §1.2, §6: before 2025-11-25 there are no visits, and before 2025-06-18 no forms that a round
-// could become, whatever a client declares: the upstream hears of what it knows, and says what it lacks.
+// Spec: BRIDGING §1.2, §6: URL elicitation exists since 2025-11-25, form elicitation since 2025-06-18. Whatever a
+// client of an older revision declares, the upstream sees only capabilities of that revision, and reports the missing
+// one.
 #[rstest]
 #[case("2025-06-18", "ask_url", "visit")]
 #[case("2025-03-26", "ask_form", "does not offer: {\"elicitation\":{}}")]

@@ -1,4 +1,4 @@
-//! Caps, eviction, waiting, backoff, and that nothing is kept of what is over.
+//! Caps, eviction, waiting and back-off, and the removal of all state of ended children.
 
 use std::time::{Duration, Instant};
 

@@ -194,7 +194,7 @@ sys.stdin.read()
     world.end().await;
 }
 
-/// Our own children that nobody waited for.
+/// Children of this process that have exited and were not reaped.
 fn zombies() -> Vec<u32> {
     let own = std::process::id().to_string();
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
@@ -248,7 +248,7 @@ async fn a_child_that_we_had_to_stop_is_not_said_to_have_died_of_our_signal(
     world.end().await;
 }
 
-// Spec: SPEC D-05: whoever comes while its last words are waited for starts another one.
+// Spec: SPEC D-05: a request during the wait for a closing child's last words starts another child.
 #[tokio::test]
 async fn a_child_that_has_closed_its_output_is_sent_nothing_more() {
     let world = World::new();
@@ -387,7 +387,7 @@ fn kill(pid: u32) {
     assert!(status.unwrap().success());
 }
 
-// It reads its input only once it has started, and would not see that it is closed.
+// The child reads stdin only once started, and would not notice that stdin is closed.
 #[tokio::test]
 async fn child_that_never_spoke_is_sent_sigterm_at_once() {
     let world = World::new();

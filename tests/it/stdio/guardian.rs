@@ -1,4 +1,4 @@
-//! What is left when the gateway itself is killed: nothing.
+//! A killed gateway leaves no child behind.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::harness::eventually;
 /// Runs [`stand_in`] in a process of its own.
 const STAND_IN: &str = "DRAWBRIDGE_TEST_STAND_IN";
 
-/// Where it keeps its state.
+/// Variable with the stand-in's state directory.
 const STATE: &str = "DRAWBRIDGE_TEST_STATE";
 
 /// A child with a grandchild that ignores signals and carries no mark, and one that left the group.

@@ -1,4 +1,4 @@
-//! What children find around them (SPEC D-12, D-13, D-14).
+//! Environment of children (SPEC D-12, D-13, D-14).
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -37,7 +37,7 @@ async fn the_environment_holds_only_what_is_listed() {
         "UV_CACHE_DIR",
         "API_KEY",
     ];
-    // The shell adds these for what it starts.
+    // Variables that the shell itself adds to its children's environment.
     let own = ["PWD", "OLDPWD", "SHLVL", "_"];
     for name in found.keys() {
         assert!(
@@ -102,7 +102,7 @@ async fn no_descriptor_of_the_gateway_reaches_a_child() {
     let world = World::new();
     let (_first, _lines) = world.open("alice", &sh("exec cat")).await;
     let script = "import os\nprint(sorted(map(int, os.listdir('/proc/self/fd'))))";
-    // What this test was itself started with is no secret of the gateway.
+    // Descriptors inherited by the test itself are no leak of the gateway.
     let plain = std::process::Command::new("python3")
         .args(["-c", script])
         .output()
@@ -144,7 +144,7 @@ async fn shell_characters_are_text_to_a_child_and_no_request_names_a_program() {
     }
     assert_eq!(commands(), before);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-    // Each start has its line, for whom it was.
+    // Each start logs a line, with its principal.
     let started = eventually("a line about the start", async || {
         let mut records = gw.log_records().into_iter();
         records.find(|line| line["message"] == "started an upstream process")

@@ -47,7 +47,7 @@ impl World {
         world
     }
 
-    /// The same in a directory that somebody else looks after.
+    /// The same in a directory owned by the caller.
     pub(super) fn at(state: &Path, change: impl FnOnce(&mut Stdio)) -> Self {
         let mut settings = Stdio {
             max_children: 256,
@@ -90,7 +90,7 @@ impl World {
         .await
     }
 
-    /// Stops everything and checks that nothing is left.
+    /// Shuts the runtime down and checks that no child and no waiter is left.
     pub(super) async fn end(self) {
         within("shut down", self.runtime.shut_down(in_a_minute())).await;
         eventually("no entries", async || {

@@ -11,7 +11,7 @@ use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::Modern;
 
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
-/// Where the tool is called, and by which name.
+/// Path and tool name of each call.
 const PLACES: [(&str, &str); 2] = [
     ("/mcp/up", "asks_then_errand"),
     ("/mcp", "up__asks_then_errand"),

@@ -16,7 +16,7 @@ struct World {
     _remote: HttpStub,
 }
 
-/// Where a task is begun, and by which name.
+/// Path and tool name of each task that is begun.
 const PLACES: [(&str, &str); 3] = [
     ("/mcp/child", "errand"),
     ("/mcp/remote", "errand"),
@@ -49,7 +49,7 @@ impl World {
     }
 }
 
-/// Begins a task; what its client is told.
+/// Begins a task; returns the task as the client gets it.
 async fn begin(user: &Modern, tool: &str, arguments: Value) -> Value {
     let begun = user.call(tool, arguments).await.unwrap();
     assert_eq!(begun["resultType"], "task", "{begun}");
@@ -98,7 +98,7 @@ async fn a_task_is_begun_polled_and_done() {
         let done = until(&alice, &task, "completed").await;
         assert_eq!(text_of(&done["result"]), "errand done");
         assert!(!done.to_string().contains("related-task"), "{done}");
-        // What may run as a task, and need not, does not.
+        // A tool with optional task support runs as a plain call.
         let chore = tool.replace("errand", "chore");
         let plain = alice.call(&chore, json!({})).await.unwrap();
         assert_eq!(text_of(&plain), "chore done");
@@ -242,7 +242,7 @@ async fn a_cancellation_is_acknowledged_also_when_the_task_is_over() {
     world.gw.stop().await;
 }
 
-/// Subscribes to tasks; those that are followed, and the stream.
+/// Subscribes to tasks; returns the acknowledged task ids and the stream.
 async fn follow(user: &Modern, ids: &[&Value]) -> (Value, EventStream) {
     let params = json!({"notifications": {"taskIds": ids}});
     let request = user.request(&json!("s"), "subscriptions/listen", params);
@@ -251,7 +251,7 @@ async fn follow(user: &Modern, ids: &[&Value]) -> (Value, EventStream) {
     (ack["params"]["notifications"]["taskIds"].clone(), events)
 }
 
-/// Waits until the stream tells of this status; the task.
+/// Waits until the stream reports this status; returns the task.
 async fn told(events: &mut EventStream, status: &str) -> Value {
     loop {
         let notice = events.message().await.expect("a notification");
@@ -283,7 +283,7 @@ async fn a_subscription_is_told_how_a_task_stands_until_it_is_over() {
         let done = told(&mut events, "completed").await;
         assert!(text_of(&done["result"]).contains("Ann"), "{done}");
         assert_eq!(done["resultType"], Value::Null);
-        // One that is over is told of at once, for nobody else to hear.
+        // A finished task is reported at once, and only to its owner.
         let (_, mut later) = follow(&alice, &[&task["taskId"]]).await;
         told(&mut later, "completed").await;
         let (followed, _events) = follow(&world.user("bob", path), &[&task["taskId"]]).await;

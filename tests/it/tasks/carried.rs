@@ -9,7 +9,7 @@ use crate::harness::{Gateway, Setup, within};
 
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
-/// Where a task is begun, and by which name.
+/// Path and tool name of each task that is begun.
 const PLACES: [(&str, &str); 3] = [
     ("/mcp/child", "errand"),
     ("/mcp/remote", "errand"),
@@ -47,7 +47,7 @@ impl World {
     }
 }
 
-/// Begins a task; what the client calls it.
+/// Begins a task; returns the client's name for the task.
 async fn begin(user: &Session, tool: &str, arguments: Value) -> Value {
     let params = json!({"name": tool, "arguments": arguments, "task": {"ttl": 60_000}});
     let begun = user.request("tools/call", params).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_task_is_begun_watched_and_its_result_fetched() {
         let about = json!({"taskId": task});
         let state = alice.request("tasks/get", about.clone()).await.unwrap();
         assert_eq!(state["taskId"], task);
-        // As some clients write that they have none.
+        // Some clients send `null` when they have no cursor.
         for params in [json!({}), json!({"cursor": null})] {
             let list = alice.request("tasks/list", params).await.unwrap();
             assert_eq!(list["tasks"][0]["taskId"], task, "{list}");
@@ -80,7 +80,7 @@ async fn a_task_is_begun_watched_and_its_result_fetched() {
         let result = alice.request("tasks/result", about.clone()).await.unwrap();
         assert_eq!(text_of(&result), "errand done");
         assert_eq!(result["_meta"][RELATED], about);
-        // What is not asked to be a task is none.
+        // A call without `task` does not become a task.
         for params in [
             json!({"name": tool, "arguments": {}}),
             json!({"name": tool, "arguments": {}, "task": null}),
@@ -113,7 +113,7 @@ async fn what_a_task_asks_comes_with_its_result_and_names_it() {
         alice.answer(&question, answer).await;
         let reply = stream.message().await.unwrap();
         assert!(text_of(&reply["result"]).contains("Ann"), "{reply}");
-        // The upstream hears of its own name for it.
+        // The upstream gets its own name of the task.
         assert!(text_of(&reply["result"]).contains("errand-"), "{reply}");
     }
     world.gw.stop().await;
@@ -224,7 +224,7 @@ async fn a_client_hears_what_its_upstream_says_of_a_task() {
     world.gw.stop().await;
 }
 
-// Spec: SPEC K-04. The stub calls off what is over, too.
+// Spec: SPEC K-04. The stub's `call_off` cancels finished tasks, too.
 #[tokio::test]
 async fn a_task_that_has_ended_stays_as_it_ended() {
     let world = World::start().await;
@@ -267,7 +267,7 @@ async fn progress_of_a_task_names_it_and_comes_until_it_is_over() {
             let (_, reporting) = alice.start_call(&named("report"), json!({})).await;
             let (before, _) = reporting.finish().await;
             if progress == 2 {
-                // A child's belongs to the call that it runs.
+                // A child's log message is attributed to the call that the child runs.
                 let logged = match before.into_iter().next() {
                     Some(logged) => logged,
                     None => stream.until("notifications/message").await,

@@ -94,7 +94,7 @@ async fn what_a_task_comes_to_is_what_the_call_comes_to() {
     world.stop().await;
 }
 
-// Spec: SPEC K-10: a task that nobody asked for is a fault of the upstream, and no loss.
+// Spec: SPEC K-10: an unrequested task is a fault of the upstream; its result is not lost.
 #[tokio::test]
 async fn a_task_that_nobody_asked_for_is_waited_for() {
     let world = World::start("").await;

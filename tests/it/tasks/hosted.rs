@@ -13,7 +13,7 @@ pub(super) const RELATED: &str = "io.modelcontextprotocol/related-task";
 const EXTENSION: &str = r#"{"io.modelcontextprotocol/tasks":{}}"#;
 pub(super) const MODERN: [&str; 4] = ["--era", "modern", "--extensions", EXTENSION];
 
-/// Where a task is begun, and what stands before the names of tools there.
+/// Paths where a task is begun, each with the prefix of its tool names.
 const PLACES: [(&str, &str); 3] = [("/mcp/newer", ""), ("/mcp/piped", ""), ("/mcp", "newer__")];
 
 pub(super) struct World {
@@ -52,7 +52,7 @@ impl World {
     }
 }
 
-/// Begins a task; what its client is told.
+/// Begins a task; returns the task as the client gets it.
 pub(super) async fn begin(user: &Session, tool: &str, arguments: Value) -> Value {
     let params = json!({"name": tool, "arguments": arguments, "task": {"ttl": 60_000}});
     let begun = user.request("tools/call", params).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_task_is_begun_watched_and_its_result_fetched() {
         let fetched = result(&alice, &task).await;
         assert_eq!(text_of(&fetched), "errand done");
         assert_eq!(fetched["_meta"], json!({RELATED: about(&task)}));
-        // What the upstream answers at once is a task all the same, and waited for.
+        // A call that the upstream answers at once is a task all the same, and can be waited for.
         let echo = format!("{prefix}echo");
         let task = begin(&alice, &echo, json!({"text": "hi"})).await;
         assert_eq!(task["status"], "working");
@@ -180,7 +180,7 @@ async fn a_tools_error_and_an_error_of_the_protocol_are_failures() {
         assert_eq!(failed["statusMessage"], "the errand failed");
         let error = alice.request("tasks/result", about(&task)).await;
         assert_eq!(error.unwrap_err()["message"], "the errand failed");
-        // Whatever it comes to, what is over cannot be cancelled.
+        // A finished task cannot be cancelled, whatever its outcome.
         let late = alice.request("tasks/cancel", about(&task)).await;
         assert_eq!(late.unwrap_err()["code"], -32602);
     }
@@ -324,7 +324,7 @@ async fn a_result_that_finds_no_room_makes_its_task_fail() {
     let alice = world.user("alice", "/mcp/newer").await;
     let small = begin(&alice, "big", json!({"bytes": 3000})).await;
     until(&alice, &small, "completed").await;
-    // The room of what is over is for what comes.
+    // The quota held by a finished result is evicted for the next task.
     let next = begin(&alice, "big", json!({"bytes": 3000})).await;
     until(&alice, &next, "completed").await;
     let forgotten = alice.request("tasks/get", about(&small)).await;
@@ -411,7 +411,7 @@ async fn who_cannot_have_tasks_is_told_of_none() {
         let older = world.gw.principal("alice");
         let older = older.open_as(path, "2025-06-18", json!({})).await;
         let alice = unrun.user("alice", path).await;
-        // There is another one on the merged endpoint.
+        // On the merged endpoint another upstream offers tasks.
         let others = if prefix.is_empty() {
             vec![alice]
         } else {

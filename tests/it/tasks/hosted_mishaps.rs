@@ -1,5 +1,5 @@
-//! Tasks that the gateway runs, where something goes wrong: a connection breaks, there is no room, an
-//! upstream is not there, the gateway stops. Spec: BRIDGING §3.8; SPEC K-03, K-04.
+//! Mishaps of tasks that the gateway runs: a broken connection, a full quota, an unreachable upstream, a stop of the
+//! gateway. Spec: BRIDGING §3.8; SPEC K-03, K-04.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +32,7 @@ async fn a_question_on_a_broken_connection_is_put_to_the_next_request() {
     world.gw.stop().await;
 }
 
-/// An upstream that hangs up on everybody; once told to, it says nothing instead.
+/// An upstream that closes every connection; once the flag is set, connections stay open without an answer.
 async fn brusque() -> (String, Arc<AtomicBool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
@@ -53,7 +53,7 @@ async fn brusque() -> (String, Arc<AtomicBool>) {
 async fn who_asks_for_a_task_waits_for_no_other_upstream() {
     let (url, is_mute) = brusque().await;
     let newer = HttpStub::start(&MODERN).await;
-    // Whoever waits for the other one waits for longer than the test does.
+    // Waiting for `mute` would take longer than the test's timeout.
     let setup = Setup::secured().toml("[mcp]\nconnect_wait = \"5m\"");
     let setup = setup.url("mute", &url, "connect_timeout = \"5m\"");
     let gw = setup.http("newer", &newer, "").start().await;
@@ -77,7 +77,7 @@ async fn a_result_that_cannot_fit_takes_no_others_place() {
     let large = begin(&alice, "big", json!({"bytes": 5000})).await;
     until(&alice, &large, "failed").await;
     until(&alice, &kept, "completed").await;
-    // Nor one for which what its own session could give up is not enough.
+    // A task fails too if evicting its own session's results would not free enough quota.
     let small = begin(&other, "big", json!({"bytes": 500})).await;
     until(&other, &small, "completed").await;
     let middling = begin(&other, "big", json!({"bytes": 2500})).await;
@@ -103,7 +103,7 @@ async fn a_call_that_cannot_begin_as_a_task_is_answered_and_audited_like_any_oth
     let mut as_task = params;
     as_task["task"] = json!({});
     assert_eq!(alice.request("tools/call", as_task).await, plain);
-    // One call is all that there may be: a task would take the place of those that ask for it.
+    // The cap is one call, and a running task would leave no permit for requests about it.
     let params = json!({"name": "newer__errand", "arguments": {}, "task": {}});
     let message = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
     let refused = alice.post(&message).await.json().await;

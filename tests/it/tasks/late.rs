@@ -1,5 +1,4 @@
-//! Calls that are cancelled before their upstream says that they have become tasks. Spec: SPEC C-10, C-11;
-//! BRIDGING §3.8.
+//! Calls cancelled before the upstream reports that they became tasks. Spec: SPEC C-10, C-11; BRIDGING §3.8.
 
 use std::path::Path;
 
@@ -9,8 +8,8 @@ use serde_json::{Value, json};
 use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::Modern;
 
-/// A child of either era whose tool begins a task only when the call is cancelled. In `dir` it tells that it
-/// was called, and how the task was cancelled.
+/// A child of either era whose tool begins a task only when the call is cancelled. The files `called` and `cancelled`
+/// in `dir` record the call, and how the task was cancelled.
 fn child(dir: &Path) -> String {
     const TASK: &str = r#""taskId":"late-1","status":"working","createdAt":"2026-07-28T00:00:00Z","lastUpdatedAt":"2026-07-28T00:00:00Z""#;
     let dir = dir.display();
@@ -53,7 +52,7 @@ async fn behind(child: &str, era: &str) -> Gateway {
     setup.start().await
 }
 
-// With `task` the client runs it as its own, of which it learns nothing.
+// With `task` the call is the client's own task, which is created too late for the client to learn its id.
 #[rstest]
 #[case::held("legacy", json!({}))]
 #[case::held("modern", json!({}))]

@@ -1,5 +1,4 @@
-//! What callers cannot have the gateway record, keep or lose: traces without end, secrets and long texts in
-//! spans, audit lines.
+//! Abuse of telemetry that callers must not achieve: endless traces, secrets and long texts in spans, lost audit lines.
 
 use futures_util::future::join_all;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -122,7 +121,7 @@ async fn a_span_shows_no_secret_of_a_uri() {
 // SPEC C-99
 #[tokio::test]
 async fn large_uris_are_not_kept_for_a_slow_collector() {
-    // It accepts connections and never answers.
+    // A collector that accepts connections and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let telemetry = format!(
@@ -167,7 +166,7 @@ async fn audit_lines_and_counted_losses_are_all_calls() {
         let array = Value::Array((0..CALLS).map(call).collect());
         // An array or a stream, as long as it took.
         user.post(&array).await.text().await;
-        // Lines that fill the buffer of all other lines.
+        // Refused requests, whose lines fill the log buffer.
         let refused = (0..50).map(|_| user.actor.get(&user.path, &[]));
         join_all(refused).await;
     }

@@ -168,7 +168,7 @@ async fn an_element_that_is_no_message_spoils_only_itself() {
     gw.stop().await;
 }
 
-// Spec: SPEC T-31, C-10: a call that nobody runs would count for ever.
+// Spec: SPEC T-31, C-10: a call left without a task would hold its permit for ever.
 #[tokio::test]
 async fn an_upstream_that_is_slow_to_take_a_notification_holds_up_nobody() {
     const ROOTS: &str = "notifications/roots/list_changed";
@@ -209,7 +209,7 @@ async fn large_replies_of_an_array_all_arrive() {
     gw.stop().await;
 }
 
-// Spec: SPEC T-06, T-30: nobody is owed an answer, as with a single call that was cancelled.
+// Spec: SPEC T-06, T-30: cancelled calls are owed no answer, in an array as alone.
 #[tokio::test]
 async fn an_array_whose_calls_are_all_cancelled_is_answered_by_an_empty_stream() {
     let gw = gateway().await;

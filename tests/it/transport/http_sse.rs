@@ -72,7 +72,7 @@ async fn an_array_with_a_message_of_a_later_revision_is_refused_whole() {
         {"jsonrpc": "2.0", "id": 71, "method": "tools/list", "params": {"_meta": meta}},
     ]);
     assert_eq!(session.post(&array).await.status(), 400);
-    // Neither was answered before what comes now.
+    // Neither message was answered: the next reply is the ping's.
     let id = session.start("ping", json!({})).await;
     let first = session.stream.message().await.expect("a reply");
     assert_eq!(first["id"], id, "{first}");
@@ -118,7 +118,7 @@ async fn the_url_for_posts_works_for_its_principal_alone() {
     let opened = alice.actor.get("/sse/stub", &evil).await;
     assert_eq!(opened.status(), 403);
     assert_eq!(gw.anonymous().get("/sse/stub", &[]).await.status(), 401);
-    // Nothing of all that reached the session.
+    // The session is unaffected by the refused requests.
     alice.call("echo", json!({"text": "hi"})).await.unwrap();
     gw.stop().await;
 }
@@ -138,7 +138,7 @@ async fn the_stream_is_a_resource_of_its_own_that_takes_the_endpoints_tokens() {
     let own = gw.issuer().mint("alice", &audiences, "mcp:tools");
     let bearer = gw.bearer(&own);
     EventSession::open(&bearer, "/sse/stub").await;
-    // The other way round it is no token for Streamable HTTP.
+    // The reverse does not hold: this token is not valid for Streamable HTTP.
     let hello = initialize(1, "2025-11-25", &everything());
     assert_eq!(bearer.post("/mcp/stub", &[], &hello).await.status(), 401);
     gw.stop().await;
@@ -186,7 +186,7 @@ async fn client_that_wants_2xx_for_every_post_connects() {
     let refused = session.reply(discover).await.1.unwrap_err();
     assert_eq!(refused["code"], -32022);
     assert_eq!(refused["data"]["requested"], "2026-07-28");
-    // What asks for no answer gets none.
+    // Messages that need no answer get none.
     session.notify("notifications/initialized", params).await;
     session.tell(&initialize(1, "2024-11-05", &json!({}))).await;
     session.reply(1).await.1.expect("a session");
@@ -297,7 +297,7 @@ async fn a_cancelled_call_is_cancelled_upstream_and_never_answered() {
     let id = session.start("tools/call", call).await;
     let cancel = json!({"requestId": id, "reason": "enough"});
     session.notify("notifications/cancelled", cancel).await;
-    // The session has a child of its own, which says what it heard.
+    // The session has a child of its own, which counts cancellations.
     eventually("the cancellation", async || {
         let stats = session.call("stats", json!({})).await.unwrap();
         text_of(&stats).contains("enough").then_some(())
@@ -405,7 +405,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_counted() {
     gw.stop().await;
 }
 
-// docs/operations/transports.md, "Ends": the connection takes nothing, so that its body is not looked at.
+// docs/operations/transports.md, "Ends": while the connection's buffers are full, its body is not polled.
 #[tokio::test]
 async fn a_client_over_its_limit_is_cut_off_while_its_connection_is_full() {
     let setup = Setup::open().server(ON).stub("stub", &[]);

@@ -165,7 +165,7 @@ async fn a_bad_envelope_is_refused_and_the_socket_goes_on() {
     let mut unknown = good.clone();
     unknown["params"]["_meta"][version] = json!("1900-01-01");
     let removed = user.request(&json!(1), "ping", json!({}));
-    // More than may wait unread: nobody is cut off for it.
+    // More refusals than may wait unread: the socket stays open.
     for _ in 0..20 {
         for message in [&incomplete, &unknown, &removed] {
             socket.tell(message).await;

@@ -1,4 +1,4 @@
-//! What a POST is answered with: JSON or a stream, which id, which bytes.
+//! Responses to a POST: JSON or a stream, with the right id and the same bytes.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ async fn a_fast_reply_is_plain_json() {
     gw.stop().await;
 }
 
-// Spec: SPEC C-01: a token is a string or an integer. Some clients write null for none, and then would be sent
-// progress under it.
+// Spec: SPEC C-01: a token is a string or an integer. Some clients write `null` when they have no token, and must not
+// get progress for `null`.
 #[tokio::test]
 async fn what_is_no_progress_token_asks_for_no_progress() {
     let gw = gateway().await;

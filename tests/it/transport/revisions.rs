@@ -1,4 +1,4 @@
-//! Which revision a session speaks.
+//! Negotiation of a session's revision.
 
 use serde_json::json;
 

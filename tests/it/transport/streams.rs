@@ -1,4 +1,4 @@
-//! The GET stream: what comes over it, and only there.
+//! The GET stream and the messages that belong on no other stream.
 
 use http::StatusCode;
 use serde_json::json;
@@ -166,7 +166,7 @@ async fn a_get_stream_opens_with_the_place_before_what_was_held_back() {
     };
     let (stream, place) = open().await;
     close(stream).await;
-    // Nothing was on it yet.
+    // No event was on the stream yet.
     let mut stream = resume(&place).await;
     user.text("change_tools", json!({})).await;
     stream.until(CHANGED).await;

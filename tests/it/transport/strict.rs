@@ -9,7 +9,7 @@ use crate::harness::session::{Exchange, reply_of, text_of};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Session, Setup};
 
-/// The next message; fails on a field that such a reader does not know.
+/// The next message; fails on a field unknown to a strict reader.
 async fn next(stream: &mut EventStream) -> Option<Value> {
     loop {
         let event = stream.next().await?;
@@ -20,7 +20,7 @@ async fn next(stream: &mut EventStream) -> Option<Value> {
     }
 }
 
-/// A tool call; the methods of what came before its reply, and the text of that.
+/// Calls a tool; returns the methods of the messages before the reply, and the reply's text.
 async fn call(user: &Session, tool: &str, arguments: Value) -> (Vec<String>, String) {
     let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}});
     let (_, exchange) = user.start("tools/call", params).await;
@@ -47,7 +47,7 @@ async fn call(user: &Session, tool: &str, arguments: Value) -> (Vec<String>, Str
     }
 }
 
-/// `asks_outside`: what names no call, as on a pipe, is asked on the GET stream while one is open.
+/// `asks_outside`: questions that name no call, as on a pipe, are sent on the GET stream while one is open.
 async fn assert_everything_is_read(setup: Setup, asks_outside: bool) {
     let gw = setup.server("sse_after = \"50ms\"").start().await;
     for revision in ["2025-03-26", "2025-06-18", "2025-11-25"] {

@@ -115,7 +115,7 @@ async fn switched_off_the_path_does_not_exist() {
     gw.stop().await;
 }
 
-/// What a client says that is done.
+/// The Close frame of a client that is done.
 fn goodbye() -> Message {
     Message::Close(Some(CloseFrame {
         code: CloseCode::Normal,
@@ -207,7 +207,7 @@ async fn quiet_sockets_are_pinged_and_silent_ones_are_closed() {
     let gw = setup.start().await;
     let mut socket = Socket::open(&gw.url, "/ws/stub", None).await;
     while !matches!(socket.frame().await, Some(Message::Ping(_))) {}
-    // Nobody reads any more, so that nobody answers pings.
+    // The test stops reading here, so pings get no pong.
     eventually("the silent socket is closed", async || {
         (gw.metric("drawbridge_channels_open", "").await < 1.0).then_some(())
     })
@@ -265,7 +265,7 @@ async fn the_rate_of_requests_holds_for_messages() {
     gw.stop().await;
 }
 
-/// A frame as it is written, whatever rule it breaks.
+/// A raw frame, with no check of the protocol's rules.
 fn raw(opcode: Data, payload: &'static [u8]) -> Message {
     Message::Frame(Frame::message(payload, OpCode::Data(opcode), true))
 }
@@ -301,7 +301,7 @@ async fn a_frame_that_is_no_message_has_an_access_line() {
         socket.send(frame).await;
         assert_eq!(socket.closed().await, Some(code));
     }
-    // Who just leaves has sent nothing that could be refused.
+    // A client that only disconnects has no message to refuse.
     drop(open(&gw, "alice").await);
     eventually("the last socket is gone", async || {
         (gw.metric("drawbridge_channels_open", "").await < 1.0).then_some(())
@@ -354,7 +354,7 @@ async fn every_message_has_an_access_line_and_every_call_an_audit_line() {
     socket.start("tools/call", call("never")).await;
     eventually("it runs", async || {
         let running = gw.metric("drawbridge_calls_running", "").await;
-        // The other one is parked.
+        // The other call is parked.
         (running > 1.5).then_some(())
     })
     .await;

@@ -1,4 +1,4 @@
-//! Tools that need answers before they can go on; all they know is in the request.
+//! Tools that ask before they finish; all state is in the request.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ const NAMES: &[&str] = &[
     "ask_url_still",
 ];
 
-/// Those that the legacy list does not have.
+/// Tools missing in the legacy list.
 pub(super) fn tools() -> Vec<Value> {
     ["ask_thrice", "ask_state", "ask_forever", "ask_unasked"]
         .map(|name| json!({"name": name, "inputSchema": {"type": "object"}}))
@@ -34,8 +34,8 @@ pub(super) fn knows(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Tells a request of one of them how far it is, where it wants to hear: it never knows what was told to
-/// those before it.
+/// Sends progress 1 and 2 for a request with a progress token. Every round starts at 1 again: the stub is stateless and
+/// does not know the progress of earlier rounds.
 pub(super) fn report(params: &Value, outlet: &Outlet) {
     let token = &params["_meta"]["progressToken"];
     for progress in [1, 2].iter().filter(|_| !token.is_null()) {
@@ -102,7 +102,7 @@ pub(super) fn read(params: &Value) -> Outcome {
     }
 }
 
-/// What is asked before there is a task.
+/// The question before the errand's task exists.
 pub(super) fn before_errand() -> Outcome {
     interim(Some(json!({"who": form("Whose errand?")})), Some(STATE))
 }

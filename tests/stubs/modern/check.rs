@@ -1,4 +1,4 @@
-//! What a strict server checks before it looks at a request.
+//! Checks of a strict server before a request runs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,7 +17,7 @@ pub(crate) fn check(message: &Value, headers: Option<&[(String, String)]>) -> Re
     let meta = &message["params"]["_meta"];
     let method = message["method"].as_str().unwrap_or_default();
     let Some(version) = meta.get(PROTOCOL_VERSION).and_then(Value::as_str) else {
-        // An older client, which is told what is spoken here.
+        // An older client: the refusal lists the revisions served.
         return if method == "initialize" || headers.is_none() {
             Err((400, unsupported(&message["id"], "")))
         } else {
@@ -87,7 +87,7 @@ fn mirrored(params: &Value) -> Vec<(&'static str, Option<String>)> {
     }
 }
 
-/// The tools that ask for headers, one of them only from a certain moment on.
+/// The tools with header parameters; after `shifted`, one more parameter requires a header.
 pub(super) fn tools(shifted: bool) -> Vec<Value> {
     let tool = |name: &str, properties: Value| json!({"name": name, "inputSchema": {"type": "object", "properties": properties}});
     let mut shift = json!({"type": "string"});

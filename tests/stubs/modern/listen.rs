@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: who hears of which change.
+//! `subscriptions/listen` streams, and the notices that each stream gets.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -31,7 +31,7 @@ struct Listen {
 }
 
 impl Listens {
-    /// Sends a notification to those who asked for it.
+    /// Sends a notification to the `subscriptions/listen` streams whose filter asks for its method.
     pub(crate) fn announce(&self, message: &str) {
         let message: Value = serde_json::from_str(message).unwrap_or_default();
         let method = message["method"].as_str().unwrap_or_default();
@@ -52,7 +52,7 @@ impl Listens {
         }
     }
 
-    /// Lets in those that wait.
+    /// Admits the waiting requests.
     pub(super) fn admit(&self) {
         self.1.cancel();
     }
@@ -62,7 +62,7 @@ impl Listens {
         self.1.cancelled().await;
     }
 
-    /// Ends all of them properly.
+    /// Ends all streams with their result.
     pub(crate) fn end(&self) {
         for listen in locked(&self.0).open.values() {
             listen.end.cancel();

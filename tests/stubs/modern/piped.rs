@@ -16,11 +16,11 @@ use crate::outlet::Outlet;
 use crate::stream::Event;
 use crate::world::World;
 
-/// What answers one request.
+/// Future that answers one request.
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Takes a message of the modern era, or a scripted probe; `false` when it is neither. Requests
-/// are told apart by `scope`, the connection, and their id.
+/// Handles a message of the modern era, or a scripted probe; `false` for other messages. Requests are keyed by `scope`,
+/// the connection, and their id.
 pub(crate) fn piped(
     world: &Arc<World>,
     scope: &str,

@@ -1,5 +1,5 @@
-//! The modern echo without a document model, for benchmarks: only of a request that is in order in
-//! every respect. Any other one is left to the strict way.
+//! The modern echo without a document model, for benchmarks: only for a fully valid request. Other requests take the
+//! strict path.
 
 use std::borrow::Cow;
 
@@ -40,7 +40,7 @@ struct Meta<'a> {
     capabilities: &'a RawValue,
 }
 
-/// The reply to an `echo`; nothing when the request is another one or not in order.
+/// The reply to a valid `echo`; `None` for any other request.
 pub(crate) fn echo(world: &World, headers: &HeaderMap, body: &[u8]) -> Option<String> {
     let request: Request<'_> = serde_json::from_slice(body).ok()?;
     let (params, meta) = (&request.params, &request.params.meta);

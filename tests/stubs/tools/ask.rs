@@ -1,4 +1,4 @@
-//! Tools that ask the client something and return what it answered.
+//! Tools that ask the client a question and return the answer.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::Call;
 use crate::rpc::Outcome;
 
 pub(super) async fn run(call: &Call) -> Outcome {
-    // Off the call's own stream, when the caller wants to see questions that name no call.
+    // Off the call's own stream, for tests of questions that name no call.
     let outlet = match call.text("via") {
         Some("get") => &call.session.general,
         _ => &call.outlet,

@@ -1,4 +1,4 @@
-//! Tools that change or show what the session knows, and announce it.
+//! Tools that change or show the state of the session, and announce the change.
 
 use serde_json::json;
 

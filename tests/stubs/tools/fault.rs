@@ -50,7 +50,7 @@ pub(super) async fn run(call: &Call) -> Outcome {
     }
 }
 
-/// Lines that are no messages; over HTTP they are noise inside the event stream.
+/// Malformed lines; over HTTP they are noise inside the event stream.
 const GARBAGE: [&[u8]; 6] = [
     b"this is not json\n",
     b"\n",

@@ -1,4 +1,4 @@
-//! A call that lasts, and writes down how it went where a test can read it.
+//! A long call that records its state in a file, for tests to read.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Entry {
     }
 
     fn write(&self, state: &str) {
-        // A test that waits for the state sees that it never came.
+        // Ignore a failure: a test that waits for the state fails then.
         std::fs::write(&self.file, state).unwrap_or_default();
     }
 }

@@ -47,7 +47,7 @@ fn environment(name: Option<&str>) -> Outcome {
     Outcome::text(&json!(all).to_string())
 }
 
-/// A child of ours that outlives us unless somebody ends the process group.
+/// Starts a grandchild that outlives this process unless the process group is killed.
 fn grandchild() -> Outcome {
     let sleep = Command::new("sleep")
         .arg("3600")

@@ -1,4 +1,4 @@
-//! A tool that wants a page visited first, and the one that ends the visit.
+//! A tool that first requires a URL elicitation, and the tool that completes the elicitation.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Which connections there are: in the order of their coming, by address, and by what they have shown.
+//! Open connections: by number, by address, and by the token they presented.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,24 +20,24 @@ const CALLERS: usize = 3;
 const PROXIES: usize = 1024;
 /// Between two warnings of proxies.
 const WARN_EVERY: Duration = Duration::from_mins(1);
-/// Connections that are looked at for the one that has been idle for longest.
+/// Connections examined per search for the longest idle one.
 const LOOKED_AT: usize = 64;
-/// After a look at all connections that found none idle, there is no other for this long.
+/// Pause after a search of all connections that found none idle.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of a listener.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     next: u64,
-    /// Those that have not brought a good token.
+    /// Connections that have not presented a valid token.
     unproven: BTreeMap<u64, Held>,
     proven: BTreeMap<u64, Held>,
-    /// The unproven ones whose address is known.
+    /// Unproven connections whose address is known.
     by_address: BTreeSet<(Address, u64)>,
     origins: HashMap<Address, Origin>,
     proxies: HashSet<Address>,
     warned: Option<Instant>,
-    /// Where the search for an idle connection goes on.
+    /// Where the next search for an idle connection starts.
     hand: u64,
     none_idle: Option<Instant>,
     leaving: usize,
@@ -49,7 +49,7 @@ struct Held {
     address: Option<Address>,
 }
 
-/// What one address has; forgotten with its last connection.
+/// Counts of one address; removed with its last connection.
 #[derive(Debug, Default)]
 struct Origin {
     connections: usize,
@@ -61,12 +61,12 @@ struct Origin {
 pub(super) type Evicted = (Arc<Entry>, Reason);
 
 impl Table {
-    /// Places that are taken.
+    /// Permits in use.
     pub(super) fn taken(&self) -> usize {
         self.unproven.len() + self.proven.len()
     }
 
-    /// Connections that were told to leave and have not.
+    /// Evicted connections that are not closed yet.
     pub(super) fn leaving(&self) -> usize {
         self.leaving
     }
@@ -92,7 +92,7 @@ impl Table {
         entry
     }
 
-    /// An unproven connection belongs to `address` from now on; whether it did not before.
+    /// Assigns an unproven connection to `address`; `true` if the address is new for it.
     pub(super) fn seen(&mut self, number: u64, address: Address) -> bool {
         let Some(held) = self.unproven.get_mut(&number) else {
             return false;
@@ -184,7 +184,8 @@ impl Table {
         self.evict(number, Reason::Address)
     }
 
-    /// Removes the connection that is missed least, if there is one that may go.
+    /// Evicts the least valuable connection: the oldest unproven one, else one in excess of its share, else an idle
+    /// one.
     pub(super) fn evict_any(&mut self) -> Option<Evicted> {
         if let Some(number) = self.unproven.keys().next() {
             return self.evict(*number, Reason::NoToken);
@@ -200,7 +201,7 @@ impl Table {
         self.evict(number, reason)
     }
 
-    /// A connection in excess, or else the one that has been idle for longest among some.
+    /// A connection in excess of its share, or else the one idle for longest among about `LOOKED_AT`.
     fn expendable(&mut self) -> Option<(u64, Reason)> {
         let from_hand = self.proven.range(self.hand..);
         let all = from_hand.chain(self.proven.range(..self.hand));

@@ -9,7 +9,7 @@ fn owner(name: &str) -> OwnerKey {
     Principal::new("i", name, "", Vec::new(), None).owner()
 }
 
-/// Places of which an address and a principal may have a quarter.
+/// `Places` with a quarter of `total` as the share of one address, and of one principal.
 fn places(total: usize) -> Arc<Places> {
     let shares = Shares {
         total,

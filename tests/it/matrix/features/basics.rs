@@ -1,4 +1,4 @@
-//! Lists, calls, reads, prompts, completions, and what is not there.
+//! Lists, calls, reads, prompts, completions, and unknown names.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ const LISTS: [(&str, &str, &str, &str); 4] = [
     ),
 ];
 
-/// What came of a request that should come to nothing: an error, or a tool's.
+/// Outcome of a request that must fail: an error, or a tool's error.
 pub(super) fn failure(reply: &Reply) -> Outcome {
     match reply {
         Err(error) => Outcome::Error(error["code"].as_i64().expect("a code")),
@@ -28,7 +28,7 @@ pub(super) fn failure(reply: &Reply) -> Outcome {
     }
 }
 
-/// The result of a reply that should be one.
+/// The result of a reply that must succeed.
 fn result(reply: Reply) -> Result<Value, Outcome> {
     match failure(&reply) {
         Outcome::Works => Ok(reply.unwrap()),
@@ -100,7 +100,7 @@ pub(super) async fn call(place: &Place) -> Outcome {
         Outcome::Works => {}
         failure => return failure,
     }
-    // The cell is what it says.
+    // Check that the upstream speaks the cell's revision.
     if cell.upstream.is_modern() {
         let meta = client.call(&cell.name("seen_meta"), json!({})).await;
         return works(meta, |result| {

@@ -54,7 +54,7 @@ pub(super) async fn cancel_close(place: &Place) -> Outcome {
     let key = place.key("close");
     let client = place.other("closes").await;
     let mut running = linger(place, &client, &key).await;
-    // Where the upstream can say something before its reply, the stream is open.
+    // If the upstream can send messages before its reply, the call's stream is open.
     let is_open = place.cell.back != Back::Json;
     if is_open {
         // A channel that carries everything may tell of lists first.

@@ -1,4 +1,4 @@
-//! Handles in the hands of another user, who must learn nothing from them (BRIDGING §4.1).
+//! Handles used by another principal, who must gain no information (BRIDGING §4.1).
 
 use serde_json::{Value, json};
 

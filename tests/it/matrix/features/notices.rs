@@ -1,4 +1,4 @@
-//! What comes without being a reply.
+//! Notifications from upstreams.
 
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ pub(super) async fn logs(place: &Place) -> Outcome {
     let mut ear = None;
     let mut arguments = json!({"level": "error"});
     if place.cell.back == Back::Json && !place.cell.upstream.is_modern() {
-        // There is no other stream than the one outside the call.
+        // The upstream answers the call with JSON: its only stream is the GET stream.
         arguments["via"] = "get".into();
         ear = Some(client.listen(&[]).await);
     }
@@ -73,7 +73,7 @@ pub(super) async fn logs(place: &Place) -> Outcome {
 
 pub(super) async fn list_changed(place: &Place) -> Outcome {
     let client = place.other("lists").await;
-    // What a client has never seen cannot have changed for it.
+    // A client is notified only of lists that it has fetched.
     client.pages("tools/list").await;
     let mut ear = client.listen(&[]).await;
     let params = json!({"name": place.cell.name("change_tools"), "arguments": {}});

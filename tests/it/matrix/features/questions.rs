@@ -1,4 +1,4 @@
-//! What an upstream asks in the middle of a call.
+//! Questions of an upstream during a call.
 
 use serde_json::{Value, json};
 
@@ -7,12 +7,12 @@ use crate::harness::session::text_of;
 use crate::matrix::cells::Back;
 use crate::matrix::client::{Answer, Ear, Talk};
 
-/// The parameters of a call of a tool that asks, and what has to be open meanwhile.
+/// Parameters of a call of a tool that asks, and the stream that has to be open meanwhile.
 pub(super) async fn asking<'p>(place: &'p Place, tool: &str) -> (Value, Option<Ear<'p>>) {
     let mut arguments = json!({});
     let mut ear = None;
     if place.cell.back == Back::Json && !place.cell.upstream.is_modern() {
-        // There is no other stream than the one outside the call.
+        // The upstream answers the call with JSON: its only stream is the GET stream.
         arguments["via"] = "get".into();
         ear = Some(place.client.listen(&[]).await);
     }
@@ -20,13 +20,13 @@ pub(super) async fn asking<'p>(place: &'p Place, tool: &str) -> (Value, Option<E
     (params, ear)
 }
 
-/// Calls a tool that asks; `answer` is what the user says.
+/// Calls a tool that asks; `answer` is the user's answer.
 async fn ask(place: &Place, tool: &str, answer: impl Fn(&Value) -> Answer) -> Talk {
     let (params, _ear) = asking(place, tool).await;
     place.client.talk("tools/call", params, answer).await
 }
 
-/// What came of it, when the tool's text has to hold `expected`.
+/// Outcome of the talk, where the tool's text must contain `expected`.
 fn outcome(talk: &Talk, method: &str, expected: &str) -> Outcome {
     let result = match &talk.reply {
         Err(error) => return Outcome::Error(error["code"].as_i64().expect("a code")),
@@ -68,7 +68,7 @@ pub(super) async fn url(place: &Place) -> Outcome {
         let params = &question["params"];
         assert_eq!(params["mode"], "url", "{question}");
         assert_eq!(params["url"], "https://consent.example/start", "{question}");
-        // An id where the revision has a notice that names it.
+        // `elicitationId` is present where the revision has a notice that names it.
         let has_id = params["elicitationId"].is_string();
         assert_eq!(has_id, !place.cell.client.is_modern(), "{question}");
     }

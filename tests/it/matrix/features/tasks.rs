@@ -1,4 +1,4 @@
-//! Calls that run as tasks: of the design that the client knows.
+//! Calls run as tasks, in the design that the client supports.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::harness::eventually;
 use crate::harness::session::text_of;
 use crate::matrix::client::Client;
 
-/// Begins a task that lasts so long; how it is named in requests about it.
+/// Begins a task of `ms` milliseconds; returns the parameter that names the task in requests.
 async fn begin(place: &Place, client: &Client, ms: u64) -> Value {
     client.take_tasks();
     let mut params = json!({"name": place.cell.name("errand"), "arguments": {"ms": ms}});
@@ -54,7 +54,7 @@ pub(super) async fn stolen(place: &Place) -> Outcome {
     }
     stolen.dedup();
     assert_eq!(stolen.len(), 1, "{stolen:?}");
-    // It goes on as if nothing had been.
+    // The task goes on, unaffected.
     let own = owner.request("tasks/get", about).await.expect("a task");
     assert_eq!(own["status"], "working", "{own}");
     stolen[0]
