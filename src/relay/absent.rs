@@ -52,8 +52,8 @@ pub(super) enum Listed {
 }
 
 impl Relay {
-    /// Whether waiting for an upstream would only cost time: it hung lately, and this session has
-    /// nothing open with it.
+    /// Whether waiting for an upstream is useless: the upstream hung lately, and this session has no open link
+    /// to it.
     pub(super) fn is_in_vain(&self, session: &Session, upstream: &str) -> bool {
         self.parts.upstreams.is_stuck(upstream) && !is_open(session, upstream)
     }
@@ -143,8 +143,8 @@ impl Relay {
         }
     }
 
-    /// What the session was last given of a list, unless its upstream is not there; else what another session was
-    /// given that had done nothing before, as this one would have been given the same.
+    /// Stale substitute for a list: the pages last returned to this session, if it has an open link; else those of
+    /// a similar session before its first call, since this session would have got the same pages.
     pub(super) fn stand_in(
         &self,
         session: &Session,
@@ -202,9 +202,9 @@ impl Relay {
         })
     }
 
-    /// Goes on with a list in the background, as long as its session lasts. Of requests that overran
-    /// together one has the errand; the others are finished too, as that one may wait for the reply to
-    /// any of them (single-flight): dropping the request that it waits for would send it once more.
+    /// Continues a late list in the background until the session ends. One of several late requests holds the
+    /// errand; the others are finished too, since the errand may be a follower of one of them (single-flight):
+    /// dropping that leader would send the request once more.
     fn bring_later(
         &self,
         call: &Call,
@@ -329,7 +329,7 @@ fn comes_back(fault: &Fault) -> bool {
     )
 }
 
-/// Logs that an answer goes out without an upstream, seldom: why it fails is logged where it does.
+/// Logs, rate-limited, that an answer lacks an upstream. The failure itself is logged at its origin.
 pub(super) fn left_out(upstreams: &Upstreams, upstream: &str, what: &'static str, fault: &Fault) {
     if let Some(muted) = upstreams.admit_left_out(upstream, what) {
         tracing::warn!(
@@ -341,7 +341,7 @@ pub(super) fn left_out(upstreams: &Upstreams, upstream: &str, what: &'static str
     }
 }
 
-/// What a request hears that is not to wait for an upstream any longer; with the reason, if one is known.
+/// The fault for a request that must not wait for an upstream any longer; with the reason, if known.
 pub(super) fn not_ready(upstreams: &Upstreams, upstream: &str) -> Fault {
     let reason = upstreams.public_reason(upstream);
     let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));

@@ -21,7 +21,7 @@ use crate::session::{Delivery, NewSession, Refused, Session};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::knowledge::Key;
 
-/// What may be declared for an upstream before it has said anything.
+/// Capabilities presumed for an upstream that has not declared any yet.
 const PRESUMED: &str = r#"{"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
 
 const TOO_MUCH: &str = "params.capabilities and params.clientInfo may have 64 KiB each";
@@ -119,8 +119,8 @@ impl Relay {
         })
     }
 
-    /// What an upstream declares to this session: known lately, or asked now on the session's own
-    /// link within `wait`. A handshake that takes longer goes on in the background.
+    /// Declaration of an upstream to this session: cached, or requested now on the session's own link
+    /// within `wait`. A slower handshake continues in the background.
     pub(super) async fn learn(
         &self,
         session: &Arc<Session>,
@@ -146,7 +146,7 @@ impl Relay {
         Ok(declared)
     }
 
-    /// Opens a link. Where nobody waits for it any longer, it goes on in the background.
+    /// Opens a link in a background task, so that the handshake continues if the caller is dropped.
     pub(super) async fn open_aside(
         &self,
         link: Arc<dyn UpstreamLink>,
@@ -174,8 +174,7 @@ impl Relay {
     }
 }
 
-/// JSON text of who the client is; without its icons where they make it too long, since nothing
-/// depends on them.
+/// JSON text of the `clientInfo`; without its icons if over `MAX_DECLARED`, since nothing depends on icons.
 fn client_info(message: &Message) -> Cow<'_, str> {
     let said = message.param("clientInfo");
     let info = said.filter(|info| info.starts_with('{'));

@@ -47,7 +47,7 @@ impl FirstAnswer {
     }
 }
 
-/// The deadline of one list for one upstream.
+/// Deadline of one list request for one upstream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     least: Instant,

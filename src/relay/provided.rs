@@ -58,9 +58,8 @@ impl Relay {
     }
 
     /// Refuses a method of an extension that the upstream of a pure endpoint does not declare to a modern
-    /// client, and one that no revision knows unless an extension in common may define it. What cannot be
-    /// found out, and every method of the core, is for the upstream itself to answer: some serve what they
-    /// do not declare.
+    /// client, and an unknown method unless a common extension may define it. If that is undecidable, and for
+    /// every core method, the upstream answers: some servers serve undeclared methods.
     ///
     /// # Errors
     /// The method is unknown, or the upstream cannot be reached.
@@ -128,8 +127,8 @@ impl Relay {
         }
     }
 
-    /// Refuses a log level on a merged endpoint none of whose upstreams logs. One that is not there counts
-    /// as `initialize` counts it. Spec: SPEC C-21.
+    /// Refuses a log level on a merged endpoint none of whose upstreams logs. A missing upstream counts by its
+    /// presumed declaration, as in `initialize`. Spec: SPEC C-21.
     pub(super) async fn check_anybody_logs(&self, session: &Arc<Session>) -> Result<(), Fault> {
         let logs = |declared: &Declared| declares(declared, "logging");
         let presumed = |upstream: &Arc<str>| self.presumed(session, upstream);

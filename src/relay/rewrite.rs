@@ -180,7 +180,7 @@ fn rewrite<'t>(
     Ok(walker.splices.apply(text))
 }
 
-/// Walks over the one value that `text` holds.
+/// Walks over the single JSON value in `text`.
 fn over<'t>(
     text: &'t str,
     walk: impl FnOnce(&mut Scanner<'t>) -> Result<(), Stop>,

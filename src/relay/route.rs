@@ -1,4 +1,4 @@
-//! Where a request goes: here, to one upstream, to all of them. Spec: BRIDGING §2.2, §4.1.
+//! Routes a request: to the gateway itself, one upstream, or all upstreams. Spec: BRIDGING §2.2, §4.1.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::session::{Session, Subscribing};
 /// Subscriptions of one session at most.
 const SUBSCRIPTIONS: usize = 1024;
 
-/// How some clients write that they have no cursor; many servers refuse it.
+/// Cursor sent by some clients for the first page; many servers refuse `null`.
 const NO_CURSOR: &str = "null";
 
 /// Where a request goes.
@@ -36,7 +36,7 @@ pub(super) enum Route {
     Task(tasks::OwnTask),
 }
 
-/// One upstream, and the request as it will see it.
+/// One upstream, and the request rewritten for that upstream.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) upstream: Arc<str>,
@@ -92,7 +92,7 @@ impl Relay {
             }
             "server/discover" => return Err(unknown_method(method)),
             _ if session.visit().is_none() && tasks::is_of_tasks(method) => {
-                // It needs no upstream, nor a look at which there are.
+                // A task that the gateway runs: no upstream is contacted or checked.
                 if let Some(own) = tasks::OwnTask::find(call, session) {
                     return Ok(Route::Task(own));
                 }

@@ -55,7 +55,7 @@ impl Relay {
         let Some(upstream) = session.endpoint.upstreams.first() else {
             return Ok(());
         };
-        // Some serve what they do not declare, and what they would list is not asked for.
+        // Some upstreams serve undeclared resources; their lists are not requested.
         let is_declared = match self.learn(session, upstream, None).await {
             Ok(declared) => provides(&declared, Needs::Resources),
             Err(_) => false,

@@ -114,7 +114,7 @@ impl Relay {
         });
     }
 
-    /// Whether an upstream was told of a level, or need not be: one that refuses it is not asked again.
+    /// Whether `logging/setLevel` was sent or is unnecessary: an upstream that refuses is not asked again.
     async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: Level) -> bool {
         let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
         let declared = match link.declared() {

@@ -1,4 +1,4 @@
-//! One list of what several upstreams list.
+//! Merges the lists of several upstreams into one.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -79,7 +79,7 @@ impl ListMerger {
     /// it. A flawed item is dropped; the others stay.
     ///
     /// # Errors
-    /// When the text is no array. Nothing of it is shown then, and the list counts as partial.
+    /// When the text is no array. Then no item of the page is shown, and the list counts as partial.
     pub fn append(
         &mut self,
         prefix: &Prefix,

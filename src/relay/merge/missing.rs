@@ -65,7 +65,7 @@ impl From<&Fault> for Missing {
     }
 }
 
-/// One upstream of a merged endpoint, as far as it is known.
+/// One upstream of a merged endpoint, and its known or presumed declaration.
 #[derive(Debug, Clone)]
 pub(in crate::relay) struct Known {
     pub(in crate::relay) upstream: Arc<str>,

@@ -17,7 +17,7 @@ use crate::protocol::{Message, Revision};
 pub(super) const INPUT_REQUIRED: &str =
     r#"{"resultType":"input_required","requestState":"sealed"}"#;
 
-/// What an upstream declares that runs tasks.
+/// Capabilities of an upstream that runs tasks.
 const WITH_TASKS: &str = r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
 /// An upstream that plays a part.

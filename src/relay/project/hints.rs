@@ -1,11 +1,11 @@
-//! How long an answer may be kept, and by whom. Spec: SPEC M-80, M-83, M-85; BRIDGING §5.5.
+//! Cache hints of a result: lifetime and scope. Spec: SPEC M-80, M-83, M-85; BRIDGING §5.5.
 
 use std::time::Duration;
 
 use crate::protocol::Message;
 use crate::relay::merge::DISCOVERED_MS;
 
-/// Who may share an answer that is kept.
+/// Cache scope: which clients may share a cached result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::relay) enum Scope {
     /// Everybody.
@@ -14,7 +14,7 @@ pub(in crate::relay) enum Scope {
     Private,
 }
 
-/// How long an answer may be kept, and by whom. Spec: SPEC M-80.
+/// Cache hints: lifetime and scope of a result. Spec: SPEC M-80.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::relay) struct Hints {
     /// Milliseconds.

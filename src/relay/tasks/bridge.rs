@@ -144,7 +144,7 @@ impl Bridged<'_> {
         if reply.error().is_none() {
             return Ok(self.acknowledged());
         }
-        // One that is over is refused there and acknowledged here; an unknown one is neither.
+        // Upstreams refuse to cancel a finished task, the extension acknowledges it. An unknown task keeps its error.
         let known = self.send("tasks/get").await?;
         Ok(if known.error().is_some() {
             reply

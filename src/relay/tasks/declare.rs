@@ -1,5 +1,5 @@
-//! Who declares tasks; and the extension declared on our own behalf: for one call, to an upstream
-//! that does not run it otherwise. Spec: SPEC K-10; BRIDGING §3.8.
+//! Declares tasks to upstreams: for clients that know them, and on behalf of the gateway for a single call
+//! whose upstream runs the tool only as a task. Spec: SPEC K-10; BRIDGING §3.8.
 
 use std::sync::Arc;
 

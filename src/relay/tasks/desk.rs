@@ -60,7 +60,7 @@ struct Open {
     answer: oneshot::Sender<Answer>,
 }
 
-/// A task's place among those that ask; given up when dropped.
+/// Permit of a task to ask its client; released on drop.
 pub(super) struct Seat {
     desks: Arc<Desks>,
     owner: OwnerKey,
@@ -69,7 +69,7 @@ pub(super) struct Seat {
 }
 
 impl Desks {
-    /// None; so many tasks of a principal, and in all, may ask at once.
+    /// An empty table with limits on asking tasks per principal and in total.
     pub(in crate::relay) fn new(per_principal: usize, total: usize) -> Arc<Self> {
         Arc::new(Self {
             per_principal,
@@ -82,7 +82,7 @@ impl Desks {
         lock(&self.table).open.get(key).map(Arc::clone)
     }
 
-    /// A place for a task that asks; nothing when it has one, or there is none left.
+    /// A permit for a task to ask; `None` if the task has one already or a limit is reached.
     pub(super) fn open(
         self: &Arc<Self>,
         key: &Key,
@@ -147,7 +147,7 @@ impl Desk {
         };
         if fits {
             let answer = Bytes::copy_from_slice(answer.as_bytes());
-            // Whoever asked may have gone just now.
+            // The asking future may have been dropped just now: then nobody receives the answer.
             drop(open.answer.send(Answer::Result(answer)));
         } else {
             COUNTERS.questions_asked.add(1);
@@ -165,7 +165,7 @@ fn fresh_key() -> String {
     format!("t{}", number())
 }
 
-/// Takes questions back when nobody waits for their answers any more.
+/// Withdraws the questions of a round when the asking future is dropped.
 struct Withdraw<'a> {
     desk: &'a Desk,
     round: u64,

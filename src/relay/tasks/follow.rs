@@ -102,8 +102,8 @@ impl Relay {
 }
 
 impl FollowedTask {
-    /// Tells of the task as it stands now, and then of each change, until it is over or nobody takes
-    /// notices any more. Not looked at while there is no room for what is seen.
+    /// Sends the current state of the task, then each change, until the task ends or `notices` is closed.
+    /// While `notices` is full, the upstream is not polled.
     ///
     /// # Cancel safety
     /// Nothing is left behind.
@@ -150,7 +150,7 @@ impl FollowedTask {
     }
 }
 
-/// A result of `tasks/get` as a notification: the task is all that it says.
+/// Converts a result of `tasks/get` to a notification whose params are the task alone.
 fn read(result: &str) -> Option<Look> {
     let state = State::read(result)?;
     let members = json::members(result).ok()?;

@@ -83,7 +83,7 @@ pub(super) async fn ask(
     responses(&methods, &answers)
 }
 
-/// A form that was refused counts as cancelled; nothing else can be refused in that form.
+/// A refused elicitation becomes `"action":"cancel"`; other methods have no such answer, so they fail.
 fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Result<String, String> {
     let mut responses = ObjectWriter::default();
     for (key, method) in methods {

@@ -94,7 +94,7 @@ mod tests {
     use crate::lock::lock;
     use crate::protocol::Message;
 
-    /// A client that writes down what it hears.
+    /// A client that records its notifications.
     #[derive(Debug)]
     struct Client(ClientCapabilities, Mutex<Vec<Message>>);
 

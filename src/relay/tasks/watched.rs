@@ -1,4 +1,4 @@
-//! A task that a call waits for: whoever gives the wait up cancels it upstream.
+//! A task that a call waits for: dropping the wait cancels the task upstream.
 //! Spec: SPEC C-11; BRIDGING §3.7, §3.8.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::relay::nobody::Nobody;
 #[derive(Debug)]
 pub(super) struct Watched {
     link: Arc<dyn UpstreamLink>,
-    /// As the upstream may use it: what it asks and tells reaches the client.
+    /// The call as handed to the upstream; questions and notifications on it reach the client.
     call: Call,
     /// As the upstream calls it.
     id: String,
