@@ -1,4 +1,4 @@
-//! What needs more than one section to judge.
+//! Checks that need more than one section of the configuration.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn check_references(config: &Config, report: &Report<'_>) {
         .map(|upstream| &*upstream.name)
         .collect();
     let refer = |key: &str, name: &str| {
-        // One that stands there with mistakes of its own is not missing.
+        // An upstream rejected for its own mistakes is reported there, not as missing here.
         if !names.contains(&name) && !report.has(&join("upstreams", name)) {
             let hint = nearest(name, &names).map(|near| format!("did you mean \"{near}\"?"));
             report.error(

@@ -1,8 +1,7 @@
 //! One TOML file: its types, its reading and checking, its generated reference.
 //!
-//! A file is read in one walk that collects every mistake with its place (`reader`), section by
-//! section; `check` then looks at what needs two sections. What other modules get is [`Config`],
-//! complete and checked.
+//! `reader` walks the file once, section by section, and collects every mistake with its position;
+//! `check` then validates across sections. Other modules get a complete and validated [`Config`].
 
 mod access;
 mod auth;

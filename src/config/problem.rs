@@ -11,7 +11,7 @@ pub struct Problem {
     pub line: usize,
     /// Column in characters, counted from 1.
     pub column: usize,
-    /// The key it is about, such as `upstreams.files.args[2]`; empty for the file itself.
+    /// The offending key, such as `upstreams.files.args[2]`; empty for the file itself.
     pub key: String,
     /// What is wrong. Never holds the content of a secret.
     pub what: String,

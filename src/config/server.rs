@@ -274,7 +274,7 @@ fn tls(s: &mut Section<'_>) -> Option<Tls> {
     })
 }
 
-/// A PEM file that must be there, and what `read` finds in it.
+/// Path of a required PEM file, and its content as parsed by `read`.
 fn pem_file<T>(
     t: &mut Section<'_>,
     name: &'static str,
