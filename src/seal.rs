@@ -12,7 +12,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::config::SealKey;
 
-/// Bytes that tell which key sealed a handle.
+/// Length of the key id at the start of a handle.
 const ID_LEN: usize = 2;
 /// Bytes of a derived key.
 const KEY_LEN: usize = 32;
@@ -77,7 +77,7 @@ impl Purpose {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
-    /// The cryptography library refused; there is nothing to be done about it here.
+    /// The cryptography library refused the key; the gateway cannot recover.
     #[error("sealing key {0:?} cannot be used")]
     Unusable(String),
 }

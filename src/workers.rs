@@ -21,7 +21,7 @@ pub fn current() -> usize {
     NUMBER.get()
 }
 
-/// All workers, the first of which is the thread that made them.
+/// The pool of workers; the first is the thread that created the pool.
 #[derive(Debug)]
 pub struct Crew {
     first: Runtime,
@@ -89,7 +89,7 @@ impl Drop for Crew {
     fn drop(&mut self) {
         self.stop.cancel();
         for thread in self.others.drain(..) {
-            // A worker that panicked has said so.
+            // A panic of the worker is already logged by the panic hook.
             drop(thread.join());
         }
     }
