@@ -35,7 +35,7 @@ impl Target {
     }
 }
 
-/// Whom a session belongs to and where it goes.
+/// Target of a session and the token of its caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) target: Target,

@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) window: Duration,
     /// Processes whose CPU time is read, by name.
     pub(crate) watch: Vec<(String, u32)>,
-    /// What `tools/list` must return, when that is asked.
+    /// Expected result of `tools/list`, if the scenario calls it.
     pub(crate) list: Option<Arc<str>>,
 }
 

@@ -115,7 +115,7 @@ async fn close_all(clients: Vec<Client>) -> anyhow::Result<()> {
         .await
 }
 
-/// Lets the other side finish what it does in the background.
+/// Waits for background work of the gateway to finish.
 async fn settle() {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }

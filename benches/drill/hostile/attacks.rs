@@ -69,7 +69,7 @@ impl Field<'_> {
     }
 }
 
-/// Starts one attack, which runs until it is dropped.
+/// Starts an attack that runs until its future is dropped.
 type Begin = for<'a> fn(&'a Field<'_>) -> LocalBoxFuture<'a, anyhow::Result<()>>;
 
 /// Attacks until `stop`.

@@ -1,4 +1,4 @@
-//! Honest callers: each has one session and makes small calls, one after the other.
+//! Honest callers: each makes small sequential calls in its own session.
 
 use std::io;
 use std::time::{Duration, Instant};
