@@ -55,7 +55,7 @@ pub struct Call {
     /// Answers and state returned by the client, if this call resumes a suspended one.
     pub resumption: Option<Arc<Resumption>>,
     /// The `Mcp-Param-*` headers of a modern request, unchanged (SPEC M-34); `None` if the carrier has no
-    /// headers per request, so that there is nothing to compare.
+    /// headers per request: the comparison is skipped.
     pub param_headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 

@@ -1,4 +1,4 @@
-//! A desired value and the callback that applies it, under one lock: the last value set is the last applied.
+//! A desired value, and the callback that applies it under the same lock: the last value set is the last applied.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use crate::call::ClientCapabilities;
 use crate::protocol::{Era, Revision, extensions, json};
 
-/// Subset of a client's declared capabilities that `revision` can express and the gateway carries; upstreams
-/// learn of no other, so that they send no question in vain. A merged endpoint carries only capabilities
-/// that the gateway understands.
+/// Subset of a client's declared capabilities that `revision` can express and the gateway carries. Upstreams
+/// learn only this subset, which avoids questions that would be refused. A merged endpoint carries only
+/// capabilities that the gateway understands.
 pub(super) fn capabilities(
     declared: &str,
     revision: Revision,

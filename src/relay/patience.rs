@@ -47,7 +47,7 @@ impl FirstAnswer {
     }
 }
 
-/// Deadline of one list request for one upstream.
+/// Deadline of a list request to an upstream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     least: Instant,

@@ -83,7 +83,7 @@ pub(super) async fn ask(
     responses(&methods, &answers)
 }
 
-/// A refused elicitation becomes `"action":"cancel"`; other methods have no such answer, so they fail.
+/// A refused elicitation becomes `"action":"cancel"`; sampling and roots have no equivalent, so they fail.
 fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Result<String, String> {
     let mut responses = ObjectWriter::default();
     for (key, method) in methods {

@@ -173,7 +173,7 @@ struct Marking {
     there: Option<There>,
 }
 
-/// What becomes of the mark of a message.
+/// Change to the mark of a message.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     Stays,
@@ -183,8 +183,8 @@ enum Change {
 }
 
 impl Marking {
-    /// For a message that its upstream marks with `theirs`, where messages of other tasks may come:
-    /// `mark_of` finds what the client knows the one by that such a mark names.
+    /// Decides the mark of a message that the upstream marked with `theirs`. `mark_of` is set if messages of
+    /// other tasks may arrive, and translates an upstream's mark to the client's.
     fn change(
         &self,
         kind: &NoticeKind,
