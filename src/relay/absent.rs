@@ -27,7 +27,7 @@ use crate::upstream::Upstreams;
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.
 const RETURN_FIRST: Duration = Duration::from_secs(1);
 const RETURN_LONGEST: Duration = Duration::from_mins(1);
-/// The same for one that is open and does not list.
+/// Retry intervals for an upstream that is open but does not answer list requests.
 const SILENT_FIRST: Duration = Duration::from_mins(1);
 const SILENT_LONGEST: Duration = Duration::from_mins(10);
 
@@ -41,7 +41,7 @@ struct Fetching {
     cancel: CancellationToken,
 }
 
-/// What is to be had of one upstream in time.
+/// Outcome of one upstream's list within its deadline.
 pub(super) enum Listed {
     /// Its list.
     Part(Part),
@@ -58,8 +58,8 @@ impl Relay {
         self.parts.upstreams.is_stuck(upstream) && !is_open(session, upstream)
     }
 
-    /// One upstream's list, waited for no longer than it deserves ([`Patience`](super::patience::Patience)). What
-    /// is late goes on in the background; `lacking` says whether a client is shown a list without it.
+    /// One upstream's list within the deadline of [`Patience`](super::patience::Patience). A late request continues
+    /// in the background; `lacking` says whether a client is shown a list without it.
     pub(super) async fn list_in_time(
         &self,
         call: &Call,
@@ -77,7 +77,7 @@ impl Relay {
         let patience = self.list_patience(session, upstream, kind, lacking);
         let over = patience.over(first_answer);
         tokio::pin!(over);
-        // One request at a time for a list that overran: a second one would be asked beside it in vain.
+        // Send no second request for a late list while the first is pending: it would be just as late.
         let is_settled = tokio::select! {
             biased;
             () = absences.settled(upstream, kind) => true,
@@ -239,8 +239,8 @@ impl Relay {
         });
     }
 
-    /// Asks until the list is there, and tells the client if it was shown something else. Each request
-    /// is bounded as every call to the upstream is (`connect_timeout`, `idle_timeout`).
+    /// Retries until the list arrives, and notifies the client if it was shown a different list. Each request
+    /// has the timeouts of a call to the upstream (`connect_timeout`, `idle_timeout`).
     async fn bring(
         &self,
         call: &Call,
@@ -320,8 +320,8 @@ pub(super) fn is_open(session: &Session, upstream: &str) -> bool {
     link.is_some_and(|link| link.declared().is_some())
 }
 
-/// Whether a list that failed may be there later. An upstream that answers with an error, or with
-/// something else, was there: its own notice tells when that changes.
+/// Whether a failed list is retried. An upstream that replied with an error or an invalid result was
+/// reachable: its own change notice announces a new list.
 fn comes_back(fault: &Fault) -> bool {
     !matches!(
         fault.kind,
@@ -351,8 +351,8 @@ pub(super) fn not_ready(upstreams: &Upstreams, upstream: &str) -> Fault {
     )
 }
 
-/// The way back to the client of a request that may go on without it: nothing reaches the client from
-/// the moment when it was answered.
+/// Link of a request that may outlive the client's wait: after the client was answered, no message of
+/// this request reaches it.
 #[derive(Debug)]
 struct Asker {
     link: Arc<dyn DownstreamLink>,

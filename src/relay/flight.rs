@@ -45,7 +45,7 @@ pub(super) type Leading = Lead<Other, Landed>;
 pub(super) enum Boarded {
     /// Another session asked.
     Page(Held, Message),
-    /// Another session asked and was refused, after so long that it is not asked again.
+    /// The leader got a slow error, so followers do not retry.
     Refused(Message),
     /// The session asks for itself, and hands the reply to the waiting sessions, if there may be any.
     Ask(Option<Leading>),
@@ -78,10 +78,10 @@ pub(super) fn land(lead: Option<Leading>, landed: Landed) {
 }
 
 impl Relay {
-    /// Waits for a page that is being asked for, if it may answer this session.
+    /// Joins the single-flight for a page, if its reply may answer this session.
     ///
     /// # Errors
-    /// The call was cancelled meanwhile, or what it waited for failed.
+    /// The call was cancelled meanwhile, or the awaited request failed.
     ///
     /// # Cancel safety
     /// Dropping a follower affects no other session.
@@ -126,7 +126,7 @@ impl Relay {
                 let may = self.may_adopt(session, place, &held);
                 may.then(|| (self.adopt(session, place, held), message))
             };
-            // A page of this session goes before one of another.
+            // Prefer a page of this session to an adopted one.
             let page = self.kept_page(session, place).or_else(adopted);
             return Ok(match page {
                 Some((held, message)) => {

@@ -27,7 +27,7 @@ const PRESUMED: &str = r#"{"resources":{"subscribe":true},"completions":{},"logg
 const TOO_MUCH: &str = "params.capabilities and params.clientInfo may have 64 KiB each";
 
 impl Relay {
-    /// Opens a session and answers with what it can do.
+    /// Opens a session and answers with its capabilities.
     ///
     /// # Errors
     /// [`Failure`] when there is no room for a session, or its only upstream cannot be opened.
@@ -106,9 +106,9 @@ impl Relay {
         Ok(merge::merged(session.revision, &declared, &self.ourselves))
     }
 
-    /// What stands for the declaration of an upstream that is not there yet, since a legacy client is told
-    /// of capabilities once: what it declared last; of one that is seen for the first time, what is
-    /// harmless where it turns out to be wrong; of one that failed, nothing.
+    /// Substitute for the declaration of a late upstream, since a legacy client learns capabilities only once:
+    /// the last declaration; for an upstream never seen before, `PRESUMED`, harmless if wrong; for a failing
+    /// upstream `None`.
     pub(super) fn presumed(&self, session: &Session, upstream: &Arc<str>) -> Option<Arc<Declared>> {
         let last = self.knowledge.last(&self.knowledge_key(session, upstream));
         let is_new = !self.parts.upstreams.is_failing(upstream);

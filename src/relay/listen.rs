@@ -1,5 +1,5 @@
-//! Subscriptions of modern clients: what of them the upstreams of a visit can serve, and the end of
-//! it. Legacy upstreams push when they are listened to, and follow single resources when asked.
+//! Subscriptions of modern clients: which notifications the upstreams of a `Visit` can serve, and the end of
+//! a subscription. Legacy upstreams push on the GET stream, and follow single resources on request.
 //! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
 
 use std::collections::{HashMap, HashSet};
@@ -60,7 +60,7 @@ impl Filter {
 /// What is known of the upstreams of a visit that are listened to.
 #[derive(Debug)]
 pub struct Heard {
-    /// What can be told, with the resources that it makes sense to follow.
+    /// The deliverable notifications, and the resources worth following.
     pub filter: Filter,
     /// Upstreams acknowledged before their declaration was known; some may send no change notices.
     late: Vec<Heeded>,
@@ -80,8 +80,7 @@ impl Heeded {
         self.tells != Some(false) && self.declared.tells(what)
     }
 
-    /// Whether it tells of resources where it tells of lists. A modern upstream acknowledges each by
-    /// itself.
+    /// Whether list notices imply resource notices (legacy). A modern upstream acknowledges each kind separately.
     fn tells_of_both(&self) -> bool {
         self.declared.revision.era() == Era::Legacy
     }

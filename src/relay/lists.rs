@@ -33,7 +33,7 @@ enum Asks {
     Gateway,
 }
 
-/// What the lists of one session say about names.
+/// The index of names from the lists of one session.
 #[derive(Debug, Clone)]
 pub(super) struct Indexed {
     made: Instant,
@@ -47,7 +47,7 @@ struct Collected {
     parts: Vec<Part>,
     /// What they were: equal for equal lists.
     digest: Digest,
-    /// What may be promised for all of them together.
+    /// Cache hints valid for all parts together.
     hints: Hints,
 }
 

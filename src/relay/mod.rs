@@ -93,7 +93,7 @@ pub struct Relay {
     prefixes: Prefixes,
     /// What upstreams listed.
     catalog: Catalog,
-    /// Lists by what they hold, for names that do not name their upstream.
+    /// Indexes by digest of the lists, for names that do not contain their upstream.
     indexes: Cache<Digest, Arc<Index>>,
     /// The last of each session.
     session_indexes: Cache<(SessionKey, ListKind), Indexed>,
@@ -373,7 +373,7 @@ fn audited_outcome(reply: &Result<Reply, Fault>) -> audit::Outcome {
     }
 }
 
-/// What binds a cursor of an upstream to who got it, where and for what (SPEC C-40, A-30).
+/// Seal context of a cursor: endpoint, upstream, binding of the caller, method (SPEC C-40, A-30).
 fn cursor_context(call: &Call, upstream: &str) -> Vec<u8> {
     let mut context = endpoint_context(&call.endpoint);
     context.extend_from_slice(upstream.as_bytes());

@@ -33,7 +33,7 @@ pub(super) struct Part {
     pub(super) pages: Vec<(Digest, Message)>,
     /// Cache hints valid for all pages.
     pub(super) hints: Hints,
-    /// Why it is missing, or is only what was known before.
+    /// Why the upstream is missing, or its list is stale.
     pub(super) missing: Option<Missing>,
 }
 
@@ -50,7 +50,7 @@ impl Part {
         }
     }
 
-    /// Takes one more page; the cursor of the next one, if there is another.
+    /// Appends a page; returns the cursor of the next page.
     fn take(&mut self, held: &Held, message: Message, promise: Hints) -> Option<String> {
         self.from = Some(held.declared.revision);
         self.hosts_tasks = held.declared.hosts_tasks();
@@ -99,8 +99,8 @@ struct Broken {
 }
 
 impl Relay {
-    /// One upstream's list, from kept pages where they may answer. Where a cursor is no longer good
-    /// the list is read once more, from its beginning and from the upstream (BRIDGING §5.4).
+    /// One upstream's list, from cached pages where valid. If a cursor is rejected, the list is read once more
+    /// from its first page, from the upstream (BRIDGING §5.4).
     pub(super) async fn list_one(
         &self,
         call: &Call,
@@ -158,7 +158,7 @@ impl Relay {
         Ok(part)
     }
 
-    /// One upstream's list where nothing has to be asked: all its pages are kept, or it has none.
+    /// One upstream's list without a request: all pages are cached, or no such list is declared.
     pub(super) fn kept_part(
         &self,
         session: &Arc<Session>,
@@ -236,7 +236,7 @@ impl Relay {
         asked
     }
 
-    /// One page, asked for and kept; nothing where the answer is no page that was relayed.
+    /// Fetches and caches one page; `None` if the reply is not a relayed page.
     async fn ask_at(
         &self,
         call: &Call,

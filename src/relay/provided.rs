@@ -13,8 +13,7 @@ use crate::protocol::methods::{self, Method, Needs};
 use crate::protocol::{Era, Revision, extensions, json};
 use crate::session::Session;
 
-/// What a method of an extension needs; nothing for methods of the core, which every merged
-/// endpoint has.
+/// The extension required by a method; `None` for core methods, available on every merged endpoint.
 fn extension_of(method: &str) -> Option<Needs> {
     let needs = methods::lookup(method)?.needs;
     matches!(needs, Needs::Skills | Needs::DirectoryRead).then_some(needs)
@@ -80,7 +79,7 @@ impl Relay {
             Some(needs) => provides(declared, needs),
             None => foreign::is_shared(&session.capabilities, declared),
         };
-        // What was said on the way that the request takes is enough to let it pass.
+        // The declaration on the session's own link suffices.
         let open = session.link(upstream).and_then(|link| link.declared());
         if open.is_some_and(|declared| has(&declared)) {
             return Ok(());

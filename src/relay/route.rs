@@ -42,9 +42,9 @@ pub(super) struct Target {
     pub(super) upstream: Arc<str>,
     /// Tool, prompt or URI as the upstream spells it.
     pub(super) name: Option<String>,
-    /// The same as the client spells it, where that differs.
+    /// The client's spelling of `name`, if different.
     pub(super) shown: Option<String>,
-    /// The page that is asked for, where that is all that is asked.
+    /// The requested page, if the request is a plain list request.
     pub(super) page: Option<(ListKind, Option<String>)>,
     /// The request, where it differs from the client's.
     pub(super) request: Option<Message>,
@@ -107,7 +107,7 @@ impl Relay {
             _ => {}
         }
         let known = methods::lookup(method);
-        // What modern clients request was looked at where it came; in a visit we subscribe ourselves.
+        // Requests of modern clients are checked on arrival; in a `Visit` the gateway itself subscribes.
         if session.visit().is_none()
             && known.is_some_and(|known| !known.is_for_servers(session.revision))
         {

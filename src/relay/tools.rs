@@ -33,7 +33,7 @@ impl Relay {
         self.tool_of(call, session, &upstream, &original).await
     }
 
-    /// The same for a tool of `upstream`, by the name that it has there.
+    /// [`tool`](Self::tool) by upstream and the upstream's own tool name.
     pub(super) async fn tool_of(
         &self,
         call: &Call,

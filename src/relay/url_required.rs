@@ -30,7 +30,7 @@ const MAX_VISITS: usize = 16;
 /// One required URL elicitation.
 #[derive(Debug)]
 struct Visit {
-    /// The same for the same URL, so that no client shows it twice.
+    /// Key derived from the URL, so that no client shows a URL twice.
     key: String,
     /// `elicitationId` of the upstream.
     id: Option<String>,
@@ -87,7 +87,7 @@ impl Relay {
     }
 }
 
-/// The visits that an upstream wants first, where this client can be asked for them.
+/// URL elicitations required by the upstream (-32042), if this client supports them.
 fn visits(call: &Call, reply: &Reply) -> Vec<Visit> {
     let Reply::Relayed(message) = reply else {
         return Vec::new();

@@ -9,9 +9,9 @@ use super::{Ourselves, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
 
-/// How long an answer for which every upstream was known is believed, milliseconds.
+/// TTL of a result with every upstream known, milliseconds.
 pub(in crate::relay) const WHOLE_MS: u64 = 60_000;
-/// The same for one that an upstream is missing from.
+/// TTL of a result with a missing upstream, milliseconds.
 const PARTIAL_MS: u64 = 1_000;
 
 /// Result for a pure endpoint. Its TTL does not exceed the upstream's own (SPEC M-83).

@@ -93,7 +93,7 @@ impl Index {
             self.literals.push((literal.into(), owner));
         }
         let shown = self.shown_as(prefix, original);
-        // The first owner keeps what it was listed under.
+        // On a collision of shown names the first owner keeps the name.
         self.shown
             .entry(shown.into_owned().into())
             .or_insert_with(|| entry.clone());
@@ -111,7 +111,7 @@ impl Index {
         }
     }
 
-    /// Who offers `name`: first as shown, then as a bare name that exactly one upstream has.
+    /// Finds the owner of `name`: first as a shown name, then as a bare name of exactly one upstream.
     ///
     /// A second owner makes a bare name fail; it never switches. `http` URLs, which are shown bare,
     /// belong to the first upstream that lists them.

@@ -13,7 +13,7 @@ use crate::call::{
 use crate::fault::Fault;
 use crate::protocol::{Message, Revision};
 
-/// What a client that cannot be asked in mid-call is told.
+/// Reply to a client that cannot be asked during a call.
 pub(super) const INPUT_REQUIRED: &str =
     r#"{"resultType":"input_required","requestState":"sealed"}"#;
 

@@ -20,7 +20,7 @@ pub(in crate::relay) struct Asked<'a> {
     /// The URI as the upstream was sent it.
     pub(in crate::relay) name: Option<&'a str>,
     pub(in crate::relay) upstream: &'a str,
-    /// JSON text of what the client declared in this request.
+    /// JSON text of the capabilities that the client declared in this request.
     pub(in crate::relay) declared: &'a [u8],
 }
 
@@ -151,7 +151,7 @@ pub(in crate::relay) fn covers(declared: &str, missing: &str) -> bool {
         })
 }
 
-/// Whether a parameter error says that the resource that was asked for is not there.
+/// Whether a parameter error means that the requested resource does not exist (`data.uri` is the URI).
 fn is_not_found(error: &str, asked: &Asked<'_>) -> bool {
     asked.method == "resources/read"
         && member(error, "data")

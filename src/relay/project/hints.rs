@@ -78,8 +78,8 @@ impl Hints {
         Self::said(message, Self::NONE)
     }
 
-    /// What a result says, a day at most, and `otherwise` where it promises nothing: a TTL that is
-    /// negative or no integer is no promise, nor is a scope that there is not (SPEC M-80, M-85).
+    /// Cache hints of a result, a day at most; each missing or invalid hint (negative or non-integer TTL,
+    /// unknown scope) is taken from `otherwise` (SPEC M-80, M-85).
     pub(in crate::relay) fn said(message: &Message, otherwise: Self) -> Self {
         let ttl = message.result_member("ttlMs");
         let ttl = ttl.and_then(|ttl| ttl.parse().ok());

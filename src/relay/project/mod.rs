@@ -40,7 +40,7 @@ pub(super) struct Projection {
 }
 
 impl Projection {
-    /// From what the upstream speaks to what the client speaks.
+    /// Projection from the upstream's revision to the client's.
     pub(super) fn new(from: Revision, to: Revision) -> Self {
         Self {
             from,
@@ -88,8 +88,8 @@ impl Projection {
         self.from.era() == Era::Modern && self.to.era() == Era::Legacy
     }
 
-    /// The items of a list of `kind`, the JSON text of an array that `upstream` sent. One that cannot be
-    /// rewritten, as it repeats a member, is left out, and counted; the others stay.
+    /// The items of a list of `kind`, the JSON text of an array that `upstream` sent. An item with a repeated
+    /// member cannot be rewritten: the item is dropped and counted; the rest of the list stays.
     ///
     /// # Errors
     /// When the text is no array.

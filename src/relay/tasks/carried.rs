@@ -140,7 +140,7 @@ impl Relay {
         Ok(Reply::Result(format!(r#"{{"tasks":{list}}}"#).into()))
     }
 
-    /// A task as its client may see it; nothing when its upstream does not know it any more.
+    /// JSON text of a task for the client; `None` if the upstream no longer knows the task.
     async fn state_of(&self, call: &Call, session: &Arc<Session>, task: &Task) -> Option<String> {
         let id = match &task.run {
             Run::There { id, .. } => id,
@@ -214,7 +214,7 @@ impl Relay {
             return Ok(reply);
         }
         let handle = target.shown.as_deref().unwrap_or_default();
-        // What ran may have changed what its upstream lists.
+        // The task may have changed the lists of its upstream, as a tool call may.
         session.shelf().called(&target.upstream);
         let status = note(session.tasks(), handle, method, &reply);
         let shown = match (method, message.result()) {
@@ -292,8 +292,8 @@ fn named(task: &str, handle: &str, status: Option<&str>) -> Option<String> {
     Some(out.finish())
 }
 
-/// What an upstream says by itself of a task, as the session's client may hear it. That one which has
-/// ended stands otherwise now is not said on (SPEC K-04).
+/// Translates `notifications/tasks/status` of an upstream for the session's client. A new status of a
+/// finished task is not passed on (SPEC K-04).
 pub(in crate::relay) fn status(
     session: &Session,
     upstream: &str,

@@ -10,7 +10,7 @@ use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
 use crate::protocol::{extensions, json};
 use crate::relay::project;
 
-/// A client's link that declares tasks besides what its client declares.
+/// A client's link that declares tasks in addition to the client's capabilities.
 #[derive(Debug)]
 struct Declaring {
     inner: Arc<dyn DownstreamLink>,

@@ -18,7 +18,7 @@ use crate::store::events::SessionKey;
 use crate::tally::Tally;
 use crate::telemetry::metrics::COUNTERS;
 
-/// How long a task that says it asks is given to do so.
+/// Timeout for the first question of a task with status `input_required`.
 const FIRST_QUESTION: Duration = Duration::from_secs(1);
 
 /// Numbers keys and rounds over all tasks: a key is never used again.
@@ -122,7 +122,7 @@ impl Desk {
             .collect()
     }
 
-    /// The same, once there is something, or after a while.
+    /// [`questions`](Self::questions), after waiting up to `FIRST_QUESTION` for the first one.
     pub(super) async fn first_questions(&self) -> Vec<(String, Question)> {
         let asked = self.asked.notified();
         let questions = self.questions();
@@ -133,8 +133,8 @@ impl Desk {
         questions
     }
 
-    /// Takes an answer, JSON text; one to no open question is left. Where it does not fit, the question
-    /// is put once more, under another key: its client looks at no key twice (SPEC K-14, M-65).
+    /// Accepts an answer, JSON text; ignored if no question with `key` is open. If the answer is invalid, the
+    /// question is asked again under a new key, since clients ignore a key they have seen (SPEC K-14, M-65).
     pub(super) fn answer(&self, key: &str, answer: &str) {
         let Some(question) = self.question(key) else {
             return;

@@ -87,7 +87,7 @@ impl Relay {
             edit = edit.result_member("resultType", "\"complete\"");
         }
         if let Some(task) = message.result_member("taskId").and_then(json::string) {
-            // One task keeps the handle that its client knows.
+            // A known task keeps its handle.
             let known = target
                 .shown
                 .as_ref()
@@ -101,8 +101,8 @@ impl Relay {
         self.reparse(edit.finish())
     }
 
-    /// What a client calls a task of `upstream`; `home` is the visit whose upstream session has it,
-    /// where it lives in one.
+    /// Seals the handle of a task of `upstream`; `home` is the `Visit` whose upstream session owns the task,
+    /// if any.
     ///
     /// # Errors
     /// When the upstream's id is too long to be carried.
@@ -150,7 +150,7 @@ impl Relay {
     }
 }
 
-/// What binds the id of a task to who got it, and where (SPEC K-18, A-30).
+/// Seal context of a task handle: endpoint and binding of the caller (SPEC K-18, A-30).
 fn task_context(call: &Call) -> Vec<u8> {
     let mut context = endpoint_context(&call.endpoint);
     context.extend_from_slice(call.principal.binding().bytes());

@@ -23,7 +23,7 @@ use crate::session::{HostedTask, Kept, NoticeSource, Outcome, RunningTask, Sessi
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag;
 
-/// Nesting of what was within bounds when it came.
+/// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
 
 /// Whether a client asks for a task of the design that it knows.
@@ -39,7 +39,7 @@ impl Relay {
     /// `None`. The policy decides about the call as about one without a task.
     ///
     /// # Errors
-    /// [`Failure`] when it is not allowed, or there is no room for it.
+    /// [`Failure`] when the call is denied or a limit is reached.
     pub(in crate::relay) async fn host(
         &self,
         call: &Call,
@@ -177,7 +177,7 @@ impl Hosted {
         }
     }
 
-    /// Room for a result, for which others of the session go where that helps.
+    /// Reserves quota for a result, and evicts other tasks of the session if necessary.
     fn room_for(&self, bytes: usize) -> Option<Kept> {
         let limits = self.relay.parts.settings.limits.hosted_tasks;
         let (own, all) = (limits.results_per_principal, limits.results_total);
@@ -316,7 +316,7 @@ impl DownstreamLink for Client {
     }
 }
 
-/// What a request says of the task that it wants to be, JSON text.
+/// `params.task` of a request, JSON text; `None` if `null`.
 pub(super) fn wanted(request: &Message) -> Option<&str> {
     request.param("task").filter(|task| *task != "null")
 }
@@ -332,7 +332,7 @@ fn granted(request: &Message, most: Duration) -> Result<Duration, Fault> {
 /// Of a call whose client wants to hear of no progress, JSON text: nobody else sees it.
 const OWN_TOKEN: &str = "\"task\"";
 
-/// The call that a task runs. What it says of its progress is the task's status message.
+/// The plain call that a task runs, with a progress token: progress messages become the task's status message.
 fn plain(request: &Message) -> Result<Message, Fault> {
     let mut edit = request.edit().remove_param("task");
     if meta::progress_token(request).is_none() {

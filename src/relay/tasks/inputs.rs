@@ -56,7 +56,7 @@ impl Inputs {
     }
 }
 
-/// Puts questions to the client, who may take so long; JSON text of `inputResponses`.
+/// Asks the client, with the timeout `limit`; returns the JSON text of `inputResponses`.
 ///
 /// # Errors
 /// A sentence about why there are no answers.

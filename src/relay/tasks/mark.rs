@@ -14,7 +14,7 @@ use crate::protocol::{Message, json, meta};
 use crate::relay::route::Target;
 use crate::session::Session;
 
-/// Nesting of what was within bounds when it came.
+/// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
 
 /// The mark of what belongs to a task, JSON text.
@@ -160,7 +160,7 @@ impl DownstreamLink for Renaming {
     }
 }
 
-/// A client's link on which what comes names a task.
+/// A client's link that adds a task mark to messages.
 #[derive(Debug)]
 struct Marking {
     inner: Arc<dyn DownstreamLink>,
@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that keeps what it is told, also when its call has its reply.
+    /// A client that records its notifications, also after the reply.
     #[derive(Debug, Clone)]
     struct Client(ClientCapabilities, Arc<Mutex<Vec<String>>>);
 
@@ -388,7 +388,7 @@ mod tests {
         let mark_of = |theirs: &str| (theirs == "other").then(|| "known".to_owned());
         let log = marking.change(&NoticeKind::Log, theirs, Some(mark_of));
         assert_eq!(log, expected);
-        // Progress is of the call that it comes to.
+        // Progress belongs to the call with its token, whatever the upstream's mark.
         let progress = NoticeKind::Progress { token: "1".into() };
         let of_call = if is_known || theirs.is_some() {
             Change::Is("own".to_owned())

@@ -22,7 +22,7 @@ pub(super) enum Ended {
     Reply(Reply),
     /// The upstream gave the task up.
     Cancelled,
-    /// The task wants an answer that there is none to; it still runs.
+    /// The task asked a question that has no answer; the task still runs.
     Unanswered(String),
 }
 
@@ -195,7 +195,7 @@ pub(super) fn unmarked(reply: Reply) -> Reply {
     Message::parse(bytes, usize::MAX).map_or(reply, Reply::Relayed)
 }
 
-/// Whether an upstream that fails so may know its tasks later.
+/// Whether a fault is transient, so that the upstream may still know its tasks.
 pub(super) fn is_passing(fault: &Fault) -> bool {
     matches!(
         fault.kind,

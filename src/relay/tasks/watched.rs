@@ -13,7 +13,7 @@ use crate::lifecycle::Tasks;
 use crate::protocol::{Message, json};
 use crate::relay::nobody::Nobody;
 
-/// A task under way. Dropped before it is [over](Self::over), it is cancelled upstream.
+/// A running task. Dropping the value before [`over`](Self::over) cancels the task upstream.
 #[derive(Debug)]
 pub(super) struct Watched {
     link: Arc<dyn UpstreamLink>,
