@@ -166,7 +166,7 @@ fn check_served(config: &Config, report: &Report<'_>) {
     let merged = config.mcp.enabled && !config.mcp.upstreams.is_empty();
     let direct = config.upstreams.iter().any(|upstream| upstream.direct);
     let nothing = !merged && !direct && config.endpoints.is_empty();
-    // Upstreams with mistakes may be those that are shown.
+    // With errors no verdict is possible: a rejected upstream may be the one that an endpoint shows.
     if nothing && !config.upstreams.is_empty() && !report.has_errors() {
         let hint = "`direct` of an upstream, [mcp] and [endpoints.<name>] say what is served";
         report.error("upstreams", "no endpoint shows any of them", Some(hint));

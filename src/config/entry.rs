@@ -20,8 +20,7 @@ use super::types::Rate;
 use super::units;
 use crate::secret::Secret;
 
-/// The most of anything that a file may name; larger numbers are typing errors, and more than some
-/// counters hold.
+/// Largest number accepted in the file; larger ones are typing errors, and exceed some counters.
 const MOST: usize = 100_000_000;
 
 /// A declared key and what the file says about it.

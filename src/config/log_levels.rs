@@ -47,7 +47,7 @@ impl Default for LogLevels {
 }
 
 impl LogLevels {
-    /// Names with their levels: libraries (the empty name), the gateway, then what was named besides.
+    /// Targets with their levels: libraries (the empty name), the gateway, then explicitly named parts.
     pub fn targets(&self) -> impl Iterator<Item = (&str, LevelFilter)> {
         // Libraries log much at INFO: below WARN they must be named explicitly.
         let libraries = self.ours.min(LevelFilter::WARN);

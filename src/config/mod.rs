@@ -112,7 +112,7 @@ pub fn load_with(
 ///
 /// # Errors
 ///
-/// Every mistake there, and those of the file's syntax.
+/// Every mistake in `[admin]`, and every syntax error of the file.
 pub fn load_admin(path: &Path) -> Result<Admin, ConfigErrors> {
     let file = path.to_string_lossy();
     let text = read_file(path)?;
@@ -183,7 +183,7 @@ fn parse_with(
     if !syntax.is_empty() {
         let is_json = text.trim_start().starts_with('{');
         let is_yaml = !is_json && looks_like_yaml(text);
-        // All of it is wrong, which is said once.
+        // Every line of a JSON or YAML file is wrong: report only the first error.
         let count = if is_json || is_yaml { 1 } else { syntax.len() };
         for error in syntax.into_iter().take(count) {
             // Only the message: the error's own text repeats the line, which may hold a secret.

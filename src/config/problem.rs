@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One mistake or doubt, with the place where it stands.
+/// A mistake or doubt, with its position in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file as it was named on the command line.

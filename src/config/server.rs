@@ -14,7 +14,7 @@ use super::types::{Admin, EventPaths, Health, Server, Tls};
 use super::units;
 use crate::secret::Secret;
 
-/// More make nothing faster on any machine there is.
+/// Most worker threads; no machine gains from more.
 const MAX_THREADS: usize = 1024;
 /// No machine has more connections.
 const MAX_SHARE: usize = 1 << 30;

@@ -76,14 +76,14 @@ pub struct Server {
     pub body_timeout: Duration,
     /// How long a connection may stay without a request.
     pub idle_timeout: Duration,
-    /// How long a peer may take nothing of what is written to it.
+    /// Longest time without progress of a write to a peer.
     pub stall_timeout: Duration,
     /// How long a connection may stay after a refused token, when it has brought no good one.
     pub refused_idle_timeout: Duration,
     /// Open connections at once.
     pub max_connections: usize,
-    /// Those of one address without a good token, while places are short; a quarter of all where nothing
-    /// is said.
+    /// Connections of one address without a good token, while permits are short; `None` means a quarter of
+    /// `max_connections`.
     pub connections_per_address: Option<usize>,
     /// Open exchanges and streams of one principal; as many as a quarter of all connections where nothing
     /// is said.
@@ -240,7 +240,7 @@ pub struct Sessions {
     pub max_detached: usize,
     /// How long a question that belongs to no call waits for a stream to its client.
     pub hold_question: Duration,
-    /// How long a GET stream outlives the token that opened it.
+    /// Lifetime of a GET stream after its token expired.
     pub token_grace: Duration,
 }
 
