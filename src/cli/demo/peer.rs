@@ -58,7 +58,7 @@ struct State {
     running: HashMap<String, SyncSender<Signal>>,
 }
 
-/// One client on the other end of the pipe.
+/// The client on the other end of the pipe.
 pub(super) struct Peer {
     out: Mutex<Box<dyn Write + Send>>,
     state: Mutex<State>,
