@@ -59,7 +59,7 @@ pub struct Call {
     pub param_headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
-/// The answers to a round that was suspended, and the state that went with it.
+/// Answers to a suspended round, and the state carried with the round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumption {
     /// Key → JSON text of the client's result; keys as the upstream chose them.
@@ -113,8 +113,8 @@ pub enum Answer {
 pub enum Asked {
     /// Answers by key: all, or those that arrived within the limit of the round.
     Answered(Vec<(String, Answer)>),
-    /// The client is told to come back; JSON text of the `input_required` result that says so. It
-    /// is the reply of the call.
+    /// The client must retry with answers; JSON text of the `input_required` result, which becomes the reply of
+    /// the call.
     Suspended(Bytes),
     /// The client cannot be asked; names what is missing, or says why.
     CannotAsk(String),
@@ -181,8 +181,8 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
         self.behind()?.number()
     }
 
-    /// Where the replies to the call take their room; nothing where they count in no caller's share, as those to
-    /// requests of the gateway's own.
+    /// Byte budget for replies to the call; `None` if they count in no caller's share, as for requests of the
+    /// gateway itself.
     fn reply_room(&self) -> Option<ReplyRoom<'_>> {
         self.behind()?.reply_room()
     }
@@ -274,12 +274,12 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     /// before the first stream for such notices opened.
     fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool);
 
-    /// A notification that is not the business of one call alone; `call` is the number of the call
-    /// ([`DownstreamLink::number`]) on whose stream it came, or which it names.
+    /// A notification that does not belong to a single call; `call` is the number ([`DownstreamLink::number`]) of
+    /// the call whose stream carried the notification, or which the notification names.
     fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>);
 
-    /// Something about a task has changed, as the upstream says in `notifications/tasks/status`; `call`
-    /// is the number of the call that waits for the task.
+    /// A task changed, according to `notifications/tasks/status` of the upstream; `call` is the number of the
+    /// call that waits for the task.
     fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>);
 
     /// A question that names no call.

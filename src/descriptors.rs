@@ -24,7 +24,7 @@ pub fn attainable() -> usize {
     count(getrlimit(Resource::Nofile).maximum)
 }
 
-/// Raises the soft limit to the hard one. Where the system refuses, it stays as it is.
+/// Raises the soft limit to the hard limit. If the system refuses, the soft limit is unchanged.
 #[must_use]
 pub fn raise() -> Descriptors {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

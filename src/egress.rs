@@ -21,7 +21,7 @@ pub enum Refusal {
     /// The URL carries a user name or a password.
     #[error("the URL carries credentials")]
     Credentials,
-    /// No host at all, or one of this machine.
+    /// The URL has no host, or names this machine.
     #[error("the URL names no public host")]
     Host,
     /// The address is not a public one.

@@ -37,7 +37,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint that shows `upstream` and that no URL leads to.
+    /// An internal endpoint for `upstream` without a URL.
     #[must_use]
     pub fn unreachable(upstream: &Arc<str>) -> Self {
         Self {

@@ -26,7 +26,7 @@ struct Queue<K: Eq + Hash + Copy> {
     turns: VecDeque<K>,
 }
 
-/// One permit; the next waiter gets it when it is dropped.
+/// One permit; dropping it grants the permit to the next waiter.
 #[derive(Debug)]
 #[must_use = "the permit is given back when it is dropped"]
 pub struct FairPermit<K: Eq + Hash + Copy> {

@@ -18,9 +18,9 @@ const ID_LEN: usize = 2;
 const KEY_LEN: usize = 32;
 /// Bytes of the authentication tag.
 const TAG_LEN: usize = 16;
-/// Longest handle that is looked at, where it travels in a header or beside one.
+/// Longest handle accepted for purposes whose handles also travel in headers.
 const MAX_LEN: usize = 4 * 1024;
-/// Longest handle that is looked at, where it travels in a body and may carry an upstream's own.
+/// Longest handle accepted in a body, where the handle may contain a handle of the upstream.
 const MAX_CARRYING_LEN: usize = 64 * 1024;
 /// Separates our use of the operator's keys from any other.
 const SALT: &[u8] = b"drawbridge handle seal 1";

@@ -21,7 +21,7 @@ thread_local! {
     static QUIET: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// What one task is woken by, unless its thread works [`quietly`].
+/// Waker of one task; its wake-ups are deferred while the thread runs [`quietly`].
 #[derive(Debug)]
 pub struct Bell {
     inner: Arc<Inner>,
