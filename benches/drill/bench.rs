@@ -16,8 +16,8 @@ use crate::place::{Gateway, GatewayPlan, Nginx, Place, Stub};
 use crate::report;
 use crate::rows::{Over, ROWS, Row};
 
-/// The modern upstream. Its name is as long as that of the legacy one, so that the tokens for both are, which
-/// cost more to verify the longer they are.
+/// The modern upstream. Its name is as long as the legacy upstream's, so that tokens for both have the same
+/// length: longer tokens cost more to verify.
 const MODERN: &str = "next";
 /// The lanes share a round in so many turns: a machine that others use changes its pace within a second.
 const TURNS: u32 = 10;

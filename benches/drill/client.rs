@@ -1,4 +1,4 @@
-//! An MCP client on one connection: a session of 2025-11-25, or whatever `modern.rs` makes of it.
+//! An MCP client on one connection: a session of 2025-11-25, or modern requests built by `modern.rs`.
 
 use std::fmt::Write as _;
 use std::io;

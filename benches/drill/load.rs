@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Connects, and opens the session where there is one.
+    /// Connects, and opens a session if the scenario uses one.
     async fn open(&mut self) -> io::Result<Client> {
         let mut client = Client::connect(self.caller.clone()).await?;
         if self.scenario == Scenario::ModernCall {

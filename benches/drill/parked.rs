@@ -24,7 +24,7 @@ use crate::wire::invalid;
 /// Principals that the calls belong to; each has one session upstream, on which not more than 64
 /// questions may be open.
 const PRINCIPALS: usize = 200;
-/// Of them, those that have a call parked at a child of their own as well.
+/// Principals that also park a call at their own stdio child.
 const CHILDREN: usize = 8;
 /// Connections that calls are made on.
 const AT_ONCE: usize = 64;

@@ -90,7 +90,7 @@ impl Running {
         }
     }
 
-    /// Asks it to end and waits for that a while, if it has not ended.
+    /// Sends SIGTERM to a running process and waits up to `STOP` for its exit.
     fn end(&mut self) {
         // The number of a process that has ended may be another's.
         if matches!(self.child.try_wait(), Ok(None)) && self.signal(Signal::TERM).is_ok() {
@@ -231,7 +231,7 @@ impl Nginx {
         })
     }
 
-    /// Where the upstream of that number is reached through it.
+    /// URL of upstream `number` through nginx.
     pub(crate) fn url(&self, number: usize) -> anyhow::Result<&str> {
         let url = self.urls.get(number).context("no such upstream of nginx")?;
         Ok(url)

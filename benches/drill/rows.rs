@@ -1,4 +1,4 @@
-//! What is measured, and what each figure is held against.
+//! The measured rows and their budgets.
 
 use crate::load::Scenario;
 

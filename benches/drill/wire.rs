@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection, cheap enough not to be what is measured.
+//! One HTTP/1.1 connection, cheap enough not to distort the measurement.
 
 use std::io;
 use std::net::SocketAddr;

@@ -34,7 +34,7 @@ pub(super) struct Victims {
     pub(super) stdio: Caller,
 }
 
-/// How often the hostile caller got something done, and what it was told.
+/// Counts of the hostile caller's outcomes, by kind.
 #[derive(Debug, Default)]
 pub(super) struct Done(BTreeMap<String, u64>);
 
