@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The bits of an IPv6 address that name the network of one customer. Spec: RFC 6177 §2.
 const NETWORK: u128 = u128::MAX << 64;
 
-/// An IPv4 address, or the /64 of an IPv6 address: who has one address there has all of them.
+/// An IPv4 address, or the /64 of an IPv6 address: a host with one address of a /64 can use all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(u128);
 

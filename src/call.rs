@@ -52,14 +52,14 @@ pub struct Call {
     pub trace: TraceContext,
     /// Cancelled when the client no longer wants an answer.
     pub cancel: CancellationToken,
-    /// What the client brings back, when this call goes on with one that was suspended.
+    /// Answers and state returned by the client, if this call resumes a suspended one.
     pub resumption: Option<Arc<Resumption>>,
-    /// The `Mcp-Param-*` headers of a modern request, as they came (SPEC M-34); nothing when it came
-    /// without headers of its own, so that there are none to compare.
+    /// The `Mcp-Param-*` headers of a modern request, unchanged (SPEC M-34); `None` if the carrier has no
+    /// headers per request: the comparison is skipped.
     pub param_headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
-/// The answers to a round that was suspended, and the state that went with it.
+/// Answers to a suspended round, and the state carried with the round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resumption {
     /// Key → JSON text of the client's result; keys as the upstream chose them.
@@ -93,7 +93,7 @@ pub struct Round {
 pub struct CarriedState {
     /// Which upstream asked.
     pub upstream: Arc<str>,
-    /// Its exact `requestState`, if it gave one.
+    /// Exact `requestState` of the upstream.
     pub state: Option<Bytes>,
     /// Digest of the method and its salient parameters.
     pub digest: [u8; 32],
@@ -111,10 +111,10 @@ pub enum Answer {
 /// What became of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// The answers by key: one for every entry, or those that came within the round's limit.
+    /// Answers by key: all, or those that arrived within the limit of the round.
     Answered(Vec<(String, Answer)>),
-    /// The client is told to come back; JSON text of the `input_required` result that says so. It
-    /// is the reply of the call.
+    /// The client must retry with answers; JSON text of the `input_required` result, which becomes the reply of
+    /// the call.
     Suspended(Bytes),
     /// The client cannot be asked; names what is missing, or says why.
     CannotAsk(String),
@@ -124,9 +124,9 @@ pub enum Asked {
 
 /// What a call may do toward its client.
 pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
-    /// What upstreams are told of the client: what it declared, as far as it is reachable, expressible and
-    /// permitted (BRIDGING §1.2). Whether a call may ask at all is for [`ask`](Self::ask) to say: not in
-    /// the middle of a list, say (SPEC M-60).
+    /// Capabilities declared to upstreams: those of the client that are reachable, expressible and permitted
+    /// (BRIDGING §1.2). Whether a call may ask at all is decided by [`ask`](Self::ask): not during a list
+    /// request, for example (SPEC M-60).
     fn capabilities(&self) -> &ClientCapabilities;
 
     /// Hands a notification to the client's stream. Never waits; bounded by coalescing and
@@ -153,7 +153,7 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
         }
     }
 
-    /// The link that this one stands before: what is not said here is said there.
+    /// The wrapped link, if this link is a decorator: default methods delegate to the wrapped link.
     fn behind(&self) -> Option<&dyn DownstreamLink> {
         None
     }
@@ -169,8 +169,8 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
         self.behind()?.cancel_reason()
     }
 
-    /// The least severe log messages that the client wants of this call; nothing when it never
-    /// said so (SPEC C-21).
+    /// The minimum log level that the client wants for this call; `None` if the client set no level
+    /// (SPEC C-21).
     fn level(&self) -> Option<Level> {
         self.behind()?.level()
     }
@@ -181,8 +181,8 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
         self.behind()?.number()
     }
 
-    /// Where the replies to the call take their room; nothing where they count in no caller's share, as those to
-    /// requests of the gateway's own.
+    /// Byte budget for replies to the call; `None` if they count in no caller's share, as for requests of the
+    /// gateway itself.
     fn reply_room(&self) -> Option<ReplyRoom<'_>> {
         self.behind()?.reply_room()
     }
@@ -274,12 +274,12 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     /// before the first stream for such notices opened.
     fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool);
 
-    /// A notification that is not the business of one call alone; `call` is the number of the call
-    /// ([`DownstreamLink::number`]) on whose stream it came, or which it names.
+    /// A notification that does not belong to a single call; `call` is the number ([`DownstreamLink::number`]) of
+    /// the call whose stream carried the notification, or which the notification names.
     fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>);
 
-    /// Something about a task has changed, as the upstream says in `notifications/tasks/status`; `call`
-    /// is the number of the call that waits for the task.
+    /// A task changed, according to `notifications/tasks/status` of the upstream; `call` is the number of the
+    /// call that waits for the task.
     fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>);
 
     /// A question that names no call.

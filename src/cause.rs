@@ -31,7 +31,7 @@ pub struct Cause {
 /// The last cause of a part that fails; empty while the part does well.
 #[derive(Debug, Default)]
 pub struct LastCause {
-    /// Whether `cause` holds one, so that a success that changes nothing takes no lock.
+    /// Whether `cause` is `Some`, read without the lock on every success.
     is_set: AtomicBool,
     cause: Mutex<Option<Cause>>,
 }

@@ -28,7 +28,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved.
+/// A clock for tests that advances only on request.
 #[derive(Debug, Default)]
 pub struct TestClock(AtomicU64);
 

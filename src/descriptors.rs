@@ -1,7 +1,7 @@
 //! File descriptors: how many this process may have open, and how many the configuration may use.
 //!
 //! A process that has used up its descriptors accepts no connection, not even a probe, and starts no
-//! child. So the limit is raised as far as the system lets it be, and what does not fit is said.
+//! child. So the soft limit is raised to the hard limit, and settings that do not fit are reported.
 
 mod fit;
 
@@ -12,8 +12,7 @@ pub use self::fit::Fit;
 /// The limit on file descriptors of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptors {
-    /// The soft limit that the process was started with, which its children get back; nothing where there
-    /// was none.
+    /// The soft limit that the process was started with, restored for its children; `None` for unlimited.
     pub inherited: Option<u64>,
     /// How many may be open now.
     pub limit: usize,
@@ -25,7 +24,7 @@ pub fn attainable() -> usize {
     count(getrlimit(Resource::Nofile).maximum)
 }
 
-/// Raises the soft limit to the hard one. Where the system refuses, it stays as it is.
+/// Raises the soft limit to the hard limit. If the system refuses, the soft limit is unchanged.
 #[must_use]
 pub fn raise() -> Descriptors {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

@@ -21,7 +21,7 @@ pub enum Refusal {
     /// The URL carries a user name or a password.
     #[error("the URL carries credentials")]
     Credentials,
-    /// No host at all, or one of this machine.
+    /// The URL has no host, or names this machine.
     #[error("the URL names no public host")]
     Host,
     /// The address is not a public one.
@@ -29,7 +29,7 @@ pub enum Refusal {
     Address,
 }
 
-/// Checks a learned URL as far as that is possible without resolving its name: scheme,
+/// Checks a learned URL without resolving its name: scheme,
 /// credentials, literal addresses in every spelling (the URL parser has already turned decimal,
 /// octal, hexadecimal and short forms into addresses), names of this machine.
 ///
@@ -62,7 +62,7 @@ pub fn check_address(address: IpAddr) -> Result<(), Refusal> {
     public.then_some(()).ok_or(Refusal::Address)
 }
 
-/// Names that mean this machine or this link whatever a resolver says. Spec: RFC 6761, RFC 6762.
+/// Refuses names reserved for this machine or this link, without a resolver. Spec: RFC 6761, RFC 6762.
 fn check_name(name: &str) -> Result<(), Refusal> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let last = name.rsplit('.').next().unwrap_or_default();

@@ -9,7 +9,7 @@ use crate::config::{Config, Prefix};
 /// Where the metadata of a protected resource stands. Spec: RFC 9728 §3.
 pub const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
 
-/// What one path shows, and to whom. Built once from the configuration.
+/// An endpoint: the upstreams shown on a path, and the scopes required there. Built once from the configuration.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     /// `mcp` for the merged endpoint, else the last path segment.
@@ -37,7 +37,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint that shows `upstream` and that no URL leads to.
+    /// An internal endpoint for `upstream` without a URL.
     #[must_use]
     pub fn unreachable(upstream: &Arc<str>) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Endpoint {
         }
     }
 
-    /// Scopes that a client asks for at login: the required ones, then the further ones.
+    /// Scopes that a client requests at login: `required_scopes`, then `login_scopes`, without duplicates.
     #[must_use]
     pub fn scopes_at_login(&self) -> Vec<String> {
         let mut all = self.required_scopes.clone();

@@ -26,7 +26,7 @@ struct Queue<K: Eq + Hash + Copy> {
     turns: VecDeque<K>,
 }
 
-/// One permit; the next waiter gets it when it is dropped.
+/// One permit; dropping it grants the permit to the next waiter.
 #[derive(Debug)]
 #[must_use = "the permit is given back when it is dropped"]
 pub struct FairPermit<K: Eq + Hash + Copy> {
@@ -35,7 +35,7 @@ pub struct FairPermit<K: Eq + Hash + Copy> {
 }
 
 impl<K: Eq + Hash + Copy> FairPermits<K> {
-    /// So many permits, which are all free.
+    /// `permits` permits, all free.
     #[must_use]
     pub fn new(permits: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -53,7 +53,7 @@ impl<K: Eq + Hash + Copy> FairPermits<K> {
         lock(&self.queue).free
     }
 
-    /// Requests that wait, those included that were dropped meanwhile.
+    /// Number of waiters, including dropped ones that are still in the queue.
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         lock(&self.queue).waiting.values().map(VecDeque::len).sum()
@@ -91,7 +91,7 @@ impl<K: Eq + Hash + Copy> FairPermits<K> {
         granted.await.ok()
     }
 
-    /// Gives free permits to those who wait.
+    /// Grants free permits to waiters in turn.
     fn grant(self: &Arc<Self>) {
         loop {
             let next = lock(&self.queue).next();
@@ -100,7 +100,7 @@ impl<K: Eq + Hash + Copy> FairPermits<K> {
                 of: Some(Arc::clone(self)),
             };
             if let Err(mut permit) = waiter.send(permit) {
-                // Its waiter has left. Given back here, as its drop would call this function again.
+                // The waiter was dropped. Return the permit here: `FairPermit::drop` would call `grant` again.
                 permit.of = None;
                 lock(&self.queue).free += 1;
             }

@@ -37,9 +37,9 @@ pub enum FaultKind {
     Parse,
     /// JSON, but not a valid message here.
     InvalidRequest,
-    /// No such method, or not for this session.
+    /// Unknown method, or not available to this session.
     UnknownMethod,
-    /// Parameters nobody can serve: unknown name, bad cursor.
+    /// Invalid parameters: unknown name, bad cursor.
     InvalidParams,
     /// Headers and body disagree.
     HeaderMismatch,
@@ -85,7 +85,7 @@ pub struct Fault {
     pub side: Side,
     /// Whether to try again.
     pub retry: Retry,
-    /// For the caller: what is wrong and what to do. No secret, no internal address.
+    /// Text for the caller: the mistake and its remedy. Contains no secret and no internal address.
     pub public: Cow<'static, str>,
     /// For `error.data`, JSON text.
     pub data: Option<String>,
@@ -106,7 +106,7 @@ impl Fault {
         }
     }
 
-    /// The caller sent something that cannot be served.
+    /// A fault of the caller: the request cannot be served.
     pub fn downstream(kind: FaultKind, public: impl Into<Cow<'static, str>>) -> Self {
         Self::new(kind, Side::Downstream, public)
     }

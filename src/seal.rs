@@ -12,15 +12,15 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::config::SealKey;
 
-/// Bytes that tell which key sealed a handle.
+/// Length of the key id at the start of a handle.
 const ID_LEN: usize = 2;
 /// Bytes of a derived key.
 const KEY_LEN: usize = 32;
 /// Bytes of the authentication tag.
 const TAG_LEN: usize = 16;
-/// Longest handle that is looked at, where it travels in a header or beside one.
+/// Longest handle accepted for purposes whose handles also travel in headers.
 const MAX_LEN: usize = 4 * 1024;
-/// Longest handle that is looked at, where it travels in a body and may carry an upstream's own.
+/// Longest handle accepted in a body, where the handle may contain a handle of the upstream.
 const MAX_CARRYING_LEN: usize = 64 * 1024;
 /// Separates our use of the operator's keys from any other.
 const SALT: &[u8] = b"drawbridge handle seal 1";
@@ -77,7 +77,7 @@ impl Purpose {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SealError {
-    /// The cryptography library refused; there is nothing to be done about it here.
+    /// The cryptography library refused the key; the gateway cannot recover.
     #[error("sealing key {0:?} cannot be used")]
     Unusable(String),
 }

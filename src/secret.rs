@@ -13,7 +13,7 @@ impl Secret {
         Self(SecretString::from(text.into()))
     }
 
-    /// The content, for the one place that has to send it.
+    /// The plain content, for code that sends the secret.
     #[must_use]
     pub fn expose(&self) -> &str {
         self.0.expose_secret()

@@ -59,7 +59,7 @@ pub struct UpstreamStatus {
     pub cause: Option<CauseStatus>,
     /// `legacy` or `modern`; absent while that is unknown.
     pub era: Option<String>,
-    /// The protocol revision that it spoke last.
+    /// Protocol revision spoken most recently.
     pub revision: Option<String>,
     /// Open sessions with it.
     pub sessions: u64,
@@ -69,7 +69,7 @@ pub struct UpstreamStatus {
     pub calls_in_flight: u64,
     /// Calls per minute, over the last 60 to 70 s.
     pub calls_per_minute: f64,
-    /// Those of them that got a JSON-RPC error or no answer.
+    /// Calls per minute that got a JSON-RPC error or no answer, over the same time.
     pub failures_per_minute: f64,
     /// Median duration of these calls, milliseconds; absent without calls.
     pub p50_ms: Option<f64>,

@@ -1,11 +1,11 @@
-//! Wake-ups that a task would send to itself for nothing.
+//! Filters useless wake-ups that a task would send to itself.
 //!
-//! Whoever takes a frame of a hyper body wakes the connection it came over. Here that connection is
-//! polled by the same task, which is just being polled: it would run once more and find nothing to
-//! do. [`quietly`] holds such a wake-up back until the caller knows whether it is of use.
+//! Taking a frame of a hyper body wakes the connection of the body. Here the same task polls that
+//! connection and is already running: the wake-up would only cause one more poll without effect.
+//! [`quietly`] defers such a wake-up until the caller knows whether the poll is needed.
 //!
-//! hyper polls a body up to three times for one wake-up: after what it gave was taken, and after that
-//! was flushed. [`Bell::poll_if_rung`] leaves a part of the task alone that was not woken in between.
+//! hyper polls a body up to three times per wake-up: again after the frame is taken, and again after the
+//! flush. [`Bell::poll_if_rung`] skips a part of the task that was not woken in between.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,11 +17,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::task::AtomicWaker;
 
 thread_local! {
-    /// Set while this thread works quietly.
+    /// Set while [`quietly`] runs on this thread.
     static QUIET: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// What one task is woken by, unless its thread works [`quietly`].
+/// Waker of one task; its wake-ups are deferred while the thread runs [`quietly`].
 #[derive(Debug)]
 pub struct Bell {
     inner: Arc<Inner>,
@@ -35,7 +35,7 @@ struct Inner {
     rung: AtomicBool,
 }
 
-/// The wake-up that was held back, if there was one; gone when dropped.
+/// A deferred wake-up, if any; dropping it discards the wake-up.
 #[derive(Debug, Default)]
 pub struct Held(Option<Arc<Inner>>);
 
@@ -59,8 +59,8 @@ impl Bell {
         part.poll(&mut Context::from_waker(&self.waker))
     }
 
-    /// Polls a part of the task, whose wake-ups then come through this bell, if one has come since
-    /// the last time, or this is the first; otherwise nothing has changed, and it is pending.
+    /// Polls a part of the task with this bell as its waker, but only on the first poll or after a wake-up
+    /// since the last one; otherwise returns `Pending`.
     pub fn poll_if_rung<T>(
         &self,
         cx: &Context<'_>,

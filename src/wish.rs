@@ -1,23 +1,23 @@
-//! What somebody wishes for and somebody else makes so, while others change their minds.
+//! A desired value, and the callback that applies it under the same lock: the last value set is the last applied.
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A wish that is made so before anybody else may change it: what stands at the end is what was
-/// wished last, whoever was slow on the way.
+/// A desired value whose lock is held while the value is applied. A slow callback therefore cannot
+/// overwrite a value set later by another thread.
 #[derive(Default)]
 pub struct Wish<T>(Mutex<T>);
 
 impl<T> Wish<T> {
-    /// Changes the wish and makes so what is wished then. `make_so` waits for nobody; of several
-    /// wishes, one that stands lower may be changed in it.
+    /// Changes the value and applies it with `make_so` under the lock. `make_so` must not block; lock
+    /// order: it may change only a `Wish` of a lower layer.
     pub fn change(&self, change: impl FnOnce(&mut T), make_so: impl FnOnce(&T)) {
         let mut wished = self.wished();
         change(&mut wished);
         make_so(&wished);
     }
 
-    /// Makes so what is wished already, for something that is new.
+    /// Applies the current value to a new target.
     pub fn make_so(&self, make_so: impl FnOnce(&T)) {
         make_so(&self.wished());
     }
@@ -28,7 +28,7 @@ impl<T> Wish<T> {
 }
 
 impl<T: Copy> Wish<T> {
-    /// What is wished now; it may be something else in a moment.
+    /// The current value, a snapshot: another thread may change it right after.
     #[must_use]
     pub fn get(&self) -> T {
         *self.wished()
@@ -37,7 +37,7 @@ impl<T: Copy> Wish<T> {
 
 impl<T: fmt::Debug> fmt::Debug for Wish<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // It may be looked at while it is made so.
+        // `try_lock`: `make_so` may log this value while the lock is held.
         match self.0.try_lock() {
             Ok(wished) => f.debug_tuple("Wish").field(&*wished).finish(),
             Err(_) => f.write_str("Wish(..)"),
@@ -61,7 +61,7 @@ mod tests {
         wish.change(
             |wanted| *wanted = 1,
             |wanted| {
-                // Somebody else changes their mind while this is slow.
+                // Another thread sets 2 while this callback is still applying 1.
                 let (wish, theirs) = (Arc::clone(&wish), Arc::clone(&made));
                 let (done, is_done) = mpsc::channel();
                 other = Some(thread::spawn(move || {

@@ -1,6 +1,5 @@
-//! The threads that serve: each runs a runtime of its own, and what begins on one stays there. A
-//! connection, its calls and the upstream connections that these use never meet another thread's
-//! queue (`docs/adr/0010`).
+//! Worker threads: each runs its own runtime, and tasks stay on the worker that spawned them. A connection, its
+//! calls and their upstream connections never pass through the queue of another thread (`docs/adr/0010`).
 
 use std::cell::Cell;
 use std::io;
@@ -15,13 +14,13 @@ thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of the worker that this thread is, from 0; any other thread counts as the first.
+/// Number of the current worker thread, from 0; any other thread counts as worker 0.
 #[must_use]
 pub fn current() -> usize {
     NUMBER.get()
 }
 
-/// All workers, the first of which is the thread that made them.
+/// The pool of workers; the first is the thread that created the pool.
 #[derive(Debug)]
 pub struct Crew {
     first: Runtime,
@@ -89,7 +88,7 @@ impl Drop for Crew {
     fn drop(&mut self) {
         self.stop.cancel();
         for thread in self.others.drain(..) {
-            // A worker that panicked has said so.
+            // A panic of the worker is already logged by the panic hook.
             drop(thread.join());
         }
     }
@@ -136,7 +135,7 @@ impl Drop for Seat {
     }
 }
 
-/// A runtime on the thread that calls, for a command that serves nothing.
+/// A runtime on the calling thread, for a command without listeners.
 ///
 /// # Errors
 /// The system has no event queue for it.

@@ -16,8 +16,8 @@ use crate::place::{Gateway, GatewayPlan, Nginx, Place, Stub};
 use crate::report;
 use crate::rows::{Over, ROWS, Row};
 
-/// The modern upstream. Its name is as long as that of the legacy one, so that the tokens for both are, which
-/// cost more to verify the longer they are.
+/// The modern upstream. Its name is as long as the legacy upstream's, so that tokens for both have the same
+/// length: longer tokens cost more to verify.
 const MODERN: &str = "next";
 /// The lanes share a round in so many turns: a machine that others use changes its pace within a second.
 const TURNS: u32 = 10;
@@ -68,7 +68,7 @@ pub(crate) struct BenchArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// A target of the load: its callers and the process that it costs.
+/// A target of the load: its callers and the measured process.
 pub(crate) struct Lane {
     name: &'static str,
     http: Vec<Caller>,
@@ -243,7 +243,7 @@ async fn measure_rows(
     Ok((figures, handshakes))
 }
 
-/// Measures rows that are compared with each other.
+/// Measures a group of rows whose figures are compared.
 ///
 /// A turn measures each lane, and on each lane one row directly after the other, so that a slow moment of the
 /// machine hits whatever is compared alike.
@@ -304,7 +304,7 @@ pub(crate) fn plan_of(
     }
 }
 
-/// A lane that nobody has to be known on.
+/// A lane without tokens.
 fn plain(name: &'static str, http: &Target, modern: &Target, pid: Option<u32>) -> Lane {
     Lane {
         name,

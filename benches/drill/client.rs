@@ -1,4 +1,4 @@
-//! An MCP client on one connection: a session of 2025-11-25, or whatever `modern.rs` makes of it.
+//! An MCP client on one connection: a session of 2025-11-25, or modern requests built by `modern.rs`.
 
 use std::fmt::Write as _;
 use std::io;
@@ -35,7 +35,7 @@ impl Target {
     }
 }
 
-/// Whom a session belongs to and where it goes.
+/// Target of a session and the token of its caller.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) target: Target,

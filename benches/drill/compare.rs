@@ -77,7 +77,7 @@ fn is_wanted(args: &CompareArgs, row: &Row) -> bool {
         .is_none_or(|only| row.name.contains(only))
 }
 
-/// The runs of one row: one list per lane, one entry per turn.
+/// Measures one row; returns a list per lane with an entry per turn.
 async fn measure(
     args: &CompareArgs,
     row: &Row,

@@ -1,4 +1,4 @@
-//! What the turns of each row come to, and whether that is within the budget.
+//! Aggregates the turns of each row and compares the figures with the budget.
 
 use std::collections::BTreeMap;
 

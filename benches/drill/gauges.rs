@@ -30,7 +30,7 @@ pub(crate) fn counter(admin: SocketAddr, name: &str) -> anyhow::Result<f64> {
     Ok(found.map_or(0.0, |(_, value)| *value))
 }
 
-/// Everything that a stub has received so far.
+/// Counters of the requests received by a stub (`/stats`).
 pub(crate) fn stats(stub: &Stub) -> anyhow::Result<Value> {
     let response = get(Target::parse(&stub.url)?.addr, "/stats")?;
     let (_, body) = response.split_once("\r\n\r\n").context("no body")?;

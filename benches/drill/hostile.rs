@@ -126,7 +126,7 @@ pub(crate) async fn run(args: HostileArgs) -> anyhow::Result<bool> {
     Ok(passed)
 }
 
-/// The most that a process holds within so many seconds, KiB.
+/// Peak resident memory of a process within `seconds`, KiB.
 async fn highest_kib(pid: u32, seconds: u64) -> anyhow::Result<u64> {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut highest = 0;

@@ -23,7 +23,7 @@ pub(crate) struct InstructionsArgs {
     /// The gateway program (release build).
     #[arg(long, default_value = "target/release/drawbridge")]
     gateway: PathBuf,
-    /// Another build of it, counted first: a row that costs over `--limit` percent more than this one fails.
+    /// Baseline build, counted first: a row that costs over `--limit` percent more than the baseline fails.
     #[arg(long)]
     before: Option<PathBuf>,
     /// The stub upstream program (release build).

@@ -147,7 +147,7 @@ async fn kill_gateway(
     Ok(())
 }
 
-/// Calls a tool that answers with one text.
+/// Calls a tool and returns the single text of its result.
 async fn text(client: &mut Client, tool: &str, arguments: &str) -> anyhow::Result<String> {
     let params = format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#);
     let result: Value = serde_json::from_str(&client.result("tools/call", &params).await?)?;

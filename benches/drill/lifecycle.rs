@@ -85,7 +85,7 @@ pub(crate) async fn run(args: LifecycleArgs) -> anyhow::Result<bool> {
         () = watch_children(&mark, &mut most) => {}
     }
     outcome.fact("most_children", most);
-    // Those that are being stopped come on top of those that the cap counts.
+    // Children that are being stopped are not counted by the cap.
     outcome.check(most <= 2 * MAX_CHILDREN, || {
         format!("{most} children at once")
     });
@@ -153,7 +153,7 @@ async fn abandon(callers: &[Caller], count: usize) -> Outcome {
         let params =
             format!(r#"{{"name":"state_set","arguments":{{"key":"who","value":"{number}"}}}}"#);
         client.result("tools/call", &params).await?;
-        // Each session has a child of its own, so it reads back what it wrote.
+        // Each session has its own child, so it reads back its own value.
         let params = r#"{"name":"state_get","arguments":{"key":"who"}}"#;
         let got = client.result("tools/call", params).await?;
         let got: Value = serde_json::from_str(&got)?;

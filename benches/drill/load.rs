@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) window: Duration,
     /// Processes whose CPU time is read, by name.
     pub(crate) watch: Vec<(String, u32)>,
-    /// What `tools/list` must return, when that is asked.
+    /// Expected result of `tools/list`, if the scenario calls it.
     pub(crate) list: Option<Arc<str>>,
 }
 
@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    /// Connects, and opens the session where there is one.
+    /// Connects, and opens a session if the scenario uses one.
     async fn open(&mut self) -> io::Result<Client> {
         let mut client = Client::connect(self.caller.clone()).await?;
         if self.scenario == Scenario::ModernCall {

@@ -12,7 +12,7 @@ use crate::watch::resident_kib;
 
 /// Sessions opened at once.
 const AT_ONCE: usize = 32;
-/// Sessions that are opened and ended before anything is compared.
+/// Sessions opened and ended before the first measurement.
 const WARM_UP: usize = 50;
 
 /// Figures of one gateway process, in KiB.
@@ -115,7 +115,7 @@ async fn close_all(clients: Vec<Client>) -> anyhow::Result<()> {
         .await
 }
 
-/// Lets the other side finish what it does in the background.
+/// Waits for background work of the gateway to finish.
 async fn settle() {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }

@@ -27,14 +27,14 @@ pub(crate) fn write_call(
     written.map_err(io::Error::other)
 }
 
-/// The result of a call, as far as it is looked at.
+/// Members of a call's result that the drill checks.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CallResult<'a> {
     #[serde(borrow, rename = "resultType")]
     kind: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     content: Vec<Block<'a>>,
-    /// What the client is to bring back.
+    /// `requestState` for the retry.
     #[serde(borrow, rename = "requestState")]
     pub(crate) state: Option<Cow<'a, str>>,
 }

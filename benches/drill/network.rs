@@ -56,7 +56,7 @@ pub(crate) struct NetworkArgs {
     /// Seconds between two disturbances of one network, about.
     #[arg(long, default_value_t = 5)]
     pause: u64,
-    /// Makes a run repeatable, as far as time allows.
+    /// Seed of the random numbers, for repeatable runs (timing aside).
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }

@@ -1,6 +1,6 @@
-//! Calls of modern clients that a legacy upstream asks something in, and that nobody ever answers:
-//! what they hold is bounded, beyond the caps nobody is asked, and at the deadline the upstream has
-//! everything back.
+//! Parked calls: modern clients call a legacy upstream that asks a question, and never answer. Memory of the
+//! calls is bounded, calls beyond the caps are not parked, and at the deadline the upstream gets every
+//! question back.
 
 use std::collections::HashSet;
 use std::io;
@@ -24,7 +24,7 @@ use crate::wire::invalid;
 /// Principals that the calls belong to; each has one session upstream, on which not more than 64
 /// questions may be open.
 const PRINCIPALS: usize = 200;
-/// Of them, those that have a call parked at a child of their own as well.
+/// Principals that also park a call at their own stdio child.
 const CHILDREN: usize = 8;
 /// Connections that calls are made on.
 const AT_ONCE: usize = 64;
@@ -105,7 +105,7 @@ pub(crate) async fn run(args: ParkedArgs) -> anyhow::Result<bool> {
         mark,
     };
     let mut outcome = Outcome::default();
-    // Everybody was here once, so that what is parked is nearly all that comes on top.
+    // Every caller connects once first, so that the later growth is almost only parked calls.
     make(&world.http, PRINCIPALS, "echo").await?;
     let before = resident_kib(gateway.process.pid())?;
     outcome.fact("resident_before_kib", before);
@@ -224,7 +224,7 @@ fn check_parked(outcome: &mut Outcome, gateway: &Gateway, came: &[Came]) -> anyh
     Ok(())
 }
 
-/// Makes `count` calls of `tool`: each caller its share, one after the other.
+/// Makes `count` calls of `tool`, divided among the callers; each caller makes its share sequentially.
 async fn make(callers: &[Caller], count: usize, tool: &str) -> anyhow::Result<Vec<Came>> {
     let shares = callers.iter().enumerate().map(|(number, caller)| {
         let share = (count + callers.len() - 1 - number) / callers.len();

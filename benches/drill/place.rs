@@ -90,7 +90,7 @@ impl Running {
         }
     }
 
-    /// Asks it to end and waits for that a while, if it has not ended.
+    /// Sends SIGTERM to a running process and waits up to `STOP` for its exit.
     fn end(&mut self) {
         // The number of a process that has ended may be another's.
         if matches!(self.child.try_wait(), Ok(None)) && self.signal(Signal::TERM).is_ok() {
@@ -113,7 +113,7 @@ impl Running {
         Ok(())
     }
 
-    /// The end of what it wrote to stderr.
+    /// Last 20 lines of the process's stderr.
     pub(crate) fn log(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -126,13 +126,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // `kill` fails if the process has already exited.
         self.child.kill().unwrap_or_default();
         self.child.wait().map(drop).unwrap_or_default();
     }
 }
 
-/// A loopback address that nobody used a moment ago.
+/// A loopback address with a port that was free a moment ago.
 pub(crate) fn free_addr() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
@@ -231,7 +231,7 @@ impl Nginx {
         })
     }
 
-    /// Where the upstream of that number is reached through it.
+    /// URL of upstream `number` through nginx.
     pub(crate) fn url(&self, number: usize) -> anyhow::Result<&str> {
         let url = self.urls.get(number).context("no such upstream of nginx")?;
         Ok(url)
@@ -240,7 +240,7 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        // A master that is killed leaves its worker behind; one that is asked to end does not.
+        // SIGKILL of the nginx master would leave its worker behind, so ask it to exit.
         self.master.end();
     }
 }
@@ -255,7 +255,7 @@ pub(crate) struct GatewayPlan<'a> {
     pub(crate) threads: usize,
     /// `[upstreams.*]` tables.
     pub(crate) upstreams: String,
-    /// Further tables; `[limits]` and `[sessions]` among them when they matter.
+    /// Further tables, such as `[limits]` and `[sessions]`.
     pub(crate) tables: String,
     /// A program, with its options, that runs the gateway; empty for none.
     pub(crate) under: Vec<String>,
@@ -339,7 +339,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // One that is killed does not write down what it has counted (`make profile`).
+        // A killed gateway does not write its profile counters (`make profile`), so ask it to exit.
         self.process.end();
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured, and what each figure is held against.
+//! The measured rows and their budgets.
 
 use crate::load::Scenario;
 
@@ -85,7 +85,7 @@ const CALL_16: &str = "call, 16 sessions";
 const CALL_64: &str = "call, 64 sessions";
 const BRIDGED: &str = "modern call to a legacy upstream, 16 at once";
 
-/// All rows. A row that is compared with another one follows it.
+/// All rows. A row compared with another row follows that row.
 pub(crate) const ROWS: [Row; 14] = [
     unbudgeted(http("call, 1 session", Scenario::Call, 1, 2.0)),
     http(CALL_16, Scenario::Call, 16, 2.0),

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection, cheap enough not to be what is measured.
+//! One HTTP/1.1 connection, cheap enough not to distort the measurement.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 /// Response heads at most, bytes.
 const MAX_HEAD: usize = 64 << 10;
-/// How long the other side may take for anything.
+/// Timeout of each wait for the peer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One keep-alive connection.
@@ -149,7 +149,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Breaks the connection so that the other side sees a reset.
+    /// Closes the connection with a TCP reset.
     pub(crate) fn reset(self) -> io::Result<()> {
         self.socket.set_zero_linger()
     }

@@ -1,4 +1,4 @@
-//! The event at the start: what runs, where it listens, what it serves, and what is missing.
+//! The startup log event: version, addresses, endpoints, upstreams, and missing programs or directories.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ use crate::secret::Secret;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer that is read, in bytes.
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
-/// Where a gateway listens whose configuration says nothing of it.
+/// Default port of `admin.listen`.
 const DEFAULT_PORT: u16 = 9090;
 
 // Which gateway is asked: without either option, the one at http://127.0.0.1:9090. No doc comment: it would stand in
@@ -104,7 +104,7 @@ impl AdminClient {
         })
     }
 
-    /// One that listens on every address is asked over loopback.
+    /// The target for `[admin]`; an unspecified listen address is reached over loopback.
     fn of(admin: &config::Admin) -> Result<Self, AskError> {
         let listen = admin.listen;
         if listen.port() == 0 {

@@ -132,7 +132,7 @@ fn report(file: &str, errors: &[Value], warnings: &[Problem], asked: Option<&Ask
     report
 }
 
-/// What stands for a variable that is not set: long enough for a key, and a URL where its name says so.
+/// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`.
 fn placeholder(name: &str) -> String {
     if name.ends_with("URL") || name.ends_with("ENDPOINT") {
         return "https://placeholder.example.com".to_owned();

@@ -100,7 +100,7 @@ fn publishes_scope(config: &Config) -> bool {
         .any(|scopes| !scopes.is_empty())
 }
 
-/// Reports what `mode = "none"` does not go with, and drops what has no effect there.
+/// Reports settings incompatible with `mode = "none"`, and removes settings without effect there.
 pub(super) fn check_open(config: &mut Config, report: &Report<'_>) {
     if !report.has("stdio.max_children_per_principal") {
         config.stdio.max_children_per_principal = config.stdio.max_children;

@@ -12,7 +12,7 @@ use super::types::{
 use super::units;
 use crate::secret::Secret;
 
-/// Shown when nobody said who may call.
+/// Shown when `auth.mode` is missing.
 const SNIPPETS: &str = "\
 either ask every caller for a token:
     [auth]

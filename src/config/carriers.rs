@@ -17,7 +17,7 @@ use crate::secret::Secret;
 /// The resource limits a child can be given.
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
 
-/// What is said of a name that no environment can hold.
+/// Error text for an invalid name of an environment variable.
 const NO_VARIABLE: &str = "not the name of a variable: it may not be empty, nor have `=` in it";
 
 /// Headers that a configuration cannot set, as the transport does.

@@ -1,4 +1,4 @@
-//! What needs more than one section to judge.
+//! Checks that need more than one section of the configuration.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn check_references(config: &Config, report: &Report<'_>) {
         .map(|upstream| &*upstream.name)
         .collect();
     let refer = |key: &str, name: &str| {
-        // One that stands there with mistakes of its own is not missing.
+        // An upstream rejected for its own mistakes is reported there, not as missing here.
         if !names.contains(&name) && !report.has(&join("upstreams", name)) {
             let hint = nearest(name, &names).map(|near| format!("did you mean \"{near}\"?"));
             report.error(
@@ -166,7 +166,7 @@ fn check_served(config: &Config, report: &Report<'_>) {
     let merged = config.mcp.enabled && !config.mcp.upstreams.is_empty();
     let direct = config.upstreams.iter().any(|upstream| upstream.direct);
     let nothing = !merged && !direct && config.endpoints.is_empty();
-    // Upstreams with mistakes may be those that are shown.
+    // With errors no verdict is possible: a rejected upstream may be the one that an endpoint shows.
     if nothing && !config.upstreams.is_empty() && !report.has_errors() {
         let hint = "`direct` of an upstream, [mcp] and [endpoints.<name>] say what is served";
         report.error("upstreams", "no endpoint shows any of them", Some(hint));

@@ -69,7 +69,7 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
     }
 }
 
-/// How long lists wait for upstreams, and for which of them they need not.
+/// Waits of lists for upstreams (`connect_wait`, first start), and the upstreams started in advance (`warm`).
 struct Waits {
     connect: Duration,
     first: Duration,

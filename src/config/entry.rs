@@ -20,8 +20,7 @@ use super::types::Rate;
 use super::units;
 use crate::secret::Secret;
 
-/// The most of anything that a file may name; larger numbers are typing errors, and more than some
-/// counters hold.
+/// Largest number accepted in the file; larger ones are typing errors, and exceed some counters.
 const MOST: usize = 100_000_000;
 
 /// A declared key and what the file says about it.
@@ -259,7 +258,7 @@ impl Entry<'_> {
         self.parsed(kind, &parse).or_else(|| parse(default).ok())
     }
 
-    /// The value, if there is one and it is right.
+    /// The parsed value, if present and valid.
     fn parsed<T>(self, kind: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         read_text(self.report, &self.path, self.value?, kind, parse)
     }
@@ -286,7 +285,7 @@ impl Entry<'_> {
     }
 }
 
-/// For who names a variable that is not there, or means none.
+/// Hint for an undefined variable, or a `$` that is not meant as one.
 const VARIABLES: &str = "`${NAME}` is a variable of the environment that drawbridge is started with; \
     `$$` stands for a plain `$`";
 
@@ -363,9 +362,9 @@ pub(super) fn read_secret(
         .ok()
 }
 
-/// For who names a file that is not there.
+/// Hint for a missing file.
 pub(super) const BESIDE: &str = "a relative path begins at the directory of this file";
-/// For who writes a secret in another form.
+/// Hint for a secret in an unsupported form.
 const SECRET: &str = "text with a variable, as in \"${NAME}\", or a file, whose relative path begins at the \
     directory of this one";
 

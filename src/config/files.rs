@@ -1,7 +1,7 @@
-//! Files that a configuration names: whether they hold what they are named for.
+//! Validates files named in the configuration (certificates, keys, key sets).
 //!
-//! Whoever needs such a file reads it again. What is looked at here is what would keep the gateway
-//! from starting, so that `check` says it and `serve` says where.
+//! Users of a file read it again later. Validation here finds errors that would prevent the start, so that
+//! `check` reports them and `serve` names the key.
 
 use std::io;
 use std::path::Path;

@@ -7,7 +7,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::nearest::nearest;
 
-/// The most parts that one text may name.
+/// Most parts (`target=level`) in one text.
 const MOST_PARTS: usize = 32;
 /// The longest name of a part, in bytes.
 const LONGEST_PART: usize = 128;
@@ -47,9 +47,9 @@ impl Default for LogLevels {
 }
 
 impl LogLevels {
-    /// Names with their levels: libraries (the empty name), the gateway, then what was named besides.
+    /// Targets with their levels: libraries (the empty name), the gateway, then explicitly named parts.
     pub fn targets(&self) -> impl Iterator<Item = (&str, LevelFilter)> {
-        // Libraries say much at INFO, so that they have to be named.
+        // Libraries log much at INFO: below WARN they must be named explicitly.
         let libraries = self.ours.min(LevelFilter::WARN);
         let own = [("", libraries), (OURS, self.ours)];
         let named = self.parts.iter();

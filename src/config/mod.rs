@@ -1,8 +1,7 @@
 //! One TOML file: its types, its reading and checking, its generated reference.
 //!
-//! A file is read in one walk that collects every mistake with its place (`reader`), section by
-//! section; `check` then looks at what needs two sections. What other modules get is [`Config`],
-//! complete and checked.
+//! `reader` walks the file once, section by section, and collects every mistake with its position;
+//! `check` then validates across sections. Other modules get a complete and validated [`Config`].
 
 mod access;
 mod auth;
@@ -113,7 +112,7 @@ pub fn load_with(
 ///
 /// # Errors
 ///
-/// Every mistake there, and those of the file's syntax.
+/// Every mistake in `[admin]`, and every syntax error of the file.
 pub fn load_admin(path: &Path) -> Result<Admin, ConfigErrors> {
     let file = path.to_string_lossy();
     let text = read_file(path)?;
@@ -184,7 +183,7 @@ fn parse_with(
     if !syntax.is_empty() {
         let is_json = text.trim_start().starts_with('{');
         let is_yaml = !is_json && looks_like_yaml(text);
-        // All of it is wrong, which is said once.
+        // Every line of a JSON or YAML file is wrong: report only the first error.
         let count = if is_json || is_yaml { 1 } else { syntax.len() };
         for error in syntax.into_iter().take(count) {
             // Only the message: the error's own text repeats the line, which may hold a secret.

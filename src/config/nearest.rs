@@ -28,7 +28,7 @@ fn distance(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or_default()
 }
 
-/// Words of other programs, and what is called so here.
+/// Values used by other programs, and their equivalents here.
 const MEANT: [(&str, &str); 8] = [
     ("oidc", "oauth"),
     ("jwt", "oauth"),
@@ -40,7 +40,7 @@ const MEANT: [(&str, &str); 8] = [
     ("ws", "websocket"),
 ];
 
-/// What is said of `word` where one of `known` has to stand.
+/// Error text for `word` where only a value of `known` is valid.
 pub(super) fn unknown_word(known: &[&str], word: &str) -> String {
     let meant = MEANT.iter().find(|(said, _)| *said == word);
     let meant = meant.map(|(_, meant)| *meant);

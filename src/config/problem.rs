@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// One mistake or doubt, with the place where it stands.
+/// A mistake or doubt, with its position in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The file as it was named on the command line.
@@ -11,7 +11,7 @@ pub struct Problem {
     pub line: usize,
     /// Column in characters, counted from 1.
     pub column: usize,
-    /// The key it is about, such as `upstreams.files.args[2]`; empty for the file itself.
+    /// The offending key, such as `upstreams.files.args[2]`; empty for the file itself.
     pub key: String,
     /// What is wrong. Never holds the content of a secret.
     pub what: String,

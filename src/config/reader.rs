@@ -40,7 +40,7 @@ impl<'r> Section<'r> {
         Self::read(report, String::new(), table, 0, body)
     }
 
-    /// Runs `body` over one table, then reports the keys that it did not ask for.
+    /// Runs `body` over one table, then reports every key that `body` did not request as unknown.
     pub(super) fn read<T>(
         report: &'r Report<'r>,
         path: String,
@@ -261,7 +261,7 @@ impl<'r> Section<'r> {
     }
 }
 
-/// Keys of other programs, and what they are called here.
+/// Keys used by other programs, and their equivalents here.
 const MEANT: [(&str, &str); 14] = [
     ("mcpServers", "upstreams"),
     ("mcp_servers", "upstreams"),

@@ -14,7 +14,7 @@ use super::types::{Admin, EventPaths, Health, Server, Tls};
 use super::units;
 use crate::secret::Secret;
 
-/// More make nothing faster on any machine there is.
+/// Most worker threads; no machine gains from more.
 const MAX_THREADS: usize = 1024;
 /// No machine has more connections.
 const MAX_SHARE: usize = 1 << 30;
@@ -274,7 +274,7 @@ fn tls(s: &mut Section<'_>) -> Option<Tls> {
     })
 }
 
-/// A PEM file that must be there, and what `read` finds in it.
+/// Path of a required PEM file, and its content as parsed by `read`.
 fn pem_file<T>(
     t: &mut Section<'_>,
     name: &'static str,

@@ -1,4 +1,4 @@
-//! The files of `config/` are what they claim to be.
+//! Tests of the shipped files in `config/` and `deploy/`.
 
 use std::path::{Path, PathBuf};
 
@@ -74,7 +74,7 @@ fn the_configurations_of_deployments_load_without_a_doubt() {
     }
 }
 
-// The two halves of docker-compose.yml: what the realm puts into tokens is what the gateway wants.
+// The two halves of docker-compose.yml: tokens of the realm satisfy the gateway's configuration.
 #[test]
 fn the_demonstration_realm_issues_tokens_for_the_gateway_of_the_compose_file() {
     let config = read(&deployment("compose/gateway.toml"));

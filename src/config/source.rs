@@ -1,4 +1,4 @@
-//! One file's text: where its lines are, what its `${NAME}`s mean, which files it names.
+//! The text of a configuration file: positions of lines, values of `${NAME}`, and named files.
 //!
 //! The only reader of the environment.
 
@@ -61,7 +61,7 @@ impl<'s> Source<'s> {
     ///
     /// # Errors
     ///
-    /// Names what is missing, never what is there.
+    /// Names the missing variable, never the value of another one.
     pub(super) fn expand<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, String> {
         let Some((start, mut rest)) = text.split_once('$') else {
             return Ok(Cow::Borrowed(text));

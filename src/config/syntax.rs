@@ -1,10 +1,10 @@
-//! What to do about text that is no TOML, where the parser says only what it expected.
+//! Hints for syntax errors, since the TOML parser names only the expected token.
 
-/// For who writes a path of Windows.
+/// Hint for a Windows path.
 const BACKSLASH: &str = "in double quotes a backslash begins an escape: write '…' in single quotes, or \\\\ \
     for each one";
 
-/// For who writes a table twice.
+/// Hint for a duplicate table or key.
 const TWICE: &str = "each table and each key stands once: put the keys of both into one table; only \
     [[…]] in double brackets may be repeated";
 
@@ -18,10 +18,10 @@ const NO_EQUALS: &str = "a key and its value have `=` between them, as in mode =
 const OPEN_QUOTE: &str =
     "close the quote on the same line; text of several lines stands between \"\"\" and \"\"\"";
 
-/// For who writes more behind a value, such as a comma.
+/// Hint for text after a value, such as a comma.
 const ONE_LINE: &str = "each key has a line of its own, with nothing behind its value";
 
-/// What to do about a mistake that the parser calls `message`.
+/// The hint for the parser's error `message`.
 pub(super) fn hint(message: &str) -> Option<&'static str> {
     let has = |word: &str| message.contains(word);
     if has("escape") || has("unicode") {

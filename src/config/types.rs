@@ -23,7 +23,7 @@ pub struct Config {
     pub server: Server,
     /// The operators' listener.
     pub admin: Admin,
-    /// How upstreams are looked at that nobody calls.
+    /// Health checks of idle upstreams.
     pub health: Health,
     /// Who may call.
     pub auth: Auth,
@@ -76,14 +76,14 @@ pub struct Server {
     pub body_timeout: Duration,
     /// How long a connection may stay without a request.
     pub idle_timeout: Duration,
-    /// How long a peer may take nothing of what is written to it.
+    /// Longest time without progress of a write to a peer.
     pub stall_timeout: Duration,
     /// How long a connection may stay after a refused token, when it has brought no good one.
     pub refused_idle_timeout: Duration,
     /// Open connections at once.
     pub max_connections: usize,
-    /// Those of one address without a good token, while places are short; a quarter of all where nothing
-    /// is said.
+    /// Connections of one address without a good token, while permits are short; `None` means a quarter of
+    /// `max_connections`.
     pub connections_per_address: Option<usize>,
     /// Open exchanges and streams of one principal; as many as a quarter of all connections where nothing
     /// is said.
@@ -129,14 +129,14 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// Host names allowed besides addresses and loopback names.
     pub allowed_hosts: Vec<String>,
-    /// What lets in who is not on this machine; at least 16 bytes of printable ASCII.
+    /// Bearer token for requests from other machines; at least 16 bytes of printable ASCII.
     pub token: Option<Secret>,
 }
 
 /// `[health]`.
 #[derive(Debug, Clone, Copy)]
 pub struct Health {
-    /// Between two looks at an upstream, from 1 s to 1 h; absent where none is looked at.
+    /// Interval between health checks of an upstream, from 1 s to 1 h; `None` disables them.
     pub interval: Option<Duration>,
 }
 
@@ -153,16 +153,16 @@ pub struct Auth {
     pub issuers: Vec<Issuer>,
     /// Scopes that single tools need.
     pub tool_scopes: Vec<ToolScope>,
-    /// Scopes that stand for others as well.
+    /// Scopes that imply further scopes.
     pub scope_implies: Vec<ScopeImplies>,
 }
 
 /// `[[auth.scope_implies]]`.
 #[derive(Debug, Clone)]
 pub struct ScopeImplies {
-    /// Whoever has this scope …
+    /// The implying scope.
     pub scope: String,
-    /// … has these too, and what they imply.
+    /// Implied scopes, transitively.
     pub implies: Vec<String>,
 }
 
@@ -240,7 +240,7 @@ pub struct Sessions {
     pub max_detached: usize,
     /// How long a question that belongs to no call waits for a stream to its client.
     pub hold_question: Duration,
-    /// How long a GET stream outlives the token that opened it.
+    /// Lifetime of a GET stream after its token expired.
     pub token_grace: Duration,
 }
 
@@ -315,7 +315,7 @@ pub struct Limits {
     pub call_wait: Duration,
     /// Parked calls of a principal.
     pub parked_per_principal: usize,
-    /// Parked calls that one upstream asks in.
+    /// Parked calls waiting for answers to questions of one upstream.
     pub parked_per_upstream: usize,
     /// Parked calls.
     pub parked_total: usize,
@@ -376,11 +376,11 @@ pub struct Telemetry {
     pub otlp_every_request: bool,
     /// Share of root traces that are recorded, 0 to 1.
     pub sample_ratio: f64,
-    /// Traces that are recorded beyond it because their callers ask for it; a burst of one period's count.
+    /// Rate of traces recorded beyond `sample_ratio` at the request of callers; a burst of one period's count.
     pub caller_traces: Rate,
     /// Shape of log lines.
     pub log_format: LogFormat,
-    /// From which level on they are written.
+    /// Minimum levels of log lines, per target.
     pub log_level: LogLevels,
     /// `service.name`.
     pub service_name: String,

@@ -23,7 +23,7 @@ pub struct Upstream {
     pub isolation: Isolation,
     /// Which protocol era it speaks.
     pub era: Era,
-    /// How long "legacy" is believed when nobody says which era it speaks.
+    /// Lifetime of the verdict "legacy" when `era` is not configured.
     pub era_recheck: Duration,
     /// Shown on `/mcp`.
     pub merged: bool,
@@ -45,7 +45,7 @@ pub struct Upstream {
     pub ask_timeout: Duration,
     /// For a call that may be asked, behind another one on its connection.
     pub ask_wait: Duration,
-    /// Questions that one session with it may have open.
+    /// Most open questions of this upstream per session.
     pub open_questions: usize,
     /// Whether a lost session may be rebuilt elsewhere.
     pub restartable: bool,

@@ -13,7 +13,7 @@ pub(super) const STDIO_SAMPLE: &str = "files";
 /// See [`STDIO_SAMPLE`].
 pub(super) const HTTP_SAMPLE: &str = "tracker";
 
-/// Reads one `[upstreams.<name>]`; `None` when it is not known how to reach it.
+/// Reads one `[upstreams.<name>]`; `None` unless exactly one of `command` and `url` is given.
 pub(super) fn read(name: &str, s: &mut Section<'_>) -> Option<Upstream> {
     let only = |sample| !s.is_recording() || name == sample;
     let (with_stdio, with_http) = (only(STDIO_SAMPLE), only(HTTP_SAMPLE));

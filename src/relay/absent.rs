@@ -27,7 +27,7 @@ use crate::upstream::Upstreams;
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.
 const RETURN_FIRST: Duration = Duration::from_secs(1);
 const RETURN_LONGEST: Duration = Duration::from_mins(1);
-/// The same for one that is open and does not list.
+/// Retry intervals for an upstream that is open but does not answer list requests.
 const SILENT_FIRST: Duration = Duration::from_mins(1);
 const SILENT_LONGEST: Duration = Duration::from_mins(10);
 
@@ -41,7 +41,7 @@ struct Fetching {
     cancel: CancellationToken,
 }
 
-/// What is to be had of one upstream in time.
+/// Outcome of one upstream's list within its deadline.
 pub(super) enum Listed {
     /// Its list.
     Part(Part),
@@ -52,14 +52,14 @@ pub(super) enum Listed {
 }
 
 impl Relay {
-    /// Whether waiting for an upstream would only cost time: it hung lately, and this session has
-    /// nothing open with it.
+    /// Whether waiting for an upstream is useless: the upstream hung lately, and this session has no open link
+    /// to it.
     pub(super) fn is_in_vain(&self, session: &Session, upstream: &str) -> bool {
         self.parts.upstreams.is_stuck(upstream) && !is_open(session, upstream)
     }
 
-    /// One upstream's list, waited for no longer than it deserves ([`Patience`](super::patience::Patience)). What
-    /// is late goes on in the background; `lacking` says whether a client is shown a list without it.
+    /// One upstream's list within the deadline of [`Patience`](super::patience::Patience). A late request continues
+    /// in the background; `lacking` says whether a client is shown a list without it.
     pub(super) async fn list_in_time(
         &self,
         call: &Call,
@@ -77,7 +77,7 @@ impl Relay {
         let patience = self.list_patience(session, upstream, kind, lacking);
         let over = patience.over(first_answer);
         tokio::pin!(over);
-        // One request at a time for a list that overran: a second one would be asked beside it in vain.
+        // Send no second request for a late list while the first is pending: it would be just as late.
         let is_settled = tokio::select! {
             biased;
             () = absences.settled(upstream, kind) => true,
@@ -143,8 +143,8 @@ impl Relay {
         }
     }
 
-    /// What the session was last given of a list, unless its upstream is not there; else what another session was
-    /// given that had done nothing before, as this one would have been given the same.
+    /// Stale substitute for a list: the pages last returned to this session, if it has an open link; else those of
+    /// a similar session before its first call, since this session would have got the same pages.
     pub(super) fn stand_in(
         &self,
         session: &Session,
@@ -202,9 +202,9 @@ impl Relay {
         })
     }
 
-    /// Goes on with a list in the background, as long as its session lasts. Of requests that overran
-    /// together one has the errand; the others are finished too, as that one may wait for the reply to
-    /// any of them (single-flight): dropping the request that it waits for would send it once more.
+    /// Continues a late list in the background until the session ends. One of several late requests holds the
+    /// errand; the others are finished too, since the errand may be a follower of one of them (single-flight):
+    /// dropping that leader would send the request once more.
     fn bring_later(
         &self,
         call: &Call,
@@ -239,8 +239,8 @@ impl Relay {
         });
     }
 
-    /// Asks until the list is there, and tells the client if it was shown something else. Each request
-    /// is bounded as every call to the upstream is (`connect_timeout`, `idle_timeout`).
+    /// Retries until the list arrives, and notifies the client if it was shown a different list. Each request
+    /// has the timeouts of a call to the upstream (`connect_timeout`, `idle_timeout`).
     async fn bring(
         &self,
         call: &Call,
@@ -320,8 +320,8 @@ pub(super) fn is_open(session: &Session, upstream: &str) -> bool {
     link.is_some_and(|link| link.declared().is_some())
 }
 
-/// Whether a list that failed may be there later. An upstream that answers with an error, or with
-/// something else, was there: its own notice tells when that changes.
+/// Whether a failed list is retried. An upstream that replied with an error or an invalid result was
+/// reachable: its own change notice announces a new list.
 fn comes_back(fault: &Fault) -> bool {
     !matches!(
         fault.kind,
@@ -329,7 +329,7 @@ fn comes_back(fault: &Fault) -> bool {
     )
 }
 
-/// Logs that an answer goes out without an upstream, seldom: why it fails is logged where it does.
+/// Logs, rate-limited, that an answer lacks an upstream. The failure itself is logged at its origin.
 pub(super) fn left_out(upstreams: &Upstreams, upstream: &str, what: &'static str, fault: &Fault) {
     if let Some(muted) = upstreams.admit_left_out(upstream, what) {
         tracing::warn!(
@@ -341,7 +341,7 @@ pub(super) fn left_out(upstreams: &Upstreams, upstream: &str, what: &'static str
     }
 }
 
-/// What a request hears that is not to wait for an upstream any longer; with the reason, if one is known.
+/// The fault for a request that must not wait for an upstream any longer; with the reason, if known.
 pub(super) fn not_ready(upstreams: &Upstreams, upstream: &str) -> Fault {
     let reason = upstreams.public_reason(upstream);
     let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
@@ -351,8 +351,8 @@ pub(super) fn not_ready(upstreams: &Upstreams, upstream: &str) -> Fault {
     )
 }
 
-/// The way back to the client of a request that may go on without it: nothing reaches the client from
-/// the moment when it was answered.
+/// Link of a request that may outlive the client's wait: after the client was answered, no message of
+/// this request reaches it.
 #[derive(Debug)]
 struct Asker {
     link: Arc<dyn DownstreamLink>,

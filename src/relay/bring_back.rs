@@ -28,14 +28,14 @@ pub(super) struct Source {
     ourselves: Arc<str>,
     declared: Option<Arc<Declared>>,
     is_merged: bool,
-    /// What is promised where the upstream promises nothing.
+    /// Cache hints for a result without hints of its own.
     hints: Hints,
     /// Whether the called tool's output schema is shown wrapped.
     pub(super) wraps: bool,
 }
 
 impl Source {
-    /// An upstream as it answers this call.
+    /// The source of replies to `call` from an upstream that declared `declared`.
     pub(super) fn new(
         declared: Option<Arc<Declared>>,
         call: &Call,
@@ -169,7 +169,7 @@ impl Relay {
         }
         if let Some(kept) = &kept {
             edit = edit.result_member("tools", kept.as_str());
-            // What is filtered for some is for nobody else (SPEC M-83).
+            // A list filtered by policy is private to the caller (SPEC M-83).
             if message.result_member("cacheScope").is_some() {
                 edit = edit.result_member("cacheScope", Scope::Private.as_json());
             }

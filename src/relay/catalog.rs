@@ -1,6 +1,6 @@
-//! What upstreams listed: which kept page may answer for which session, and what is kept of a new
-//! one. A session sees its own pages, and pages of others only where they would have been the same
-//! for it: of the same principal, of a legacy upstream that everybody shares, or declared public.
+//! `Catalog` caches the list pages of upstreams and decides which cached page may answer which session.
+//! A session gets its own pages; a page of another session only if its own would be identical: same
+//! principal, a legacy upstream with `isolation = "shared"`, or a page declared public.
 //! Spec: DESIGN §5 ("Lists are kept…"); SPEC M-80…M-86; BRIDGING §5.4…§5.6.
 
 use std::collections::BTreeMap;
@@ -25,33 +25,34 @@ use crate::store::lists::{Held, Lists, Page};
 use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::knowledge::Key;
 
-/// Pages of other sessions that are known at most.
+/// Capacity of each cache of pages shared between sessions.
 const OTHERS: u64 = 16_384;
-/// How many times longer a list may answer while its changes are announced.
+/// Factor by which the lifetime of a list is extended while the upstream announces its changes.
 const LENGTHENED: u32 = 3;
-/// How long a page of another session may answer at most: what an upstream may promise.
+/// Longest lifetime of a page shared between sessions: the longest `ttlMs` an upstream may promise.
 const LONGEST: Duration = Duration::from_hours(24);
 
 /// When an upstream last said that its lists of a kind changed.
 type Heard = BTreeMap<(Arc<str>, &'static str), Instant>;
 
-/// Kept pages. Cloning shares them.
+/// The cached pages. Clones share one cache.
 #[derive(Debug, Clone)]
 pub(super) struct Catalog {
     pub(super) lists: Lists,
     others: Cache<Other, Held>,
-    /// What sessions were given that had done nothing before: it stands in for upstreams that are late.
+    /// Pages received by sessions before their first tool call or change notice: stale substitutes that
+    /// answer while an upstream is late.
     untouched: Cache<Other, Held>,
-    /// When an upstream last said that its `what` changed, to whom.
+    /// Time of the latest change notice per owner (`Key`) and kind of list.
     changes: Cache<(Key, &'static str), Instant>,
-    /// The same to anybody: as many as there are upstreams and kinds of lists.
+    /// Time of the latest change notice to any session; bounded by upstreams × kinds of lists.
     heard: Arc<Mutex<Heard>>,
-    /// Pages that are being asked for.
+    /// Single-flight for pages on request.
     pub(super) flights: Flying,
     fresh: Duration,
 }
 
-/// A page that others may see who have this key.
+/// Cache key of a page that every session with the same `key` may use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Other {
     key: Key,
@@ -69,7 +70,7 @@ impl Other {
     }
 }
 
-/// A page that is being asked for.
+/// A page on request: when the request began, and the state of change notices at that time.
 #[derive(Debug)]
 pub(super) struct Fetch {
     pub(super) asked: Instant,
@@ -77,7 +78,7 @@ pub(super) struct Fetch {
     declared: Arc<Declared>,
 }
 
-/// Which page of which list.
+/// Identifies one page: upstream, kind of list and cursor.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) upstream: &'a Arc<str>,
@@ -108,19 +109,20 @@ impl Catalog {
         }
     }
 
-    /// An upstream told those behind `key` that its `what` changed.
+    /// Records a change notice for `what` that an upstream sent to the sessions behind `key`.
     pub(super) fn changed(&self, key: &Key, what: &'static str) {
         self.changed_at(key, what, Instant::now());
     }
 
-    /// The same, found out by a list that was asked for after `at`: that list stays.
+    /// Records a change found by comparing with a list requested after `at`: that newer list stays valid.
     pub(super) fn changed_at(&self, key: &Key, what: &'static str, at: Instant) {
         let heard = (Arc::clone(&key.upstream), what);
         lock(&self.heard)
             .entry(heard)
             .and_modify(|known| *known = at.max(*known))
             .or_insert(at);
-        // One that all share was not known to be so before it was opened.
+        // Also under `owner: None`: `catalog_key` drops the owner of a shared legacy upstream only once its
+        // era is known, which is after the first session opened it.
         let shared = Key {
             owner: None,
             ..key.clone()
@@ -133,7 +135,7 @@ impl Catalog {
         }
     }
 
-    /// A page of another session that is still fresh.
+    /// A cached page of another session, if it is fresh and no change was announced since its request.
     pub(super) fn other(&self, key: Key, place: Place<'_>) -> Option<Held> {
         let changed = self.changes.get(&(key.clone(), place.kind.capability()));
         let other = self.others.get(&Other::new(key, place))?;
@@ -141,8 +143,8 @@ impl Catalog {
         (calm && other.asked.elapsed() < other.fresh).then_some(other)
     }
 
-    /// How long a list of a legacy upstream that was asked for at `asked` and came now may answer. What
-    /// came slowly would be over when it comes, if the way counted.
+    /// Lifetime of a legacy list requested at `asked` and received now. The request time is added, or a
+    /// slow list would be expired on arrival (lifetimes count from `asked`).
     fn freshness(&self, asked: Instant) -> Duration {
         if self.fresh.is_zero() {
             return self.fresh;
@@ -150,8 +152,8 @@ impl Catalog {
         self.fresh.saturating_add(asked.elapsed())
     }
 
-    /// Whether nothing that anybody heard has outdated a page. The lists of a modern upstream belong to
-    /// no session: when one is told that they changed, they have for all (SPEC M-85).
+    /// Whether no change notice to any session has made a page stale. Lists of a modern upstream belong to
+    /// no session, so a notice to one session counts for all (SPEC M-85).
     fn is_calm(&self, place: Place<'_>, held: &Held) -> bool {
         if !held.outlives_calls {
             return true;
@@ -163,7 +165,7 @@ impl Catalog {
 }
 
 impl Relay {
-    /// The page that may answer this session now, if one is kept.
+    /// The cached page that may answer this session now.
     pub(super) fn held(&self, session: &Arc<Session>, place: Place<'_>) -> Option<Held> {
         let own = session
             .shelf()
@@ -179,9 +181,8 @@ impl Relay {
         Some(current.held)
     }
 
-    /// A page that another session was given, where it may answer this one too: always on an
-    /// upstream that all share, while its own lifetime lasts on a modern one, and else as the
-    /// first list of this session.
+    /// Adopts a cached page of another session: on a shared upstream always, on a modern one within the
+    /// page's lifetime, otherwise only as the first list of this session.
     fn adopted(&self, session: &Arc<Session>, place: Place<'_>) -> Option<Held> {
         let may = |held: &Held| self.may_adopt(session, place, held);
         let private = self.catalog_key(session, place.upstream);
@@ -195,7 +196,7 @@ impl Relay {
         Some(self.adopt(session, place, found))
     }
 
-    /// Whether a page that another session was given may answer this one.
+    /// Whether a cached page of another session may answer this session.
     pub(super) fn may_adopt(&self, session: &Session, place: Place<'_>, held: &Held) -> bool {
         let known = session.shelf();
         if held.outlives_calls || self.is_shared(place.upstream) {
@@ -207,7 +208,7 @@ impl Relay {
         }
     }
 
-    /// Makes a page of another session one that this session was given.
+    /// Records a page of another session in the shelf of this session, as if this session had fetched it.
     pub(super) fn adopt(&self, session: &Arc<Session>, place: Place<'_>, found: Held) -> Held {
         let held = Held {
             stretch: None,
@@ -223,8 +224,8 @@ impl Relay {
         held
     }
 
-    /// Opens an upstream for a session that is answered by others: it is to hear of changes, as if
-    /// it had listed for itself.
+    /// Opens an upstream in the background for a session answered from another session's page, so that
+    /// change notices reach the session as if it had sent the list request.
     pub(super) fn open_later(&self, session: &Arc<Session>, upstream: &Arc<str>) {
         if let Ok(link) = self.link(session, upstream)
             && link.declared().is_none()
@@ -235,9 +236,9 @@ impl Relay {
         }
     }
 
-    /// What tells a page that is asked for from others, where one who asks may ask for this session
-    /// too: what may be adopted of a kept page may be of one on its way. An operator who lets no
-    /// list of a legacy upstream be kept has each asked for.
+    /// Single-flight key of a page, if one request may answer several sessions: the conditions are those of
+    /// [`may_adopt`](Self::may_adopt) for a cached page. With `lists.fresh = 0` each session sends its own
+    /// request to a legacy upstream.
     pub(super) fn flight_key(&self, session: &Session, place: Place<'_>) -> Option<Other> {
         let key = self.knowledge_key(session, place.upstream);
         let modern = self.known_era(&key) == Some(Era::Modern);
@@ -250,7 +251,8 @@ impl Relay {
         may.then(|| Other::new(self.catalog_key(session, place.upstream), place))
     }
 
-    /// Makes ready to ask for a page: the connection is open, and the clock runs.
+    /// Opens the link and starts the clock of a page request. Change notices are set up first, so that no
+    /// change between the reply and the subscription is missed.
     pub(super) async fn begin_fetch(
         &self,
         link: &dyn UpstreamLink,
@@ -273,7 +275,7 @@ impl Relay {
         })
     }
 
-    /// Keeps the page that was asked for, and says how long it may answer again.
+    /// Caches a fetched page with its lifetime.
     pub(super) fn keep(
         &self,
         session: &Arc<Session>,
@@ -329,9 +331,9 @@ impl Relay {
         Some(held)
     }
 
-    /// Remembers a page for sessions whose upstream will be late: of a legacy upstream one that a session was
-    /// given before it called a tool or heard of a change, for all with the same credentials and capabilities;
-    /// of a modern one what it calls public for them, and the rest for its principal (SPEC M-82).
+    /// Caches a page in `untouched`, for sessions whose upstream is late. Legacy: only a page fetched before the
+    /// session's first tool call or change notice, for all sessions with the same credentials and capabilities.
+    /// Modern: public pages for the same sessions, private ones for the principal (SPEC M-82).
     fn remember(&self, session: &Session, place: Place<'_>, held: &Held, hints: Hints) {
         let key = self.knowledge_key(session, place.upstream);
         let key = if !held.outlives_calls {
@@ -352,8 +354,8 @@ impl Relay {
         self.catalog.untouched.insert(page, held.clone());
     }
 
-    /// A page that was [remembered](Self::remember) for sessions like this one, or of one that declared nothing:
-    /// what is listed for that one may be used by all.
+    /// A page [remembered](Self::remember) for sessions like this one, or for a session without capabilities:
+    /// any client may use a list made for a client without capabilities.
     pub(super) fn known_elsewhere(&self, session: &Session, place: Place<'_>) -> Option<Held> {
         let alike = self.knowledge_key(session, place.upstream);
         let own = Key {
@@ -369,14 +371,13 @@ impl Relay {
         keys.find_map(|key| self.catalog.untouched.get(&Other::new(key, place)))
     }
 
-    /// The page that a session holds, unless its bytes had to make room.
+    /// The page behind `held`, unless its bytes were evicted.
     pub(super) fn page(&self, held: &Held) -> Option<Arc<Page>> {
         self.catalog.lists.page(&held.digest)
     }
 
-    /// Who may see the same lists as this session: nobody but its principal, unless the operator
-    /// said that all share the upstream, and that is a legacy one: a modern one says itself what
-    /// everybody may see (SPEC M-82).
+    /// Cache key of the lists of this session: private to its principal, except on a legacy upstream with
+    /// `isolation = "shared"`. A modern upstream declares by itself which lists are public (SPEC M-82).
     pub(super) fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
         let key = self.knowledge_key(session, upstream);
         let all = self.is_shared(upstream) && self.known_era(&key) == Some(Era::Legacy);

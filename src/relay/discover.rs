@@ -16,14 +16,13 @@ use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 
 impl Relay {
-    /// JSON text of the result of `server/discover`. Never fails: of several upstreams one that is not
-    /// known in time contributes nothing, one that is shown alone and cannot be reached counts as what
-    /// it was last, or as one that may have anything; such an answer is believed for a second only.
+    /// JSON text of the result of `server/discover`. Never fails: on a merged endpoint a late upstream
+    /// contributes nothing; on a pure endpoint an unreachable upstream is described by its last declaration,
+    /// or as having every capability. Such an answer has a TTL of one second.
     ///
-    /// One that is shown alone is waited for as `initialize` waits, for as long as its link takes to
-    /// open or to fail (`connect_timeout` for its probe and for its handshake each; for a child's place
-    /// `stdio.spawn_wait` before): it would have no tools, and clients do not ask again. Of several
-    /// each has a second at most: the first list waits for it.
+    /// A pure endpoint waits like `initialize` until the link opens or fails (`connect_timeout` each for probe
+    /// and handshake; `stdio.spawn_wait` before for a child slot): otherwise it would show no tools, and clients
+    /// do not ask again. A merged endpoint waits at most a second per upstream: the first list waits for it.
     ///
     /// # Cancel safety
     /// Handshakes go on in the background.
@@ -107,8 +106,8 @@ impl Relay {
         declared.any(has)
     }
 
-    /// What an upstream declares that nobody is served without. That a merged answer went out before
-    /// it was there is no reason to give up on it here.
+    /// Declaration of the only upstream of an endpoint, without the shortcut for stuck upstreams: a merged
+    /// answer that went out without the upstream is no reason to skip it here.
     async fn learn_alone(
         &self,
         session: &Arc<Session>,

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use crate::call::ClientCapabilities;
 use crate::protocol::{Era, Revision, extensions, json};
 
-/// Of what a client of `revision` declares, what that revision can express and we carry: upstreams
-/// are told of nothing else, so that they do without it instead of asking in vain. Through a merged
-/// endpoint only what we understand is carried.
+/// Subset of a client's declared capabilities that `revision` can express and the gateway carries. Upstreams
+/// learn only this subset, which avoids questions that would be refused. A merged endpoint carries only
+/// capabilities that the gateway understands.
 pub(super) fn capabilities(
     declared: &str,
     revision: Revision,
@@ -35,7 +35,8 @@ pub(super) fn capabilities(
     told
 }
 
-/// What a client declares (JSON text) that cannot be asked anything now: all but the questions it takes.
+/// The declared capabilities (JSON text) without elicitation, sampling and roots, for a client that
+/// cannot be asked now.
 #[must_use]
 pub fn without_questions(declared: &str) -> String {
     let members = json::members(declared).unwrap_or_default();
@@ -50,7 +51,7 @@ fn carried<'a>(
     is_pure: bool,
 ) -> Option<Cow<'a, str>> {
     match name {
-        // So some clients write what they do not have.
+        // Some clients write `null` for a capability they lack.
         _ if value == "null" => None,
         // Tasks of the experimental design are not carried, those of the extension only for modern
         // clients.
@@ -63,7 +64,7 @@ fn carried<'a>(
             Some(extensions::filtered(value, carries).into())
         }
         "experimental" if !is_pure => None,
-        // Nobody may ask: the revision has no such question.
+        // Never asked: the revision has no elicitation.
         "elicitation" if !revision.has_elicitation() => None,
         // Forms have no name yet, and visits do not exist.
         "elicitation" if !revision.has_url_elicitation() => {

@@ -1,6 +1,6 @@
-//! Pages that are being asked for (single-flight): a session that wants the same page waits for the
-//! running request, as far as one reply may answer both sessions. A failure that took long answers the
-//! waiting sessions as well. A request that its client gives up is sent again by the next session.
+//! Single-flight for list pages: a session that wants a page on request waits for the running request, if
+//! one reply may answer both sessions. A slow failure answers the waiting sessions as well. If the client
+//! cancels the running request, the next session sends its own.
 //! Spec: DESIGN §5.
 
 use std::sync::Arc;
@@ -31,21 +31,21 @@ pub(super) enum Landed {
     Refused(Message),
     /// No reply.
     Failed(Arc<Fault>),
-    /// A reply that no other session can use.
+    /// A reply valid for the requesting session only.
     Nothing,
 }
 
-/// The pages that are being asked for.
+/// Single-flight table of the pages on request.
 pub(super) type Flying = Flights<Other, Landed>;
 
-/// Somebody who asks, also for others.
+/// Leader of a single-flight: sends the request for itself and its followers.
 pub(super) type Leading = Lead<Other, Landed>;
 
-/// How a session comes to a page that is not kept.
+/// How a session gets a page that is not cached.
 pub(super) enum Boarded {
     /// Another session asked.
     Page(Held, Message),
-    /// Another session asked and was refused, after so long that it is not asked again.
+    /// The leader got a slow error, so followers do not retry.
     Refused(Message),
     /// The session asks for itself, and hands the reply to the waiting sessions, if there may be any.
     Ask(Option<Leading>),
@@ -78,13 +78,13 @@ pub(super) fn land(lead: Option<Leading>, landed: Landed) {
 }
 
 impl Relay {
-    /// Waits for a page that is being asked for, if it may answer this session.
+    /// Joins the single-flight for a page, if its reply may answer this session.
     ///
     /// # Errors
-    /// The call was cancelled meanwhile, or what it waited for failed.
+    /// The call was cancelled meanwhile, or the awaited request failed.
     ///
     /// # Cancel safety
-    /// Nobody else is concerned.
+    /// Dropping a follower affects no other session.
     pub(super) async fn board(
         &self,
         call: &Call,
@@ -126,7 +126,7 @@ impl Relay {
                 let may = self.may_adopt(session, place, &held);
                 may.then(|| (self.adopt(session, place, held), message))
             };
-            // A page of this session goes before one of another.
+            // Prefer a page of this session to an adopted one.
             let page = self.kept_page(session, place).or_else(adopted);
             return Ok(match page {
                 Some((held, message)) => {
@@ -146,7 +146,7 @@ impl Relay {
         })
     }
 
-    /// The page that may answer this session now, if it is kept.
+    /// The cached page that may answer this session now, with its bytes.
     pub(super) fn kept_page(
         &self,
         session: &Arc<Session>,

@@ -1,6 +1,6 @@
-//! Messages that no revision knows and no extension that we understand. On a merged endpoint nothing
-//! says whose they are. On a pure one they pass where both sides declare an extension that they may
-//! belong to; between two legacy sides always, for there extensions need no declaring.
+//! Messages defined by no revision and by no extension that the gateway understands. On a merged endpoint
+//! their upstream is unknown. On a pure endpoint such messages pass if both sides declare an extension that
+//! may define them; between two legacy sides always, since legacy extensions need no declaration.
 //! Spec: SPEC N-01, M-22; BRIDGING §2.2, §2.4 ("unknown"), §6.
 
 use std::sync::Arc;

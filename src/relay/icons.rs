@@ -1,6 +1,6 @@
-//! Icons of what upstreams list. Those that a client must not load are left out once, when a page
-//! comes and before it is kept, so that whatever is made of it has none of them, for every revision and
-//! also where nothing else changes. Skills are what hosts verify, and stay as they are.
+//! Icons in the lists of upstreams. Unsafe icons are removed once, when a page arrives and before it is
+//! cached, so that no projection of the page contains them, for every revision and even if nothing else
+//! changes. Skills are unchanged, since hosts verify them.
 //! Spec: SPEC C-96, C-97.
 
 use super::catalog::Place;

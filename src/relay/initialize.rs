@@ -21,13 +21,13 @@ use crate::session::{Delivery, NewSession, Refused, Session};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::knowledge::Key;
 
-/// What may be declared for an upstream before it has said anything.
+/// Capabilities presumed for an upstream that has not declared any yet.
 const PRESUMED: &str = r#"{"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
 
 const TOO_MUCH: &str = "params.capabilities and params.clientInfo may have 64 KiB each";
 
 impl Relay {
-    /// Opens a session and answers with what it can do.
+    /// Opens a session and answers with its capabilities.
     ///
     /// # Errors
     /// [`Failure`] when there is no room for a session, or its only upstream cannot be opened.
@@ -106,9 +106,9 @@ impl Relay {
         Ok(merge::merged(session.revision, &declared, &self.ourselves))
     }
 
-    /// What stands for the declaration of an upstream that is not there yet, since a legacy client is told
-    /// of capabilities once: what it declared last; of one that is seen for the first time, what is
-    /// harmless where it turns out to be wrong; of one that failed, nothing.
+    /// Substitute for the declaration of a late upstream, since a legacy client learns capabilities only once:
+    /// the last declaration; for an upstream never seen before, `PRESUMED`, harmless if wrong; for a failing
+    /// upstream `None`.
     pub(super) fn presumed(&self, session: &Session, upstream: &Arc<str>) -> Option<Arc<Declared>> {
         let last = self.knowledge.last(&self.knowledge_key(session, upstream));
         let is_new = !self.parts.upstreams.is_failing(upstream);
@@ -119,8 +119,8 @@ impl Relay {
         })
     }
 
-    /// What an upstream declares to this session: known lately, or asked now on the session's own
-    /// link within `wait`. A handshake that takes longer goes on in the background.
+    /// Declaration of an upstream to this session: cached, or requested now on the session's own link
+    /// within `wait`. A slower handshake continues in the background.
     pub(super) async fn learn(
         &self,
         session: &Arc<Session>,
@@ -146,7 +146,7 @@ impl Relay {
         Ok(declared)
     }
 
-    /// Opens a link. Where nobody waits for it any longer, it goes on in the background.
+    /// Opens a link in a background task, so that the handshake continues if the caller is dropped.
     pub(super) async fn open_aside(
         &self,
         link: Arc<dyn UpstreamLink>,
@@ -174,8 +174,7 @@ impl Relay {
     }
 }
 
-/// JSON text of who the client is; without its icons where they make it too long, since nothing
-/// depends on them.
+/// JSON text of the `clientInfo`; without its icons if over `MAX_DECLARED`, since nothing depends on icons.
 fn client_info(message: &Message) -> Cow<'_, str> {
     let said = message.param("clientInfo");
     let info = said.filter(|info| info.starts_with('{'));

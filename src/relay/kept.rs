@@ -17,14 +17,14 @@ use crate::session::Session;
 use crate::store::lists::{Form, Held, Made};
 use crate::telemetry::metrics::COUNTERS;
 
-/// Nesting of what was within bounds when it came.
+/// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
 
 /// How a list request of a pure endpoint goes on.
 pub(super) enum Listing {
     /// This is its reply.
     Known(Reply),
-    /// The upstream is asked, and those who wait are told.
+    /// The upstream is asked; a leader hands the reply to its followers.
     Ask(Option<Leading>),
 }
 
@@ -89,7 +89,7 @@ impl Relay {
         Some(Reply::Result(made.result(lifetime(held))))
     }
 
-    /// The result for this kind of client, kept unless it holds a cursor, which is one caller's.
+    /// Builds the result for this kind of client and caches it, unless it contains a cursor sealed for one caller.
     fn make(
         &self,
         call: &Call,
@@ -100,7 +100,7 @@ impl Relay {
     ) -> Option<Made> {
         let source = self.source(call, Some(Arc::clone(&held.declared)), &target.view);
         let reply = Reply::Relayed(page);
-        // What cannot be shown is asked for again, and fails there.
+        // If the cached page cannot be projected, the caller fetches the page again and reports the failure.
         let Reply::Relayed(message) = self.bring_back(call, target, &source, reply).ok()? else {
             return None;
         };
@@ -121,7 +121,7 @@ impl Relay {
 }
 
 impl Target {
-    /// The page that is asked for, where that is all.
+    /// The requested page, if the request is a plain list request.
     pub(super) fn place(&self) -> Option<Place<'_>> {
         let (kind, cursor) = self.page.as_ref()?;
         Some(Place {

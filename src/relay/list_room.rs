@@ -13,7 +13,7 @@ impl Relay {
     /// none while it came, as several callers may get the same one; each gets a copy that waits for its client.
     ///
     /// # Errors
-    /// There is no room in that time. A list changes nothing, so its client can ask again.
+    /// No room became free in time. A list has no side effects, so the client can retry.
     ///
     /// # Cancel safety
     /// Nothing is taken.

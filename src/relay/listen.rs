@@ -1,5 +1,5 @@
-//! Subscriptions of modern clients: what of them the upstreams of a visit can serve, and the end of
-//! it. Legacy upstreams push when they are listened to, and follow single resources when asked.
+//! Subscriptions of modern clients: which notifications the upstreams of a `Visit` can serve, and the end of
+//! a subscription. Legacy upstreams push on the GET stream, and follow single resources on request.
 //! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
 
 use std::collections::{HashMap, HashSet};
@@ -21,12 +21,12 @@ use crate::session::{Session, is_below};
 
 /// How long an acknowledgement waits for the stream for changes of an upstream to open.
 const HEARING_WAIT: Duration = Duration::from_secs(1);
-/// Resources that one visit follows, and how many one subscription may name.
+/// Most resources followed by one `Visit`, and most URIs in one subscription.
 pub const FOLLOWED: usize = 1024;
-/// Resources of one upstream that one subscription asks for at once.
+/// Concurrent `resources/subscribe` requests of one subscription to one upstream.
 const AT_ONCE: usize = 64;
 
-/// What a subscription asks for, or what of it is honoured.
+/// The notifications requested by a subscription, or the honoured subset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     /// `toolsListChanged`
@@ -60,9 +60,9 @@ impl Filter {
 /// What is known of the upstreams of a visit that are listened to.
 #[derive(Debug)]
 pub struct Heard {
-    /// What can be told, with the resources that it makes sense to follow.
+    /// The deliverable notifications, and the resources worth following.
     pub filter: Filter,
-    /// Those that may turn out to tell nothing.
+    /// Upstreams acknowledged before their declaration was known; some may send no change notices.
     late: Vec<Heeded>,
 }
 
@@ -71,7 +71,7 @@ pub struct Heard {
 struct Heeded {
     declared: Arc<Declared>,
     link: Arc<dyn UpstreamLink>,
-    /// Whether it tells of changes; nothing while that is not known.
+    /// Whether the upstream sends change notices; `None` while unknown.
     tells: Option<bool>,
 }
 
@@ -80,8 +80,7 @@ impl Heeded {
         self.tells != Some(false) && self.declared.tells(what)
     }
 
-    /// Whether it tells of resources where it tells of lists. A modern upstream acknowledges each by
-    /// itself.
+    /// Whether list notices imply resource notices (legacy). A modern upstream acknowledges each kind separately.
     fn tells_of_both(&self) -> bool {
         self.declared.revision.era() == Era::Legacy
     }
@@ -126,8 +125,8 @@ impl Relay {
         }
     }
 
-    /// Resolves when it turns out that something of what was acknowledged cannot be told: an upstream
-    /// that was late has no notices. Changes of lists are always told on a merged endpoint.
+    /// Resolves when an acknowledged notification cannot be delivered: a late upstream declared no change
+    /// notices. List changes are always deliverable on a merged endpoint.
     pub fn until_deaf(
         &self,
         session: &Session,
@@ -154,7 +153,7 @@ impl Relay {
         }
     }
 
-    /// Whose a resource is, as far as its name says.
+    /// The upstream of a resource, if the URI alone identifies one (without the index).
     fn owner_of(&self, session: &Session, uri: &str) -> Option<Arc<str>> {
         if self.is_pure(&session.endpoint) {
             return session.endpoint.upstreams.first().map(Arc::clone);
@@ -165,7 +164,7 @@ impl Relay {
         }
     }
 
-    /// Listens to one upstream; nothing when it is not there, or nothing of it is asked for.
+    /// Opens the change notices of one upstream; `None` if the upstream is missing or the filter needs none.
     async fn listen_one(
         &self,
         session: &Arc<Session>,
@@ -202,9 +201,9 @@ impl Relay {
         })
     }
 
-    /// Follows resources for one more subscription of a visit: those that its upstreams let it follow,
-    /// as they are known, until the moment when it waits no longer. Who does not answer holds up
-    /// nobody else. Spec: SPEC G-03, M-75.
+    /// Follows resources for one more subscription of a visit; yields each URI whose upstream accepts, as
+    /// its answer arrives, until the deadline `until`. A silent upstream delays no other URI.
+    /// Spec: SPEC G-03, M-75.
     pub fn follow_all<'a>(
         &'a self,
         principal: &'a Arc<Principal>,
@@ -240,7 +239,7 @@ impl Relay {
         true
     }
 
-    /// One subscription is over that followed `uris`; with the last one nothing is listened to.
+    /// Ends one subscription to `uris`; the last subscription to a URI unsubscribes upstream.
     pub async fn leave(&self, principal: &Arc<Principal>, session: &Arc<Session>, uris: &[String]) {
         let leaving = self.beside(uris, move |uri| {
             Box::pin(self.leave_one(principal, session, uri))

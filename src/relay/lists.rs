@@ -33,7 +33,7 @@ enum Asks {
     Gateway,
 }
 
-/// What the lists of one session say about names.
+/// The index of names from the lists of one session.
 #[derive(Debug, Clone)]
 pub(super) struct Indexed {
     made: Instant,
@@ -47,7 +47,7 @@ struct Collected {
     parts: Vec<Part>,
     /// What they were: equal for equal lists.
     digest: Digest,
-    /// What may be promised for all of them together.
+    /// Cache hints valid for all parts together.
     hints: Hints,
 }
 
@@ -98,7 +98,7 @@ impl Relay {
             hosts_tasks: false,
             to: call.revision,
         };
-        // One that is not whole says so, also where it holds the same pages.
+        // A partial list names the missing upstreams, so it must not share the cached bytes of a whole one.
         let is_whole = parts.is_whole();
         let kept = is_whole.then(|| self.catalog.lists.made(parts.digest, form.clone()));
         let made = kept.flatten().unwrap_or_else(|| {
@@ -228,7 +228,7 @@ impl Relay {
         let first_answer = &FirstAnswer::default();
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
             if self.decide_part(call, upstream, kind.method()).is_err() {
-                // What is filtered for some is for nobody else (SPEC M-83).
+                // A list filtered by policy is private to the caller (SPEC M-83).
                 return Part::empty(upstream, Hints::DECLARED);
             }
             let audited = (asks == Asks::Client).then(|| self.audit_part(call, upstream));

@@ -13,7 +13,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json};
 use crate::telemetry::metrics::LABELED;
 
-/// Nesting of what was within bounds when it came.
+/// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
 
 /// A notification towards the client.

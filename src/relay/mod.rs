@@ -1,8 +1,8 @@
 //! The spine: what happens to a request between its client and the upstreams.
 //!
-//! [`Relay::handle`] calls the steps in their order and nothing else: bind (the caller did), where,
-//! may, as whom, send. The route precedes the decision because rules speak of names as upstreams
-//! spell them (`docs/adr`).
+//! [`Relay::handle`] calls the steps in order and does nothing else: bind (done by the caller), route,
+//! decide, choose the link, send. The route precedes the decision because rules use the upstream's
+//! spelling of names (`docs/adr`).
 
 mod absent;
 mod bring_back;
@@ -93,7 +93,7 @@ pub struct Relay {
     prefixes: Prefixes,
     /// What upstreams listed.
     catalog: Catalog,
-    /// Lists by what they hold, for names that do not name their upstream.
+    /// Indexes by digest of the lists, for names that do not contain their upstream.
     indexes: Cache<Digest, Arc<Index>>,
     /// The last of each session.
     session_indexes: Cache<(SessionKey, ListKind), Indexed>,
@@ -202,7 +202,7 @@ impl Relay {
         }
     }
 
-    /// Answers a request that concerns one upstream.
+    /// Handles a request routed to one upstream.
     async fn one(
         &self,
         call: &Call,
@@ -345,7 +345,7 @@ impl Relay {
             Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
         })?;
         let link = session.link_or(upstream, || Arc::clone(&made));
-        // Somebody else was faster, or the session is over: a place at a shared link is given up.
+        // Lost the race to another call, or the session has ended: release the lease of a shared link.
         if link.as_ref().is_none_or(|link| !Arc::ptr_eq(link, &made)) {
             self.parts.tasks.spawn(async move { made.close().await });
         }
@@ -373,7 +373,7 @@ fn audited_outcome(reply: &Result<Reply, Fault>) -> audit::Outcome {
     }
 }
 
-/// What binds a cursor of an upstream to who got it, where and for what (SPEC C-40, A-30).
+/// Seal context of a cursor: endpoint, upstream, binding of the caller, method (SPEC C-40, A-30).
 fn cursor_context(call: &Call, upstream: &str) -> Vec<u8> {
     let mut context = endpoint_context(&call.endpoint);
     context.extend_from_slice(upstream.as_bytes());

@@ -1,5 +1,5 @@
-//! Requests of a merged endpoint that name something: whose it is, and the request as its owner
-//! knows it. What nobody offers is refused, never guessed (DESIGN §4). Spec: BRIDGING §4.1.
+//! Requests of a merged endpoint that name a tool, prompt or resource: finds the owning upstream and
+//! rewrites the name for it. An unknown name is refused, never guessed (DESIGN §4). Spec: BRIDGING §4.1.
 
 use std::sync::Arc;
 

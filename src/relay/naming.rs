@@ -1,8 +1,8 @@
 //! Names and URIs on merged endpoints, both directions, without a table. Spec: BRIDGING §4.1.
 //!
-//! What a client sees says which upstream it belongs to; upstream names hold neither `_` nor `+`
-//! nor `:`, so the first separator is always ours and no upstream can speak for another. Only names
-//! that had to be shortened, bare names and `http` URLs need an [`Index`] of what was listed.
+//! Each shown name contains its upstream. Upstream names contain no `_`, `+` or `:`, so the first separator
+//! is always the gateway's and no upstream can impersonate another. Only shortened names, bare names and
+//! `http` URLs need an [`Index`] of the listed items.
 
 mod index;
 mod text;
@@ -93,7 +93,7 @@ impl Prefix {
         Cow::Owned([head, mark, tail].concat())
     }
 
-    /// What goes into a URI, and where; `None` when it stays as it is.
+    /// The prefix to insert into a URI and its offset; `None` if the URI is shown unchanged.
     pub(super) fn uri_insertion(&self, original: &str) -> Option<(usize, &str)> {
         match uri::Form::of(original) {
             uri::Form::Fetchable => None,
@@ -228,7 +228,7 @@ impl Prefixes {
     }
 }
 
-/// Whether clients may fetch `uri` themselves, so that it is shown as it is.
+/// Whether clients may fetch `uri` themselves, so that the URI is shown unchanged.
 #[must_use]
 pub fn is_fetchable(uri: &str) -> bool {
     uri::Form::of(uri) == uri::Form::Fetchable

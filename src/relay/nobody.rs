@@ -36,7 +36,7 @@ pub(super) fn own_call(
 pub(super) struct Nobody(ClientCapabilities);
 
 impl Nobody {
-    /// Declares these capabilities, which say what its requests may come to.
+    /// A link that declares `capabilities`; they limit the kinds of reply (tasks, for example) that may arrive.
     pub(super) fn declaring(capabilities: ClientCapabilities) -> Arc<dyn DownstreamLink> {
         Arc::new(Self(capabilities))
     }

@@ -18,8 +18,8 @@ use crate::telemetry::metrics::LABELED;
 const LISTEN_AFTER: Duration = Duration::from_mins(1);
 
 impl Relay {
-    /// Takes a notification of a client. One that is for upstreams goes there behind those before it; where
-    /// their queue is full, it is held until `until`. A cancellation never waits.
+    /// Accepts a notification of a client. Notifications for upstreams are enqueued in order; if a queue is
+    /// full, the caller is held until `until`. A cancellation never waits.
     pub fn notification(
         &self,
         session: &Arc<Session>,

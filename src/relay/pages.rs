@@ -1,4 +1,4 @@
-//! One upstream's list, page by page: kept ones where they may answer, others asked for.
+//! Reads one upstream's list page by page, from the cache where a page is valid, else from the upstream.
 //! Spec: BRIDGING §5.4; DESIGN §5.
 
 use std::borrow::Cow;
@@ -20,25 +20,25 @@ use crate::session::Session;
 use crate::store::lists::{Digest, Held};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 
-/// Pages of one upstream's list that are read.
+/// Most pages read of one list.
 pub(super) const MAX_PAGES: usize = 100;
 
 /// One upstream's whole list.
 pub(super) struct Part {
     pub(super) upstream: Arc<str>,
-    /// What the upstream speaks, once it listed anything.
+    /// Revision of the upstream, once the first page arrived.
     pub(super) from: Option<Revision>,
     /// Whether its calls are run here as tasks of 2025-11-25.
     pub(super) hosts_tasks: bool,
     pub(super) pages: Vec<(Digest, Message)>,
-    /// What holds for all of them.
+    /// Cache hints valid for all pages.
     pub(super) hints: Hints,
-    /// Why it is missing, or is only what was known before.
+    /// Why the upstream is missing, or its list is stale.
     pub(super) missing: Option<Missing>,
 }
 
 impl Part {
-    /// Of an upstream that lists nothing, and what may be promised of that.
+    /// The part of an upstream that lists nothing, with the cache hints for the empty list.
     pub(super) fn empty(upstream: &Arc<str>, hints: Hints) -> Self {
         Self {
             upstream: Arc::clone(upstream),
@@ -50,7 +50,7 @@ impl Part {
         }
     }
 
-    /// Takes one more page; the cursor of the next one, if there is another.
+    /// Appends a page; returns the cursor of the next page.
     fn take(&mut self, held: &Held, message: Message, promise: Hints) -> Option<String> {
         self.from = Some(held.declared.revision);
         self.hosts_tasks = held.declared.hosts_tasks();
@@ -99,8 +99,8 @@ struct Broken {
 }
 
 impl Relay {
-    /// One upstream's list, from kept pages where they may answer. Where a cursor is no longer good
-    /// the list is read once more, from its beginning and from the upstream (BRIDGING §5.4).
+    /// One upstream's list, from cached pages where valid. If a cursor is rejected, the list is read once more
+    /// from its first page, from the upstream (BRIDGING §5.4).
     pub(super) async fn list_one(
         &self,
         call: &Call,
@@ -158,7 +158,7 @@ impl Relay {
         Ok(part)
     }
 
-    /// One upstream's list where nothing has to be asked: all its pages are kept, or it has none.
+    /// One upstream's list without a request: all pages are cached, or no such list is declared.
     pub(super) fn kept_part(
         &self,
         session: &Arc<Session>,
@@ -203,7 +203,7 @@ impl Relay {
         Some(part)
     }
 
-    /// One page, kept or asked for; nothing where the upstream has no such lists.
+    /// One page, cached or fetched; `None` if the upstream does not declare such lists.
     async fn page_at(
         &self,
         call: &Call,
@@ -236,7 +236,7 @@ impl Relay {
         asked
     }
 
-    /// One page, asked for and kept; nothing where the answer is no page that was relayed.
+    /// Fetches and caches one page; `None` if the reply is not a relayed page.
     async fn ask_at(
         &self,
         call: &Call,
@@ -256,7 +256,7 @@ impl Relay {
         }
     }
 
-    /// What a page promises a client: a modern upstream's own promise, as far as it still holds.
+    /// Cache hints of a page for the client: on a modern upstream its own scope and the remaining lifetime.
     fn promise(&self, held: &Held, message: &Message) -> Hints {
         if !held.outlives_calls {
             return Hints::private(self.parts.settings.lists.ttl);
@@ -267,8 +267,9 @@ impl Relay {
         }
     }
 
-    /// What may be promised of an upstream that has no such list: it may declare one to somebody
-    /// else, or later. A modern one's declaration holds as long as the discovery that we make of it.
+    /// Cache hints for a list that the upstream does not declare to this session: private, since a legacy
+    /// upstream may declare the list to another session or later. A modern declaration is valid as long as
+    /// the discovery result built from it.
     fn promise_of_none(&self, session: &Session, upstream: &Arc<str>) -> Hints {
         let known = self.knowledge.get(&self.knowledge_key(session, upstream));
         match known.map(|known| known.revision.era()) {

@@ -221,7 +221,7 @@ async fn a_modern_client_is_asked_to_visit_and_the_call_runs_again() {
     assert_eq!((calls, reply.error_code()), (1, Some(-32021)));
 }
 
-// BRIDGING §3.8: nobody waits for what cannot end any more.
+// BRIDGING §3.8: after a panic the task is removed, so that no client waits for its result.
 #[tokio::test]
 async fn a_task_whose_work_panics_is_forgotten_and_counts_no_longer() {
     let f = fixture(Scripted::new(Part::Faulty));

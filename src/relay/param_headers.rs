@@ -72,8 +72,8 @@ impl Relay {
         }
     }
 
-    /// What the tools that this visit is shown have. Nothing, for a while, when they cannot be
-    /// listed in time: later calls must not wait as long again.
+    /// The parameter headers of all tools listed for this `Visit`. Empty for a while if listing timed out, so
+    /// that later calls do not wait as long again.
     async fn headers_of_tools(
         &self,
         call: &Call,

@@ -47,7 +47,7 @@ impl FirstAnswer {
     }
 }
 
-/// The deadline of one list for one upstream.
+/// Deadline of a list request to an upstream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
     least: Instant,

@@ -13,8 +13,7 @@ use crate::protocol::methods::{self, Method, Needs};
 use crate::protocol::{Era, Revision, extensions, json};
 use crate::session::Session;
 
-/// What a method of an extension needs; nothing for methods of the core, which every merged
-/// endpoint has.
+/// The extension required by a method; `None` for core methods, available on every merged endpoint.
 fn extension_of(method: &str) -> Option<Needs> {
     let needs = methods::lookup(method)?.needs;
     matches!(needs, Needs::Skills | Needs::DirectoryRead).then_some(needs)
@@ -58,9 +57,8 @@ impl Relay {
     }
 
     /// Refuses a method of an extension that the upstream of a pure endpoint does not declare to a modern
-    /// client, and one that no revision knows unless an extension in common may define it. What cannot be
-    /// found out, and every method of the core, is for the upstream itself to answer: some serve what they
-    /// do not declare.
+    /// client, and an unknown method unless a common extension may define it. If that is undecidable, and for
+    /// every core method, the upstream answers: some servers serve undeclared methods.
     ///
     /// # Errors
     /// The method is unknown, or the upstream cannot be reached.
@@ -81,7 +79,7 @@ impl Relay {
             Some(needs) => provides(declared, needs),
             None => foreign::is_shared(&session.capabilities, declared),
         };
-        // What was said on the way that the request takes is enough to let it pass.
+        // The declaration on the session's own link suffices.
         let open = session.link(upstream).and_then(|link| link.declared());
         if open.is_some_and(|declared| has(&declared)) {
             return Ok(());
@@ -128,8 +126,8 @@ impl Relay {
         }
     }
 
-    /// Refuses a log level on a merged endpoint none of whose upstreams logs. One that is not there counts
-    /// as `initialize` counts it. Spec: SPEC C-21.
+    /// Refuses a log level on a merged endpoint none of whose upstreams logs. A missing upstream counts by its
+    /// presumed declaration, as in `initialize`. Spec: SPEC C-21.
     pub(super) async fn check_anybody_logs(&self, session: &Arc<Session>) -> Result<(), Fault> {
         let logs = |declared: &Declared| declares(declared, "logging");
         let presumed = |upstream: &Arc<str>| self.presumed(session, upstream);

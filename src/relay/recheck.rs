@@ -38,7 +38,7 @@ enum Why {
 /// The outcome of another look at a page.
 enum Looked {
     Same,
-    /// It differs, or cannot be compared; the page that the upstream lists now, if it was asked.
+    /// The page differs, or cannot be compared; with the new page, if one was fetched.
     Differs(Option<(Arc<dyn UpstreamLink>, Fetch, Message)>),
 }
 
@@ -117,8 +117,7 @@ impl Relay {
         });
     }
 
-    /// Tells the session that a list changed, unless the page that it has is still the same or it
-    /// knows already.
+    /// Notifies the session of a changed list, unless its page is unchanged or it was notified already.
     async fn recheck(&self, session: &Arc<Session>, place: Place<'_>, given: &Held, why: Why) {
         let Some(_permit) = self.rechecks.permit(session.owner()).await else {
             return;
@@ -152,7 +151,7 @@ impl Relay {
         let at = at.unwrap_or_else(Instant::now);
         session.shelf().changed_at(place.upstream, what, at);
         self.catalog.changed_at(&key, what, at);
-        // The client asks for it at once when it is told.
+        // Cache the new page before the notice: the client requests it at once.
         if let Some((link, fetch, message)) = now {
             self.keep(session, &*link, place, fetch, &message);
         }
@@ -184,7 +183,7 @@ impl Relay {
         }
     }
 
-    /// Asks whether the upstream lists now what it did; a page that is no longer kept is not known.
+    /// Compares the page with the upstream's current list; an evicted page counts as `Differs`.
     async fn look(
         &self,
         session: &Arc<Session>,

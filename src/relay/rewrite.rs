@@ -103,7 +103,7 @@ pub fn error<'t>(
     })
 }
 
-/// What is left of an error that cannot be rewritten: its code and its message, which says whose it is.
+/// Fallback for an error that cannot be rewritten: its code, and its message prefixed with the upstream.
 #[must_use]
 pub fn bare_error(error: &str, prefix: &Prefix) -> String {
     let code = json::member(error, "code").and_then(|code| code.parse().ok());
@@ -117,7 +117,7 @@ pub fn bare_error(error: &str, prefix: &Prefix) -> String {
     )
 }
 
-/// What a message begins with that says who asks, as the inside of a JSON string.
+/// The `[title] ` prefix that names the asking upstream, as the inside of a JSON string.
 fn asker(title: &str) -> String {
     json_inner(&format!("[{}] ", clean(title, MAX_TITLE)))
 }
@@ -132,7 +132,7 @@ pub enum Reference<'t> {
 }
 
 impl<'t> Reference<'t> {
-    /// Reads the JSON text of `params.ref`; `None` when it is no reference that we know.
+    /// Reads the JSON text of `params.ref`; `None` for an unknown kind of reference.
     #[must_use]
     pub fn read(text: &'t str) -> Option<Self> {
         let members = json::members(text).ok()?;
@@ -180,7 +180,7 @@ fn rewrite<'t>(
     Ok(walker.splices.apply(text))
 }
 
-/// Walks over the one value that `text` holds.
+/// Walks over the single JSON value in `text`.
 fn over<'t>(
     text: &'t str,
     walk: impl FnOnce(&mut Scanner<'t>) -> Result<(), Stop>,

@@ -1,4 +1,4 @@
-//! Where a request goes: here, to one upstream, to all of them. Spec: BRIDGING §2.2, §4.1.
+//! Routes a request: to the gateway itself, one upstream, or all upstreams. Spec: BRIDGING §2.2, §4.1.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::session::{Session, Subscribing};
 /// Subscriptions of one session at most.
 const SUBSCRIPTIONS: usize = 1024;
 
-/// How some clients write that they have no cursor; many servers refuse it.
+/// Cursor sent by some clients for the first page; many servers refuse `null`.
 const NO_CURSOR: &str = "null";
 
 /// Where a request goes.
@@ -36,15 +36,15 @@ pub(super) enum Route {
     Task(tasks::OwnTask),
 }
 
-/// One upstream, and the request as it will see it.
+/// One upstream, and the request rewritten for that upstream.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) upstream: Arc<str>,
     /// Tool, prompt or URI as the upstream spells it.
     pub(super) name: Option<String>,
-    /// The same as the client spells it, where that differs.
+    /// The client's spelling of `name`, if different.
     pub(super) shown: Option<String>,
-    /// The page that is asked for, where that is all that is asked.
+    /// The requested page, if the request is a plain list request.
     pub(super) page: Option<(ListKind, Option<String>)>,
     /// The request, where it differs from the client's.
     pub(super) request: Option<Message>,
@@ -92,7 +92,7 @@ impl Relay {
             }
             "server/discover" => return Err(unknown_method(method)),
             _ if session.visit().is_none() && tasks::is_of_tasks(method) => {
-                // It needs no upstream, nor a look at which there are.
+                // A task that the gateway runs: no upstream is contacted or checked.
                 if let Some(own) = tasks::OwnTask::find(call, session) {
                     return Ok(Route::Task(own));
                 }
@@ -107,7 +107,7 @@ impl Relay {
             _ => {}
         }
         let known = methods::lookup(method);
-        // What modern clients request was looked at where it came; in a visit we subscribe ourselves.
+        // Requests of modern clients are checked on arrival; in a `Visit` the gateway itself subscribes.
         if session.visit().is_none()
             && known.is_some_and(|known| !known.is_for_servers(session.revision))
         {

@@ -1,4 +1,4 @@
-//! The last step of the spine: a request leaves for its upstream, as that may see it.
+//! The last step of the spine: sends a request to its upstream, projected to the upstream's revision.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::session::Session;
 use crate::store::lists::Held;
 
 impl Relay {
-    /// Asks an upstream for a page of a list, and keeps it; the reply, and the page if it is one.
+    /// Requests a list page from an upstream and caches it; returns the reply, and the page on success.
     pub(super) async fn ask_for_page(
         &self,
         permit: &Permit,

@@ -1,4 +1,5 @@
-//! What a tool says of itself, for whoever has to read its schema. Spec: SPEC M-33, M-36.
+//! Looks up tool declarations in the cached lists, for code that needs a tool's schema.
+//! Spec: SPEC M-33, M-36.
 
 use std::sync::Arc;
 
@@ -12,10 +13,9 @@ use crate::protocol::methods::ListKind;
 use crate::session::Session;
 
 impl Relay {
-    /// JSON text of the tool that the client calls `name`, as its upstream lists it to this
-    /// caller; nothing when nobody offers it or it cannot be learned. The last list is believed,
-    /// however old, until its upstream says that it changed: only when there is none is the
-    /// upstream asked, once and page by page.
+    /// JSON text of the tool that the client calls `name`, as the upstream lists it to this caller; `None` if
+    /// no upstream offers the tool or listing fails. The last cached list is used, however old, until its
+    /// upstream announces a change; without one the upstream is asked, once and page by page.
     ///
     /// # Cancel safety
     /// Nothing is left behind.
@@ -33,7 +33,7 @@ impl Relay {
         self.tool_of(call, session, &upstream, &original).await
     }
 
-    /// The same for a tool of `upstream`, by the name that it has there.
+    /// [`tool`](Self::tool) by upstream and the upstream's own tool name.
     pub(super) async fn tool_of(
         &self,
         call: &Call,
@@ -55,7 +55,7 @@ impl Relay {
         }
     }
 
-    /// Whether the session's client sees the output of this tool wrapped, as far as it was listed.
+    /// Whether the session's client sees the output of this tool wrapped; `false` for an unlisted tool.
     pub(super) fn is_wrapped(&self, session: &Session, upstream: &Arc<str>, tool: &str) -> bool {
         match self.listed_tool(session, upstream, tool) {
             Known::Found(tool) => std::str::from_utf8(&tool).is_ok_and(project::wraps),

@@ -28,7 +28,7 @@ pub(super) fn malformed() -> Fault {
     invalid("params.uri is no URI: it has to begin with a scheme, as file:///a does")
 }
 
-/// What `resources/read` is asked for, where that is no URI.
+/// The `uri` parameter of `resources/read`, if it is not a valid URI.
 pub(super) fn odd<'a>(call: &'a Call, known: Option<&Method>) -> Option<Cow<'a, str>> {
     if known.is_none_or(|known| known.name != "resources/read") {
         return None;
@@ -55,7 +55,7 @@ impl Relay {
         let Some(upstream) = session.endpoint.upstreams.first() else {
             return Ok(());
         };
-        // Some serve what they do not declare, and what they would list is not asked for.
+        // Some upstreams serve undeclared resources; their lists are not requested.
         let is_declared = match self.learn(session, upstream, None).await {
             Ok(declared) => provides(&declared, Needs::Resources),
             Err(_) => false,

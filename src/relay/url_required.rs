@@ -20,26 +20,26 @@ use crate::session::Session;
 use crate::store::lists::digest_of;
 use crate::telemetry::metrics::LABELED;
 
-/// Rounds of visits that one call may take.
+/// Most rounds of URL elicitations in one call.
 const ROUNDS: usize = 10;
-/// How long a call waits for the visits that its user agreed to.
+/// How long a call waits until accepted URL elicitations are complete.
 const HOLD: Duration = Duration::from_secs(30);
-/// Visits of one round.
+/// Most URL elicitations in one round.
 const MAX_VISITS: usize = 16;
 
-/// One URL that is to be visited.
+/// One required URL elicitation.
 #[derive(Debug)]
 struct Visit {
-    /// The same for the same URL, so that no client shows it twice.
+    /// Key derived from the URL, so that no client shows a URL twice.
     key: String,
-    /// What the upstream calls the visit.
+    /// `elicitationId` of the upstream.
     id: Option<String>,
     /// JSON text of the question's parameters.
     params: Bytes,
 }
 
 impl Relay {
-    /// Sends the request, as often as visits make it worth while.
+    /// Sends the request, and again after each round of completed URL elicitations.
     pub(super) async fn send_with_visits(
         &self,
         permit: &Permit,
@@ -87,7 +87,7 @@ impl Relay {
     }
 }
 
-/// The visits that an upstream wants first, where this client can be asked for them.
+/// URL elicitations required by the upstream (-32042), if this client supports them.
 fn visits(call: &Call, reply: &Reply) -> Vec<Visit> {
     let Reply::Relayed(message) = reply else {
         return Vec::new();
@@ -117,7 +117,7 @@ fn read(message: &Message) -> Option<Vec<Visit>> {
             id: json::member(text, "elicitationId")
                 .and_then(json::string)
                 .map(std::borrow::Cow::into_owned),
-            // Modern visits have no ids (SPEC C-82), whoever speaks of them so.
+            // Modern URL elicitations have no ids (SPEC C-82), whichever upstream required them.
             params: without_id(text).into(),
         })
     };

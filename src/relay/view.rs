@@ -1,5 +1,5 @@
-//! One upstream as one endpoint shows it: unchanged, or under mapped names and URIs; and, to a
-//! client of another revision, in that revision's words.
+//! `View`: how an endpoint presents an upstream, unchanged or under mapped names and URIs, and projected
+//! to the revision of the client.
 
 use std::sync::Arc;
 
@@ -63,8 +63,7 @@ impl View {
         })
     }
 
-    /// The call's link as this upstream, which declared `declared`, may use it; nothing when it is
-    /// the link itself.
+    /// Wraps the call's link for an upstream that declared `declared`; `None` if no wrapping is needed.
     pub(super) fn link(
         &self,
         call: &Call,
@@ -145,12 +144,12 @@ impl DownstreamLink for ShownLink {
     }
 }
 
-/// Whether a log message is at least as severe as `wanted`; one that does not say counts as such.
+/// Whether a log message is at least as severe as `wanted`; a message without a level passes.
 pub(super) fn is_loud_enough(notice: &Notice, wanted: Level) -> bool {
     notice.level().is_none_or(|level| level >= wanted)
 }
 
-/// Names a visit to a URL towards a client that must be able to name it (SPEC C-82).
+/// Random id of a URL elicitation, for clients whose revision requires one (SPEC C-82).
 fn elicitation_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

@@ -155,7 +155,7 @@ impl Relay {
                 tracing::debug!(upstream = %link.upstream(), error = chain(&fault), "level not set");
                 false
             }
-            // It was sent. Not every call is to wait for one that never answers.
+            // The request was sent; an upstream that never replies must not delay every call.
             Err(_) => true,
         }
     }

@@ -34,7 +34,7 @@ pub(super) struct Victims {
     pub(super) stdio: Caller,
 }
 
-/// How often the hostile caller got something done, and what it was told.
+/// Counts of the hostile caller's outcomes, by kind.
 #[derive(Debug, Default)]
 pub(super) struct Done(BTreeMap<String, u64>);
 
@@ -69,7 +69,7 @@ impl Field<'_> {
     }
 }
 
-/// Starts one attack, which runs until it is dropped.
+/// Starts an attack that runs until its future is dropped.
 type Begin = for<'a> fn(&'a Field<'_>) -> LocalBoxFuture<'a, anyhow::Result<()>>;
 
 /// Attacks until `stop`.

@@ -72,7 +72,7 @@ pub(super) async fn streams(field: &Field<'_>) -> anyhow::Result<()> {
     }
 }
 
-/// Sends all parts on a new connection, then reads until the other side closes it; what became of it.
+/// Sends all parts on a new connection, then reads until the gateway closes it; returns the outcome.
 pub(super) async fn held(target: &Target, parts: &[&[u8]], time: Duration) -> &'static str {
     let Ok(mut socket) = limited(TcpStream::connect(target.addr)).await else {
         return "not_connected";

@@ -1,4 +1,4 @@
-//! Honest callers: each has one session and makes small calls, one after the other.
+//! Honest callers: each makes small sequential calls in its own session.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -67,7 +67,7 @@ impl Calls {
         &self.errors
     }
 
-    /// The time that this part of the calls did not exceed.
+    /// The quantile `part` of the call times.
     pub(super) fn quantile(&self, part: f64) -> Duration {
         #[expect(
             clippy::cast_possible_truncation,

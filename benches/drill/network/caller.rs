@@ -53,7 +53,7 @@ impl Counted {
 /// Why a call failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// The gateway says that it may have run.
+    /// The gateway reports that the call may have run.
     Unknown,
     /// The gateway says that the server did not answer in time.
     Silent,

@@ -70,7 +70,7 @@ pub(super) async fn disturb(site: Arc<Site>, pause: Duration) {
     let offset = u32::try_from(site.number).unwrap_or_default();
     tokio::time::sleep(pause * (offset + 1) / 5).await;
     for kind in Kind::ROUND.into_iter().cycle() {
-        // Noted first: what it breaks is then never older than its note.
+        // Note the disturbance first, so that no failure is older than the note of its cause.
         site.disturbances.note(kind);
         match (kind, &site.front) {
             (Kind::CutBehind, _) => site.behind.cut(),

@@ -17,9 +17,9 @@ const MAX_BODY: usize = 1 << 20;
 /// How a server treats idle connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Manner {
-    /// After how many seconds it closes them.
+    /// Seconds until the server closes an idle connection.
     pub(super) idle: u64,
-    /// Whether it says so in `Keep-Alive: timeout=`.
+    /// Whether the server announces `idle` in `Keep-Alive: timeout=`.
     is_named: bool,
 }
 
@@ -40,7 +40,7 @@ impl Manner {
 pub(super) struct Server {
     pub(super) port: u16,
     pub(super) manner: Manner,
-    /// Connections that it closed because they were idle.
+    /// Idle connections closed by the server.
     pub(super) closed: Arc<AtomicU64>,
     runs: Runs,
 }

@@ -1,4 +1,4 @@
-//! Reading a stream over all the connections that it takes, and breaking them.
+//! Reads a stream across several connections, and breaks the connections.
 
 use std::io;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::client::{Caller, Client, request_text};
 use crate::outcome::Outcome;
 use crate::wire::{PATIENCE, invalid};
 
-/// One session that is broken again and again.
+/// A session whose connections are broken repeatedly.
 pub(super) struct Worker {
     client: Client,
     random: StdRng,
@@ -97,7 +97,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A call that says nothing until its reply; long enough to become an event stream.
+    /// A call without notifications before its reply, long enough to become an event stream.
     async fn silent_call(&mut self) -> io::Result<()> {
         let millis = self.random.random_range(280..500);
         let seen = self

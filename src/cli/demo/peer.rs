@@ -1,4 +1,4 @@
-//! The client as the demo server knows it: what it can do, what runs for it, how to write to it.
+//! The client of the demo server: its capabilities, its running calls, and the output toward it.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -43,7 +43,7 @@ impl Refusal {
 /// What a running call hears from the client.
 #[derive(Debug)]
 pub(super) enum Signal {
-    /// Nobody waits for the reply any more.
+    /// The client cancelled the call.
     Cancelled,
     /// The client's answer to a question of this call.
     Answer(Value),
@@ -58,7 +58,7 @@ struct State {
     running: HashMap<String, SyncSender<Signal>>,
 }
 
-/// One client on the other end of the pipe.
+/// The client on the other end of the pipe.
 pub(super) struct Peer {
     out: Mutex<Box<dyn Write + Send>>,
     state: Mutex<State>,
@@ -162,7 +162,7 @@ impl Peer {
         self.send(&message)
     }
 
-    /// Tells a call that it was cancelled.
+    /// Signals the cancellation to a running call.
     pub(super) fn cancel(&self, id: &Value) {
         if let Some(inbox) = self.state().running.remove(&id.to_string()) {
             // A full inbox belongs to a call that is about to end anyway.

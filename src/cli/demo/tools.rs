@@ -149,7 +149,7 @@ fn countdown(
     for step in 1..=from {
         match inbox.recv_timeout(Duration::from_millis(tick)) {
             Err(RecvTimeoutError::Timeout) => {}
-            // It asks nothing, so whatever comes is its end.
+            // This tool asks no question, so any signal is a cancellation.
             Ok(_) | Err(RecvTimeoutError::Disconnected) => return Ok(None),
         }
         if let Some(token) = token {

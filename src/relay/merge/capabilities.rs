@@ -82,8 +82,8 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, tells_changes: b
     out
 }
 
-/// What an upstream declared, as far as `revision` goes: JSON text of an object. For clients of
-/// 2025-11-25 its calls can be tasks where they are run here. Spec: BRIDGING §3.8, §5.1.
+/// Capabilities of an upstream projected to `revision`: JSON text of an object. For clients of 2025-11-25
+/// they include tasks if the gateway runs them. Spec: BRIDGING §3.8, §5.1.
 #[must_use]
 pub fn shown(declared: &Declared, revision: Revision) -> String {
     let text = declared.shown_capabilities();

@@ -9,18 +9,18 @@ use super::{Ourselves, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
 
-/// How long an answer for which every upstream was known is believed, milliseconds.
+/// TTL of a result with every upstream known, milliseconds.
 pub(in crate::relay) const WHOLE_MS: u64 = 60_000;
-/// The same for one that an upstream is missing from.
+/// TTL of a result with a missing upstream, milliseconds.
 const PARTIAL_MS: u64 = 1_000;
 
-/// On an endpoint that shows one upstream unchanged. Believed no longer than the upstream says (SPEC M-83).
+/// Result for a pure endpoint. Its TTL does not exceed the upstream's own (SPEC M-83).
 pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
     of_one(revision, declared, WHOLE_MS.min(declared.kept_ms()))
 }
 
-/// The same while it cannot be reached: what it declared last, else whatever it may have. A client that
-/// finds nothing declared does not ask again, and one that asks for what is not there is told so.
+/// Result for a pure endpoint whose upstream is unreachable: the last declaration, else every capability.
+/// A client never asks again for an undeclared capability, while a request for a missing one gets an error.
 pub(in crate::relay) fn absent(
     revision: Revision,
     last: Option<&Declared>,
@@ -85,7 +85,7 @@ fn result(
         out.push_str(",\"instructions\":");
         json::quote_into(&mut out, instructions);
     }
-    // What a list shows may depend on who asks, and so may this.
+    // Private, since the result may depend on the caller, as lists do.
     let tail = format!(
         r#","ttlMs":{ttl_ms},"cacheScope":"private","_meta":{{"{}":{server_info}"#,
         meta::SERVER_INFO

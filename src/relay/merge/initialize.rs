@@ -11,7 +11,7 @@ use crate::call::Declared;
 use crate::protocol::{Revision, json};
 use crate::relay::naming::Prefix;
 
-/// On an endpoint that shows one upstream unchanged: what it declared, as far as the revision goes.
+/// Result for a pure endpoint: the upstream's declaration, projected to `revision`.
 pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
     let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
@@ -24,8 +24,8 @@ pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
     )
 }
 
-/// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
-/// An upstream that is not known contributes nothing.
+/// Result for a merged endpoint: the declarations of all known upstreams, with the gateway as the server.
+/// An unknown upstream contributes nothing.
 pub(in crate::relay) fn merged(
     revision: Revision,
     upstreams: &[Known],

@@ -24,7 +24,7 @@ pub struct Part<'a> {
 #[derive(Debug, Default)]
 pub struct Instructions<'a> {
     operator: Option<&'a str>,
-    /// A sentence about upstreams that say nothing now.
+    /// A sentence that names the upstreams missing from the answer.
     missing: Option<&'a str>,
     parts: Vec<Part<'a>>,
 }

@@ -1,4 +1,4 @@
-//! One list of what several upstreams list.
+//! Merges the lists of several upstreams into one.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -9,7 +9,7 @@ use crate::protocol::methods::ListKind;
 use crate::relay::naming::{Prefix, looks_like};
 use crate::relay::rewrite::Walk;
 
-/// Items of one upstream that are shown, on however many pages they come; beyond, a list is no list.
+/// Most items shown of one upstream, over all pages; further items are dropped.
 /// Spec: SPEC G-05.
 const MAX_ITEMS: usize = 10_000;
 /// Bytes of one item; schemas are rarely over 20 KB.
@@ -50,7 +50,7 @@ pub struct Merged {
     pub dropped: usize,
     /// Whether an upstream is missing: announce a change when it is back.
     pub partial: bool,
-    /// Some names that people could mistake for an earlier one, for a warning.
+    /// Some names that look like an earlier name, for a warning.
     pub lookalikes: Vec<String>,
 }
 
@@ -79,7 +79,7 @@ impl ListMerger {
     /// it. A flawed item is dropped; the others stay.
     ///
     /// # Errors
-    /// When the text is no array. Nothing of it is shown then, and the list counts as partial.
+    /// When the text is no array. Then no item of the page is shown, and the list counts as partial.
     pub fn append(
         &mut self,
         prefix: &Prefix,

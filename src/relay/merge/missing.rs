@@ -65,18 +65,18 @@ impl From<&Fault> for Missing {
     }
 }
 
-/// One upstream of a merged endpoint, as far as it is known.
+/// One upstream of a merged endpoint, and its known or presumed declaration.
 #[derive(Debug, Clone)]
 pub(in crate::relay) struct Known {
     pub(in crate::relay) upstream: Arc<str>,
-    /// Its declaration; while it is missing, the last known or a presumed one.
+    /// Declaration of the upstream; while missing, the last known or a presumed declaration.
     pub(in crate::relay) declared: Option<Arc<Declared>>,
     /// Why it was not there; its list may come later.
     pub(in crate::relay) missing: Option<Missing>,
 }
 
 impl Known {
-    /// The upstream with why it is missing, if it is.
+    /// The upstream and the reason, if missing.
     pub(super) fn absence(&self) -> Option<(&Arc<str>, Missing)> {
         Some((&self.upstream, self.missing?))
     }

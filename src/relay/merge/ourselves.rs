@@ -33,7 +33,7 @@ impl Ourselves {
         }
     }
 
-    /// For tests of what is told along with it.
+    /// A fixed value for tests.
     #[cfg(test)]
     pub(super) fn sample(instructions: Option<&str>) -> Self {
         Self {

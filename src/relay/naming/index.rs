@@ -93,7 +93,7 @@ impl Index {
             self.literals.push((literal.into(), owner));
         }
         let shown = self.shown_as(prefix, original);
-        // The first owner keeps what it was listed under.
+        // On a collision of shown names the first owner keeps the name.
         self.shown
             .entry(shown.into_owned().into())
             .or_insert_with(|| entry.clone());
@@ -111,7 +111,7 @@ impl Index {
         }
     }
 
-    /// Who offers `name`: first as shown, then as a bare name that exactly one upstream has.
+    /// Finds the owner of `name`: first as a shown name, then as a bare name of exactly one upstream.
     ///
     /// A second owner makes a bare name fail; it never switches. `http` URLs, which are shown bare,
     /// belong to the first upstream that lists them.
@@ -160,7 +160,7 @@ impl Index {
             .map(|(_, entry)| &entry.upstream)
     }
 
-    /// Whether some upstream lists `uri` as it is, or a template that begins as it does.
+    /// Whether an upstream lists `uri` itself, or a template whose literal start is a prefix of `uri`.
     #[must_use]
     pub fn may_name(&self, uri: &str) -> bool {
         let begins = |template: &str| {
@@ -170,9 +170,8 @@ impl Index {
         self.bare.contains_key(uri) || self.bare.keys().any(|listed| begins(listed))
     }
 
-    /// The owner of the listed template whose text before its first expression is the longest that
-    /// `url` begins with; the first one of several. A template that leaves open which host it is
-    /// about owns nothing.
+    /// The owner of the listed template with the longest literal prefix of `url` (text before its first
+    /// expression); on a tie the first upstream. A template whose host is an expression owns no URL.
     #[must_use]
     pub fn find_by_template(&self, url: &str) -> Option<&Arc<str>> {
         let known = self.literals.iter().rev();
@@ -254,7 +253,7 @@ mod tests {
         assert_eq!(owner(&two.find("x:1")), "na+x:1 nb+x:1");
     }
 
-    // BRIDGING §4.1: a URL can carry secrets, and goes to nobody who did not name its host.
+    // BRIDGING §4.1: a URL can contain secrets, so only an upstream that lists its host gets it.
     #[test]
     fn a_url_belongs_to_the_template_that_names_most_of_it() {
         let two = index(

@@ -141,7 +141,7 @@ fn upstream() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9-]{0,19}"
 }
 
-/// Names that try to look like something else.
+/// Names crafted to imitate prefixes, hashes and schemes.
 fn hostile() -> impl Strategy<Value = String> {
     prop_oneof![
         ".{0,80}",

@@ -1,6 +1,6 @@
 //! Names as people see them: without hidden characters, and what looks alike.
 
-/// Characters that show nothing or turn what follows around: never part of a name. Spec: SPEC G-05.
+/// Invisible and bidirectional control characters, never part of a name. Spec: SPEC G-05.
 pub(super) fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'

@@ -3,7 +3,7 @@
 /// How a URI, or a URI template, carries its upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// `http:` and `https:`: clients may fetch these themselves, so they stay. Spec: SPEC C-52.
+    /// `http:` and `https:`: shown unchanged, since clients may fetch the URL directly. Spec: SPEC C-52.
     Fetchable,
     /// `ui://` and `skill://`: the upstream becomes the first segment, which keeps the scheme and
     /// every relative reference.

@@ -13,11 +13,11 @@ use crate::call::{
 use crate::fault::Fault;
 use crate::protocol::{Message, Revision};
 
-/// What a client that cannot be asked in mid-call is told.
+/// Reply to a client that cannot be asked during a call.
 pub(super) const INPUT_REQUIRED: &str =
     r#"{"resultType":"input_required","requestState":"sealed"}"#;
 
-/// What an upstream declares that runs tasks.
+/// Capabilities of an upstream that runs tasks.
 const WITH_TASKS: &str = r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
 /// An upstream that plays a part.

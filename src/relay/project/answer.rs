@@ -1,4 +1,4 @@
-//! What clients answer, toward the upstream that asked. Spec: BRIDGING §2.3, §3.9; SPEC C-70.
+//! Projects answers of clients to the revision of the asking upstream. Spec: BRIDGING §2.3, §3.9; SPEC C-70.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,7 @@ impl Projection {
         }
     }
 
-    /// A completion with one block that the upstream knows; nothing when that is what it has.
+    /// A completion reduced to one content block known to the upstream; `None` if no change is needed.
     fn completion(self, result: &Bytes) -> Result<Option<String>, String> {
         let text = std::str::from_utf8(result).unwrap_or("{}");
         let Some(content) = member(text, "content") else {

@@ -12,7 +12,7 @@ impl Projection {
         self.from > self.to && !self.to.has_structured_content()
     }
 
-    /// One block, or an array of them.
+    /// Projects one content block, or an array of blocks.
     pub(super) fn content(self, text: &str) -> Result<Cow<'_, str>, JsonError> {
         if text.starts_with('[') {
             array(text, |block| Ok(self.block(block).into()))

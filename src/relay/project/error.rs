@@ -20,7 +20,7 @@ pub(in crate::relay) struct Asked<'a> {
     /// The URI as the upstream was sent it.
     pub(in crate::relay) name: Option<&'a str>,
     pub(in crate::relay) upstream: &'a str,
-    /// JSON text of what the client declared in this request.
+    /// JSON text of the capabilities that the client declared in this request.
     pub(in crate::relay) declared: &'a [u8],
 }
 
@@ -35,9 +35,8 @@ pub(in crate::relay) enum Turned {
     ToolError(String),
 }
 
-/// An upstream's error `code` in the client's revision. Errors that speak of one hop only are
-/// never relayed as such: the client would negotiate with us about something that is between us
-/// and the upstream.
+/// Converts an upstream's error `code` to the client's revision. Errors about a single hop are never
+/// relayed unchanged: the client would negotiate with the gateway about the hop between gateway and upstream.
 pub(in crate::relay) fn from_upstream(
     projection: Projection,
     message: Message,
@@ -119,7 +118,7 @@ fn no_visit(asked: &Asked<'_>) -> Turned {
     )
 }
 
-/// What a client gets when an upstream wants something of it that we did not offer.
+/// The error for a client whose upstream requires a capability that the gateway did not offer.
 pub(in crate::relay) fn capability_missing(method: &str, upstream: &str, missing: &str) -> Turned {
     let text = format!("upstream \"{upstream}\" needs what this client does not offer: {missing}");
     if method == "tools/call" {
@@ -140,13 +139,13 @@ fn missing(error: &str) -> String {
         .collect()
 }
 
-/// Whether the client declared all of it: then it was we who did not pass it on.
+/// Whether the client declared every missing capability, so that the gateway withheld one.
 fn is_declared(missing: &str, declared: &[u8]) -> bool {
     let declared = std::str::from_utf8(declared).unwrap_or("{}");
     covers(declared, missing)
 }
 
-/// Whether `declared` holds all that `missing` names, both JSON texts of capabilities.
+/// Whether `declared` contains every capability in `missing` (both JSON texts).
 pub(in crate::relay) fn covers(declared: &str, missing: &str) -> bool {
     let Ok(missing) = json::members(missing) else {
         return false;
@@ -159,7 +158,7 @@ pub(in crate::relay) fn covers(declared: &str, missing: &str) -> bool {
         })
 }
 
-/// Whether a parameter error says that the resource that was asked for is not there.
+/// Whether a parameter error means that the requested resource does not exist (`data.uri` is the URI).
 fn is_not_found(error: &str, asked: &Asked<'_>) -> bool {
     asked.method == "resources/read"
         && member(error, "data")

@@ -1,11 +1,11 @@
-//! How long an answer may be kept, and by whom. Spec: SPEC M-80, M-83, M-85; BRIDGING §5.5.
+//! Cache hints of a result: lifetime and scope. Spec: SPEC M-80, M-83, M-85; BRIDGING §5.5.
 
 use std::time::Duration;
 
 use crate::protocol::Message;
 use crate::relay::merge::DISCOVERED_MS;
 
-/// Who may share an answer that is kept.
+/// Cache scope: which clients may share a cached result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::relay) enum Scope {
     /// Everybody.
@@ -14,7 +14,7 @@ pub(in crate::relay) enum Scope {
     Private,
 }
 
-/// How long an answer may be kept, and by whom. Spec: SPEC M-80.
+/// Cache hints: lifetime and scope of a result. Spec: SPEC M-80.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::relay) struct Hints {
     /// Milliseconds.
@@ -78,8 +78,8 @@ impl Hints {
         Self::said(message, Self::NONE)
     }
 
-    /// What a result says, a day at most, and `otherwise` where it promises nothing: a TTL that is
-    /// negative or no integer is no promise, nor is a scope that there is not (SPEC M-80, M-85).
+    /// Cache hints of a result, a day at most; each missing or invalid hint (negative or non-integer TTL,
+    /// unknown scope) is taken from `otherwise` (SPEC M-80, M-85).
     pub(in crate::relay) fn said(message: &Message, otherwise: Self) -> Self {
         let ttl = message.result_member("ttlMs");
         let ttl = ttl.and_then(|ttl| ttl.parse().ok());

@@ -1,5 +1,5 @@
-//! Messages in another revision than they came in: what a newer peer said that an older one must
-//! not see, and what a newer one expects that an older one never said.
+//! Projects messages between revisions: removes members that an older peer must not see, and adds members
+//! that a newer peer requires and an older one does not send.
 //! Spec: BRIDGING §3.9; SPEC M-40, M-41, M-80, C-51, C-92, G-04.
 //!
 //! Pure: bytes in, bytes out. Where nothing has to change the same bytes come out.
@@ -40,7 +40,7 @@ pub(super) struct Projection {
 }
 
 impl Projection {
-    /// From what the upstream speaks to what the client speaks.
+    /// Projection from the upstream's revision to the client's.
     pub(super) fn new(from: Revision, to: Revision) -> Self {
         Self {
             from,
@@ -49,8 +49,8 @@ impl Projection {
         }
     }
 
-    /// The same where the upstream may not have said yet what it speaks: as from the other era, so
-    /// that nothing passes that might need changing.
+    /// [`new`](Self::new) for an upstream whose revision may be unknown yet: the other era is assumed, so
+    /// that no member passes unchanged by mistake.
     pub(super) fn of(from: Option<Revision>, to: Revision) -> Self {
         let unknown = match to.era() {
             Era::Legacy => Revision::V2026_07_28,
@@ -59,7 +59,7 @@ impl Projection {
         Self::new(from.unwrap_or(unknown), to)
     }
 
-    /// The same from an upstream whose calls are run here as tasks of 2025-11-25, or not.
+    /// Sets whether the gateway runs calls of this upstream as tasks of 2025-11-25.
     #[must_use]
     pub(super) fn hosting_tasks(self, hosts_tasks: bool) -> Self {
         Self {
@@ -88,8 +88,8 @@ impl Projection {
         self.from.era() == Era::Modern && self.to.era() == Era::Legacy
     }
 
-    /// The items of a list of `kind`, the JSON text of an array that `upstream` sent. One that cannot be
-    /// rewritten, as it repeats a member, is left out, and counted; the others stay.
+    /// The items of a list of `kind`, the JSON text of an array that `upstream` sent. An item with a repeated
+    /// member cannot be rewritten: the item is dropped and counted; the rest of the list stays.
     ///
     /// # Errors
     /// When the text is no array.
@@ -134,7 +134,7 @@ impl Projection {
             && memchr::memmem::find(items.as_bytes(), b"\"execution\"").is_some()
     }
 
-    /// A notification toward the client; nothing when its revision does not have it.
+    /// A notification toward the client; `None` if the client's revision does not define it.
     pub(super) fn notice(self, notice: Notice) -> Option<Notice> {
         match &notice.kind {
             NoticeKind::Progress { .. } if !self.to.has_progress_message() => {

@@ -25,7 +25,7 @@ impl Projection {
     /// A question as the client's revision puts it. `mint` makes an elicitation id.
     ///
     /// # Errors
-    /// [`Unaskable`]: the upstream is told that nobody can be asked.
+    /// [`Unaskable`]: the upstream is told that the client cannot be asked.
     pub(in crate::relay) fn question(
         self,
         question: Question,

@@ -14,9 +14,8 @@ const ENVELOPE: [&str; 4] = [
 /// Parameters of a modern request that no legacy server knows.
 const PARAMS: [&str; 2] = ["inputResponses", "requestState"];
 
-/// The request of a client that speaks `from`, for an upstream that speaks `to`; nothing when it
-/// is the request itself. An upstream that is not known yet may be of either era: a modern link
-/// makes the envelope of its own requests itself.
+/// Projects a request from revision `from` to `to`; `None` if unchanged. While the upstream's revision is
+/// unknown, the request is made legacy: a modern link adds the envelope itself.
 pub(in crate::relay) fn request(
     from: Revision,
     to: Option<Revision>,

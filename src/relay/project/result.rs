@@ -23,20 +23,20 @@ const CACHEABLE: [&str; 4] = [
     "skills/get",
 ];
 
-/// Where a result comes from, as far as a client learns of it.
+/// Origin of a result, as shown to the client.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::relay) struct Origin<'a> {
     /// The method that was answered.
     pub(in crate::relay) method: &'a str,
-    /// What the upstream is called here, for the log; nothing where the result is no page of its lists.
+    /// Configured name of the upstream, for the log; empty if the result is not a page of a list.
     pub(in crate::relay) name: &'a str,
     /// JSON text of the server's `Implementation`: ours on a merged endpoint.
     pub(in crate::relay) server: &'a str,
-    /// Whether it stands in place of what the upstream says of itself.
+    /// Whether `server` replaces the upstream's own `serverInfo`.
     pub(in crate::relay) is_merged: bool,
-    /// JSON text of what the upstream said of itself when it was asked.
+    /// JSON text of the `serverInfo` in the upstream's declaration.
     pub(in crate::relay) upstream: Option<&'a str>,
-    /// What is promised where the upstream promised nothing.
+    /// Cache hints for a result without hints of its own.
     pub(in crate::relay) hints: Hints,
     /// Whether the called tool's output schema is shown wrapped.
     pub(in crate::relay) wraps: bool,
@@ -52,7 +52,7 @@ pub(in crate::relay) enum Unusable {
     /// An object that is rewritten repeats a member.
     #[error(transparent)]
     Json(#[from] JsonError),
-    /// A result of a kind that nobody declared (SPEC M-40).
+    /// A `resultType` that neither side declared (SPEC M-40).
     #[error("unknown resultType {0}")]
     Kind(String),
 }
@@ -156,8 +156,8 @@ impl Projection {
             let read = message.result_meta(SERVER_INFO);
             read.or_else(|| member(meta?, SERVER_INFO))
         };
-        // One that shows icons which no client may load is named by what is left of its declaration. What
-        // it says is mostly what it declared, which needs no look.
+        // A `serverInfo` with unsafe icons is replaced by the sanitised declaration. Mostly it equals the
+        // declaration byte by byte, which needs no scan.
         let is_fit = |own: &str| {
             let is_known = origin.upstream == Some(own);
             own.starts_with('{') && (is_known || icons::purged(own).is_none())

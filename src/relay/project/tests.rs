@@ -220,7 +220,7 @@ fn a_legacy_client_sees_nothing_of_the_modern_envelope(#[case] to: Revision) {
     );
 }
 
-// SPEC M-31 for what is no annotation: one bad tool does not hide the others.
+// SPEC M-31, beyond annotations: a single bad tool does not hide the rest of the list.
 #[rstest]
 #[case::up(R4, R5)]
 #[case::down(R5, R2)]

@@ -16,8 +16,8 @@ pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, J
     let to = projection.to;
     let shown = object(item, |name, value| {
         Ok(match name {
-            // How a tool may be run as a task means nothing elsewhere (BRIDGING §3.8). One that has to be
-            // is run for who calls it plainly, and some clients would not call it.
+            // `execution` is defined only for revisions with tasks (BRIDGING §3.8). `required` becomes
+            // `optional`: the gateway runs the task for plain calls, and some clients skip required ones.
             "execution" if projection.is_identity() && to.has_tasks_capability() => {
                 match json::member(value, "taskSupport") {
                     Some("\"required\"") => Fate::Put(OPTIONAL.into()),

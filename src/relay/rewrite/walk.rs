@@ -11,7 +11,7 @@ use super::Splices;
 /// Longest title of an item that is shown, in characters.
 const MAX_ITEM_TITLE: usize = 256;
 
-/// One walk over one text, on behalf of one upstream.
+/// Walk over a JSON text of one upstream that collects the splices for its names and URIs.
 #[derive(Debug)]
 pub(in crate::relay) struct Walk<'t> {
     prefix: &'t Prefix,
@@ -198,7 +198,7 @@ impl<'t> Walk<'t> {
         })
     }
 
-    /// `sampling/createMessage` parameters: nobody else's context is shared on a merged endpoint.
+    /// `sampling/createMessage` parameters: a merged endpoint shares no context of other servers.
     pub(super) fn sampling(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
         object(scanner, |scanner, name| {
             match name {
@@ -217,7 +217,7 @@ impl<'t> Walk<'t> {
         })
     }
 
-    /// One content block, or an array of them.
+    /// Walks over one content block, or an array of blocks.
     fn content(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
         if scanner.peek() == Some(b'[') {
             array(scanner, |scanner| self.block(scanner))

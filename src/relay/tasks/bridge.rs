@@ -80,7 +80,7 @@ impl Bridged<'_> {
         }
     }
 
-    /// What the task asks now; it does so along with the request for its result.
+    /// Open questions of the task; a legacy upstream asks them while `tasks/result` is pending.
     async fn questions(&self) -> Vec<(String, Question)> {
         let key = self.key();
         let desks = &self.relay.desks;
@@ -125,7 +125,7 @@ impl Bridged<'_> {
             .and_then(|text| json::members(text).ok())
             .ok_or_else(|| invalid("params.inputResponses must be an object"))?;
         let Some(desk) = self.relay.desks.find(&self.key()) else {
-            // Nothing is asked; whether there is such a task the upstream knows.
+            // No question is open: `tasks/get` tells whether the task exists.
             let reply = self.send("tasks/get").await?;
             return Ok(if reply.error().is_some() {
                 reply
@@ -144,7 +144,7 @@ impl Bridged<'_> {
         if reply.error().is_none() {
             return Ok(self.acknowledged());
         }
-        // One that is over is refused there and acknowledged here; an unknown one is neither.
+        // Upstreams refuse to cancel a finished task, the extension acknowledges it. An unknown task keeps its error.
         let known = self.send("tasks/get").await?;
         Ok(if known.error().is_some() {
             reply

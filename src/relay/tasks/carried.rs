@@ -140,7 +140,7 @@ impl Relay {
         Ok(Reply::Result(format!(r#"{{"tasks":{list}}}"#).into()))
     }
 
-    /// A task as its client may see it; nothing when its upstream does not know it any more.
+    /// JSON text of a task for the client; `None` if the upstream no longer knows the task.
     async fn state_of(&self, call: &Call, session: &Arc<Session>, task: &Task) -> Option<String> {
         let id = match &task.run {
             Run::There { id, .. } => id,
@@ -214,7 +214,7 @@ impl Relay {
             return Ok(reply);
         }
         let handle = target.shown.as_deref().unwrap_or_default();
-        // What ran may have changed what its upstream lists.
+        // The task may have changed the lists of its upstream, as a tool call may.
         session.shelf().called(&target.upstream);
         let status = note(session.tasks(), handle, method, &reply);
         let shown = match (method, message.result()) {
@@ -238,11 +238,11 @@ impl Relay {
     }
 }
 
-/// Takes what an upstream replied to a request of `method` about the task that the client calls so:
-/// how far it has come, or that it is no more. The status that it has, where that was said.
+/// Updates the task `handle` from an upstream's reply to `method`: advances its stage, or removes the task
+/// if the upstream no longer knows it. Returns the status, if the reply contains one.
 fn note(tasks: &Tasks, handle: &str, method: &str, reply: &Reply) -> Option<&'static str> {
     if method == "tasks/result" {
-        // However it ended, there is nothing more to fetch.
+        // A `tasks/result` reply, success or error, leaves no further result to fetch.
         tasks.advance(handle, Stage::Fetched);
         return None;
     }
@@ -254,13 +254,12 @@ fn note(tasks: &Tasks, handle: &str, method: &str, reply: &Reply) -> Option<&'st
     state.map(|state| stand(tasks, handle, &state))
 }
 
-/// Takes what an upstream shows of a task; the status that it has.
+/// Records the task state shown by an upstream; returns the status word.
 fn stand(tasks: &Tasks, handle: &str, state: &State<'_>) -> &'static str {
     tasks.stand(handle, stage_of(state), state.status.word())
 }
 
-/// How far a task has come by what its upstream shows of it. Of one that was cancelled there is nothing
-/// to fetch.
+/// Stage of a task by the state shown by its upstream. A cancelled task has no result to fetch.
 fn stage_of(state: &State<'_>) -> Stage {
     match state.status {
         Status::Working | Status::InputRequired => Stage::Running,
@@ -269,7 +268,7 @@ fn stage_of(state: &State<'_>) -> Stage {
     }
 }
 
-/// Tasks had to make room that somebody may miss.
+/// Counts and logs evicted tasks that were still running or whose result was never fetched.
 pub(super) fn note_forgotten(forgotten: &[Task]) {
     for task in forgotten {
         COUNTERS.tasks_forgotten.add(1);
@@ -293,8 +292,8 @@ fn named(task: &str, handle: &str, status: Option<&str>) -> Option<String> {
     Some(out.finish())
 }
 
-/// What an upstream says by itself of a task, as the session's client may hear it. That one which has
-/// ended stands otherwise now is not said on (SPEC K-04).
+/// Translates `notifications/tasks/status` of an upstream for the session's client. A new status of a
+/// finished task is not passed on (SPEC K-04).
 pub(in crate::relay) fn status(
     session: &Session,
     upstream: &str,

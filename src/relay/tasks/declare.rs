@@ -1,5 +1,5 @@
-//! Who declares tasks; and the extension declared on our own behalf: for one call, to an upstream
-//! that does not run it otherwise. Spec: SPEC K-10; BRIDGING §3.8.
+//! Declares tasks to upstreams: for clients that know them, and on behalf of the gateway for a single call
+//! whose upstream runs the tool only as a task. Spec: SPEC K-10; BRIDGING §3.8.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
 use crate::protocol::{extensions, json};
 use crate::relay::project;
 
-/// A client's link that declares tasks besides what its client declares.
+/// A client's link that declares tasks in addition to the client's capabilities.
 #[derive(Debug)]
 struct Declaring {
     inner: Arc<dyn DownstreamLink>,

@@ -18,7 +18,7 @@ use crate::store::events::SessionKey;
 use crate::tally::Tally;
 use crate::telemetry::metrics::COUNTERS;
 
-/// How long a task that says it asks is given to do so.
+/// Timeout for the first question of a task with status `input_required`.
 const FIRST_QUESTION: Duration = Duration::from_secs(1);
 
 /// Numbers keys and rounds over all tasks: a key is never used again.
@@ -60,7 +60,7 @@ struct Open {
     answer: oneshot::Sender<Answer>,
 }
 
-/// A task's place among those that ask; given up when dropped.
+/// Permit of a task to ask its client; released on drop.
 pub(super) struct Seat {
     desks: Arc<Desks>,
     owner: OwnerKey,
@@ -69,7 +69,7 @@ pub(super) struct Seat {
 }
 
 impl Desks {
-    /// None; so many tasks of a principal, and in all, may ask at once.
+    /// An empty table with limits on asking tasks per principal and in total.
     pub(in crate::relay) fn new(per_principal: usize, total: usize) -> Arc<Self> {
         Arc::new(Self {
             per_principal,
@@ -82,7 +82,7 @@ impl Desks {
         lock(&self.table).open.get(key).map(Arc::clone)
     }
 
-    /// A place for a task that asks; nothing when it has one, or there is none left.
+    /// A permit for a task to ask; `None` if the task has one already or a limit is reached.
     pub(super) fn open(
         self: &Arc<Self>,
         key: &Key,
@@ -122,7 +122,7 @@ impl Desk {
             .collect()
     }
 
-    /// The same, once there is something, or after a while.
+    /// [`questions`](Self::questions), after waiting up to `FIRST_QUESTION` for the first one.
     pub(super) async fn first_questions(&self) -> Vec<(String, Question)> {
         let asked = self.asked.notified();
         let questions = self.questions();
@@ -133,8 +133,8 @@ impl Desk {
         questions
     }
 
-    /// Takes an answer, JSON text; one to no open question is left. Where it does not fit, the question
-    /// is put once more, under another key: its client looks at no key twice (SPEC K-14, M-65).
+    /// Accepts an answer, JSON text; ignored if no question with `key` is open. If the answer is invalid, the
+    /// question is asked again under a new key, since clients ignore a key they have seen (SPEC K-14, M-65).
     pub(super) fn answer(&self, key: &str, answer: &str) {
         let Some(question) = self.question(key) else {
             return;
@@ -147,7 +147,7 @@ impl Desk {
         };
         if fits {
             let answer = Bytes::copy_from_slice(answer.as_bytes());
-            // Whoever asked may have gone just now.
+            // The asking future may have been dropped just now: then nobody receives the answer.
             drop(open.answer.send(Answer::Result(answer)));
         } else {
             COUNTERS.questions_asked.add(1);
@@ -165,7 +165,7 @@ fn fresh_key() -> String {
     format!("t{}", number())
 }
 
-/// Takes questions back when nobody waits for their answers any more.
+/// Withdraws the questions of a round when the asking future is dropped.
 struct Withdraw<'a> {
     desk: &'a Desk,
     round: u64,

@@ -1,6 +1,6 @@
-//! Tasks whose status a subscription is told of: each is looked at when its upstream says that it
-//! has changed, and else in the pace that it asks for. So a client hears of tasks of either design,
-//! whether their upstream tells of changes or not.
+//! Tasks followed by a subscription: each is polled when its upstream announces a change, and otherwise at the
+//! poll interval of the task. Clients therefore get the status of tasks of either design, even if the
+//! upstream sends no notifications.
 //! Spec: io.modelcontextprotocol/tasks, "Task Status Notifications"; SPEC K-16; BRIDGING §2.4.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct FollowedTask {
     session: Arc<Session>,
     /// As its client knows it.
     id: String,
-    /// Changes when the upstream says that one of its tasks has.
+    /// Counter incremented when the upstream announces a change of any of its tasks.
     changes: watch::Receiver<u64>,
     first: Look,
 }
@@ -48,13 +48,12 @@ enum Seen {
     Task(Look),
     /// Its upstream is out of reach for now.
     Nothing,
-    /// There is no such task here, or no longer.
+    /// The task is unknown or has been removed.
     Gone,
 }
 
 impl Relay {
-    /// Begins to follow a task; nothing when this client was given none of that name, or its upstream
-    /// does not say how it stands.
+    /// Begins to follow a task; `None` if the client has no such task, or the upstream does not return its state.
     ///
     /// # Cancel safety
     /// Nothing is left behind.
@@ -102,8 +101,8 @@ impl Relay {
 }
 
 impl FollowedTask {
-    /// Tells of the task as it stands now, and then of each change, until it is over or nobody takes
-    /// notices any more. Not looked at while there is no room for what is seen.
+    /// Sends the current state of the task, then each change, until the task ends or `notices` is closed.
+    /// While `notices` is full, the upstream is not polled.
     ///
     /// # Cancel safety
     /// Nothing is left behind.
@@ -150,7 +149,7 @@ impl FollowedTask {
     }
 }
 
-/// A result of `tasks/get` as a notification: the task is all that it says.
+/// Converts a result of `tasks/get` to a notification whose params are the task alone.
 fn read(result: &str) -> Option<Look> {
     let state = State::read(result)?;
     let members = json::members(result).ok()?;

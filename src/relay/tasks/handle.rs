@@ -15,7 +15,7 @@ use crate::session::Session;
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::LABELED;
 
-/// The upstream that runs a task, how it calls it, and the visit that it lives in, if it does.
+/// Upstream of a task, its task id there, and the session of the `Visit` that owns it, if any.
 type Owned = (Arc<str>, String, Option<Arc<Session>>);
 
 /// Whether a request of `method` is about one task.
@@ -23,7 +23,7 @@ pub(in crate::relay) fn is_task(method: &str) -> bool {
     methods::lookup(method).is_some_and(concerns_one)
 }
 
-/// The same of a method that is known.
+/// [`is_task`] for a method that was looked up already.
 pub(in crate::relay) fn concerns_one(known: &Method) -> bool {
     known.target == Some(Names::Task)
 }
@@ -87,7 +87,7 @@ impl Relay {
             edit = edit.result_member("resultType", "\"complete\"");
         }
         if let Some(task) = message.result_member("taskId").and_then(json::string) {
-            // One task keeps the handle that its client knows.
+            // A known task keeps its handle.
             let known = target
                 .shown
                 .as_ref()
@@ -101,8 +101,8 @@ impl Relay {
         self.reparse(edit.finish())
     }
 
-    /// What a client calls a task of `upstream`; `home` is the visit whose upstream session has it,
-    /// where it lives in one.
+    /// Seals the handle of a task of `upstream`; `home` is the `Visit` whose upstream session owns the task,
+    /// if any.
     ///
     /// # Errors
     /// When the upstream's id is too long to be carried.
@@ -129,7 +129,7 @@ impl Relay {
         ))
     }
 
-    /// Whose a task is, and how its upstream calls it; `None` for what this client was not given.
+    /// Opens a task handle: upstream and task id; `None` for a handle not issued to this client.
     pub(super) fn open_task(&self, call: &Call, given: &str) -> Option<Owned> {
         let sealer = &self.parts.sealer;
         let plain = sealer.open(Purpose::Task, &task_context(call), given)?;
@@ -150,7 +150,7 @@ impl Relay {
     }
 }
 
-/// What binds the id of a task to who got it, and where (SPEC K-18, A-30).
+/// Seal context of a task handle: endpoint and binding of the caller (SPEC K-18, A-30).
 fn task_context(call: &Call) -> Vec<u8> {
     let mut context = endpoint_context(&call.endpoint);
     context.extend_from_slice(call.principal.binding().bytes());

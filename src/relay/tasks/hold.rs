@@ -84,7 +84,7 @@ impl Relay {
             return Ok(reply);
         }
         let (reply, newer) = if runs_tasks && would_help(&reply, call) {
-            // It has run nothing yet, and an older session cannot say what would help.
+            // The upstream refused before running the call; a legacy session cannot declare the extension.
             let newer = Box::pin(self.newer_link(&**link, session)).await;
             let link = newer.as_ref().unwrap_or(link);
             let declaring = declaring(call);

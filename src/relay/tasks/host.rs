@@ -1,6 +1,6 @@
-//! Tasks of 2025-11-25 that are run here: a client asks for one, and its upstream knows only those of the
-//! extension, which the server begins. The call goes the way of every call, with the task in place of
-//! its client; what comes of it is kept until the client fetches it.
+//! Tasks of 2025-11-25 that the gateway runs: the client requests a task, and the upstream knows only tasks of
+//! the extension, which the server begins. The call passes `Relay::handle` like any other, with the task in
+//! place of its client; the outcome is kept until the client fetches it.
 //! Spec: SPEC K-02 to K-04; BRIDGING §3.8; `docs/adr/0014`.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::session::{HostedTask, Kept, NoticeSource, Outcome, RunningTask, Sessi
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag;
 
-/// Nesting of what was within bounds when it came.
+/// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
 
 /// Whether a client asks for a task of the design that it knows.
@@ -35,11 +35,11 @@ pub(in crate::relay) fn asks_for_task(call: &Call, session: &Session) -> bool {
 }
 
 impl Relay {
-    /// Begins a task for a call that asks for one, where its upstream's are run here; nothing where
-    /// they are not. Decided about like the call that it is.
+    /// Begins a task for a call that requests one, if the gateway runs the tasks of its upstream; otherwise
+    /// `None`. The policy decides about the call as about one without a task.
     ///
     /// # Errors
-    /// [`Failure`] when it is not allowed, or there is no room for it.
+    /// [`Failure`] when the call is denied or a limit is reached.
     pub(in crate::relay) async fn host(
         &self,
         call: &Call,
@@ -108,7 +108,7 @@ impl Relay {
         let limits = &self.parts.settings.limits;
         let ttl = granted(&call.message, limits.hosted_tasks.ttl)?;
         let message = plain(&call.message)?;
-        // Or nobody could ask for them any more.
+        // At most half of the principal's calls may be tasks; otherwise no call would be left to poll them.
         let running = session.begin_task(limits.calls_per_principal / 2);
         let running =
             running.map_err(|why| Fault::downstream(FaultKind::CallerBusy, why.to_string()))?;
@@ -116,7 +116,7 @@ impl Relay {
     }
 }
 
-/// A task that runs here. Dropped before it has come to something, it is forgotten.
+/// A task that the gateway runs. Dropping it before the task has an outcome removes the task.
 struct Hosted {
     relay: Arc<Relay>,
     session: Arc<Session>,
@@ -134,13 +134,13 @@ impl Hosted {
                 () = self.task.stopped().cancelled() => return,
             };
             let outcome = self.outcome(answer);
-            // Whoever hears that it is over finds it so.
+            // Release the slot before publishing the outcome, so that a client that is told can start the next task.
             drop(running);
             self.task.end(outcome);
         })
     }
 
-    /// What the task came to: what the call would have been answered with.
+    /// The outcome of the task: the reply that the call would have got.
     fn outcome(&self, answer: Result<Reply, Failure>) -> Outcome {
         let reply = match answer {
             Ok(reply) => reply,
@@ -177,7 +177,7 @@ impl Hosted {
         }
     }
 
-    /// Room for a result, for which others of the session go where that helps.
+    /// Reserves quota for a result, and evicts other tasks of the session if necessary.
     fn room_for(&self, bytes: usize) -> Option<Kept> {
         let limits = self.relay.parts.settings.limits.hosted_tasks;
         let (own, all) = (limits.results_per_principal, limits.results_total);
@@ -191,7 +191,7 @@ impl Hosted {
             }
             let lacking = results.lacking(bytes, own, all);
             if lacking == 0 {
-                // Somebody else has just given some back.
+                // Another task released quota between `take` and `lacking`: try again.
                 continue;
             }
             note_forgotten(&self.session.tasks().give_up(lacking)?);
@@ -260,7 +260,7 @@ const UNKEPT: Bytes = Bytes::from_static(
     br#"{"code":-32603,"message":"there is no room to keep the result of the task: call the tool without one","data":{"side":"gateway"}}"#,
 );
 
-/// The task in place of its client: it takes what the upstream says of the call, and what it asks.
+/// A `DownstreamLink` in place of the client: receives the upstream's notifications and questions for the task.
 #[derive(Debug)]
 struct Client {
     task: Arc<HostedTask>,
@@ -316,7 +316,7 @@ impl DownstreamLink for Client {
     }
 }
 
-/// What a request says of the task that it wants to be, JSON text.
+/// `params.task` of a request, JSON text; `None` if `null`.
 pub(super) fn wanted(request: &Message) -> Option<&str> {
     request.param("task").filter(|task| *task != "null")
 }
@@ -332,7 +332,7 @@ fn granted(request: &Message, most: Duration) -> Result<Duration, Fault> {
 /// Of a call whose client wants to hear of no progress, JSON text: nobody else sees it.
 const OWN_TOKEN: &str = "\"task\"";
 
-/// The call that a task runs. What it says of its progress is the task's status message.
+/// The plain call that a task runs, with a progress token: progress messages become the task's status message.
 fn plain(request: &Message) -> Result<Message, Fault> {
     let mut edit = request.edit().remove_param("task");
     if meta::progress_token(request).is_none() {

@@ -73,7 +73,7 @@ impl OwnTask {
         }
     }
 
-    /// Waits for what the task comes to; what it asks is asked on the way.
+    /// Waits for the outcome of the task; meanwhile its questions go out on this call's stream.
     async fn result(&self, call: &Call) -> Result<Reply, Fault> {
         let client = marked(&call.link, &self.handle);
         let outcome = tokio::select! {

@@ -56,7 +56,7 @@ impl Inputs {
     }
 }
 
-/// Puts questions to the client, who may take so long; JSON text of `inputResponses`.
+/// Asks the client, with the timeout `limit`; returns the JSON text of `inputResponses`.
 ///
 /// # Errors
 /// A sentence about why there are no answers.
@@ -83,7 +83,7 @@ pub(super) async fn ask(
     responses(&methods, &answers)
 }
 
-/// A form that was refused counts as cancelled; nothing else can be refused in that form.
+/// A refused elicitation becomes `"action":"cancel"`; sampling and roots have no equivalent, so they fail.
 fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Result<String, String> {
     let mut responses = ObjectWriter::default();
     for (key, method) in methods {

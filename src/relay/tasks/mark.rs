@@ -1,5 +1,5 @@
-//! What belongs to a task of 2025-11-25 says so, by the name that its client knows: questions, progress
-//! and log messages, whatever stream they come on. What its upstream calls it is of the other hop.
+//! `io.modelcontextprotocol/related-task` marks for tasks of 2025-11-25: questions, progress and log messages
+//! on any stream name the task by the handle of the client. The task id of the upstream stays on its hop.
 //! Spec: MCP 2025-11-25, tasks, "Associating Task-Related Messages"; SPEC K-03.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::protocol::{Message, json, meta};
 use crate::relay::route::Target;
 use crate::session::Session;
 
-/// Nesting of what was within bounds when it came.
+/// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
 
 /// The mark of what belongs to a task, JSON text.
@@ -56,7 +56,7 @@ pub(in crate::relay) fn marking(
     })
 }
 
-/// The link as one on which everything says that it belongs to a task that runs here.
+/// Wraps a link so that every message is marked with a task that the gateway runs.
 pub(super) fn marked(link: &Arc<dyn DownstreamLink>, handle: &str) -> Arc<dyn DownstreamLink> {
     Arc::new(Marking {
         inner: Arc::clone(link),
@@ -66,8 +66,8 @@ pub(super) fn marked(link: &Arc<dyn DownstreamLink>, handle: &str) -> Arc<dyn Do
     })
 }
 
-/// The link of a call that begins a task at `upstream`: what comes afterwards says that it belongs to
-/// it, and before that only what its upstream says it of.
+/// Wraps the link of a call that begins a task at `upstream`: once the task exists, every message is
+/// marked with it; before, only messages that the upstream itself marked.
 pub(super) fn beginning(
     link: &Arc<dyn DownstreamLink>,
     handle: &str,
@@ -93,8 +93,8 @@ struct There {
 }
 
 impl There {
-    /// The mark of the task that the upstream's own mark names, JSON texts; nothing for one that the client
-    /// does not know.
+    /// Translates the mark of an upstream to the mark that the client knows (JSON texts); `None` for a task
+    /// unknown to the client.
     fn mark_of(&self, theirs: &str) -> Option<String> {
         mark_of(&self.session, &self.upstream, theirs)
     }
@@ -130,7 +130,7 @@ pub(in crate::relay) fn renamed(session: &Session, upstream: &str, notice: Notic
     }
 }
 
-/// A client's link on which log messages may come of tasks, which its upstream names.
+/// A client's link that translates the task marks of log messages from an upstream.
 #[derive(Debug)]
 struct Renaming {
     inner: Arc<dyn DownstreamLink>,
@@ -160,7 +160,7 @@ impl DownstreamLink for Renaming {
     }
 }
 
-/// A client's link on which what comes names a task.
+/// A client's link that adds a task mark to messages.
 #[derive(Debug)]
 struct Marking {
     inner: Arc<dyn DownstreamLink>,
@@ -168,12 +168,12 @@ struct Marking {
     mark: String,
     /// Whether the client has been told of the task.
     is_known: bool,
-    /// Where log messages of other tasks may come too, and such as are of none: a child gives all that it
-    /// logs to one of its calls. Nothing where all that comes is of this task.
+    /// Set if log messages of other tasks, or of no task, may arrive as well: all log output of a child is
+    /// routed to one of its calls. `None` if every message is of this task.
     there: Option<There>,
 }
 
-/// What becomes of the mark of a message.
+/// Change to the mark of a message.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     Stays,
@@ -183,8 +183,8 @@ enum Change {
 }
 
 impl Marking {
-    /// For a message that its upstream marks with `theirs`, where messages of other tasks may come:
-    /// `mark_of` finds what the client knows the one by that such a mark names.
+    /// Decides the mark of a message that the upstream marked with `theirs`. `mark_of` is set if messages of
+    /// other tasks may arrive, and translates an upstream's mark to the client's.
     fn change(
         &self,
         kind: &NoticeKind,
@@ -197,7 +197,7 @@ impl Marking {
             (None, Some(_)) if *kind == NoticeKind::Log => Change::Stays,
             (Some(theirs), Some(mark_of)) if *kind == NoticeKind::Log => match mark_of(theirs) {
                 Some(mark) => Change::Is(mark),
-                // Maybe the task that begins, which nobody knows yet.
+                // Possibly the task that begins, whose handle is not registered yet.
                 None if !self.is_known => own(),
                 None => Change::Goes,
             },
@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that keeps what it is told, also when its call has its reply.
+    /// A client that records its notifications, also after the reply.
     #[derive(Debug, Clone)]
     struct Client(ClientCapabilities, Arc<Mutex<Vec<String>>>);
 
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(after, format!(r#"{{"progress":2,{OURS}}}"#));
     }
 
-    // A child gives all that it logs to one of its calls.
+    // All log output of a child is routed to one of its calls.
     #[rstest]
     #[case::of_another(true, Some("other"), Change::Is("known".to_owned()))]
     #[case::of_none(true, None, Change::Stays)]
@@ -388,7 +388,7 @@ mod tests {
         let mark_of = |theirs: &str| (theirs == "other").then(|| "known".to_owned());
         let log = marking.change(&NoticeKind::Log, theirs, Some(mark_of));
         assert_eq!(log, expected);
-        // Progress is of the call that it comes to.
+        // Progress belongs to the call with its token, whatever the upstream's mark.
         let progress = NoticeKind::Progress { token: "1".into() };
         let of_call = if is_known || theirs.is_some() {
             Change::Is("own".to_owned())

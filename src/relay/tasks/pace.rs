@@ -7,7 +7,7 @@ use super::state::State;
 use crate::call::{Call, DownstreamLink, Notice, NoticeKind};
 use crate::protocol::{json, meta};
 
-/// Between two looks where the upstream says nothing, and the bounds of what it may say.
+/// Default poll interval of a task, and the bounds for an interval requested by the upstream.
 const USUAL: Duration = Duration::from_secs(1);
 pub(super) const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(30);
@@ -94,7 +94,7 @@ mod tests {
     use crate::lock::lock;
     use crate::protocol::Message;
 
-    /// A client that writes down what it hears.
+    /// A client that records its notifications.
     #[derive(Debug)]
     struct Client(ClientCapabilities, Mutex<Vec<Message>>);
 

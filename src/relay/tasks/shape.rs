@@ -7,9 +7,9 @@ use crate::protocol::json;
 /// What a task of the extension shows besides its status.
 #[derive(Debug)]
 pub(super) enum Shown<'a> {
-    /// Nothing: it works, or was cancelled.
+    /// No further members: the task is working or cancelled.
     Bare,
-    /// What it wants to know, by key.
+    /// Open questions of the task, by key.
     Asks(&'a [(String, Question)]),
     /// The response that the call would have had.
     Came(&'a Reply),

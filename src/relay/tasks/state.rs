@@ -78,7 +78,7 @@ impl<'t> State<'t> {
         })
     }
 
-    /// The task that a reply to `tools/call` begins; nothing when it is the call's own answer.
+    /// The task that a reply to `tools/call` begins; `None` if the reply is the result of the call.
     pub(super) fn begun(reply: &'t Reply, design: Design) -> Option<Self> {
         let Reply::Relayed(message) = reply else {
             return None;

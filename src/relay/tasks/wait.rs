@@ -22,7 +22,7 @@ pub(super) enum Ended {
     Reply(Reply),
     /// The upstream gave the task up.
     Cancelled,
-    /// The task wants an answer that there is none to; it still runs.
+    /// The task asked a question that has no answer; the task still runs.
     Unanswered(String),
 }
 
@@ -58,7 +58,7 @@ impl Wait<'_> {
                 never = self.report(pace) => match never {},
             };
             match reply {
-                // It was silent for as long as a call may be: it goes on if it is still known.
+                // `tasks/result` hit the idle timeout of a call: wait on, if the upstream still knows the task.
                 Err(fault) if fault.kind == FaultKind::UpstreamTimeout => {
                     let known = self.task.send("tasks/get", "").await?;
                     if known.error().is_some() {
@@ -99,7 +99,7 @@ impl Wait<'_> {
                 reply => reply?,
             };
             misses = 0;
-            // What it says of a task that it knows no more is the outcome.
+            // An error to `tasks/get` (the upstream no longer knows the task) is the outcome.
             if reply.error().is_some() {
                 return Ok(Ended::Reply(reply));
             }
@@ -139,14 +139,14 @@ impl Wait<'_> {
         };
         let more = format!(r#","inputResponses":{responses}"#);
         let reply = self.task.send("tasks/update", &more).await?;
-        // It waits for what nobody is asked a second time.
+        // A refused `tasks/update` ends the wait: the task needs these answers, and a client is asked only once.
         Ok(match reply.error() {
             Some(error) => Err(refused(error)),
             None => Ok(()),
         })
     }
 
-    /// What the task came to, as the response that the call would have had.
+    /// The outcome of the task, as the response that a plain call would have got.
     fn outcome(&self, state: &State<'_>, name: &str) -> Result<Ended, Fault> {
         let outcome = state.member(name).filter(|text| text.starts_with('{'));
         let outcome = outcome.ok_or_else(|| self.lost_track())?;
@@ -195,7 +195,7 @@ pub(super) fn unmarked(reply: Reply) -> Reply {
     Message::parse(bytes, usize::MAX).map_or(reply, Reply::Relayed)
 }
 
-/// Whether an upstream that fails so may know its tasks later.
+/// Whether a fault is transient, so that the upstream may still know its tasks.
 pub(super) fn is_passing(fault: &Fault) -> bool {
     matches!(
         fault.kind,

@@ -1,4 +1,4 @@
-//! A task that a call waits for: whoever gives the wait up cancels it upstream.
+//! A task that a call waits for: dropping the wait cancels the task upstream.
 //! Spec: SPEC C-11; BRIDGING §3.7, §3.8.
 
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::lifecycle::Tasks;
 use crate::protocol::{Message, json};
 use crate::relay::nobody::Nobody;
 
-/// A task under way. Dropped before it is [over](Self::over), it is cancelled upstream.
+/// A running task. Dropping the value before [`over`](Self::over) cancels the task upstream.
 #[derive(Debug)]
 pub(super) struct Watched {
     link: Arc<dyn UpstreamLink>,
-    /// As the upstream may use it: what it asks and tells reaches the client.
+    /// The call as handed to the upstream; questions and notifications on it reach the client.
     call: Call,
     /// As the upstream calls it.
     id: String,

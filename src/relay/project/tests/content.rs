@@ -1,4 +1,4 @@
-//! Tools, and what they and prompts answer, for clients that know less. Spec: BRIDGING §3.9.
+//! Tools, tool results and prompt results, projected to older clients. Spec: BRIDGING §3.9.
 
 use rstest::rstest;
 use serde_json::json;

@@ -61,7 +61,7 @@ fn a_legacy_upstream_sees_nothing_of_the_modern_envelope() {
     assert_eq!(requested(R5, Some(R4), "tools/call", &params), bare);
     assert_eq!(requested(R5, None, "tools/call", &params), bare);
     assert_eq!(requested(R5, Some(R5), "tools/call", &params), params);
-    // SPEC K-02: a task that nobody advertised is not asked for.
+    // SPEC K-02: an upstream that did not advertise tasks gets no `task` parameter.
     let mut without = params.clone();
     without.as_object_mut().unwrap().remove("task");
     assert_eq!(requested(R4, Some(R4), "tools/call", &params), without);

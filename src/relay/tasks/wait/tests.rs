@@ -27,7 +27,7 @@ const ASKING: Look = Ok(
 const REFUSED: Look = Ok(r#"{"code":-32602,"message":"no such field"}"#);
 const DONE: Look = Ok(r#"{"taskId":"t","status":"completed","result":{"content":[]}}"#);
 
-/// What comes of a look at a task: JSON text of a result or an error, or how it fails.
+/// Scripted reply to `tasks/get`: JSON text of a result or an error, or the kind of fault.
 type Look = Result<&'static str, FaultKind>;
 
 /// An upstream that answers each request with the next of these.
@@ -149,7 +149,7 @@ async fn a_task_that_is_out_of_reach_is_given_up_when_it_stays_so(
     watched.over();
 }
 
-// Nobody is asked a second time (SPEC K-14): the wait would be for nothing.
+// The client is asked only once (SPEC K-14), so a further wait would be useless.
 #[tokio::test(start_paused = true)]
 async fn answers_that_the_upstream_refuses_end_the_wait() {
     let script = Mutex::new([ASKING, REFUSED].into());
