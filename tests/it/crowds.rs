@@ -75,7 +75,6 @@ async fn is_served(gw: &Gateway, name: &str) {
     assert_eq!(user.text("echo", json!({})).await, "{}");
 }
 
-// REVIEW F4 (a).
 #[tokio::test]
 async fn connections_without_a_token_do_not_keep_a_caller_out() {
     let gw = Setup::secured()
@@ -98,7 +97,6 @@ async fn connections_without_a_token_do_not_keep_a_caller_out() {
     gw.stop().await;
 }
 
-// REVIEW F4 (b).
 #[tokio::test]
 async fn streams_of_one_caller_do_not_keep_another_out() {
     let gw = Setup::secured()
@@ -124,7 +122,7 @@ async fn streams_of_one_caller_do_not_keep_another_out() {
     gw.stop().await;
 }
 
-// REVIEW F4; SPEC T-17.
+// Spec: SPEC T-17.
 #[tokio::test]
 async fn over_its_share_a_caller_alone_is_refused_and_its_answers_are_taken() {
     let gw = Setup::secured()
@@ -174,7 +172,7 @@ async fn over_its_share_a_caller_alone_is_refused_and_its_answers_are_taken() {
     gw.stop().await;
 }
 
-// REVIEW F4; SPEC T-33.
+// Spec: SPEC T-33.
 #[tokio::test]
 async fn over_its_share_each_request_of_an_array_is_refused_by_name() {
     let gw = Setup::secured()
@@ -204,7 +202,6 @@ async fn over_its_share_each_request_of_an_array_is_refused_by_name() {
     gw.stop().await;
 }
 
-// REVIEW F4.
 #[tokio::test]
 async fn refused_connection_is_closed_early_unless_a_good_token_follows() {
     let gw = Setup::secured()
@@ -225,7 +222,6 @@ async fn refused_connection_is_closed_early_unless_a_good_token_follows() {
     gw.stop().await;
 }
 
-// REVIEW F4.
 #[tokio::test]
 async fn address_of_three_callers_is_taken_for_a_proxy_and_said_once() {
     let gw = Setup::secured()
@@ -274,7 +270,7 @@ async fn without_authentication_nobody_has_a_share() {
     gw.stop().await;
 }
 
-// REVIEW F5: the places of the admin port are few.
+// The places of the admin port are few.
 #[tokio::test]
 async fn silent_connections_do_not_keep_probes_out() {
     let gw = Setup::open().stub("stub", &[]).start().await;
@@ -289,7 +285,6 @@ async fn silent_connections_do_not_keep_probes_out() {
     gw.stop().await;
 }
 
-// REVIEW F18.
 #[tokio::test]
 async fn admin_port_answers_to_its_own_names_alone() {
     let gw = Setup::open()

@@ -33,7 +33,6 @@ fn lines_with(gw: &Gateway, text: &str) -> Vec<Value> {
     records
 }
 
-// REVIEW F5.
 #[tokio::test]
 async fn more_silent_connections_than_descriptors_stop_neither_probes_nor_sessions() {
     let gw = Setup::open()
@@ -66,7 +65,6 @@ async fn more_silent_connections_than_descriptors_stop_neither_probes_nor_sessio
     gw.stop().await;
 }
 
-// REVIEW F5.
 #[tokio::test]
 async fn soft_limit_on_descriptors_is_raised_and_children_get_their_own_back() {
     let gw = Setup::open()
@@ -90,7 +88,7 @@ async fn soft_limit_on_descriptors_is_raised_and_children_get_their_own_back() {
     gw.stop().await;
 }
 
-// REVIEW F5: "ten times a second per listener".
+// Not ten times a second per listener.
 #[tokio::test]
 async fn lack_of_descriptors_is_logged_once_a_minute() {
     let gw = Setup::open()

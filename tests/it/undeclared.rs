@@ -52,7 +52,7 @@ async fn wrong_way_requests_of_legacy_clients_are_unknown() {
     gw.stop().await;
 }
 
-// REVIEW R9: some servers serve undeclared methods.
+// Some servers serve undeclared methods.
 #[tokio::test]
 async fn upstream_of_a_pure_endpoint_answers_for_itself() {
     let (gw, stub) = gateway().await;

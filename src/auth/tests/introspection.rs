@@ -263,7 +263,7 @@ async fn a_crowd_of_tokens_is_no_failure_of_the_issuer() {
     world.present("opaque").await.expect("it is asked at once");
 }
 
-// REVIEW F9b: places for questions are fair between callers.
+// Places for questions are fair between callers.
 #[tokio::test]
 async fn tokens_of_another_address_do_not_wait_behind_a_crowd_of_one() {
     let world = Arc::new(World::new().await);
