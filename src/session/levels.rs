@@ -45,7 +45,8 @@ impl Levels {
         true
     }
 
-    /// Clears the upstream's level (say, after a restart), so that it is sent before the next call.
+    /// Clears the upstream's level, so that a level is sent before the next call: `logging/setLevel` timed
+    /// out, and the upstream may or may not have applied it.
     pub fn unknown(&self, upstream: &str) {
         lock(&self.told).remove(upstream);
     }

@@ -89,7 +89,8 @@ impl CallLink {
         let stream = self.outlet.stream.get_or_init(|| self.session.new_stream());
         let waker = {
             let mut opened = lock(&self.outlet.opened);
-            // Under the lock: pairs with `abandon`, so that one of the two always calls `settle`.
+            // Under the lock, which `abandon` takes too: either this sees `awaited` cleared, or `abandon` sees the
+            // stream, so `settle` is always called.
             if !self.awaited.load(Ordering::Relaxed) {
                 stream.settle();
             }

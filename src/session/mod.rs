@@ -94,7 +94,7 @@ pub struct Session {
     /// Notifications of the client that wait for an upstream.
     notifications: notifications::NotificationQueues,
     absences: Absences,
-    /// The principal's places for calls; `calls_running` counts those taken by this session.
+    /// The principal's places for calls; `calls_running` is this session's number of taken places.
     places: Arc<Places>,
     calls_running: AtomicUsize,
     /// How long a question that names no call waits for a stream.
@@ -275,8 +275,8 @@ impl Session {
         }
     }
 
-    /// Calls `listen` on every link with the current [`is_listened_to`](Self::is_listened_to). To be called
-    /// whenever that may have changed, and for a new link.
+    /// Calls `listen` on every link with the current `is_listened_to`. To be called whenever that may have
+    /// changed, and for a new link.
     pub fn tell_links(&self) {
         let look = |wanted: &mut bool| *wanted = self.is_listened_to();
         self.listening.change(look, |wanted| {

@@ -151,8 +151,9 @@ impl Sessions {
         self.len() == 0
     }
 
-    /// Opens a session, busy until its `initialize` is over. At the principal's cap its own least recently used session without an open
-    /// stream or running call makes room; never another principal's (DESIGN §5).
+    /// Opens a session, busy until its `initialize` is over. At the principal's cap, the principal's least
+    /// recently used session without an open stream or running call is evicted; never another principal's
+    /// (DESIGN §5).
     ///
     /// # Errors
     /// [`Refused`] when there is no room.

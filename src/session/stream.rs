@@ -85,7 +85,7 @@ struct State {
 /// A planned close of a stream that is not finished.
 #[derive(Debug, Clone, Copy)]
 struct HungUp {
-    /// Readers up to this number end; a later one is the client that reconnected.
+    /// Readers up to this number end; a later number is the client that reconnected.
     readers: u64,
     /// The wait that the upstream asks for.
     retry: Option<Duration>,

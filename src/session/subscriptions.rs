@@ -138,7 +138,7 @@ fn key(upstream: &str, uri: &str) -> String {
     format!("{upstream}/{uri}")
 }
 
-/// Whether a change of `uri` concerns a subscription to `asked`: the same resource, or one below it.
+/// Whether a change of `uri` concerns a subscription to `asked`: `uri` is `asked`, or a path below.
 #[must_use]
 pub fn is_below(asked: &str, uri: &str) -> bool {
     uri.strip_prefix(asked).is_some_and(|rest| {

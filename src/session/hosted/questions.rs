@@ -167,7 +167,7 @@ impl Put<'_> {
 }
 
 impl Drop for Put<'_> {
-    /// Returns an unanswered round, so that the next waiter takes it.
+    /// Returns an unanswered round for the next waiter to take.
     fn drop(&mut self) {
         self.task.state.send_if_modified(|state| {
             let mut open = state.questions.iter_mut();

@@ -1,4 +1,4 @@
-//! Byte budget for results of hosted tasks: one cap per principal, one for the process.
+//! Byte budget for results of hosted tasks: a cap per principal and a cap for the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
