@@ -38,17 +38,17 @@ use crate::telemetry::trace::TraceContext;
 /// One request from a client, with everything the steps below `downstream` need.
 #[derive(Debug, Clone)]
 pub struct Call {
-    /// Who asks.
+    /// The caller.
     pub principal: Arc<Principal>,
-    /// On which endpoint.
+    /// The endpoint called.
     pub endpoint: Arc<Endpoint>,
-    /// In which revision.
+    /// The client's revision.
     pub revision: Revision,
-    /// What is asked.
+    /// The request.
     pub message: Message,
     /// The way back to the client.
     pub link: Arc<dyn DownstreamLink>,
-    /// W3C trace context, ours as the parent of what goes upstream.
+    /// W3C trace context; the gateway's span is the parent of requests to upstreams.
     pub trace: TraceContext,
     /// Cancelled when the client no longer wants an answer.
     pub cancel: CancellationToken,
@@ -64,7 +64,7 @@ pub struct Call {
 pub struct Resumption {
     /// Key → JSON text of the client's result; keys as the upstream chose them.
     pub answers: Vec<(String, Bytes)>,
-    /// What [`Round::carry`] held.
+    /// The value of [`Round::carry`].
     pub carry: CarriedState,
 }
 
@@ -82,16 +82,16 @@ pub struct Question {
 pub struct Round {
     /// Key → question; keys are unique in the round and chosen by the asking side.
     pub entries: Vec<(String, Question)>,
-    /// How long the client may take, where the asking side does not wait for every answer.
+    /// Time limit, if the asking side does not wait for every answer.
     pub limit: Option<Duration>,
-    /// What a stateless upstream wants back with the answers.
+    /// State to return to a stateless upstream with the answers.
     pub carry: Option<CarriedState>,
 }
 
 /// The state of an upstream that keeps none, to be sealed into ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CarriedState {
-    /// Which upstream asked.
+    /// The upstream that asked.
     pub upstream: Arc<str>,
     /// Exact `requestState` of the upstream.
     pub state: Option<Bytes>,
@@ -108,7 +108,7 @@ pub enum Answer {
     Error(Bytes),
 }
 
-/// What became of a round.
+/// Result of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
     /// Answers by key: all, or those that arrived within the limit of the round.
@@ -133,7 +133,7 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// counted drops.
     fn notify(&self, notice: Notice);
 
-    /// Hands on progress that came at once; `token` is the client's (JSON text).
+    /// Hands on a burst of progress; `token` is the client's (JSON text).
     fn progress(&self, token: &Arc<str>, burst: Burst) {
         burst.notices(token).for_each(|notice| self.notify(notice));
     }
@@ -144,9 +144,8 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// Dropping the future withdraws the questions.
     fn ask(&self, round: Round) -> BoxFuture<'_, Asked>;
 
-    /// The upstream closed the stream of the call and brings the rest when it is asked again: a client
-    /// that can resume is told so the same way, after the time that the upstream named. Spec: SPEC
-    /// T-27.
+    /// The upstream closed the call's stream and will continue on a resumed one: a client that can resume
+    /// gets its stream closed the same way, with the upstream's `retry` time. Spec: SPEC T-27.
     fn hang_up(&self, retry: Option<Duration>) {
         if let Some(behind) = self.behind() {
             behind.hang_up(retry);
@@ -158,8 +157,8 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// The way to the client for what still comes when the call has its reply; nothing where there is
-    /// none. Does not keep the client's session.
+    /// The link for messages after the call's reply; `None` without one. Does not keep the client's
+    /// session alive.
     fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
         self.behind()?.afterwards()
     }
@@ -187,13 +186,12 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
         self.behind()?.reply_room()
     }
 
-    /// Whether the client's time is kept here: each question then ends by itself, a while after the
-    /// client was asked it for the last time.
+    /// Whether this link times questions out: each expires a while after the client was last asked it.
     fn keeps_time(&self) -> bool {
         self.behind().is_some_and(DownstreamLink::keeps_time)
     }
 
-    /// Told to which upstream the call goes, as soon as that is known.
+    /// Records the call's upstream, once routed.
     fn routed(&self, upstream: &Arc<str>) {
         if let Some(behind) = self.behind() {
             behind.routed(upstream);
@@ -220,7 +218,7 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
         call: &'a Call,
     ) -> BoxFuture<'a, Result<Reply, Fault>>;
 
-    /// Sends a notification. Lost when the connection is not open: it will learn the state anew.
+    /// Sends a notification. Dropped when the connection is not open: opening it transfers the state again.
     fn notify(&self, message: Bytes) -> BoxFuture<'_, ()>;
 
     /// Opens the connection if needed and tells what the upstream declared.
@@ -229,8 +227,8 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// A [`Fault`] when it cannot be opened.
     fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>>;
 
-    /// Opens the stream on which the upstream announces changes, as a call would, so that a list that is
-    /// asked for next cannot change unheard. For an open connection.
+    /// Opens the stream for change notices, as a call would, so that no change of a list requested next is
+    /// missed. For an open connection.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -245,14 +243,14 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// the carrier has one of its own.
     fn listen(&self, wanted: bool);
 
-    /// The stretch of time in which no change notice of the upstream can have been missed, and that
-    /// still lasts; a number of its own each time. Nothing where notices may be missed now.
+    /// Number of the current stretch of time in which no change notice was missed; every stretch has a new
+    /// number. `None` while notices may be missed.
     fn hearing(&self) -> Option<u64> {
         None
     }
 
-    /// Waits until such a stretch lasts; `false` as soon as it turns out that none will. For an
-    /// open connection that is listened to.
+    /// Waits for such a stretch to begin; `false` as soon as none can. For an open connection that is
+    /// listened to.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -260,18 +258,18 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
         Box::pin(std::future::ready(false))
     }
 
-    /// Ends the link politely and for good: whoever had it is gone.
+    /// Closes the link for good, telling the upstream; the session that owned the link is gone.
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
-/// Where messages of an upstream go that belong to no call.
+/// The receiver of upstream messages outside calls.
 pub trait Intake: Send + Sync + std::fmt::Debug {
     /// A connection was opened: what the upstream declares now.
     fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>);
 
-    /// Changes of `lists` (`tools`, `prompts`, `resources`) are heard from now on, and were not just
-    /// before: what was listed earlier may have changed unheard. `is_late` says that calls were sent
-    /// before the first stream for such notices opened.
+    /// Change notices of `lists` (`tools`, `prompts`, `resources`) are received from now on, and were not just
+    /// before: changes since an earlier listing may have been missed. `is_late` if calls were sent before the
+    /// first stream for change notices opened.
     fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool);
 
     /// A notification that does not belong to a single call; `call` is the number ([`DownstreamLink::number`]) of
@@ -285,7 +283,8 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     /// A question that names no call.
     fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;
 
-    /// Whether users of several owners are or were behind it: what names no call could be any user's.
+    /// Whether sessions of several owners are or were attached, so that a message without a call could be
+    /// any owner's.
     fn serves_several_owners(&self) -> bool {
         false
     }

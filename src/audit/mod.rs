@@ -1,7 +1,7 @@
-//! Who did what, and what was refused: one record per call that policy decided about.
+//! Audit log: one record per call that policy decided, allowed or refused.
 //!
-//! Records are moved into a bounded queue and written elsewhere, as one line each on the tracing
-//! target `audit`; the request path never waits. What does not fit is counted (SPEC O-04).
+//! Records are enqueued in a bounded queue and written elsewhere, as one line each on the tracing
+//! target `audit`; the request path never waits. Dropped records are counted (SPEC O-04).
 
 mod line;
 
@@ -30,20 +30,20 @@ const GATHER: Duration = Duration::from_millis(50);
 /// Bytes that are kept of a text that a caller chose.
 const MAX_TEXT: usize = 256;
 
-/// What became of a call.
+/// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The upstream answered with a result.
     Ok,
     /// The upstream answered with a JSON-RPC error.
     Error,
-    /// There was no answer, or nobody waited for it any longer.
+    /// No answer arrived, or the caller stopped waiting.
     Failed,
-    /// A rule refused it; it never reached the upstream.
+    /// A rule refused the call, which never reached the upstream.
     Denied,
 }
 
-/// One call, as it is remembered. Holds no payload and no secret.
+/// The audit record of one call. Holds no payload and no secret.
 #[derive(Debug)]
 pub struct Record {
     principal: Arc<Principal>,
@@ -59,9 +59,9 @@ pub struct Record {
 }
 
 impl Record {
-    /// What is remembered of `call`: who asked `upstream` for what, and what became of it. `name`
-    /// is the tool, prompt or URI as the upstream spells it, of which 256 bytes are kept; `rule` is
-    /// what refused the call. Without a rule the call counts as failed until [`Pending::end`].
+    /// The record of `call` to `upstream`. `name` is the tool, prompt or URI as the upstream spells it, cut
+    /// to 256 bytes; `rule` is the rule that refused the call. Without a rule the call counts as failed until
+    /// [`Pending::end`].
     #[must_use]
     pub fn new(call: &Call, upstream: &Arc<str>, name: Option<&str>, rule: Option<&str>) -> Self {
         let method = call.message.method().unwrap_or_default();

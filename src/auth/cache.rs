@@ -12,14 +12,14 @@ use aws_lc_rs::digest::{Context, SHA256};
 use crate::call::Principal;
 use crate::telemetry::metrics::{GAUGES, Open};
 
-/// Independent parts, so that threads seldom meet.
+/// Shards with a lock each, against contention.
 const SHARDS: usize = 16;
 /// Tokens kept in one part.
 const SHARD_TOKENS: usize = 1024;
-/// A token is verified anew after this, whatever its expiry.
+/// Lifetime of a cache entry: a token is then verified again, whatever its expiry.
 pub(super) const MAX_AGE: Duration = Duration::from_mins(5);
 
-/// Stands for one token on one endpoint.
+/// Digest of a token and an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct TokenKey([u8; 32]);
 

@@ -12,13 +12,12 @@ use serde_json::value::RawValue;
 #[derive(Debug)]
 pub(super) struct Members<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
-/// A member that is not what it has to be.
+/// A member of the wrong JSON type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WrongType;
 
 impl<'a> Members<'a> {
-    /// Reads one object and nothing after it; `None` when there is none, when it is no UTF-8, or
-    /// when a name stands there twice.
+    /// Parses `json` as exactly one object; `None` if malformed, not UTF-8, or with a repeated name.
     pub(super) fn read(json: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(json).ok()
     }

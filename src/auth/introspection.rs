@@ -86,7 +86,7 @@ pub(super) struct Introspection {
     cause: LastCause,
 }
 
-/// One question and everybody who waits for it.
+/// A single-flight introspection request, shared by its waiters.
 type Flight = OnceCell<Result<Arc<[u8]>, Unanswered>>;
 
 impl Introspection {
@@ -261,7 +261,7 @@ impl Introspection {
             return Err(AskError::of_status(answer.status, &answer.body));
         }
         let answer = answer.body;
-        // Spec: RFC 7662 §2.2: the one member that has to be there
+        // Spec: RFC 7662 §2.2: `active` is the only required member
         let is_answer = Members::read(&answer).is_some_and(|members| is_active(&members).is_some());
         is_answer.then_some(answer).ok_or(AskError::Answer)
     }
@@ -326,7 +326,7 @@ impl Introspection {
     }
 }
 
-/// One caller's part in a flight; the last one clears it away.
+/// A waiter of a flight; the last waiter removes the flight.
 struct Waiting<'a> {
     of: &'a Introspection,
     key: TokenKey,
@@ -337,7 +337,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let flights = self.of.flights.lock();
         let mut flights = flights.unwrap_or_else(PoisonError::into_inner);
-        // Nobody can join a flight that is over: its answer belongs to those who asked before.
+        // A finished flight is removed at once: a later caller must not get an older answer.
         let is_ours = flights
             .get(&self.key)
             .is_some_and(|kept| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(&self.flight)));

@@ -24,7 +24,7 @@ use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::redact::shown;
 
-/// Fetches that may follow each other within [`WINDOW`].
+/// Fetches allowed within [`WINDOW`].
 const BURST: usize = 3;
 /// See [`BURST`]: a flood of unknown key ids costs the issuer three fetches in this time.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -121,7 +121,7 @@ pub(super) struct Issuer {
 pub(super) struct Keys {
     pub(super) set: KeySet,
     digest: Vec<u8>,
-    /// When the load began: they lack nothing that was published before.
+    /// When the load began: keys published before are included.
     loaded: Instant,
     /// The file or URL that they were read from.
     place: String,
@@ -138,7 +138,7 @@ struct Flight {
 }
 
 impl Issuer {
-    /// Reads the key file if there is one; keys found by discovery are fetched when needed.
+    /// Reads `jwks_file` if configured; keys found by discovery are fetched when needed.
     ///
     /// # Errors
     /// The file holds no keys.

@@ -18,7 +18,7 @@ pub(super) const MAX_LEN: usize = 16 * 1024;
 /// Claims that stand in ID tokens and logout tokens alone.
 pub(super) const FOREIGN: [&str; 5] = ["nonce", "at_hash", "c_hash", "s_hash", "events"];
 
-/// A token taken apart, nothing of it verified.
+/// A parsed, unverified token.
 #[derive(Debug)]
 pub(super) struct Token<'t> {
     /// What is signed: header and claims as they were sent.
@@ -34,7 +34,7 @@ pub(super) struct Token<'t> {
 pub(super) struct Header {
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
-    /// Whether the type says access token; else the claims have to show that it is no other kind.
+    /// Whether `typ` is an access token's; else the claims are checked for other kinds of token.
     is_access_token: bool,
 }
 
@@ -79,7 +79,7 @@ impl Header {
         let algorithm = algorithm
             .and_then(|name| algorithm_named(&name))
             .ok_or(Reject::Algorithm)?;
-        // Spec: RFC 9068 §4; servers older than it say JWT or nothing
+        // Spec: RFC 9068 §4; servers older than RFC 9068 send `JWT` or no `typ`
         let is_access_token = match members.text("typ").map_err(wrong)? {
             None => false,
             Some(typ) if typ.eq_ignore_ascii_case("JWT") => false,

@@ -12,9 +12,9 @@ use serde_json::value::RawValue;
 use super::jwt::{Header, Token, algorithm_named};
 use super::reject::Reject;
 
-/// Keys that are kept of one set.
+/// Keys kept per set.
 const MAX_KEYS: usize = 100;
-/// Keys that are tried for one token.
+/// Keys tried per token.
 const MAX_TRIED: usize = 4;
 
 /// The keys of a set that can verify signatures; others are left out.
@@ -28,7 +28,7 @@ pub(super) struct KeySet {
 /// One public key.
 struct Key {
     id: Option<String>,
-    /// What the key says it is for.
+    /// The key's `alg`, if any.
     algorithm: Option<Algorithm>,
     material: Material,
     public: DecodingKey,
@@ -71,9 +71,9 @@ impl KeySet {
     /// set may hold keys for other purposes. Spec: RFC 7517 §5
     ///
     /// # Errors
-    /// It is no set, or has elements of which none is a key: no issuer means that. An empty set, and
-    /// one with keys for other purposes and none for signatures that can be read, say that every
-    /// signing key is withdrawn, and are taken at their word.
+    /// [`BadKeySet::NotASet`], or [`BadKeySet::NoKeys`] for a set without any well-formed key, which no
+    /// issuer intends. An empty set, or a set with keys for other purposes only, is accepted: every signing
+    /// key is withdrawn.
     pub(super) fn read(json: &[u8]) -> Result<Self, BadKeySet> {
         #[derive(Deserialize)]
         struct Document<'a> {
@@ -100,7 +100,7 @@ impl KeySet {
         Ok(set)
     }
 
-    /// That it holds a key for signatures.
+    /// Checks that the set has a key for signatures.
     ///
     /// # Errors
     /// [`BadKeySet::Empty`] or [`BadKeySet::NothingUsable`] otherwise.
@@ -214,7 +214,7 @@ impl Shape {
         needed.iter().all(|member| member.is_some())
     }
 
-    /// What signatures it verifies, if it is for that.
+    /// Material and algorithm for verifying signatures; `None` for a key with another purpose.
     fn purpose(&self, jwk: &Jwk) -> Option<(Material, Option<Algorithm>)> {
         let common = &jwk.common;
         let for_signatures = matches!(common.public_key_use, None | Some(PublicKeyUse::Signature))

@@ -15,8 +15,8 @@ struct Document<'a> {
     bearer_methods_supported: [&'static str; 1],
 }
 
-/// The metadata document of `endpoint`, as JSON. Build it once: it depends on nothing but the
-/// configuration, so no request can change what it says. The root document is that of `/mcp`.
+/// The metadata document of `endpoint`, as JSON. To be built once: the document depends on the
+/// configuration alone, so no request can influence it. The root document is that of `/mcp`.
 ///
 /// Issuers stand there byte for byte as configured, those of the endpoint only, in the order of
 /// the configuration. Scopes are the ones to ask for at login (`login_scopes`), not a catalogue.

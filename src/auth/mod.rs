@@ -1,4 +1,4 @@
-//! The resource server: who is calling, and the refusal when nobody we know is.
+//! The resource server: authenticates callers, and refuses requests without a valid token.
 //!
 //! Spec: RFC 6750, RFC 7662, RFC 9068, RFC 9728; MCP 2025-11-25, Authorization; SPEC §8. It knows tokens and
 //! scopes of endpoints; what a caller may do with single tools is `policy`'s.
@@ -136,12 +136,11 @@ impl Authenticator {
         }))
     }
 
-    /// Names the caller of a request from the client address `from` on `endpoint`, and checks the scopes that every request there
-    /// needs. A token that was verified within the last minutes is not verified again, and then
-    /// nothing is waited for.
+    /// Authenticates the caller of a request from the client address `from` on `endpoint`, and checks the
+    /// endpoint's required scopes. A cached token, verified within the last minutes, needs no waiting.
     ///
     /// # Errors
-    /// The request has to be refused as [`Denied`] says; nothing else of it may be looked at.
+    /// [`Denied`]: the refusal to send. The request must not be processed any further.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect; a fetch of keys that it has started goes on.

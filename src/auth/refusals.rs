@@ -1,4 +1,4 @@
-//! Refused credentials in the log: what came, what was wanted, for which client and endpoint.
+//! Log lines for refused credentials: claims presented, values expected, client and endpoint.
 //!
 //! One line a minute for each reason and issuer; the claims are read for a line that is written, never before. They
 //! are not verified, and no line shows a token or a subject.
@@ -20,9 +20,9 @@ use crate::endpoint::Endpoint;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::redact::shown;
 
-/// Bytes of one value that a line shows.
+/// Bytes shown of one value.
 const MAX_VALUE: usize = 128;
-/// Values of one list that a line shows.
+/// Values shown of one list.
 const MAX_VALUES: usize = 8;
 
 /// Lines that were written, by reason and the issuer's place in the configuration. Both are few.
@@ -44,7 +44,7 @@ impl From<Reject> for Refusal {
     }
 }
 
-/// What a line shows of what came. Every value is the presenter's choice.
+/// Fields of the presented token in a log line. Every value is untrusted.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Came {
     client: Option<String>,
@@ -58,7 +58,7 @@ struct Came {
 }
 
 impl Authenticator {
-    /// Refuses a token, and logs what it held; `answer` is what its issuer said of it, if the issuer was asked.
+    /// Refuses a token, and logs its claims; `answer` is the issuer's introspection response, if any.
     pub(super) fn refuse(
         &self,
         token: &[u8],
@@ -236,7 +236,7 @@ fn shape(token: &[u8]) -> &'static str {
     }
 }
 
-/// Header and claims of a token, as far as they can be decoded.
+/// Header and claims of a token; each `None` if not decodable.
 fn parts(token: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
     if token.len() > MAX_LEN {
         return (None, None);

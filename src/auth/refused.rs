@@ -11,7 +11,7 @@ use crate::lock::lock;
 
 /// A refusal is remembered this long at most.
 pub(super) const REFUSED_AGE: Duration = Duration::from_secs(10);
-/// Independent parts, so that threads seldom meet.
+/// Shards with a lock each, against contention.
 const SHARDS: usize = 16;
 /// Tokens kept in one part, about 64 bytes each.
 const SHARD_TOKENS: usize = 256;
@@ -39,8 +39,7 @@ impl RefusedTokens {
         Some(refused.refusal)
     }
 
-    /// Remembers a refusal for `age`. Where there is no room, expired ones go, else the one that would expire
-    /// first.
+    /// Caches a refusal for `age`. A full shard evicts expired entries, else the entry that expires first.
     pub(super) fn put(&self, key: TokenKey, refusal: Refusal, now: Duration, age: Duration) {
         let mut shard = lock(self.shard(&key));
         if shard.len() >= SHARD_TOKENS && !shard.contains_key(&key) {

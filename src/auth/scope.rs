@@ -1,10 +1,10 @@
-//! Scopes that stand for others (SPEC A-13).
+//! Scope hierarchy: which scopes imply further scopes (SPEC A-13).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::ScopeImplies;
 
-/// What each scope brings with it, directly.
+/// Directly implied scopes, by scope.
 #[derive(Debug, Default)]
 pub(super) struct Hierarchy(BTreeMap<String, Vec<String>>);
 

@@ -19,7 +19,7 @@ pub(super) struct Terms<'a> {
     pub(super) issuer: &'a str,
     /// The resource identifier of the endpoint.
     pub(super) resource: &'a str,
-    /// Other audiences that the operator accepts here.
+    /// Further audiences accepted by configuration.
     pub(super) audiences: [&'a [String]; 2],
     /// The claim that identifies the subject.
     pub(super) subject_claim: &'a str,

@@ -147,7 +147,7 @@ impl Authenticator {
             return Ok((verified, MAX_AGE));
         };
         let asked = ask(introspection, text, from, &terms).await?;
-        // Spec: RFC 7662 §2.2: what the issuer says now counts, but not about somebody else.
+        // Spec: RFC 7662 §2.2: the introspection response supersedes the claims, but only for the same binding.
         if asked.binding() != verified.principal.binding() {
             return Err(refused(introspection, Reject::Subject, None));
         }
@@ -155,7 +155,7 @@ impl Authenticator {
         Ok((verified, introspection.max_age))
     }
 
-    /// An opaque token says nothing of its issuer, so there is one that is asked about all of them.
+    /// Verifies an opaque token. Such a token does not name its issuer, so a single issuer is asked about all.
     async fn verify_opaque(
         &self,
         token: &str,

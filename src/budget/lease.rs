@@ -36,8 +36,8 @@ pub(super) fn guarded<G: Send + 'static>(bytes: Bytes, guard: G) -> Bytes {
     })
 }
 
-/// `copy`, which keeps alive those of `sources` that may hold a lease until its last slice is dropped: for bytes
-/// that were copied out of them.
+/// Wraps `copy`, bytes copied out of `sources`, so that sources which may hold a lease live until the
+/// last slice of the copy is dropped.
 #[must_use]
 pub fn held_with(copy: Bytes, sources: Vec<Bytes>) -> Bytes {
     let is_large = |source: &Bytes| source.len() > EXEMPT_BYTES;

@@ -87,8 +87,8 @@ impl ProcessBound {
     }
 }
 
-/// Connections to upstreams that several sessions may share, and that tell whose a message is once it is whole: one for
-/// each revision that clients speak where all share it, else one for each caller.
+/// Upstream connections shared by several sessions, on which the recipient of a message is known only
+/// once the message is complete: per client revision if shared by all callers, else per caller.
 fn shared_connections(config: &Config) -> usize {
     let connections = config.upstreams.iter().map(|upstream| {
         let most = match &upstream.carrier {

@@ -66,7 +66,7 @@ impl ReplyShare {
 }
 
 impl ReplyLease {
-    /// Takes what is missing for a reply of `len` bytes, if there is room now; whether it holds that much.
+    /// Grows the lease to `len` bytes without waiting; `false` if the budget has no room.
     pub fn try_grow_to(&mut self, len: usize) -> bool {
         match &mut self.0 {
             Hold::Share(lease) => lease.grow_to(len).is_ok(),
@@ -74,12 +74,11 @@ impl ReplyLease {
         }
     }
 
-    /// Takes what is missing for a reply of `len` bytes; waits for it where there is no room. One reply of each
-    /// caller that waits moves to the reserve, so that replies which hold parts of a share do not wait for each
-    /// other.
+    /// Grows the lease to `len` bytes, waiting for room. One waiting reply per caller moves to the reserve, so
+    /// that replies which each hold a part of the share do not deadlock.
     ///
     /// # Cancel safety
-    /// A future that is dropped has left the line; the lease is unchanged.
+    /// A dropped future leaves the queue; the lease is unchanged.
     pub async fn grow_to(&mut self, len: usize) {
         let Hold::Share(lease) = &mut self.0 else {
             return;

@@ -157,7 +157,7 @@ async fn answer_keeps_what_its_replies_have_taken_until_it_is_written() {
     kept.keep(grown(&share, MIB).await);
     let answer = kept.hold(Bytes::from(vec![0; MIB]));
     assert_eq!(budget.used(), 2 * MIB);
-    // A frame that is a copy of it goes on with that.
+    // The frame, a copy of `answer`, keeps the lease alive.
     let frame = held_with(Bytes::from(vec![0; MIB]), vec![Bytes::new(), answer]);
     assert_eq!(budget.used(), 2 * MIB);
     drop(frame);

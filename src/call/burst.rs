@@ -1,4 +1,4 @@
-//! Progress of one call that came at once.
+//! `Burst`: progress notifications of one call, handed on together.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use super::{Notice, NoticeKind};
 
 /// Notifications in a burst before it is full.
 const FULL: usize = 64;
-/// Bytes in a burst before it is full. Whoever keeps one notification keeps the whole burst.
+/// Bytes in a burst before it is full. Notifications are slices of a shared buffer: a single kept
+/// notification keeps the whole burst alive.
 const FULL_BYTES: usize = 16 * 1024;
 
 /// Progress notifications of one call, oldest first, end to end in one buffer. Holds less than 16 KiB
@@ -23,7 +24,7 @@ impl Burst {
     /// Adds what `write` appends: one JSON-RPC message under the client's progress token.
     pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.ends.len() == 1 {
-            // Where one follows another, more do, and of the same size.
+            // A second notification predicts more of the same size.
             self.text.reserve((self.text.len() * 24).min(FULL_BYTES));
             self.ends.reserve(24);
         }
@@ -31,19 +32,19 @@ impl Burst {
         self.ends.push(self.text.len());
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the burst is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Whether it has to be handed on before more is added.
+    /// Whether the burst must be handed on before the next `push`.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.ends.len() >= FULL || self.text.len() >= FULL_BYTES
     }
 
-    /// Its notifications, of a call whose client gave it `token` (JSON text).
+    /// The notifications, for the client's progress token `token` (JSON text).
     pub fn notices(self, token: &Arc<str>) -> impl Iterator<Item = Notice> {
         let text = Bytes::from(self.text);
         let mut start = 0;

@@ -1,4 +1,4 @@
-//! What a client can be asked.
+//! Client capabilities, and the questions they allow.
 
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
@@ -11,21 +11,20 @@ use super::Question;
 use crate::protocol::json::{self, member};
 use crate::protocol::{Revision, extensions, sampling};
 
-/// How much a client may say of itself, in bytes of JSON text: of what it can be asked, and of who it
-/// is. A session keeps both for as long as it lives, and one principal may have many.
+/// Bytes of JSON text allowed for a client's `capabilities`, and likewise for `clientInfo`. A session keeps
+/// both for its whole life, and a principal may have many sessions.
 pub const MAX_DECLARED: usize = 64 * 1024;
 
-/// Effective client capabilities: the JSON text that is declared upstream, and what it says. Cloning
-/// shares them.
+/// Effective client capabilities: the JSON text declared to upstreams, parsed. Cloning shares it.
 #[derive(Clone)]
 pub struct ClientCapabilities {
-    /// What the client's revision can express.
+    /// The capabilities that the client's revision can express.
     own: Arc<Capabilities>,
     /// The larger declaration for upstreams that negotiated the same revision.
     beyond: Option<(Revision, Arc<Capabilities>)>,
 }
 
-/// What [`ClientCapabilities`] say.
+/// One parsed declaration of [`ClientCapabilities`].
 #[derive(Clone)]
 #[expect(
     clippy::struct_excessive_bools,

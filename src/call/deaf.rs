@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use super::{Asked, Declared, Intake, Notice, Question};
 use crate::protocol::Message;
 
-/// Takes nothing of what belongs to no call, and answers no question.
+/// A link that drops notifications outside calls and answers no question.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Deaf;
 

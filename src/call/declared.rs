@@ -1,4 +1,4 @@
-//! What an upstream says of itself.
+//! `Declared`: an upstream's capabilities, server info and instructions.
 
 use std::borrow::Cow;
 
@@ -10,11 +10,11 @@ use crate::protocol::{Era, Revision, extensions, icons, json};
 /// The capabilities whose lists may change.
 const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 
-/// What an upstream declared of itself in its handshake.
+/// An upstream's declaration in its handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Declared {
-    /// The revision spoken with it.
+    /// The revision negotiated with the upstream.
     pub revision: Revision,
     /// JSON text of its `capabilities`.
     pub capabilities: Bytes,
@@ -22,7 +22,7 @@ pub struct Declared {
     pub server_info: ByteString,
     /// Its `instructions`, decoded.
     pub instructions: Option<String>,
-    /// Found out once, like what follows: every `tools/call` depends on it.
+    /// Parsed once, like the fields below: every `tools/call` needs them.
     has_tools: bool,
     takes_tasks: bool,
     hosts_tasks: bool,
@@ -31,7 +31,8 @@ pub struct Declared {
     kept_ms: Kept,
 }
 
-/// For how many milliseconds it may be kept. Of what is declared that is no part: a server may count down.
+/// Cache lifetime of the declaration in milliseconds. Ignored by `PartialEq`: a server may count down,
+/// and declare the same otherwise.
 #[derive(Debug, Clone, Copy)]
 struct Kept(u64);
 
@@ -44,7 +45,7 @@ impl PartialEq for Kept {
 impl Eq for Kept {}
 
 impl Declared {
-    /// What was declared: JSON texts of objects, and the instructions decoded.
+    /// A declaration from JSON texts of objects and decoded instructions.
     #[must_use]
     pub fn new(
         revision: Revision,
@@ -73,7 +74,7 @@ impl Declared {
         }
     }
 
-    /// The same of an upstream that says for how many milliseconds it may be kept (SPEC M-80).
+    /// The same declaration with a cache lifetime in milliseconds (SPEC M-80).
     #[must_use]
     pub fn kept_for(self, ms: u64) -> Self {
         Self {
@@ -82,13 +83,13 @@ impl Declared {
         }
     }
 
-    /// For how many milliseconds it may be kept, as far as it says so.
+    /// Cache lifetime in milliseconds; `u64::MAX` if the upstream gave none.
     #[must_use]
     pub fn kept_ms(&self) -> u64 {
         self.kept_ms.0
     }
 
-    /// The same of an upstream for whose clients no tasks are run.
+    /// The same declaration for an upstream whose tasks the gateway does not host.
     #[must_use]
     pub fn without_hosted_tasks(self) -> Self {
         Self {
@@ -97,7 +98,7 @@ impl Declared {
         }
     }
 
-    /// The same of an upstream whose clients are told of no changed lists.
+    /// The same declaration for an upstream whose list changes are not announced to clients.
     #[must_use]
     pub fn without_list_changed(self) -> Self {
         Self {
@@ -161,7 +162,7 @@ impl Declared {
         self.icons_left_out
     }
 
-    /// Whether it has tools.
+    /// Whether the upstream declares `tools`.
     #[must_use]
     pub fn has_tools(&self) -> bool {
         self.has_tools

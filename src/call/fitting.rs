@@ -15,7 +15,7 @@ impl Question {
         params.and_then(Result::ok).unwrap_or("{}")
     }
 
-    /// Whether an answer, JSON text of a result, fits; one that does not is asked for again.
+    /// Whether `answer` (JSON text of a result) fits the question; if not, the client is asked again.
     #[must_use]
     pub fn is_answered_by(&self, answer: &str) -> bool {
         let has = |name| member(answer, name).is_some();
@@ -38,8 +38,8 @@ impl Question {
     }
 }
 
-/// Whether a form is filled in: what is required is there, and every value is one that its property
-/// allows.
+/// Whether `content` satisfies the requested schema: required properties are present, and every value is
+/// allowed by its property.
 fn is_content_valid(params: &str, content: Option<&str>) -> bool {
     let Some(schema) = member(params, "requestedSchema") else {
         return true;

@@ -60,7 +60,7 @@ impl Level {
     }
 }
 
-/// What a notice is about: decides what may be merged with what, and what may be dropped.
+/// The kind of a notice: equal kinds may be merged, and some kinds may be dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum NoticeKind {
     /// `notifications/progress`; the newest per token is enough.
@@ -96,7 +96,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// The severity of a log message; nothing for other notices and for words that are none.
+    /// The level of a log message; `None` for other notices and unknown levels.
     #[must_use]
     pub fn level(&self) -> Option<Level> {
         if self.kind != NoticeKind::Log {

@@ -16,7 +16,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// JSON text of `result`, when it is one.
+    /// JSON text of `result`, unless the reply is an error.
     #[must_use]
     pub fn result(&self) -> Option<&str> {
         match self {
@@ -26,7 +26,7 @@ impl Reply {
         }
     }
 
-    /// JSON text of `error`, when it is one.
+    /// JSON text of `error`, unless the reply is a result.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
         match self {

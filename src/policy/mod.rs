@@ -32,17 +32,17 @@ struct Rule {
     tools: Vec<String>,
 }
 
-/// Proof that a request was allowed. Only [`Policy::decide`] makes one, so that a step which asks
-/// for it cannot be reached without the decision.
+/// Proof that a request was allowed. Only [`Policy::decide`] constructs a `Permit`, so that a step with a
+/// `Permit` parameter cannot be reached without the decision.
 #[derive(Debug)]
 pub struct Permit(());
 
 /// A request that is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denial {
-    /// What decided: the place in the configuration.
+    /// The rule that decided, by its place in the configuration.
     pub rule: String,
-    /// Scopes that would have allowed it, all of them at once; empty when no scope would.
+    /// Scopes that together would have allowed the request; empty if no scope would.
     pub missing_scopes: Vec<String>,
     /// Whether the caller must not learn that the thing exists.
     pub hidden: bool,

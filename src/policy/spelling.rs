@@ -16,7 +16,7 @@ pub(super) fn folded(name: &str) -> Cow<'_, str> {
     Cow::Owned(upper.flat_map(char::to_lowercase).collect())
 }
 
-/// Whether some language's `trim` takes it away.
+/// Whether the `trim` of any common language removes `c`.
 fn is_blank(c: char) -> bool {
     c.is_whitespace()
         || c.is_control()

@@ -14,7 +14,7 @@ pub enum DecodeError {
         /// Where the first flaw is, in bytes.
         offset: usize,
     },
-    /// An object that we read repeats a member, or spells it so that two parsers differ.
+    /// A repeated member in an object that the gateway reads, or two spellings on which parsers differ.
     #[error("ambiguous member {member:?}")]
     Ambiguous {
         /// The member.

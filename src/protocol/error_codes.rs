@@ -4,11 +4,11 @@
 pub const PARSE_ERROR: i64 = -32700;
 /// JSON, but no valid message here.
 pub const INVALID_REQUEST: i64 = -32600;
-/// No such method, or not for this session.
+/// Unknown method, or not available in this session.
 pub const METHOD_NOT_FOUND: i64 = -32601;
 /// Parameters that cannot be served.
 pub const INVALID_PARAMS: i64 = -32602;
-/// A failure that is nobody's fault on the wire.
+/// An internal failure, not caused by the message.
 pub const INTERNAL_ERROR: i64 = -32603;
 
 /// Legacy: no such resource. Spec: SPEC C-51.

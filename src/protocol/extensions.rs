@@ -36,9 +36,9 @@ pub fn reads_directories(capabilities: &str) -> bool {
         == Some("true")
 }
 
-/// Whether both sides declare the same extension, or experimental feature, that we do not
-/// understand: a message that no revision knows may belong to it. Nothing says which method belongs
-/// to which extension.
+/// Whether both sides declare the same extension, or experimental feature, unknown to the gateway. An
+/// unknown method may then belong to that extension; declarations do not list methods, so the gateway
+/// cannot tell.
 #[must_use]
 pub fn share_foreign(client: &str, server: &str) -> bool {
     PLACES.iter().any(|place| {

@@ -1,5 +1,5 @@
-//! Icons, as far as a client may load them: what an upstream shows of itself and of its items must
-//! not make one run or open anything. Spec: SPEC C-96; MCP 2025-11-25, "Icons".
+//! Icons of upstreams and items, restricted to URLs that are safe to load: no icon may make a client
+//! run or open anything. Spec: SPEC C-96; MCP 2025-11-25, "Icons".
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -24,7 +24,7 @@ pub struct Purged {
 }
 
 /// The object `text` (JSON text of an item or of an `Implementation`) without icons that a client must
-/// not load; nothing where it has none of them. An array of icons that loses all of them goes, too, and
+/// not load; `None` if `text` has no unsafe icon. An array of icons left empty is removed, too, and
 /// an object whose icons two parsers could read differently loses every member. Names are compared
 /// without regard to case, as some parsers do.
 #[must_use]
@@ -168,7 +168,7 @@ fn without_unsafe(members: &Members<'_>) -> Option<Purged> {
             out.member(name, value);
             continue;
         }
-        // What is no array counts as one icon that cannot be loaded.
+        // A value other than an array counts as one unsafe icon.
         let given = json::elements(value).unwrap_or_else(|_| vec!["null"]);
         let mut kept = given.clone();
         kept.retain(|icon| may_be_loaded(icon));

@@ -1,15 +1,15 @@
-//! The ids of the requests in a body that is not kept: read as it comes, in constant memory.
+//! `IdScan`: extracts request ids from a body that is not kept, in constant memory.
 
 use super::RequestId;
 use super::json;
 
-/// A name or a value that is looked at, bytes: longer ones are no id and no method.
+/// Bytes of a name or value that is examined: a longer one is no id and no method.
 const TOKEN: usize = 1 << 10;
 /// All ids together, bytes.
 const IDS: usize = 3 << 10;
 
-/// Reads JSON-RPC text piece by piece and remembers the ids of its requests. What else it holds is only
-/// counted by its brackets.
+/// Reads JSON-RPC text chunk by chunk and collects the ids of requests. Everything else is skipped by
+/// counting brackets.
 #[derive(Debug, Default)]
 pub struct IdScan {
     stage: Stage,
@@ -18,12 +18,12 @@ pub struct IdScan {
     is_array: bool,
     string: InString,
     place: Place,
-    /// The name or value that is read now, where it is looked at.
+    /// The name or value being read, if it is examined.
     token: Vec<u8>,
     is_long: bool,
     message: Request,
     found: Vec<String>,
-    /// How much `found` takes, bytes.
+    /// Bytes of `found`.
     size: usize,
 }
 
@@ -33,7 +33,7 @@ enum Stage {
     #[default]
     Open,
     Over,
-    /// It is not what it should be, or holds too much.
+    /// Malformed text, or more ids than [`IDS`] bytes.
     Failed,
 }
 
@@ -90,7 +90,7 @@ impl IdScan {
             if self.stage == Stage::Failed {
                 return;
             }
-            // Most of a large body lies in strings that nobody wants.
+            // Skip strings that are not examined with `memchr`: most of a large body is inside them.
             if self.string == InString::Yes && !self.is_wanted() {
                 let Some(stop) = memchr::memchr2(b'"', b'\\', rest) else {
                     return;

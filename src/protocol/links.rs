@@ -3,8 +3,8 @@
 
 use super::json::{self, member};
 
-/// Whether it is an `http` or `https` URL that names its host, and the same to every reader: nothing in
-/// it that a URL cannot hold, nothing around it.
+/// Whether `url` is an `http` or `https` URL with a host that every parser reads the same: without
+/// invalid characters and surrounding space.
 pub(crate) fn is_link(url: &str) -> bool {
     let Some((scheme, rest)) = url.split_once("://") else {
         return false;

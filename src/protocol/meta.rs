@@ -23,7 +23,7 @@ pub const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilitie
 pub const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 /// Modern: who answered.
 pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
-/// What the specification keeps for itself begins so.
+/// Prefix of names that the specification reserves.
 pub const RESERVED: &str = "io.modelcontextprotocol/";
 /// Ours: the gateway that a modern request came through, an `Implementation`.
 pub const GATEWAY: &str = "dev.drawbridge/gateway";

@@ -1,9 +1,9 @@
-//! One table: what each method is, which way it goes, and what it needs.
+//! Table of methods: direction, routing parameter, list, required capability and revisions.
 
 use super::names::is_same;
 use super::revision::Revision;
 
-/// Which way a message goes.
+/// Direction of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server.
@@ -14,7 +14,7 @@ pub enum Direction {
     Both,
 }
 
-/// The parameter that says which upstream is meant.
+/// The parameter that determines the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// `params.name`, a tool.
@@ -30,7 +30,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// The member of `params` that holds it.
+    /// Name of this parameter in `params`.
     #[must_use]
     pub fn param(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl ListKind {
         Self::Skills,
     ];
 
-    /// The method that asks for it.
+    /// The `…/list` method.
     #[must_use]
     pub fn method(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl ListKind {
         }
     }
 
-    /// The member of an item that names it.
+    /// Member of an item that holds the item's name.
     #[must_use]
     pub fn item_key(self) -> &'static str {
         match self {
@@ -101,8 +101,8 @@ impl ListKind {
         }
     }
 
-    /// The capability that a server declares for it; also the middle of its change notice. Skills
-    /// are declared as an extension, and have no such notice.
+    /// The server capability for this list; also the middle of its change notice. Skills are declared as an
+    /// extension, and have no change notice.
     #[must_use]
     pub fn capability(self) -> &'static str {
         match self {
@@ -139,45 +139,45 @@ pub enum Needs {
     DirectoryRead,
 }
 
-/// What is known of a method.
+/// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
-    /// Its name on the wire.
+    /// The method's name on the wire.
     pub name: &'static str,
-    /// Which way it goes.
+    /// The direction.
     pub direction: Direction,
-    /// What routes it on a merged endpoint.
+    /// The parameter that routes a request on a merged endpoint.
     pub target: Option<Target>,
-    /// The list that it asks for.
+    /// The list requested by the method.
     pub list: Option<ListKind>,
-    /// What the server must have declared.
+    /// The capability that the server must have declared.
     pub needs: Needs,
-    /// The first revision that has it.
+    /// The first revision with the method.
     pub since: Revision,
-    /// The last one.
+    /// The last revision with the method.
     pub until: Revision,
 }
 
 impl Method {
-    /// Whether `revision` has it.
+    /// Whether `revision` has the method.
     #[must_use]
     pub fn is_in(&self, revision: Revision) -> bool {
         self.since <= revision && revision <= self.until
     }
 
-    /// Whether a client of `revision` may request it of a server. Spec: SPEC L-04, M-14.
+    /// Whether a client of `revision` may request the method from a server. Spec: SPEC L-04, M-14.
     #[must_use]
     pub fn is_for_servers(&self, revision: Revision) -> bool {
         self.is_in(revision) && self.direction != ToClient && !self.is_notification()
     }
 
-    /// Whether its result may hold a `nextCursor`, which its parameters bring back as `cursor`.
+    /// Whether the method is paged: `nextCursor` in the result, `cursor` in `params`.
     #[must_use]
     pub fn is_paged(&self) -> bool {
         self.list.is_some() || matches!(self.name, "resources/directory/read" | "tasks/list")
     }
 
-    /// Whether it expects no answer.
+    /// Whether the method is a notification.
     #[must_use]
     pub fn is_notification(&self) -> bool {
         self.name.starts_with("notifications/")
@@ -237,8 +237,8 @@ pub fn name_param(method: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether a request of `method` may run twice without harm: it reads, or says what shall hold
-/// afterwards. A tool call is none of these. Spec: SPEC M-44.
+/// Whether a request of `method` is idempotent: it reads, or sets a state. Not so `tools/call`. Spec:
+/// SPEC M-44.
 #[must_use]
 pub fn is_repeatable(method: &str) -> bool {
     matches!(
@@ -259,7 +259,7 @@ pub fn is_repeatable(method: &str) -> bool {
     ) || method.ends_with("/list")
 }
 
-/// What is known of `name`; `None` for extensions and inventions.
+/// The row of the method `name`; `None` for extensions and unknown methods.
 #[must_use]
 pub fn lookup(name: &str) -> Option<&'static Method> {
     let name = name.as_bytes();

@@ -1,5 +1,5 @@
-//! Headers that mirror arguments of a tool call: which ones a tool's schema asks for, what they
-//! hold, and whether they agree with the arguments.
+//! Headers that mirror arguments of a tool call: parsing annotations in a tool's schema, encoding header
+//! values, and comparing headers with arguments.
 //! Spec: MCP 2026-07-28, Streamable HTTP, "Custom Headers from Tool Parameters"; SPEC M-30…M-33.
 
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ const NAMED_SCHEMAS: [&str; 4] = [
     "dependentSchemas",
     "patternProperties",
 ];
-/// Keywords that hold data, which is no schema.
+/// Keywords with data as the value, not a schema.
 const DATA: [&str; 4] = ["const", "default", "enum", "examples"];
 
 /// The type of an annotated parameter.

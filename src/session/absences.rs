@@ -1,6 +1,6 @@
-//! Lists that an answer to the client went out without, or with what was known before, since their
-//! upstream took too long or failed: whether they are asked for in the background, and what the client
-//! was shown instead. Spec: SPEC G-03; BRIDGING §5.6.
+//! Lists that were missing, or replaced by an older copy, in an answer to the client, because the
+//! upstream took too long or failed: whether a background request runs, and which pages the client was
+//! shown instead. Spec: SPEC G-03; BRIDGING §5.6.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

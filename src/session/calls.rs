@@ -1,4 +1,4 @@
-//! The running calls of a session, and the streams that their messages go to.
+//! Running calls of a session, and their streams.
 //! Spec: SPEC T-25, T-26; DESIGN §5.
 
 use std::collections::BTreeMap;
@@ -27,11 +27,11 @@ pub enum NoRoom {
     TooManyStreams,
 }
 
-/// A place among a session's open streams; free again when dropped.
+/// A permit for one open stream of a session; released when dropped.
 #[derive(Debug)]
 pub struct StreamPermit {
     session: Arc<Session>,
-    /// Whether it is one for messages outside calls.
+    /// Whether the stream is for messages outside calls.
     is_standalone: bool,
     _open: Open,
 }
@@ -46,8 +46,8 @@ impl Drop for StreamPermit {
     }
 }
 
-/// Forgets finished streams, the oldest first, of which nothing is kept or which are too many. One
-/// that goes on keeps none of those after it.
+/// Drops finished streams, oldest first, that have no events left or exceed [`FINISHED_STREAMS`].
+/// Unfinished streams are skipped.
 fn forget_finished(streams: &mut BTreeMap<u32, Arc<EventStream>>) {
     let mut excess = (streams.len() + 1).saturating_sub(FINISHED_STREAMS);
     let mut forgotten = Vec::new();
@@ -76,7 +76,7 @@ impl Session {
         lock(&self.streams).get(&number).map(Arc::clone)
     }
 
-    /// Counts an open stream of a call in.
+    /// A permit for an open stream of a call.
     ///
     /// # Errors
     /// [`NoRoom::TooManyStreams`] when `max` of them are open.
@@ -84,8 +84,7 @@ impl Session {
         self.permit(false, max)
     }
 
-    /// Counts an open stream for messages outside calls in, of which `max` are open at most, however
-    /// many calls have theirs.
+    /// A permit for an open stream for messages outside calls. Streams of calls are counted separately.
     ///
     /// # Errors
     /// [`NoRoom::TooManyStreams`] when `max` of them are open.
@@ -116,8 +115,8 @@ impl Session {
         Ok(permit)
     }
 
-    /// Notes a call under the client's request id, whose messages go to `outlet`. Its place is another
-    /// matter ([`Session::enter`]).
+    /// Registers a call under the client's request id, with its messages going to `outlet`. The call's
+    /// place is taken separately ([`Session::enter`]).
     ///
     /// # Errors
     /// [`NoRoom::IdInUse`] when another call runs or waits under this id.
@@ -147,7 +146,7 @@ impl Session {
         calls.values().any(|known| known.order() == call.order())
     }
 
-    /// The call has its reply, or will have none.
+    /// Removes a call that has its reply, or will have none.
     pub(super) fn end_call(&self, id: &RequestId, order: u64) {
         {
             let mut calls = lock(&self.calls);
@@ -174,7 +173,7 @@ impl Session {
         if self.closed.is_cancelled() {
             stream.close();
         }
-        // An id to resume from before there is any message. Spec: SPEC T-26.
+        // A priming event: an id to resume from before the first message. Spec: SPEC T-26.
         if self.revision >= Revision::V2025_11_25 {
             stream.prime();
         }

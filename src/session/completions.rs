@@ -1,4 +1,4 @@
-//! Visits to URLs that upstreams say are over. Spec: SPEC C-83; BRIDGING §3.6.
+//! URL elicitations that upstreams reported complete. Spec: SPEC C-83; BRIDGING §3.6.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -7,11 +7,10 @@ use tokio::sync::Notify;
 
 use super::lock;
 
-/// Ids of visits that are remembered, the newest.
+/// Completed ids kept, the newest.
 const REMEMBERED: usize = 64;
 
-/// Elicitation ids, as the upstreams spell them, under their names: none can end what another asked
-/// for.
+/// Ids of completed elicitations, keyed by upstream, so that no upstream can complete another's.
 #[derive(Debug, Default)]
 pub struct Completions {
     ids: Mutex<VecDeque<String>>,
@@ -19,7 +18,7 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// A visit that an upstream asked for is over.
+    /// Records that an upstream's URL elicitation is complete.
     pub fn add(&self, upstream: &str, id: &str) {
         {
             let mut ids = lock(&self.ids);
@@ -31,16 +30,16 @@ impl Completions {
         self.added.notify_waiters();
     }
 
-    /// Waits until all of these visits are over, which one upstream asked for.
+    /// Waits until `upstream` has reported all `wanted` URL elicitations complete.
     ///
     /// # Cancel safety
-    /// Nothing is taken: what is over stays so.
+    /// Nothing is lost: ids stay in `ids` until evicted.
     pub async fn all(&self, upstream: &str, wanted: &[String]) {
         let wanted: Vec<String> = wanted.iter().map(|id| key(upstream, id)).collect();
         loop {
             let added = self.added.notified();
             tokio::pin!(added);
-            // Registered before the look, so that nothing slips in between.
+            // `enable` before reading `ids`, so that a notification in between is not lost.
             added.as_mut().enable();
             let over = {
                 let ids = lock(&self.ids);

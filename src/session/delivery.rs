@@ -45,7 +45,7 @@ impl NoticeSource {
 /// Notices and questions that wait for a stream of the client.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// Whether one connection carries all messages, so that no other stream exists.
+    /// Whether one connection carries all messages ([`Delivery::Connection`](super::Delivery)).
     is_one_stream: bool,
     /// Runs the flush of bursts, and what sends waiting notifications of the client.
     pub(super) tasks: Tasks,

@@ -1,5 +1,5 @@
-//! A task of 2025-11-25 that the gateway runs itself, for an upstream that knows no such tasks: how it
-//! stands, what it asks, and what it came to.
+//! A task of 2025-11-25 that the gateway runs itself, for an upstream without `tasks`: status, questions
+//! and outcome.
 //! Spec: SPEC K-02 to K-04; BRIDGING §3.8; `docs/adr/0014`.
 
 mod questions;
@@ -22,34 +22,34 @@ use crate::clock::SharedClock;
 use crate::protocol::json;
 use crate::telemetry::metrics::{self, GAUGES};
 
-/// How often its client is asked to look after it, milliseconds.
+/// The `pollInterval` that clients are given, milliseconds.
 const POLL_INTERVAL_MS: u32 = 1000;
-/// Characters of what is said of a task for people.
+/// Characters of a `statusMessage`.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// What a task came to.
+/// How a task ended.
 #[derive(Debug)]
 pub enum Outcome {
     /// JSON text of the result that the call would have had.
     Result(Bytes, Kept),
-    /// JSON text of the error object that it would have had, or of one of ours.
+    /// JSON text of the error object that the call would have had, or of one made by the gateway.
     Error(Bytes, Option<Kept>),
-    /// Nothing: it was cancelled.
+    /// Cancelled, so without a result.
     Cancelled,
 }
 
-/// A task that is run here.
+/// A task that the gateway runs.
 #[derive(Debug)]
 pub struct HostedTask {
     clock: SharedClock,
     created: Duration,
     ttl: Duration,
     state: watch::Sender<State>,
-    /// Nobody can ask for it any more.
+    /// Cancelled by [`forget`](Self::forget): no client can name the task.
     gone: CancellationToken,
-    /// It is not to run on.
+    /// Cancelled when the task ends or is forgotten; a child of `gone`.
     stop: CancellationToken,
-    /// Somebody has been told what it came to.
+    /// Whether [`outcome`](Self::outcome) returned the outcome to a client.
     fetched: AtomicBool,
 }
 
@@ -63,12 +63,12 @@ struct State {
 
 #[derive(Debug, Clone)]
 struct Ended {
-    /// Looked up once: a result may be long.
+    /// Computed once: a result may be long, and `Outcome::status` scans it.
     status: &'static str,
     outcome: Arc<Outcome>,
 }
 
-/// A task that runs, counted among the calls of its principal until this is dropped.
+/// A guard that counts a running task among the calls of its principal until dropped.
 #[derive(Debug)]
 pub struct RunningTask {
     session: Arc<Session>,
@@ -93,7 +93,7 @@ impl Outcome {
 }
 
 impl Outcome {
-    /// What a failure says of itself for people: its error's message, or the first text of a tool's.
+    /// The `statusMessage` of a failure: the error's message, or the first text of a tool's result.
     fn why(&self) -> Option<Cow<'_, str>> {
         let (bytes, is_error) = match self {
             Self::Cancelled => return None,
@@ -124,7 +124,7 @@ impl State {
 }
 
 impl HostedTask {
-    /// A task that begins now, of which nothing is known when `ttl` is over.
+    /// A task that begins now and expires after `ttl`.
     #[must_use]
     pub fn begin(clock: SharedClock, ttl: Duration) -> Arc<Self> {
         let created = clock.now();
@@ -146,26 +146,26 @@ impl HostedTask {
         })
     }
 
-    /// How long it is known, from its beginning.
+    /// The lifetime of the task, from its creation.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// Where it stands, in the protocol's word.
+    /// The task's `status`, as the protocol spells it.
     #[must_use]
     pub fn status(&self) -> &'static str {
         self.state.borrow().status()
     }
 
-    /// Whether nothing about it will change.
+    /// Whether the task has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.state.borrow().ended.is_some()
     }
 
-    /// Whether something is lost when it is forgotten now: it runs, or nobody has fetched what it came
-    /// to.
+    /// Whether evicting the task now loses work: the task still runs, or its outcome was not cancelled and
+    /// has not been fetched.
     #[must_use]
     pub fn is_missed(&self) -> bool {
         match &self.state.borrow().ended {
@@ -177,7 +177,7 @@ impl HostedTask {
         }
     }
 
-    /// Bytes that are kept of what it came to.
+    /// Bytes of the outcome that count against [`ResultRoom`].
     #[must_use]
     pub fn kept(&self) -> usize {
         let state = self.state.borrow();
@@ -187,7 +187,7 @@ impl HostedTask {
         }
     }
 
-    /// JSON text of the task, which its client calls `handle`.
+    /// JSON text of the `Task` object, with `handle` as the `taskId`.
     #[must_use]
     pub fn shown(&self, handle: &str) -> String {
         let state = self.state.borrow();
@@ -207,7 +207,7 @@ impl HostedTask {
         out
     }
 
-    /// Takes what is said of it for people, while it runs.
+    /// Sets the `statusMessage` of a running task.
     pub fn note(&self, message: &str) {
         self.change(|state| {
             let message = cut(message);
@@ -219,7 +219,7 @@ impl HostedTask {
         });
     }
 
-    /// Ends it, unless it has ended before: a terminal status stays (SPEC K-04).
+    /// Ends the task with `outcome`; `false` if already ended: a terminal status stays (SPEC K-04).
     pub fn end(&self, outcome: Outcome) -> bool {
         let status = outcome.status();
         let ended = self.change(|state| {
@@ -240,12 +240,12 @@ impl HostedTask {
         ended
     }
 
-    /// Nobody can ask for it any more: it does not run on, and who waits for it is told.
+    /// Evicts the task: cancels the run and wakes waiters with [`Outcome::Cancelled`].
     pub fn forget(&self) {
         self.change(|state| {
             state.questions.clear();
             let ended = state.ended.take();
-            // What it came to is given up at once; that it did, and how, stays (SPEC K-04).
+            // The outcome's bytes are released now; a terminal status stays (SPEC K-04).
             state.ended = Some(Ended {
                 status: ended.map_or(Outcome::Cancelled.status(), |ended| ended.status),
                 outcome: Arc::new(Outcome::Cancelled),
@@ -255,19 +255,19 @@ impl HostedTask {
         self.gone.cancel();
     }
 
-    /// Set once it is not to run on: it is over, or forgotten.
+    /// Cancelled once the task has ended or is forgotten.
     #[must_use]
     pub fn stopped(&self) -> &CancellationToken {
         &self.stop
     }
 
-    /// Set once nobody can ask for it any more.
+    /// Cancelled by [`forget`](Self::forget).
     #[must_use]
     pub fn forgotten(&self) -> &CancellationToken {
         &self.gone
     }
 
-    /// Waits until its status is another one than `known`.
+    /// Waits for a status that differs from `known`.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -277,7 +277,7 @@ impl HostedTask {
         changed.map_or(known, |state| state.status())
     }
 
-    /// Changes the state where `change` says that it did.
+    /// Runs `change`; on `true`, stamps `updated` and wakes the waiters.
     fn change(&self, change: impl FnOnce(&mut State) -> bool) -> bool {
         let now = self.clock.now();
         self.state.send_if_modified(|state| {
@@ -291,10 +291,11 @@ impl HostedTask {
 }
 
 impl Session {
-    /// Counts a task in that is run here, besides the call that begins it and is about to be over.
+    /// Counts a hosted task against its principal. One more than the cap is allowed: the call that begins
+    /// the task still holds its place and is about to release it.
     ///
     /// # Errors
-    /// [`NoRoom::TooManyCalls`] when so many calls and tasks of its principal run.
+    /// [`NoRoom::TooManyCalls`] when the principal already runs `max_per_principal` calls and tasks.
     pub fn begin_task(self: &Arc<Self>, max_per_principal: usize) -> Result<RunningTask, NoRoom> {
         if !self.places.enter(max_per_principal.saturating_add(1)) {
             return Err(NoRoom::TooManyCalls);
@@ -322,7 +323,7 @@ fn time(since_epoch: Duration) -> String {
     format!("{time:.3}")
 }
 
-/// The beginning of what is said for people.
+/// The first [`LONGEST_MESSAGE`] characters of `message`.
 fn cut(message: &str) -> &str {
     let end = message.char_indices().nth(LONGEST_MESSAGE);
     end.and_then(|(end, _)| message.get(..end))

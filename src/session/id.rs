@@ -57,8 +57,8 @@ impl SessionIds {
         )
     }
 
-    /// Reads an id that this binding was given on this endpoint; anything else is `None`, and a
-    /// stranger's id cannot be told from a forged one (SPEC A-30).
+    /// Opens a session id sealed for this binding and endpoint; else `None`, so that another caller's id
+    /// cannot be told from a forged one (SPEC A-30).
     #[must_use]
     pub fn read(&self, text: &str, binding: &BindingKey, endpoint: &str) -> Option<SessionId> {
         let plain = self

@@ -1,4 +1,4 @@
-//! Log levels: what the client wants, and what each upstream was told of it. Spec: SPEC C-21;
+//! Log levels: the one set by the client, and the last one sent to each upstream. Spec: SPEC C-21;
 //! BRIDGING §3.5.
 
 use std::collections::HashMap;
@@ -10,31 +10,31 @@ use crate::lock::lock;
 /// The log levels of one session.
 #[derive(Debug, Default)]
 pub struct Levels {
-    /// What the client set, if it did.
+    /// The client's level, if set.
     wanted: Mutex<Option<Level>>,
-    /// What each upstream was told last.
+    /// The level last sent to each upstream.
     told: Mutex<HashMap<Arc<str>, Level>>,
 }
 
 impl Levels {
-    /// What the client set, if it did.
+    /// The client's level, if set.
     #[must_use]
     pub fn wanted(&self) -> Option<Level> {
         *lock(&self.wanted)
     }
 
-    /// Remembers what the client wants.
+    /// Sets the client's level.
     pub fn want(&self, level: Level) {
         *lock(&self.wanted) = Some(level);
     }
 
-    /// Notes that an upstream is told of `level`.
+    /// Records that `level` is being sent to an upstream.
     pub fn tell(&self, upstream: &Arc<str>, level: Level) {
         lock(&self.told).insert(Arc::clone(upstream), level);
     }
 
-    /// Notes that log messages of `level` are wanted of an upstream; whether it must be told, because
-    /// nobody wanted as much before.
+    /// Lowers the upstream's threshold to `level`; `true` if `level` must be sent, because the last one
+    /// sent was less verbose or none.
     #[must_use]
     pub fn raise(&self, upstream: &Arc<str>, level: Level) -> bool {
         let mut told = lock(&self.told);
@@ -45,12 +45,13 @@ impl Levels {
         true
     }
 
-    /// It is not known what the upstream logs: it is told before its next call.
+    /// Clears the upstream's level, so that a level is sent before the next call: `logging/setLevel` timed
+    /// out, and the upstream may or may not have applied it.
     pub fn unknown(&self, upstream: &str) {
         lock(&self.told).remove(upstream);
     }
 
-    /// The upstream could not be told of `level`.
+    /// Clears `level` after sending it failed, unless another level was recorded since.
     pub fn forget(&self, upstream: &Arc<str>, level: Level) {
         let mut told = lock(&self.told);
         if told.get(upstream) == Some(&level) {

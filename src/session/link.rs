@@ -1,4 +1,4 @@
-//! What a running call may do toward its legacy client: the downstream link of the legacy era.
+//! `CallLink`: the downstream link of a running call whose client is legacy.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -23,14 +23,14 @@ pub struct CallLink {
     session: Arc<Session>,
     id: RequestId,
     outlet: Arc<Outlet>,
-    /// Whether the exchange that asked is still there.
+    /// Whether the HTTP exchange of the call is still open.
     awaited: AtomicBool,
     order: u64,
-    /// Where the call went.
+    /// The upstream that has the call.
     upstream: OnceLock<Arc<str>>,
     cancel: CancellationToken,
     reason: OnceLock<String>,
-    /// What its replies hold of its caller's share.
+    /// Leases of the call's replies on the caller's share.
     leases: KeptLeases,
 }
 
@@ -44,7 +44,7 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    /// One that is open already: everything of the call goes on `stream`.
+    /// An open outlet: all messages of the call go on `stream`.
     #[must_use]
     pub fn onto(stream: Arc<EventStream>) -> Arc<Self> {
         Arc::new(Self {
@@ -70,7 +70,7 @@ impl CallLink {
         })
     }
 
-    /// The session it belongs to.
+    /// The session of the call.
     #[must_use]
     pub fn session(&self) -> &Arc<Session> {
         &self.session
@@ -89,7 +89,8 @@ impl CallLink {
         let stream = self.outlet.stream.get_or_init(|| self.session.new_stream());
         let waker = {
             let mut opened = lock(&self.outlet.opened);
-            // Under the lock, so that either this or whoever abandons the call sees the other.
+            // Under the lock, which `abandon` takes too: either this sees `awaited` cleared, or `abandon` sees the
+            // stream, so `settle` is always called.
             if !self.awaited.load(Ordering::Relaxed) {
                 stream.settle();
             }
@@ -111,8 +112,8 @@ impl CallLink {
         Poll::Pending
     }
 
-    /// Wants no wake-up from [`poll_opened`](Self::poll_opened) until it is polled the next time: for
-    /// whoever is about to do that, after work that may open the stream.
+    /// Clears the waker of [`poll_opened`](Self::poll_opened) until its next poll. For a caller that is
+    /// about to do work that may open the stream, and polls afterwards anyway.
     pub fn rest(&self) {
         *lock(&self.outlet.opened) = None;
     }
@@ -123,7 +124,7 @@ impl CallLink {
         self.outlet.stream.get()
     }
 
-    /// Whether somebody reads what the call sends: its exchange, or one that resumed its stream.
+    /// Whether the call's messages have a reader: the call's exchange, or one that resumed the stream.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)

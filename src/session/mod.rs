@@ -1,5 +1,5 @@
-//! Sessions: what a client that said `initialize` has with us, and what a modern client has without
-//! knowing of it (a *visit*, see [`Visit`]).
+//! Sessions: opened by a client's `initialize`, or kept for a modern client, which knows of no session
+//! (a *visit*, see [`Visit`]).
 //!
 //! Owns identity, streams, running calls and open questions of a session, its registry and its
 //! end. Knows nothing of HTTP and nothing of upstreams beyond their link trait.
@@ -71,13 +71,13 @@ pub struct Session {
     key: SessionKey,
     id: String,
     tag: u64,
-    /// Who opened it; later requests of the same binding may carry other scopes.
+    /// The principal that opened the session; later requests of the same binding may carry other scopes.
     pub principal: Arc<Principal>,
-    /// Where it lives.
+    /// The endpoint that the session belongs to.
     pub endpoint: Arc<Endpoint>,
-    /// What was negotiated.
+    /// The negotiated revision.
     pub revision: Revision,
-    /// What the client can be asked.
+    /// The client's effective capabilities.
     pub capabilities: ClientCapabilities,
     /// JSON text of the client's `clientInfo`.
     pub client_info: Bytes,
@@ -87,63 +87,63 @@ pub struct Session {
     next_stream: AtomicU32,
     calls: Mutex<HashMap<RequestId, Arc<CallLink>>>,
     questions: Questions,
-    /// Notices and questions without a stream.
+    /// Notices and questions that wait for a stream.
     undelivered: delivery::Waiting,
     /// Ordered: most sessions have few, and a name is hashed no quicker than it is found.
     links: Mutex<BTreeMap<Arc<str>, Arc<dyn UpstreamLink>>>,
     /// Notifications of the client that wait for an upstream.
     notifications: notifications::NotificationQueues,
     absences: Absences,
-    /// The places for calls of its principal, and how many of them its own calls have.
+    /// The principal's places for calls; `calls_running` is this session's number of taken places.
     places: Arc<Places>,
     calls_running: AtomicUsize,
     /// How long a question that names no call waits for a stream.
     hold_question: Duration,
     initialized: AtomicBool,
-    /// Whether its own `initialize` still runs.
+    /// Whether the session's `initialize` still runs.
     opening: AtomicBool,
     watched: AtomicBool,
-    /// What its upstreams know of that.
+    /// Whether the upstreams were told that a client listens.
     listening: Wish<bool>,
     changed: Notify,
     levels: Levels,
-    /// Set when the client is a modern one, which knows of no session.
+    /// Set for a modern client, which knows of no session.
     visit: Option<Visit>,
     subscriptions: Subscriptions,
     shelf: Shelf,
     completions: Completions,
     tasks: Tasks,
     results: ResultRoom,
-    /// What replies to its calls are taken out of; nothing for a visit, each of whose calls has its own.
+    /// The byte budget of replies to the session's calls; unset for a visit, each of whose calls has its own.
     reply_share: OnceLock<ReplyShare>,
-    /// Of calls, and those for messages outside calls.
+    /// Open streams of calls; `open_standalones` counts streams for messages outside calls.
     open_streams: AtomicUsize,
     open_standalones: AtomicUsize,
     started: Instant,
     used_us: AtomicU64,
     closed: CancellationToken,
-    /// What upstreams are to be told when it is over, before its links are closed.
+    /// Last messages to upstreams, awaited before the session's links are closed.
     last_words: TaskTracker,
 }
 
 /// How the messages of a session reach its client.
 #[derive(Debug, Clone)]
 pub enum Delivery {
-    /// On streams of their own, which are logged and can be resumed.
+    /// On one stream per call and one standalone stream, which are logged and can be resumed.
     Streams,
     /// All on one connection, with which the session ends.
     Connection {
         /// Bytes that may wait to be read.
         unread: usize,
-        /// What is negotiated when the client offers a revision that we do not know.
+        /// The revision negotiated when the client offers an unknown one.
         fallback: Revision,
-        /// Cancelled when more than that waits.
+        /// Cancelled when more than `unread` bytes wait.
         overflow: CancellationToken,
     },
 }
 
 impl Session {
-    /// Its text form, for `Mcp-Session-Id`.
+    /// The session's `Mcp-Session-Id`.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -167,7 +167,7 @@ impl Session {
         &self.closed
     }
 
-    /// As long as this is kept, for a moment at most, the links of the session outlive it.
+    /// A token that delays closing the session's links while held, for a moment at most.
     pub fn last_word(&self) -> TaskTrackerToken {
         self.last_words.token()
     }
@@ -177,13 +177,13 @@ impl Session {
         self.touch_at(self.age());
     }
 
-    /// The same, for who knows how old the session is now: every look at the clock has its price.
+    /// Records a use at a known `age`, saving the caller a second read of the clock.
     fn touch_at(&self, age: Duration) {
         let us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         self.used_us.store(us, Ordering::Relaxed);
     }
 
-    /// Since the client was last there; zero while a call runs or a stream is open.
+    /// Time since the client's last use; zero while [`is_busy`](Self::is_busy).
     #[must_use]
     pub fn idle_for(&self) -> Duration {
         if self.is_busy() {
@@ -192,10 +192,9 @@ impl Session {
         self.age().saturating_sub(self.age_when_used())
     }
 
-    /// Whether at `age` it was idle for longer than `idle`, or is older than `absolute`: then it is over,
-    /// but for the running and parked calls of a visit, whose client knows of no session and could not
-    /// have begun another. Asked for every request: whether it is busy matters only after a long
-    /// silence.
+    /// Whether the session has expired at `age`: idle for longer than `idle`, or older than `absolute`. A
+    /// visit with running or parked calls outlives `absolute`: its client knows of no session and could not
+    /// have opened another. Called for every request, so `is_busy`, which takes locks, is checked last.
     #[must_use]
     pub fn outlived(&self, age: Duration, idle: Duration, absolute: Duration) -> bool {
         if age > absolute {
@@ -204,19 +203,19 @@ impl Session {
         age.saturating_sub(self.age_when_used()) > idle && !self.is_busy()
     }
 
-    /// Since it was opened.
+    /// Time since the session was opened.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// How old it was when its client was last there, a moment ago for whoever serves it now.
+    /// The session's age at the client's last use. While a request is served, that is nearly the age now.
     #[must_use]
     pub fn age_when_used(&self) -> Duration {
         Duration::from_micros(self.used_us.load(Ordering::Relaxed))
     }
 
-    /// Whether its `initialize`, a call or a task runs here or a stream is open.
+    /// Whether the session's `initialize`, a call or a hosted task runs, or a stream is open.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.opening.load(Ordering::Relaxed)
@@ -227,48 +226,48 @@ impl Session {
             || !lock(&self.calls).is_empty()
     }
 
-    /// The client said `notifications/initialized`: it may be asked from now on (SPEC L-03).
+    /// Records `notifications/initialized`: the client may be asked from now on (SPEC L-03).
     pub fn set_initialized(&self) {
         self.initialized.store(true, Ordering::Release);
         self.changed.notify_waiters();
     }
 
-    /// Its log levels.
+    /// The session's log levels.
     #[must_use]
     pub fn levels(&self) -> &Levels {
         &self.levels
     }
 
-    /// What it subscribed to.
+    /// The session's resource subscriptions.
     #[must_use]
     pub fn subscriptions(&self) -> &Subscriptions {
         &self.subscriptions
     }
 
-    /// The tasks of 2025-11-25 that it began.
+    /// The session's tasks of 2025-11-25.
     #[must_use]
     pub fn tasks(&self) -> &Tasks {
         &self.tasks
     }
 
-    /// Room for what those came to that were run here.
+    /// The byte budget for results of hosted tasks.
     #[must_use]
     pub fn results(&self) -> &ResultRoom {
         &self.results
     }
 
-    /// Says what replies to its calls are taken out of. Of several, the first counts.
+    /// Sets the byte budget of replies to the session's calls. Only the first call has an effect.
     pub fn share_replies(&self, share: ReplyShare) {
         self.reply_share.get_or_init(|| share);
     }
 
-    /// What it is to a modern client; nothing for a session that a client opened.
+    /// The visit of a modern client; `None` for a session opened by `initialize`.
     #[must_use]
     pub fn visit(&self) -> Option<&Visit> {
         self.visit.as_ref()
     }
 
-    /// Whether somebody listens for messages that belong to no call, or did a moment ago.
+    /// Whether messages outside calls have a reader: a visit's listener, or the GET stream.
     fn is_listened_to(&self) -> bool {
         match &self.visit {
             Some(visit) => visit.is_listened_to(),
@@ -276,8 +275,8 @@ impl Session {
         }
     }
 
-    /// Tells the upstreams whether somebody listens now. To be called whenever that may have changed,
-    /// and for a link that is new.
+    /// Calls `listen` on every link with the current `is_listened_to`. To be called whenever that may have
+    /// changed, and for a new link.
     pub fn tell_links(&self) {
         let look = |wanted: &mut bool| *wanted = self.is_listened_to();
         self.listening.change(look, |wanted| {
@@ -287,19 +286,19 @@ impl Session {
         });
     }
 
-    /// Visits to URLs that upstreams say are over.
+    /// URL elicitations that upstreams reported complete.
     #[must_use]
     pub fn completions(&self) -> &Completions {
         &self.completions
     }
 
-    /// The lists it was given.
+    /// The lists that the session was given.
     #[must_use]
     pub fn shelf(&self) -> &Shelf {
         &self.shelf
     }
 
-    /// The lists that its client was answered without.
+    /// Lists that were missing or out of date in answers to the client.
     #[must_use]
     pub fn absences(&self) -> &Absences {
         &self.absences
@@ -317,12 +316,12 @@ impl Session {
         &self.questions
     }
 
-    /// Notes that somebody watches the GET stream; `false` when somebody does already.
+    /// Marks the GET stream as watched; `false` if it already was.
     pub fn begin_watching(&self) -> bool {
         !self.watched.swap(true, Ordering::AcqRel)
     }
 
-    /// Nobody watches the GET stream any more.
+    /// Marks the GET stream as not watched.
     pub fn end_watching(&self) {
         self.watched.store(false, Ordering::Release);
     }
@@ -345,7 +344,7 @@ impl Session {
         links.into_values().collect()
     }
 
-    /// Whose quota it counts against.
+    /// The owner whose quota the session counts against.
     #[must_use]
     pub fn owner(&self) -> OwnerKey {
         self.principal.owner()

@@ -74,7 +74,7 @@ impl Session {
             return queue.push(notification, until);
         }
         let mut sending = notification.send();
-        // Polled under the lock: a notification that arrives meanwhile is queued behind this one.
+        // `sending` is polled under the lock, so that a later notification queues behind it.
         if sending.as_mut().now_or_never().is_none() {
             let queue = NotificationQueue::default();
             let sender = Sender {

@@ -61,7 +61,7 @@ impl Questions {
         }
     }
 
-    /// Hands a posted JSON-RPC response to whoever asked. Late and foreign answers are ignored
+    /// Routes a posted JSON-RPC response to the question with its id. Late and foreign responses are ignored
     /// (SPEC C-10); `false` then.
     pub fn answer(&self, response: &Message) -> bool {
         let id = response.number();
@@ -180,7 +180,7 @@ impl Session {
             match answer {
                 Ok(Ok(answer)) => answers.push((key, answer)),
                 Ok(Err(_)) => return Asked::Unanswered,
-                // Too late: it is withdrawn, and what others have answered counts.
+                // The limit expired: `put` withdraws the question; answers so far are returned.
                 Err(_) => {}
             }
         }

@@ -151,8 +151,9 @@ impl Sessions {
         self.len() == 0
     }
 
-    /// Opens a session, busy until its `initialize` is over. At the principal's cap its own least recently used session without an open
-    /// stream or running call makes room; never another principal's (DESIGN §5).
+    /// Opens a session, busy until its `initialize` is over. At the principal's cap, the principal's least
+    /// recently used session without an open stream or running call is evicted; never another principal's
+    /// (DESIGN §5).
     ///
     /// # Errors
     /// [`Refused`] when there is no room.
@@ -161,9 +162,8 @@ impl Sessions {
         Ok(Opening::of(session))
     }
 
-    /// The visit of a modern client: the one that its binding has on this endpoint while it
-    /// `declares` these capabilities (JSON text), or a new one. It has no id, is capped like a
-    /// session, and ends when idle.
+    /// The visit of a modern client, found by binding, endpoint and the capabilities it `declares` (JSON
+    /// text), or a new one. A visit has no id, is capped like a session, and expires when idle.
     ///
     /// # Errors
     /// [`Refused`] when there is no room for a new one.
@@ -376,7 +376,7 @@ impl Sessions {
         let session = self.live(handle)?;
         if session.id() == id {
             self.known.keep(&session, handle);
-            // It may have ended meanwhile, before there was something to forget.
+            // The session may have ended before `keep`, when `forget` had no entry to remove.
             if !self.live.contains_key(&handle.key) {
                 self.known.forget(&session);
             }

@@ -1,6 +1,6 @@
-//! Which lists a session was given by its upstreams, and what has happened since that may have
-//! changed them. Only times are compared: a list that was asked for before a change is never
-//! current after it, however late it arrives. Spec: SPEC M-85; DESIGN §5.
+//! Lists that a session was given by its upstreams, and the events since that may have changed them.
+//! Only times are compared: a list that was requested before a change is stale after it, however late
+//! the list arrives. Spec: SPEC M-85; DESIGN §5.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use super::lock;
 use crate::protocol::methods::ListKind;
 use crate::store::lists::Held;
 
-/// Pages of one upstream's lists that are remembered.
+/// Pages remembered per upstream.
 const MAX_PAGES: usize = 400;
 
 /// Lists by upstream.
@@ -22,7 +22,7 @@ pub struct Shelf(Mutex<Vec<Board>>);
 struct Board {
     upstream: Arc<str>,
     called: Option<Instant>,
-    /// Since when changes are heard.
+    /// When change notices began to be received.
     heard: Option<Instant>,
     changed: [Option<Instant>; ListKind::ALL.len()],
     pages: Vec<Kept>,
@@ -34,9 +34,9 @@ struct Kept {
     kind: ListKind,
     cursor: Option<Box<str>>,
     held: Held,
-    /// Whether it is known to have changed: it only stands in while its upstream is asked.
+    /// Whether the page is stale: a change was announced since. Used only by [`Shelf::last_given`].
     outdated: bool,
-    /// Whether a request that looks whether it is still true was begun.
+    /// Whether a recheck of the page was begun.
     rechecked: bool,
 }
 
@@ -46,13 +46,13 @@ impl Kept {
     }
 }
 
-/// A page that may answer now.
+/// A page that may be served from the cache now.
 #[derive(Debug)]
 pub struct Current {
     /// The page.
     pub held: Held,
-    /// Whether the caller has to look, beside answering, whether it is still true: it is older than
-    /// an unannounced list may become. Said once per page.
+    /// Whether the caller has to recheck the page beside answering: it is older than `Held::fresh`.
+    /// `true` once per page.
     pub is_due: bool,
 }
 
@@ -80,7 +80,8 @@ impl Board {
         self.pages.iter().find(|page| page.is_at(kind, cursor))
     }
 
-    /// Lists that `concerned` names changed at `at`: pages that were asked for until then are over.
+    /// Records a change at `at` of the kinds for which `concerned` holds: pages requested until then are
+    /// stale.
     fn change(&mut self, at: Instant, concerned: impl Fn(ListKind) -> bool) {
         for kind in ListKind::ALL {
             if concerned(kind)
@@ -96,10 +97,10 @@ impl Board {
 }
 
 impl Shelf {
-    /// A page that may answer again: no change was announced and no tool called since it was asked
-    /// for, and it is fresh. While changes are heard (`stretch` is what is heard now, asked only if it
-    /// matters) it lasts longer, but not for ever: many servers declare `listChanged` and announce
-    /// nothing.
+    /// A page that may be served again: no change was announced and no tool called since it was requested,
+    /// and it is fresh. If change notices were received without a break since the request (`stretch` is the
+    /// current unbroken stretch, computed only if needed), the page lasts for `Held::lasts`; not for ever,
+    /// as many servers declare `listChanged` and never send it.
     pub fn current(
         &self,
         upstream: &str,
@@ -128,7 +129,7 @@ impl Shelf {
         })
     }
 
-    /// Whether a recheck of a page is to begin now: the first caller is told so, later ones are not.
+    /// Whether the caller begins the recheck of a page: `true` for the first caller only.
     fn begin_recheck(
         &self,
         upstream: &str,
@@ -145,20 +146,20 @@ impl Shelf {
         page.is_some_and(|page| !std::mem::replace(&mut page.rechecked, true))
     }
 
-    /// The last page that was given, however old; nothing once the upstream said that it changed.
+    /// The last page given, however old; `None` once the upstream announced a change.
     pub fn last(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<Held> {
         let boards = lock(&self.0);
         find(&boards, upstream)?.page(kind, cursor).cloned()
     }
 
-    /// The same, also where it is known to have changed: for a list whose upstream takes too long.
+    /// The last page given, even if stale: for an upstream that takes too long to answer.
     pub fn last_given(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<Held> {
         let boards = lock(&self.0);
         let page = find(&boards, upstream)?.any_page(kind, cursor)?;
         Some(page.held.clone())
     }
 
-    /// The pages of lists that `concerned` says, as they were last given.
+    /// The last given pages, without stale ones, of the kinds for which `concerned` holds.
     pub fn given(
         &self,
         upstream: &str,
@@ -173,7 +174,7 @@ impl Shelf {
             .collect()
     }
 
-    /// Whether the session never had a list of this kind, called no tool and heard of no change.
+    /// Whether the session was given no list of this kind, called no tool and received no change notice.
     pub fn is_untouched(&self, upstream: &str, kind: ListKind) -> bool {
         let boards = lock(&self.0);
         find(&boards, upstream).is_none_or(|board| {
@@ -183,8 +184,8 @@ impl Shelf {
         })
     }
 
-    /// When something last happened that may have changed lists of this kind: a change notice, or
-    /// a call where `by_calls` says so.
+    /// When lists of this kind may last have changed: the last change notice, or with `by_calls` the last
+    /// call.
     pub fn disturbed(&self, upstream: &str, kind: ListKind, by_calls: bool) -> Option<Instant> {
         let boards = lock(&self.0);
         let board = find(&boards, upstream)?;
@@ -192,14 +193,14 @@ impl Shelf {
         called.max(board.changed(kind))
     }
 
-    /// When an upstream last said that a list of this kind changed.
+    /// When any upstream last announced a change of lists of this kind.
     pub fn last_change(&self, kind: ListKind) -> Option<Instant> {
         let boards = lock(&self.0);
         boards.iter().filter_map(|board| board.changed(kind)).max()
     }
 
-    /// Changes of the upstream's lists are heard from now on; `true` when they were heard before,
-    /// and not just now.
+    /// Records that the upstream's change notices are received from now on; `true` if they were received
+    /// before.
     pub fn heard(&self, upstream: &Arc<str>) -> bool {
         let mut before = None;
         self.at(upstream, |board| {
@@ -208,15 +209,15 @@ impl Shelf {
         before.is_some()
     }
 
-    /// Whether a page that was asked for at `asked` is older than the hearing of changes, which may
-    /// thus have missed one.
+    /// Whether a page requested at `asked` predates the receiving of change notices, so that a change may
+    /// have been missed.
     pub fn may_be_missed(&self, upstream: &str, asked: Instant) -> bool {
         let boards = lock(&self.0);
         let heard = find(&boards, upstream).and_then(|board| board.heard);
         heard.is_some_and(|heard| asked <= heard)
     }
 
-    /// Remembers a page, unless something happened since it was asked for.
+    /// Keeps a page, unless a change was announced since it was requested.
     pub fn hold(&self, upstream: &Arc<str>, kind: ListKind, cursor: Option<&str>, held: Held) {
         self.at(upstream, |board| {
             let changed = board.changed(kind);

@@ -1,8 +1,9 @@
-//! One event stream of a session: what was put on it, and who reads it now.
+//! One event stream of a session: messages, log position and readers.
 //!
-//! A reader is a position in the event log, so that nothing depends on a socket being there, and a
-//! resumed stream is the same stream. What somebody is about to read waits beside the log: the
-//! reader logs all of it at once, before it hands it on. What nobody reads is logged right away.
+//! A reader is a position in the event log, so that a stream does not depend on a socket, and a
+//! resumed stream is the same stream. While a reader is attached or awaited, messages wait in
+//! `State::fresh` beside the log, and the reader logs them in one batch before handing them on.
+//! Without a reader, messages are logged at once.
 
 mod reader;
 mod turned_out;
@@ -43,15 +44,15 @@ pub struct EventStream {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Not logged yet, oldest first; nothing while nobody reads.
+    /// Messages not logged yet, oldest first; empty in [`Audience::Nobody`].
     fresh: Vec<Fresh>,
     fresh_bytes: usize,
-    /// Logged notifications that nobody has read, oldest first.
+    /// Logged, unread notifications, oldest first.
     unread: VecDeque<Unread>,
-    /// Notifications that nobody has read, logged or not, and their bytes.
+    /// Unread notifications, logged or not, and their bytes.
     notices: usize,
     notice_bytes: usize,
-    /// What the current reader has taken, or the last one had.
+    /// Position up to which the current reader, or the last one, has read.
     read: u64,
     logged: u64,
     finished: bool,
@@ -59,33 +60,32 @@ struct State {
     ended: bool,
     /// Counts readers.
     readers: u64,
-    /// The one that is served: the newest that is open.
+    /// Number of the reader that is served: the newest open one.
     current: u64,
-    /// The permit of that one.
+    /// The current reader's permit.
     permit: Option<StreamPermit>,
-    /// Where it goes on, when a newer one is gone: after what that one has taken.
+    /// Where an older reader continues once the newer one is dropped: after the newer one's position.
     goes_on: u64,
-    /// Open readers that are older, the oldest first. There are as many as the session may have
-    /// streams.
+    /// Older open readers, the oldest first; at most as many as the session may have streams.
     beside: Vec<Beside>,
     /// Readers up to this one have to end, rather than stay open without messages.
     superseded: u64,
-    /// Those that were told so.
+    /// Superseded readers that were told to end.
     turned_out: TurnedOut,
-    /// Readers that are to come back later, while the call goes on.
+    /// A planned close, after which the client reconnects while the call runs on.
     hung_up: Option<HungUp>,
     audience: Audience,
-    /// Whether its replies wait for who reads them now, however large, rather than in the log, which
-    /// gives up older events for newer ones.
+    /// Whether replies wait in `fresh` for the current reader, however large, rather than in the log,
+    /// which evicts older events for newer ones.
     holds_replies: bool,
-    /// Of the reader that is served.
+    /// Waker of the current reader.
     waker: Option<Waker>,
 }
 
 /// A planned close of a stream that is not finished.
 #[derive(Debug, Clone, Copy)]
 struct HungUp {
-    /// Readers up to this one end; a later one has come back.
+    /// Readers up to this number end; a later number is the client that reconnected.
     readers: u64,
     /// The wait that the upstream asks for.
     retry: Option<Duration>,
@@ -94,12 +94,12 @@ struct HungUp {
 /// Who reads a stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Audience {
-    /// Nobody: a reader may come, and may not.
+    /// No reader; one may attach later.
     #[default]
     Nobody,
-    /// The first reader is still to come.
+    /// The first reader is about to attach.
     Awaited,
-    /// There is one now.
+    /// A reader is attached.
     Attached,
 }
 
@@ -118,7 +118,7 @@ struct Unread {
 }
 
 impl EventStream {
-    /// A stream with nothing on it.
+    /// An empty stream.
     #[must_use]
     pub fn new(key: StreamKey, store: Arc<dyn EventStore>) -> Arc<Self> {
         Arc::new(Self {
@@ -128,9 +128,9 @@ impl EventStream {
         })
     }
 
-    /// The same for calls, whose first reader is about to come: it attaches, or
-    /// [`settle`](Self::settle) is called. No more replies and questions wait for a reader than calls
-    /// run.
+    /// An empty stream for calls, whose first reader is about to attach; if none does, the caller calls
+    /// [`settle`](Self::settle). The number of running calls bounds the replies and questions that wait in
+    /// `fresh`.
     #[must_use]
     pub(super) fn awaited(key: StreamKey, store: Arc<dyn EventStore>) -> Arc<Self> {
         let stream = Self::new(key, store);
@@ -141,7 +141,7 @@ impl EventStream {
         stream
     }
 
-    /// No first reader comes any more; one may still resume.
+    /// Stops waiting for the first reader and logs `fresh`; a client may still resume.
     pub fn settle(&self) {
         let mut state = self.lock();
         if state.audience != Audience::Attached {
@@ -156,19 +156,19 @@ impl EventStream {
         self.key.stream
     }
 
-    /// Whether somebody reads it now.
+    /// Whether a reader is attached.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.lock().audience == Audience::Attached
     }
 
-    /// How many readers it had so far.
+    /// Readers of this stream so far.
     #[must_use]
     pub(super) fn readers(&self) -> u64 {
         self.lock().readers
     }
 
-    /// Whether anything of it can still be replayed.
+    /// Whether any event can still be replayed.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         !self.lock().fresh.is_empty() || self.store.after(self.key, 0, 0) != Replay::Unknown
@@ -180,8 +180,9 @@ impl EventStream {
         self.lock().finished
     }
 
-    /// Puts a notification on the stream. When nobody keeps up, change notices and progress give
-    /// way to newer ones of their kind and log messages are dropped and counted (DESIGN §3).
+    /// Puts a notification on the stream. When the reader falls behind (`UNREAD_FRAMES`,
+    /// `UNREAD_BYTES`), change notices and progress replace the unread one of their kind, and log
+    /// messages are dropped and counted (DESIGN §3).
     ///
     /// Returns `false` when it was dropped.
     pub fn notify(&self, notice: Notice) -> bool {
@@ -191,7 +192,7 @@ impl EventStream {
         taken
     }
 
-    /// Puts notifications on the stream that came at once, each as [`notify`](Self::notify) would.
+    /// Puts a batch of notifications on the stream under one lock, each as [`notify`](Self::notify) would.
     pub fn notify_all(&self, notices: impl Iterator<Item = Notice>) {
         let mut state = self.lock();
         state
@@ -272,8 +273,8 @@ impl EventStream {
         }
     }
 
-    /// Exchanges the oldest unread notification of the same kind; nothing when there is none that
-    /// may be exchanged, else whether it could still be.
+    /// Replaces the oldest unread notification of the same kind. `None` if the kind does not merge or
+    /// has no unread notification; `Some(false)` if the store no longer has the event.
     fn merge(&self, state: &mut State, notice: &Notice) -> Option<bool> {
         if !merges(&notice.kind) {
             return None;
@@ -294,7 +295,7 @@ impl EventStream {
         Some(true)
     }
 
-    /// Logs what is fresh, for whoever comes.
+    /// Logs `fresh` as unread events.
     fn log_fresh(&self, state: &mut State) {
         if state.fresh.is_empty() {
             return;
@@ -313,7 +314,7 @@ impl EventStream {
         state.logged = seq;
     }
 
-    /// Logs what is fresh, for the reader that takes it.
+    /// Logs `fresh` and returns the events to the current reader.
     fn take_fresh(&self, state: &mut State) -> Vec<Event> {
         let fresh = std::mem::take(&mut state.fresh);
         let mut events = unlogged(state, fresh);
@@ -327,7 +328,7 @@ impl EventStream {
     }
 }
 
-/// What was fresh, as events without their positions.
+/// Converts `fresh` to events without positions.
 fn unlogged(state: &mut State, fresh: Vec<Fresh>) -> Vec<Event> {
     state.fresh_bytes = 0;
     let payloads = fresh.into_iter().map(|fresh| fresh.payload);
@@ -346,7 +347,7 @@ fn wake(mut state: MutexGuard<'_, State>) {
     }
 }
 
-/// Idempotent notices: while nobody reads, one of a kind is enough.
+/// Idempotent notices: without a reader, one of a kind is enough.
 fn merges_when_unread(kind: &NoticeKind) -> bool {
     matches!(
         kind,

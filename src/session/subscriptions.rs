@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::lock;
 
-/// The longest URI that is followed, in bytes: it is kept for as long as it is.
+/// The longest URI that can be subscribed to, in bytes.
 pub(super) const LONGEST_URI: usize = 8 * 1024;
 
 /// URIs that all sessions of a principal follow, in bytes: each is kept several times, as the links to upstreams have
@@ -18,7 +18,7 @@ const OF_PRINCIPAL: usize = 4 << 20;
 pub(super) struct UriBytes(AtomicUsize);
 
 impl UriBytes {
-    /// Whether there was room for `bytes` more, which are taken then.
+    /// Reserves `bytes`; `false` if the principal's limit would be exceeded.
     fn take(&self, bytes: usize) -> bool {
         let more = |held: usize| held.checked_add(bytes).filter(|all| *all <= OF_PRINCIPAL);
         self.0
@@ -31,12 +31,12 @@ impl UriBytes {
     }
 }
 
-/// Subscribed URIs, as their upstreams spell them, under their names, and those that are asked for
-/// now: a change may be told of before the answer. Two upstreams may have the same URI.
+/// Subscribed URIs, keyed by upstream and the upstream's spelling (two upstreams may have the same
+/// URI). Pending subscriptions count: a change notice may arrive before the answer.
 #[derive(Debug)]
 pub struct Subscriptions {
     uris: Mutex<HashMap<String, Followed>>,
-    /// Of the principal with all its sessions.
+    /// Shared by all sessions of the principal.
     bytes: Arc<UriBytes>,
 }
 
@@ -48,7 +48,7 @@ struct Followed {
     granted: bool,
 }
 
-/// A subscription that is asked for; given up when dropped.
+/// A pending subscription; withdrawn when dropped without [`granted`](Self::granted).
 #[derive(Debug)]
 #[must_use = "dropping it gives it up"]
 pub struct Subscribing<'a> {
@@ -81,7 +81,7 @@ impl Drop for Subscriptions {
 }
 
 impl Subscriptions {
-    /// Those of one session, beside the others that take from `bytes`.
+    /// An empty set for one session that shares `bytes` with the principal's other sessions.
     pub(super) fn new(bytes: &Arc<UriBytes>) -> Self {
         Self {
             uris: Mutex::default(),
@@ -89,8 +89,8 @@ impl Subscriptions {
         }
     }
 
-    /// Begins a subscription; `None` when `max` are there already, when nothing so long is followed, or when the
-    /// principal follows 4 MiB of URIs in all its sessions.
+    /// Begins a subscription; `None` if the session has `max`, the URI is longer than 8 KiB, or the
+    /// principal's sessions together hold 4 MiB of URIs.
     pub fn begin(&self, upstream: &str, uri: &str, max: usize) -> Option<Subscribing<'_>> {
         let key = key(upstream, uri);
         let mut uris = lock(&self.uris);
@@ -138,7 +138,7 @@ fn key(upstream: &str, uri: &str) -> String {
     format!("{upstream}/{uri}")
 }
 
-/// Whether a change of `uri` concerns who follows `asked`: the same resource, or one below it.
+/// Whether a change of `uri` concerns a subscription to `asked`: `uri` is `asked`, or a path below.
 #[must_use]
 pub fn is_below(asked: &str, uri: &str) -> bool {
     uri.strip_prefix(asked).is_some_and(|rest| {

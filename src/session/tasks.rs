@@ -1,4 +1,4 @@
-//! The tasks of 2025-11-25 that a session began, and what its client calls them.
+//! Tasks of 2025-11-25 that a session began, and their handles for the client.
 //! Spec: SPEC K-02 to K-05, A-30; BRIDGING §3.8.
 
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use super::{HostedTask, lock};
 /// A task of a session.
 #[derive(Debug, Clone)]
 pub struct Task {
-    /// What the client calls it: good in this session alone.
+    /// The `taskId` shown to the client: valid in this session alone.
     pub handle: Arc<str>,
-    /// Whose tool it runs.
+    /// The upstream whose tool the task runs.
     pub upstream: Arc<str>,
-    /// Where it is run.
+    /// Where the task is run.
     pub run: Run,
 }
 
@@ -23,34 +23,34 @@ pub struct Task {
 pub enum Run {
     /// By its upstream.
     There {
-        /// What its upstream calls it.
+        /// The upstream's `taskId`.
         id: Arc<str>,
-        /// How far it has come.
+        /// The last known stage.
         stage: Stage,
-        /// The status with which it ended, once that was said.
+        /// The terminal status, once the upstream reported one.
         ended: Option<&'static str>,
     },
     /// By the gateway.
     Here(Arc<HostedTask>),
 }
 
-/// How far a task has come that its upstream runs, as far as that was said.
+/// Stage of a task at its upstream, as last reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// It may run.
+    /// Not known to have ended.
     Running,
-    /// Nothing about it will change.
+    /// Ended; the result may still be fetched.
     Over,
-    /// There is nothing to fetch, or no more.
+    /// The result was fetched, or there is none.
     Fetched,
 }
 
-/// What a client is going to call a task that is about to begin.
+/// The handle of a task that is about to begin.
 #[derive(Debug)]
 pub struct TaskHandle(Arc<str>);
 
 impl TaskHandle {
-    /// One that no other task has.
+    /// A new random handle.
     #[must_use]
     pub fn mint() -> Self {
         Self(format!("{:032x}", rand::random::<u128>()).into())
@@ -68,22 +68,22 @@ impl TaskHandle {
 pub struct Known {
     /// What the client calls it.
     pub handle: Arc<str>,
-    /// What was forgotten to make room for it though it ran, or nobody had fetched what it came to.
+    /// The task evicted to make room, if it was still running or its result had not been fetched.
     pub forgotten: Option<Task>,
 }
 
-/// The tasks of one session. An older one is forgotten for a new one: it runs on at its upstream, and
-/// not here.
+/// The tasks of one session. When full, an older task is evicted for a new one: if run by its upstream
+/// it runs on there, if hosted it is cancelled.
 #[derive(Debug, Default)]
 pub struct Tasks {
     known: Mutex<VecDeque<Task>>,
-    /// How many run here.
+    /// Hosted tasks that are running.
     pub(super) running: AtomicUsize,
 }
 
 impl Tasks {
-    /// Remembers a task that has begun at `upstream`, as `handle`; where `max` are remembered already, one is
-    /// forgotten. An earlier task of the same id is no more: its upstream was started anew.
+    /// Adds a task that has begun at `upstream`, as `handle`; if `max` are known already, one is evicted.
+    /// An earlier task with the same id is removed: the upstream restarted and counts from the beginning.
     pub fn add(&self, upstream: &Arc<str>, id: &str, handle: TaskHandle, max: usize) -> Known {
         let mut tasks = lock(&self.known);
         tasks.retain(|task| !task.is(upstream, id));
@@ -95,14 +95,14 @@ impl Tasks {
         remember(&mut tasks, upstream, run, handle, max)
     }
 
-    /// Remembers a task that is run here; where `max` are remembered already, one is forgotten.
+    /// Adds a hosted task; if `max` are known already, one is evicted.
     pub fn host(&self, upstream: &Arc<str>, task: &Arc<HostedTask>, max: usize) -> Known {
         let mut tasks = lock(&self.known);
         let run = Run::Here(Arc::clone(task));
         remember(&mut tasks, upstream, run, TaskHandle::mint(), max)
     }
 
-    /// A task that its upstream runs has come as far as `to`; it never goes back.
+    /// Advances a task at its upstream to stage `to`; the stage never decreases.
     pub fn advance(&self, handle: &str, to: Stage) {
         let mut tasks = lock(&self.known);
         let known = tasks.iter_mut().find(|task| *task.handle == *handle);
@@ -115,8 +115,8 @@ impl Tasks {
         }
     }
 
-    /// The same, as its upstream says with this `status`; the status that it has. Of what has ended
-    /// nothing more is believed (SPEC K-04).
+    /// Advances a task to `to` and records the upstream's `status`; returns the status to show. Once a
+    /// terminal status is recorded, later reports are ignored (SPEC K-04).
     pub fn stand(&self, handle: &str, to: Stage, status: &'static str) -> &'static str {
         let mut tasks = lock(&self.known);
         let known = tasks.iter_mut().find(|task| *task.handle == *handle);
@@ -131,14 +131,14 @@ impl Tasks {
         status
     }
 
-    /// Forgets the task that the client calls so.
+    /// Removes the task with this handle.
     pub fn remove(&self, handle: &str) {
         lock(&self.known).retain(|task| *task.handle != *handle);
     }
 
-    /// Forgets tasks that were run here and are over, those first whose results have been fetched, until
-    /// `bytes` of results are given up; those that nobody had fetched. Nothing is forgotten when all
-    /// together are not enough.
+    /// Evicts ended hosted tasks, fetched ones first, until `bytes` of results are released; returns the
+    /// evicted tasks whose results had not been fetched. `None`, evicting nothing, if all results together
+    /// are fewer bytes.
     pub fn give_up(&self, bytes: usize) -> Option<Vec<Task>> {
         let mut tasks = lock(&self.known);
         let mut kept: Vec<_> = tasks
@@ -160,26 +160,26 @@ impl Tasks {
         Some(missed)
     }
 
-    /// Whether none is remembered.
+    /// Whether no task is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         lock(&self.known).is_empty()
     }
 
-    /// Whether any runs here.
+    /// Whether a hosted task is running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.load(Ordering::Relaxed) > 0
     }
 
-    /// The task that the client calls so.
+    /// The task with this handle.
     #[must_use]
     pub fn find(&self, handle: &str) -> Option<Task> {
         let tasks = lock(&self.known);
         tasks.iter().find(|task| *task.handle == *handle).cloned()
     }
 
-    /// What the client calls a task of `upstream`.
+    /// The handle of the task that `upstream` calls `id`.
     #[must_use]
     pub fn handle_of(&self, upstream: &str, id: &str) -> Option<Arc<str>> {
         let known = lock(&self.known);
@@ -195,13 +195,13 @@ impl Tasks {
 }
 
 impl Task {
-    /// Whether it is the one that `upstream` runs and calls `id`.
+    /// Whether `upstream` runs this task as `id`.
     fn is(&self, upstream: &str, id: &str) -> bool {
         let runs_as = matches!(&self.run, Run::There { id: known, .. } if **known == *id);
         runs_as && *self.upstream == *upstream
     }
 
-    /// Whether nothing about it will change, as far as is known.
+    /// Whether the task is known to have ended.
     fn is_over(&self) -> bool {
         match &self.run {
             Run::Here(task) => task.is_over(),
@@ -209,7 +209,7 @@ impl Task {
         }
     }
 
-    /// Whether something is lost when it is forgotten now.
+    /// Whether evicting the task now loses a run or an unfetched result.
     fn is_missed(&self) -> bool {
         match &self.run {
             Run::Here(task) => task.is_missed(),
@@ -217,7 +217,7 @@ impl Task {
         }
     }
 
-    /// Bytes that are kept here of what it came to.
+    /// Bytes of the outcome that the gateway holds; 0 for a task at its upstream.
     fn kept(&self) -> usize {
         match &self.run {
             Run::Here(task) => task.kept(),
@@ -225,7 +225,7 @@ impl Task {
         }
     }
 
-    /// It does not run on here. Itself, where something is lost with it.
+    /// Cancels a hosted run; returns the task if [`is_missed`](Self::is_missed).
     fn forget(self) -> Option<Self> {
         let is_missed = self.is_missed();
         if let Run::Here(task) = &self.run {
@@ -235,8 +235,8 @@ impl Task {
     }
 }
 
-/// Where there are too many, one that is over makes room, best one whose result has been fetched, else
-/// the oldest.
+/// Adds a task. At `max`, evicts the first whose result has been fetched, else the first that has ended,
+/// else the oldest.
 fn remember(
     tasks: &mut VecDeque<Task>,
     upstream: &Arc<str>,

@@ -6,13 +6,13 @@ use super::{Session, lock};
 use crate::call::UpstreamLink;
 
 impl Session {
-    /// The upstream link of this session, if it has one.
+    /// The session's link to `upstream`, if open.
     #[must_use]
     pub fn link(&self, upstream: &str) -> Option<Arc<dyn UpstreamLink>> {
         lock(&self.links).get(upstream).map(Arc::clone)
     }
 
-    /// The upstream link of this session, made by `make` when there is none; nothing after its end.
+    /// The session's link to `upstream`, made by `make` if absent; `None` after the session's end.
     pub fn link_or(
         &self,
         upstream: &Arc<str>,

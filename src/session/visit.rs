@@ -17,7 +17,7 @@ use super::{Session, lock};
 use crate::call::{BindingKey, Notice};
 use crate::protocol::param_headers::ParamHeaders;
 
-/// How long it is believed which headers the tools of an upstream have.
+/// Lifetime of a cached set of tools with parameter headers.
 const TOOL_HEADERS_BELIEVED: Duration = Duration::from_secs(30);
 
 /// Tools that have parameter headers, by name.
@@ -32,7 +32,7 @@ pub(super) struct VisitKey {
     pub(super) declared: u64,
 }
 
-/// Somebody who takes notices that belong to no call.
+/// A receiver of notices that belong to no call.
 pub trait Listener: Send + Sync + std::fmt::Debug {
     /// Takes a notice, or leaves it when it was not asked for. Never waits.
     fn tell(&self, notice: &Notice);
@@ -50,7 +50,7 @@ pub struct Visit {
     tool_headers: Mutex<BTreeMap<Arc<str>, Learned>>,
     /// The resources that subscriptions follow or ask for, as the client spells them.
     followed: Mutex<HashMap<String, Resource>>,
-    /// Counts what was heard of tasks, once somebody follows one.
+    /// Counts task changes, once [`Visit::task_changes`] has been called.
     task_changes: OnceLock<watch::Sender<u64>>,
 }
 
@@ -64,9 +64,9 @@ struct Learned {
 /// A resource of a visit.
 #[derive(Debug, Default)]
 struct Resource {
-    /// Who looks at it now.
+    /// Live [`FollowedResource`]s.
     users: usize,
-    /// How many subscriptions follow it.
+    /// Number of subscriptions.
     count: Arc<tokio::sync::Mutex<usize>>,
 }
 
@@ -78,12 +78,12 @@ pub struct FollowedResource<'a> {
     count: Arc<tokio::sync::Mutex<usize>>,
 }
 
-/// A call that runs or waits, counted; it ends when this is dropped.
+/// A guard that counts a running or waiting call until dropped.
 #[derive(Debug)]
 #[must_use = "the call is over once this is dropped"]
 pub struct VisitCall(Arc<Session>);
 
-/// A registered listener; it hears nothing more when this is dropped.
+/// A registration of a listener; removed when dropped.
 #[derive(Debug)]
 #[must_use = "dropping it ends it"]
 pub struct Listening {
@@ -119,22 +119,22 @@ impl Visit {
         }
     }
 
-    /// Something about a task has changed: whoever follows one looks at it.
+    /// Wakes the receivers of [`task_changes`](Self::task_changes): a task of the visit has changed.
     pub fn task_changed(&self) {
         if let Some(changes) = self.task_changes.get() {
             changes.send_modify(|count| *count += 1);
         }
     }
 
-    /// Changes whenever something about a task of the visit has, from now on.
+    /// A counter that increases with every change of a task of the visit, from now on.
     pub fn task_changes(&self) -> watch::Receiver<u64> {
         self.task_changes
             .get_or_init(|| watch::Sender::new(0))
             .subscribe()
     }
 
-    /// The tools of an upstream that have parameter headers, while that is believed. `age` is that of
-    /// the visit ([`Session::age_when_used`]).
+    /// The tools of an upstream that have parameter headers; `None` once older than 30 seconds. `age` is the
+    /// visit's ([`Session::age_when_used`]).
     #[must_use]
     pub fn tool_headers(&self, upstream: &str, age: Duration) -> Option<Arc<ToolHeaders>> {
         let all = lock(&self.tool_headers);
@@ -149,13 +149,13 @@ impl Visit {
         drop(lock(&self.tool_headers).insert(Arc::clone(upstream), learned));
     }
 
-    /// Forgets them.
+    /// Drops the cached tool headers of an upstream.
     pub fn forget_tool_headers(&self, upstream: &str) {
         drop(lock(&self.tool_headers).remove(upstream));
     }
 
-    /// A resource that is followed or asked for, or one more; nothing when `max` others are, or when
-    /// nothing so long is followed.
+    /// The entry for `uri`, created if absent; `None` if `max` others exist or the URI is longer than
+    /// `LONGEST_URI`.
     pub fn resource<'a>(&'a self, uri: &'a str, max: usize) -> Option<FollowedResource<'a>> {
         let mut all = lock(&self.followed);
         let full = all.len() >= max && !all.contains_key(uri);
@@ -173,7 +173,7 @@ impl Visit {
 }
 
 impl FollowedResource<'_> {
-    /// How many subscriptions follow it; locked while its upstream is told, for this resource alone.
+    /// Locks the number of subscriptions. The lock is per resource, and held while the upstream is told.
     pub async fn count(&self) -> tokio::sync::MutexGuard<'_, usize> {
         self.count.lock().await
     }
@@ -186,7 +186,7 @@ impl Drop for FollowedResource<'_> {
             return;
         };
         resource.users -= 1;
-        // Only users lock it.
+        // Only live `FollowedResource`s lock `count`, and this was the last if `users` is 0.
         let is_left = resource.count.try_lock().is_ok_and(|count| *count == 0);
         if resource.users == 0 && is_left {
             all.remove(self.uri);
@@ -195,7 +195,7 @@ impl Drop for FollowedResource<'_> {
 }
 
 impl Session {
-    /// Counts a call of a visit in, which keeps it alive from its arrival on.
+    /// Counts a call of a visit, which keeps the visit alive from the call's arrival on.
     pub fn begin_visit_call(self: &Arc<Self>) -> VisitCall {
         if let Some(visit) = &self.visit {
             visit.running.fetch_add(1, Ordering::Relaxed);

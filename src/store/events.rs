@@ -1,7 +1,7 @@
-//! The event log: what a legacy stream carried, so that a lost connection can be resumed.
+//! The event log: messages of legacy streams, so that a lost connection can be resumed.
 //!
-//! One writer (the replica that owns the session) assigns sequence numbers; readers ask for what
-//! came after one. Spec: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
+//! One writer (the replica that owns the session) assigns sequence numbers; readers ask for the events
+//! after a number. Spec: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 
 mod batch;
 mod live;
@@ -20,7 +20,7 @@ pub type SessionKey = [u8; 16];
 pub struct StreamKey {
     /// The session.
     pub session: SessionKey,
-    /// Its stream; 0 is the one that GET opens.
+    /// The stream's number in the session; 0 is the GET stream.
     pub stream: u32,
 }
 
@@ -31,12 +31,12 @@ pub struct Event {
     pub seq: u64,
     /// The JSON-RPC message; empty for a priming event and for the end of a cancelled call.
     pub payload: Bytes,
-    /// Whether it ends the stream.
+    /// Whether the event ends the stream.
     pub last: bool,
 }
 
 impl Event {
-    /// One that is not logged yet and does not end its stream.
+    /// An event not logged yet that does not end its stream.
     #[must_use]
     pub fn of(payload: Bytes) -> Self {
         Self {
@@ -47,12 +47,12 @@ impl Event {
     }
 }
 
-/// What can be replayed.
+/// Result of a replay request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replay {
-    /// Everything after the asked position that there is, oldest first.
+    /// All events after the requested position, oldest first.
     Events(Vec<Event>),
-    /// Something in between is no longer kept; what remains, oldest first.
+    /// Some events after the position were evicted; the remaining ones, oldest first.
     Evicted(Vec<Event>),
     /// The log does not know the stream or the position.
     Unknown,
@@ -64,13 +64,13 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
     /// together. When the `last` event of a stream is evicted, the stream is forgotten.
     fn append(&self, at: StreamKey, events: &mut [Event]);
 
-    /// The same with events that the stream's reader has in hand: it asks for what comes after them
-    /// only, unless it comes back.
+    /// Appends events that the stream's reader already holds: it asks only for later ones, unless its client
+    /// resumes.
     fn append_read(&self, at: StreamKey, events: &mut [Event]) {
         self.append(at, events);
     }
 
-    /// Replaces the payload of an event that nobody has read yet; `false` when it is gone.
+    /// Replaces the payload of an unread event; `false` if the event was evicted.
     fn replace(&self, at: StreamKey, seq: u64, payload: Bytes) -> bool;
 
     /// At most `limit` events after `seq`.
@@ -79,7 +79,7 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
     /// Forgets a session.
     fn forget(&self, session: SessionKey);
 
-    /// Drops what is over age. Called on a schedule.
+    /// Drops expired events. Called on a schedule.
     fn sweep(&self);
 
     /// Events and bytes kept now.

@@ -1,5 +1,5 @@
-//! Requests for equal things that are under way: whoever wants the same waits for the one who asked
-//! first. Nothing is kept after that.
+//! Single-flight: concurrent requests with equal keys share the first one's result. Results are not
+//! cached.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,20 +11,21 @@ use crate::lock::lock;
 
 type Running<K, V> = Mutex<HashMap<K, watch::Receiver<Option<V>>>>;
 
-/// What is under way, by what it asks for. Cloning shares it. As large as the number of leaders.
+/// Running requests by key. Cloning shares them. One entry per live [`Lead`].
 #[derive(Debug)]
 pub struct Flights<K, V>(Arc<Running<K, V>>);
 
-/// The part somebody has in a flight.
+/// The role of a caller in a flight.
 #[derive(Debug)]
 pub enum Boarded<K: Eq + Hash, V> {
-    /// To ask, and tell the others.
+    /// Make the request and publish the result.
     Lead(Lead<K, V>),
-    /// To wait.
+    /// Wait for the leader's result.
     Join(Join<V>),
 }
 
-/// Who asks. Dropped before it [lands](Lead::land), it leaves the asking to somebody else.
+/// The leader of a flight. Dropped before it [lands](Lead::land), it wakes the joiners with `None`, and the
+/// next caller leads.
 #[derive(Debug)]
 pub struct Lead<K: Eq + Hash, V> {
     key: K,
@@ -32,7 +33,7 @@ pub struct Lead<K: Eq + Hash, V> {
     told: watch::Sender<Option<V>>,
 }
 
-/// Who waits. Dropping it concerns nobody else.
+/// A joiner of a flight. Dropping it affects no other caller.
 #[derive(Debug)]
 pub struct Join<V>(watch::Receiver<Option<V>>);
 
@@ -67,7 +68,7 @@ impl<K: Eq + Hash + Clone, V> Flights<K, V> {
 }
 
 impl<K: Eq + Hash, V> Lead<K, V> {
-    /// Gives everybody who waits what came of it.
+    /// Publishes the result to all joiners.
     pub fn land(self, value: V) {
         self.told.send_replace(Some(value));
     }
@@ -80,7 +81,7 @@ impl<K: Eq + Hash, V> Drop for Lead<K, V> {
 }
 
 impl<V: Clone> Join<V> {
-    /// What came of it; nothing when the one who asked has gone before it knew.
+    /// The leader's result; `None` if the leader was dropped without one.
     ///
     /// # Cancel safety
     /// Nothing is lost.

@@ -1,5 +1,5 @@
-//! Lists that upstreams gave, kept once per distinct content and bounded in bytes. Who may see
-//! which is not known here: sessions hold digests, and a digest is only found by who was given it.
+//! Cache of upstreams' lists, one entry per distinct content, bounded in bytes. Access is not checked
+//! here: sessions hold digests, and a caller without the digest cannot look up the content.
 //! Spec: DESIGN §5 ("Lists are kept once per distinct content").
 
 use std::collections::HashMap;
@@ -17,11 +17,11 @@ use crate::protocol::methods::ListKind;
 use crate::protocol::{Message, Revision, json};
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
-/// What one entry costs besides its text, bytes.
+/// Bytes of one entry besides the text.
 const OVERHEAD_BYTES: usize = 256;
-/// What one name of an index costs besides its text, bytes.
+/// Bytes of one name in an index besides the text.
 const ENTRY_BYTES: usize = 64;
-/// Items of one page that are found by name.
+/// Items of one page in the index of names.
 const MAX_NAMES: usize = 20_000;
 
 /// SHA-256 of a content.
@@ -32,7 +32,7 @@ pub type Digest = [u8; 32];
 pub struct Page {
     /// The whole response.
     pub message: Message,
-    /// Where the items lie that have a name.
+    /// Byte ranges of items in `message`, by name.
     names: OnceLock<HashMap<Box<str>, Range<usize>>>,
 }
 
@@ -45,38 +45,38 @@ pub struct Made {
     pub ends_in_ttl: bool,
 }
 
-/// What a result was made for.
+/// The kind of client for which a result was made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Form {
-    /// The endpoint, which may show only some items.
+    /// The endpoint's name: an endpoint may show only some items.
     pub endpoint: Arc<str>,
-    /// What the upstream speaks; nothing where several are merged.
+    /// The upstream's revision; `None` where several upstreams are merged.
     pub from: Option<Revision>,
-    /// Whether calls of the upstream are run here as tasks of 2025-11-25; not known where several are
-    /// merged, where the content says so.
+    /// Whether the gateway hosts tasks of 2025-11-25 for the upstream; where several are merged, the
+    /// content tells.
     pub hosts_tasks: bool,
-    /// What the client speaks.
+    /// The client's revision.
     pub to: Revision,
 }
 
-/// A page that somebody was given: which, and how long it may answer again.
+/// A page given to a session: digest and cache lifetimes.
 #[derive(Debug, Clone)]
 pub struct Held {
-    /// Its content.
+    /// Digest of the page's content.
     pub digest: Digest,
-    /// When it was asked for.
+    /// When the page was requested.
     pub asked: Instant,
-    /// How long it may answer again.
+    /// How long the page is fresh, from `asked`.
     pub fresh: Duration,
-    /// The same while changes are heard, counted from the same moment.
+    /// How long the page lasts, from `asked`, while change notices are received.
     pub lasts: Duration,
-    /// Whether it may also answer after a `tools/call`, which may have changed it.
+    /// Whether the page stays valid after a `tools/call`.
     pub outlives_calls: bool,
-    /// The stretch of unbroken hearing in which it was asked for.
+    /// The stretch of unbroken change notices in which the page was requested.
     pub stretch: Option<u64>,
-    /// Whether it was asked for by who holds it.
+    /// Whether the holding session requested the page.
     pub is_own: bool,
-    /// What the upstream declared when it was asked.
+    /// The upstream's declaration at the time of the request.
     pub declared: Arc<Declared>,
 }
 
@@ -92,12 +92,12 @@ enum Content {
     Made(Made),
 }
 
-/// The contents. Cloning shares them.
+/// The cache. Cloning shares it.
 #[derive(Debug, Clone)]
 pub struct Lists(Cache<Key, Content>);
 
 impl Lists {
-    /// Keeps at most about `total` bytes, the most used ones.
+    /// A cache of at most about `total` bytes, favouring the most used entries.
     #[must_use]
     pub fn new(total: usize) -> Self {
         let weigh = |_: &Key, content: &Content| {
@@ -119,7 +119,7 @@ impl Lists {
         Self(cache)
     }
 
-    /// Keeps a page; the digest of its content.
+    /// Caches a page; returns the digest of its content.
     #[must_use]
     pub fn keep(&self, message: &Message) -> Digest {
         let digest = digest_of([message.result().unwrap_or_default().as_bytes()]);
@@ -134,7 +134,7 @@ impl Lists {
         digest
     }
 
-    /// A page, if it is still kept.
+    /// The page with this digest, unless evicted.
     #[must_use]
     pub fn page(&self, digest: &Digest) -> Option<Arc<Page>> {
         match self.0.get(&Key::Page(*digest))? {
@@ -143,8 +143,8 @@ impl Lists {
         }
     }
 
-    /// JSON text of the tool called `name` on a kept page. The index of names that the first such look makes
-    /// counts from then on.
+    /// JSON text of the tool `name` on a cached page. The first lookup builds the index of names and
+    /// reinserts the page, so that the cache weighs the index too.
     #[must_use]
     pub fn tool(&self, digest: &Digest, page: &Arc<Page>, name: &str) -> Option<Bytes> {
         let has_index = page.names.get().is_some();
@@ -157,13 +157,13 @@ impl Lists {
         tool
     }
 
-    /// Keeps what was made out of the content `digest`.
+    /// Caches a result made from the content `digest`.
     pub fn keep_made(&self, digest: Digest, form: Form, made: Made) {
         self.0.insert(Key::Made(digest, form), Content::Made(made));
         self.publish();
     }
 
-    /// What was made out of the content `digest`, if it is still kept.
+    /// The result made from the content `digest` for `form`, unless evicted.
     #[must_use]
     pub fn made(&self, digest: Digest, form: Form) -> Option<Made> {
         match self.0.get(&Key::Made(digest, form))? {
@@ -179,7 +179,7 @@ impl Lists {
 }
 
 impl Page {
-    /// Bytes of the index of names, as far as there is one.
+    /// Bytes of the index of names; 0 until built.
     fn index_size(&self) -> usize {
         let names = self.names.get().into_iter().flat_map(HashMap::keys);
         names.map(|name| name.len() + ENTRY_BYTES).sum()

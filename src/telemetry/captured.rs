@@ -42,7 +42,7 @@ impl Captured {
         }
     }
 
-    /// The lines so far of this level.
+    /// Captured lines of `level`.
     pub(crate) fn of_level(&self, level: &str) -> Vec<Value> {
         let lines = lock(&self.lines);
         let of_level = lines.iter().filter(|line| line["level"] == level);

@@ -1,16 +1,16 @@
-//! `chain`: an error and what caused it, as one line.
+//! `chain`: an error and its sources, as one line.
 
 use std::error::Error;
 
 use super::redact::cut;
 
-/// Errors of one chain that are looked at.
+/// Errors read per chain.
 const MAX_PARTS: usize = 16;
 /// The longest text, in bytes.
 const MAX_BYTES: usize = 2048;
 
-/// The text of `error` and of its sources, `a: b: c`; 2 KiB at most. A source whose text stands in the text
-/// already is left out: many errors quote theirs. Neither masked nor escaped: the log does both.
+/// The text of `error` and of its sources, `a: b: c`; 2 KiB at most. A source already quoted in the text is
+/// skipped: many errors quote their source. Neither masked nor escaped: the log does both.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

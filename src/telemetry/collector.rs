@@ -1,5 +1,5 @@
-//! Whether the collector takes what is exported: one line when it no longer does, one when it does
-//! again. The SDK would say it anew with every batch, see [`is_repetition`].
+//! Export failures of the collector: logs a line when exports begin to fail, and when they succeed
+//! again. The SDK would log every failed batch, see [`is_repetition`].
 
 use std::fmt::Debug;
 use std::sync::Mutex;
@@ -17,10 +17,10 @@ use tracing::Metadata;
 use crate::lock::lock;
 use crate::telemetry::chain::chain;
 
-/// Between two lines which say that exports of one signal fail.
+/// Interval between log lines about failing exports of one signal.
 const SAY_EVERY: Duration = Duration::from_mins(5);
 
-/// An exporter of one signal whose failures are said once.
+/// An exporter of one signal with rate-limited log lines about failures.
 #[derive(Debug)]
 pub(super) struct Watched<E> {
     exporter: E,
@@ -96,7 +96,7 @@ impl<E> Watched<E> {
     }
 }
 
-/// Whether an event of the SDK says of one batch what [`Watched`] says of the collector.
+/// Whether an SDK event reports a failed batch, which [`Watched`] already logs per signal.
 pub(super) fn is_repetition(event: &Metadata<'_>) -> bool {
     let name = event.name();
     event.target().starts_with("opentelemetry")

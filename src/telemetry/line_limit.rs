@@ -34,8 +34,8 @@ impl<K> Default for LineLimit<K> {
 }
 
 impl<K: Eq + Hash> LineLimit<K> {
-    /// Whether an event of this `kind` is logged: the number of those before it that were not. `None` when
-    /// one was logged within the last minute.
+    /// `Some(muted)` if an event of this `kind` is to be logged, with the number of events suppressed before.
+    /// `None` if a line of this `kind` was logged within the last minute.
     pub fn admit(&self, kind: K) -> Option<u64> {
         let now = Instant::now();
         let mut written = lock(&self.written);

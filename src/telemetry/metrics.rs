@@ -1,7 +1,7 @@
 //! Everything that is counted. A new instrument is one line here and one name in `names`.
 //!
 //! Counters and gauges are plain atomics, usable before telemetry is set up and from any thread;
-//! the exporters read them when they collect. Durations of calls are recorded by `trace::CallSpan`.
+//! exporters read the atomics on collection. Durations of calls are recorded by `trace::CallSpan`.
 
 mod durations;
 mod instrument;

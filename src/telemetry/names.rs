@@ -23,7 +23,7 @@ pub mod metric {
 
     /// Connections refused because the configured number was open.
     pub const CONNECTIONS_REFUSED: &str = "drawbridge.connections.refused";
-    /// Connections that failed before they carried a request.
+    /// Connections that failed before the first request.
     pub const CONNECTIONS_FAILED: &str = "drawbridge.connections.failed";
     /// Connections closed to make room for others.
     pub const CONNECTIONS_EVICTED: &str = "drawbridge.connections.evicted";
@@ -125,7 +125,7 @@ pub mod metric {
     pub const LISTS_MISSES: &str = "drawbridge.list_cache.misses";
     /// Lists answered by a request for the same list that was under way.
     pub const LISTS_JOINED: &str = "drawbridge.list_cache.joined";
-    /// Lists of one upstream answered with what it listed before, because it took too long.
+    /// Lists answered with a stale copy, because the upstream took too long.
     pub const LISTS_STALE: &str = "drawbridge.list_cache.stale";
     /// Kept lists dropped for size.
     pub const LISTS_EVICTED: &str = "drawbridge.list_cache.evicted";
@@ -300,7 +300,7 @@ pub mod error_type {
     pub const BAD_REQUEST: &str = "bad_request";
     /// A rule refused.
     pub const DENIED: &str = "denied";
-    /// There is no such session for this caller.
+    /// Unknown session, or another caller's.
     pub const SESSION: &str = "session";
     /// A limit was reached.
     pub const BUSY: &str = "busy";

@@ -68,7 +68,7 @@ pub trait Fields {
     }
 }
 
-/// A text that others chose and that many lines show.
+/// An untrusted text shown in many lines, escaped once.
 #[derive(Debug, Clone)]
 pub struct Lasting {
     text: Arc<str>,
@@ -77,7 +77,7 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// Nothing is done before a line shows it.
+    /// Wraps `text`; escaping is deferred to the first line that shows the text.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl Lasting {
     }
 }
 
-/// Something that a line is written of.
+/// An event with fields to log.
 pub trait Record {
     /// Shows every field that applies.
     fn fields(&self, to: &mut dyn Fields);
@@ -108,13 +108,13 @@ pub trait Record {
 pub(super) struct Log {
     pub(super) look: Look,
     pub(super) writer: Writer,
-    /// Where they are exported to, if they are.
+    /// The OTLP logger, if records are exported.
     pub(super) exporter: Option<SdkLogger>,
-    /// Whether those below the level `WARN` are, too.
+    /// Whether records below the level `WARN` are exported, too.
     pub(super) exports_all: bool,
 }
 
-/// Says where records go. Only the first of a process counts.
+/// Installs the destination of records. Only the first call in a process has an effect.
 pub(super) fn install(log: Log) {
     drop(LOG.set(log));
 }
@@ -182,7 +182,7 @@ pub(crate) mod capture {
             Self(lines)
         }
 
-        /// The lines so far, each one JSON object.
+        /// Captured lines, parsed as JSON objects.
         pub(crate) fn lines(&self) -> Vec<serde_json::Value> {
             let lines = self.0.borrow();
             let parse = |line: &String| serde_json::from_str(line).expect("a JSON line");

@@ -54,8 +54,7 @@ const PREFIXES: [&str; 12] = [
     "npm_",
     "pypi-",
 ];
-/// Bytes that [`shown`] looks at before it cuts: a secret that is cut off in the middle might not look like
-/// one.
+/// Bytes that [`shown`] scans before cutting: a secret cut in the middle might not be recognised.
 const MAX_LOOKED_AT: usize = 4096;
 /// From this length on, what follows a scheme or a prefix is a credential rather than a word.
 const MIN_CREDENTIAL_BYTES: usize = 8;
@@ -81,8 +80,8 @@ pub fn is_secret_name(name: &str) -> bool {
             .any(|secret| ends_with_ignoring_case(bare, secret))
 }
 
-/// Whether `text` is made only of characters that no secret can do without and no log has to
-/// escape; then there is nothing to look for. Most values are.
+/// Fast path: whether `text` lacks the characters that every secret pattern needs, and those that a log
+/// escapes, so that no scan is needed. True for most values.
 #[must_use]
 pub fn is_harmless(text: &str) -> bool {
     // `eyJ` and `AKIA` need their capitals, the other prefixes `_` or `-`; a scheme needs the gap

@@ -1,8 +1,8 @@
 //! The id of the HTTP request, or message of a WebSocket, that is being served: callers quote it, and what the
 //! gateway writes about the request carries it.
 //!
-//! The id belongs to the task that serves the request, so that nothing in between passes it on. Work that goes
-//! on elsewhere takes it along by [`keep`].
+//! The id is task-local to the task that serves the request, so that functions in between need no
+//! parameter. Work spawned on another task carries the id along by [`keep`].
 
 use std::fmt;
 use std::future::Future;
@@ -66,7 +66,7 @@ impl RequestTag {
         Some(Self(std::str::from_utf8(sent).ok()?.into()))
     }
 
-    /// The id as text; nothing in it has to be escaped.
+    /// The id as text, without characters that need escaping.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -69,11 +69,11 @@ pub struct TelemetryGuard {
     logger: Option<SdkLoggerProvider>,
     meter: SdkMeterProvider,
     control: LogControl,
-    /// Last, so that the other parts can still say what went wrong.
+    /// The last field, dropped last, so that the shutdown of the other fields can still log.
     _writer: WriterGuard,
 }
 
-/// Keeps log lines on standard error; those that wait are written when it is dropped.
+/// A guard for log lines on standard error; waiting lines are flushed when dropped.
 #[derive(Debug)]
 pub struct LinesGuard {
     _writer: WriterGuard,
@@ -218,7 +218,7 @@ impl TelemetryGuard {
     }
 }
 
-/// Ends one signal, if it was on.
+/// Shuts down one signal's exporter, if configured.
 type ShutDown = Box<dyn FnOnce() -> Option<Result<(), OTelSdkError>> + Send>;
 
 impl Drop for TelemetryGuard {

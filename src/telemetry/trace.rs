@@ -1,6 +1,6 @@
 //! W3C trace context as it travels with a call, and the spans that we record.
 //!
-//! Spec: W3C Trace Context; SPEC C-98. `baggage` is never read, so that it cannot be forwarded.
+//! Spec: W3C Trace Context; SPEC C-98. `baggage` is never read, so it is never forwarded.
 
 mod sampling;
 mod span;
@@ -103,14 +103,14 @@ impl TraceContext {
         Some(TraceId(id))
     }
 
-    /// Whether somebody above us, or we, record this trace.
+    /// Whether the `sampled` flag is set: the caller or the gateway records this trace.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
         self.position
             .is_some_and(|position| position.flags & SAMPLED != 0)
     }
 
-    /// The same place in a trace that nobody is asked to record.
+    /// The same position without the `sampled` flag.
     fn unsampled(mut self) -> Self {
         if let Some(position) = &mut self.position {
             position.flags &= !SAMPLED;
@@ -118,7 +118,7 @@ impl TraceContext {
         self
     }
 
-    /// A new place below this one, or at the root of a new trace that nobody records.
+    /// A new position below this one, or the root of a new unsampled trace.
     #[must_use]
     pub fn child(&self) -> Self {
         let span = random_span();

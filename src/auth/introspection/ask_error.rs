@@ -38,7 +38,7 @@ impl AskError {
         }
     }
 
-    /// What the failed question says something about.
+    /// The likely cause of the failed request.
     pub(super) fn blame(&self) -> Blame {
         match self {
             Self::Credentials(_) => Blame::Credentials,

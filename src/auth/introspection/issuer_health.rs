@@ -1,8 +1,8 @@
 //! `IssuerHealth`: what failed questions say about the issuer, and what about one token alone.
 //!
-//! Anybody may present any token, and which answer a question gets may depend on its text. So a failed
-//! question pauses that token only; the issuer is in doubt after failures that no token can cause, or of
-//! several different tokens in a row, and never shortly after an answer (SPEC A-23).
+//! Anyone may present any token, and the token's text may determine the issuer's response. A failed
+//! question therefore pauses that token only; the issuer is in doubt after failures that no token can
+//! cause, or of several different tokens in a row, and never shortly after an answer (SPEC A-23).
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -22,16 +22,16 @@ const ANSWER_AGE: Duration = Duration::from_secs(10);
 /// question about it failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What a failed question says something about.
+/// The likely cause of a failed question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Blame {
     /// The token, which is refused and remembered as refused, unless the issuer is in doubt.
     Token,
-    /// The token, or nothing that is known.
+    /// Unknown; possibly the token.
     Unknown,
-    /// The issuer: no token could have caused it.
+    /// The issuer: no token can cause this failure.
     Issuer,
-    /// What the gateway authenticates with.
+    /// The gateway's own client credentials.
     Credentials,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Admission {
     Paused,
 }
 
-/// What is known of one issuer by the questions that it was asked. Bounded in size.
+/// Health of one issuer, derived from recent questions. Bounded in size.
 #[derive(Debug, Default)]
 pub(super) struct IssuerHealth(Mutex<State>);
 

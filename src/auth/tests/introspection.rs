@@ -244,7 +244,7 @@ async fn many_who_present_one_token_at_once_cost_one_question() {
     };
     let (results, ()) = tokio::join!(all, release);
     assert!(results.iter().all(Result::is_ok));
-    // One for the token that came first.
+    // `warm` and `opaque`: one question each.
     assert_eq!(world.server.questions().len(), 2);
     let introspection = world.authenticator.issuers[0].introspection.as_ref();
     assert_eq!(introspection.expect("configured").flights(), 0);

@@ -164,7 +164,7 @@ const HEARD: (u16, bool, &str) = (503, false, "keys_unavailable");
 /// The same of an issuer that publishes a set without a key: that is an answer, and verifies no token.
 const HEARD_WITHOUT_KEYS: (u16, bool, &str) = (401, true, "token_unknown_key");
 
-/// What a caller with this token hears.
+/// Status, challenge and reason for a caller with this token.
 async fn told(authenticator: &Authenticator, token: &str) -> (u16, bool, &'static str) {
     let endpoint = endpoint();
     let headers = bearer(token);

@@ -1,4 +1,4 @@
-//! Which keys verify what, and when they are loaded again.
+//! Tests of key selection and of reloading keys.
 
 use std::pin::pin;
 

@@ -16,7 +16,7 @@ pub(crate) enum Folding {
 /// Up to here comparing all pairs beats hashing.
 const PAIRWISE: usize = 16;
 
-/// The first name that repeats an earlier one.
+/// The first duplicate in `names`, under `folding`.
 pub(crate) fn first_duplicate<'a>(
     names: impl Iterator<Item = &'a str> + Clone,
     folding: Folding,
@@ -51,7 +51,7 @@ pub(crate) fn first_duplicate<'a>(
     None
 }
 
-/// The names that an object held so far; needs no heap for small objects.
+/// Names of an object seen so far; without heap allocation for small objects.
 #[derive(Debug, Default)]
 pub(crate) struct Seen<'a> {
     few: [&'a str; PAIRWISE],

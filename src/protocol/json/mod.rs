@@ -114,7 +114,7 @@ pub fn elements(text: &str) -> Result<Vec<&str>, JsonError> {
 /// included.
 #[must_use]
 pub fn string(text: &str) -> Option<Cow<'_, str>> {
-    // Most have no escapes, and nothing around them.
+    // Fast path: no escapes and no surrounding space, as in most strings.
     if let Some(inner) = text.strip_prefix('"').and_then(|t| t.strip_suffix('"'))
         && is_plain(inner.as_bytes())
     {
@@ -142,8 +142,7 @@ pub(crate) fn scanned_string(text: &str) -> Option<Cow<'_, str>> {
 /// What some writers put before a text in UTF-8. Readers may ignore it. Spec: RFC 8259 §8.1.
 pub const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The number that `text` holds, or spells in a string: some servers make text of numbers that they
-/// were given.
+/// The number in `text`, plain or quoted: some servers return a number, such as an id, as a string.
 #[must_use]
 pub fn number(text: &str) -> Option<u64> {
     let spelled = text
@@ -152,7 +151,7 @@ pub fn number(text: &str) -> Option<u64> {
     spelled.unwrap_or(text).parse().ok()
 }
 
-/// Where `part` lies inside `whole`, in bytes; `None` when it is no slice of it.
+/// Byte range of `part` inside `whole`; `None` unless `part` is a slice of `whole`.
 #[must_use]
 pub fn span_of(whole: &str, part: &str) -> Option<Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;

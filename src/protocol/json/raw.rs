@@ -1,4 +1,4 @@
-//! What a scan gives out: strings as they stand, and why it stopped.
+//! Results of a scan: raw strings, and the reason for stopping.
 
 use std::borrow::Cow;
 use std::ops::Range;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::duplicates::Seen;
 use super::raw::{Flaw, RawString, Stop};
 
-/// A cursor that moves over one JSON text.
+/// A cursor over one JSON text.
 #[derive(Debug, Clone)]
 pub(crate) struct Scanner<'a> {
     text: &'a str,
@@ -148,7 +148,7 @@ impl<'a> Scanner<'a> {
         })
     }
 
-    /// Moves over one value; the string that it is, if it is one.
+    /// Moves over one value; returns a string value raw, `None` for other types.
     pub(crate) fn string_value(&mut self) -> Result<Option<RawString<'a>>, Flaw> {
         if self.peek() == Some(b'"') {
             return self.string().map(Some);

@@ -187,7 +187,7 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<String>(&quoted).unwrap(), text);
     }
 
-    /// The referee is serde_json: our scanner accepts exactly what it accepts.
+    /// `Scanner` accepts exactly the texts that serde_json accepts.
     #[test]
     fn damaged_json_is_judged_like_the_reference_parser(
         value in arb_json(),

@@ -82,9 +82,8 @@ pub fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<Item = (N
     out.finish()
 }
 
-/// The JSON text of the object with these `members`, of which the object `place` has the member
-/// `name` with the JSON text `value`, instead of what stood there under that name. What was no
-/// object at `place` gives way to one.
+/// JSON text of an object with these `members`, with `name` set to `value` (JSON text) in the nested
+/// object `place`. A missing or non-object `place` is replaced by an object.
 #[must_use]
 pub fn object_with(members: &Members<'_>, place: &str, name: &str, value: &str) -> String {
     let (within, others): (Vec<_>, Vec<_>) = members.iter().partition(|(known, _)| known == place);

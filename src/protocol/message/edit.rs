@@ -1,4 +1,4 @@
-//! Replacing members that are ours, and nothing else.
+//! `Editor`: replaces single members of a message and copies all other bytes.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -159,7 +159,7 @@ impl<'a> Editor<'a> {
         let mut out = Vec::with_capacity(len);
         let mut at = 0;
         for (old, new) in exchanges.iter() {
-            // Nothing when one of the values lies inside another one.
+            // `None` if one of the old values contains another.
             out.extend_from_slice(self.message.bytes().get(at..old.start)?);
             out.extend_from_slice(new.as_bytes());
             at = old.end;
@@ -299,14 +299,14 @@ impl<'a> Editor<'a> {
         section.child(name.as_bytes())
     }
 
-    /// Whether anything changes in `section` or below it.
+    /// Whether a change concerns `section` or a section below.
     fn touches(&self, section: Section) -> bool {
         let below = section == Section::Params;
         let concerned = |s| s == section || below && s == Section::Meta;
         self.changes.iter().any(|c| concerned(c.section))
     }
 
-    /// Whether `section` or what lies below it gains a member.
+    /// Whether `section` or a section below gains a member.
     fn gains(&self, section: Section) -> bool {
         let below = section == Section::Params;
         let concerned = |s| s == section || below && s == Section::Meta;
@@ -317,9 +317,9 @@ impl<'a> Editor<'a> {
 }
 
 impl Message {
-    /// The same bytes under another id (JSON text), with what `put` appends (JSON text) in place of
-    /// `params._meta`; nothing when one of the two is not there, or is no object. Room is made for `added` bytes, about what
-    /// `put` appends.
+    /// The message with another id (JSON text), and with the text appended by `put` (JSON text) in place of
+    /// `params._meta`; `None` if the id or the `_meta` is absent, or `_meta` is no object. `added` is the
+    /// approximate length of that text, used to reserve capacity.
     #[must_use]
     pub fn with_id_and_meta(
         &self,

@@ -1,4 +1,4 @@
-//! Where the members of a message lie, as far as they are read.
+//! `Layout`: spans of the members of a message that the gateway reads.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Kind;
 use super::marks::{Mark, Marks};
 
-/// Where the members that we read lie.
+/// Members of one message, by section and span.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) kind: Kind,
@@ -45,15 +45,15 @@ pub(super) enum Method {
     Decoded(Box<str>),
 }
 
-/// One member of an object that was read; small, and nothing to let go of: a message has many.
+/// One member of a parsed object. Small and without drop glue, as a message has many.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
     pub(super) section: Section,
-    /// That of its name.
+    /// Mark of the name.
     pub(super) mark: Mark,
     /// The name between its quotes.
     pub(super) name: Span,
-    /// Which of the decoded names is its own, counted from one, where it is written with escapes.
+    /// Index into `Layout::decoded`, from one, if the name is written with escapes.
     pub(super) decoded: Option<NonZeroU32>,
     pub(super) value: Span,
 }
@@ -65,13 +65,13 @@ pub(super) enum Section {
     Params,
     Meta,
     Result,
-    /// `_meta` of a result; one in which a name may be repeated stays unread, as nothing in it is refused.
+    /// `_meta` of a result; with a possibly repeated name the whole object stays unread, rather than refused.
     ResultMeta,
     Error,
 }
 
 impl Layout {
-    /// The name of a member that is written with escapes.
+    /// The decoded name of a member, if written with escapes.
     #[cold]
     pub(super) fn decoded(&self, member: &Member) -> Option<&str> {
         nth(&self.decoded, member.decoded)
@@ -81,7 +81,7 @@ impl Layout {
 impl Section {
     pub(super) const COUNT: usize = 6;
 
-    /// The section that member `name` of this one holds, if that is read too.
+    /// The section of the object in member `name` of this section, if read.
     pub(super) fn child(self, name: &[u8]) -> Option<Self> {
         Some(match (self, name) {
             (Self::Top, b"params") => Self::Params,
@@ -95,10 +95,10 @@ impl Section {
 }
 
 impl Member {
-    /// The same member of an object that stands elsewhere: what lay at `from` lies at `to`.
+    /// The member of an equal object elsewhere: spans relative to `from` become relative to `to`.
     pub(super) fn moved(self, from: usize, to: usize) -> Self {
         let Span { start, end } = Span::of(&(from..to));
-        // Modulo 2^32, so that it may as well lie before.
+        // Modulo 2^32, so that `to` may be less than `from`.
         let by = end.wrapping_sub(start);
         Self {
             name: self.name.shifted(by),
@@ -107,7 +107,7 @@ impl Member {
         }
     }
 
-    /// Where the name stands, quotes included.
+    /// Span of the name with its quotes.
     pub(super) fn quoted_name(&self) -> Range<usize> {
         let name = self.name.range();
         name.start - 1..name.end + 1
@@ -115,7 +115,7 @@ impl Member {
 }
 
 impl Span {
-    /// Of what lies within the first 4 GiB, as all of a message does.
+    /// A span within the first 4 GiB, which a message never exceeds.
     pub(super) fn of(range: &Range<usize>) -> Self {
         #[expect(
             clippy::cast_possible_truncation,
@@ -139,7 +139,7 @@ impl Span {
     }
 }
 
-/// One of several names, counted from one.
+/// `names` at `place`, an index from one.
 pub(super) fn nth(names: &[Box<str>], place: Option<NonZeroU32>) -> Option<&str> {
     let index = place?.get() as usize - 1;
     names.get(index).map(|name| &**name)

@@ -10,7 +10,7 @@ impl Marks {
     /// Of no names.
     pub(super) const NONE: Self = Self(0);
 
-    /// Notes a name: its mark, and whether it may repeat an earlier one, so that they have to be compared.
+    /// Adds a name; returns its mark and whether an earlier name may be equal, so that names must be compared.
     pub(super) fn note(&mut self, key: RawString<'_>) -> (Mark, bool) {
         let name = key.bytes();
         if key.is_escaped() || !is_ascii(name) {
@@ -38,7 +38,7 @@ impl Mark {
     /// Of what may be any name.
     const ANY: Self = Self(u8::MAX);
 
-    /// Of a name, as decoded. Weighed so that no two names that MCP has for one object meet.
+    /// Mark of a decoded name. The weights are chosen so that no two MCP names of the same object collide.
     #[inline]
     pub(super) fn of(name: &[u8]) -> Self {
         let folded = |byte: Option<&u8>| byte.map_or(0, |byte| usize::from(byte | 0x20));

@@ -100,7 +100,7 @@ impl Message {
         self.text(self.layout.id?)
     }
 
-    /// The number that its id is, or spells: some servers make text of the ids that they answer.
+    /// The id as a number, plain or quoted: some servers return a number id as a string.
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         json::number(self.id()?)
@@ -199,7 +199,7 @@ impl Message {
         self.result_member("isError") == Some("true")
     }
 
-    /// JSON text of one member of `result._meta`; nothing when names there may be repeated.
+    /// JSON text of one member of `result._meta`; `None` if names in `_meta` may be repeated.
     #[inline]
     #[must_use]
     pub fn result_meta(&self, key: &str) -> Option<&str> {

@@ -13,12 +13,12 @@ use super::{Kind, recent};
 
 /// Longer ids are refused: they become map keys and are echoed.
 const MAX_ID_BYTES: usize = 4096;
-/// Members that are read of one message: of itself, `params`, `result`, `error` and `_meta` together. Each
-/// takes 24 bytes beside its text for as long as the message lives. What a tool is called with (`arguments`)
-/// is not read and may have any number.
+/// Members read per message: top level, `params`, `result`, `error` and `_meta` together. Each takes
+/// 24 bytes beside the text for the life of the message. A tool's `arguments` are not read and may have
+/// any number of members.
 pub(super) const MAX_MEMBERS: usize = 1024;
 
-/// Finds what routing needs, and refuses what is no message.
+/// Finds the members that routing needs; refuses a text that is not a message.
 pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError> {
     let mut scanner = Scanner::new(text, max_depth.min(json::MAX_DEPTH));
     if scanner.peek() != Some(b'{') {
@@ -43,7 +43,7 @@ pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError
     reader.classify(text)
 }
 
-/// Where the elements of an array of messages lie.
+/// Spans of the elements of an array of messages.
 pub(super) fn batch(
     bytes: &[u8],
     max_depth: usize,
@@ -83,7 +83,7 @@ struct Reader {
     has_too_many: bool,
 }
 
-/// Where the values lie that decide what a message is.
+/// Spans of the values that determine the kind of a message.
 #[derive(Default)]
 struct Top {
     jsonrpc: Option<Span>,
@@ -229,10 +229,10 @@ impl Reader {
         self.members.len() >= MAX_MEMBERS
     }
 
-    /// Decodes a name that is written with escapes, where its object will be read.
+    /// Decodes a name written with escapes, if its object will be read.
     #[cold]
     fn decode(&mut self, section: Section, key: RawString<'_>) -> Result<Option<NonZeroU32>, Stop> {
-        // Marked as one that may be repeated, so that its object stays unread.
+        // An escaped name is marked as possibly repeated, so that this object stays unread.
         if section == Section::ResultMeta {
             return Ok(None);
         }
@@ -241,8 +241,8 @@ impl Reader {
         Ok(NonZeroU32::new(count))
     }
 
-    /// Names that steer us must also steer every other parser the same way: compared without
-    /// regard to case in the message and in `params`, exactly elsewhere.
+    /// Refuses duplicate names, so that every other parser reads the same value as the gateway: compared
+    /// without regard to case at the top and in `params`, exactly elsewhere.
     fn refuse_duplicates(&self, text: &str, section: Section, first: usize) -> Result<(), Stop> {
         let folding = match section {
             Section::Top | Section::Params => Folding::Case,
@@ -327,7 +327,7 @@ fn name_of<'a>(names: &'a [Box<str>], key: RawString<'a>, place: Option<NonZeroU
 
 /// The method that the JSON text `value` at `span` holds.
 fn method(span: Span, value: &str) -> Option<Method> {
-    // The scanner has seen that it is a whole string, if it is one.
+    // The scanner has checked `value`: a leading quote means a complete string.
     let is_string = value.starts_with('"');
     if is_string && memchr::memchr(b'\\', value.as_bytes()).is_none() {
         return Some(Method::Plain(Span {

@@ -1,11 +1,11 @@
-//! Progress notifications in the form that most servers write, read without laying out a message.
+//! Progress notifications in the form that most servers write, read without building a `Layout`.
 //!
-//! They come in bursts and pass unchanged but for their token, so that laying each out would cost
-//! more than all else that is done with it.
+//! They arrive in bursts and are relayed unchanged except for the token, so that a `Layout` for each
+//! would cost more than all other work on it.
 
 use std::ops::Range;
 
-/// A progress notification with nothing unusual about it. Spec: SPEC C-01, C-02.
+/// A progress notification in the usual form. Spec: SPEC C-01, C-02.
 #[derive(Debug, Clone)]
 pub struct Progress<'a> {
     text: &'a [u8],
@@ -13,17 +13,16 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Reads a notification whose members are all known and appear once, without escapes or
-    /// other things that take a closer look. Nothing for everything else: that may well be a
-    /// progress notification, or no message at all, as [`Message::parse`](super::Message::parse)
-    /// will tell.
+    /// Reads a notification whose members are all known and appear once, without escapes. `None` for any
+    /// other text, which may still be a progress notification, or no message at all:
+    /// [`Message::parse`](super::Message::parse) tells.
     #[must_use]
     pub fn read(text: &'a [u8]) -> Option<Self> {
         let token = Cursor { text, at: 0 }.message()?;
         is_plain(text).then_some(Self { text, token })
     }
 
-    /// Whether it is of the request with this token, a number as we give them out (JSON text).
+    /// Whether the notification has this progress token, a number minted by the gateway (JSON text).
     #[must_use]
     pub fn is_of(&self, token: &str) -> bool {
         self.text.get(self.token.clone()) == Some(token.as_bytes())
@@ -42,21 +41,21 @@ impl<'a> Progress<'a> {
 
 /// Whether a text is UTF-8 without control characters.
 fn is_plain(text: &[u8]) -> bool {
-    // One comparison finds both what is below and what is above the visible ASCII characters, and
-    // without a branch that is done in blocks.
+    // One signed comparison finds control characters and bytes above 0x7f; without a branch, the compiler
+    // vectorises it.
     let odd = |byte: &u8| u8::from(byte.cast_signed() < 0x20);
     let is_ascii = text.iter().fold(0, |any, byte| any | odd(byte)) == 0;
     is_ascii || !text.iter().any(|byte| *byte < 0x20) && std::str::from_utf8(text).is_ok()
 }
 
-/// A place in a text; every step is none where the text is not as expected.
+/// A cursor; every step returns `None` where the text differs from the usual form.
 struct Cursor<'a> {
     text: &'a [u8],
     at: usize,
 }
 
 impl Cursor<'_> {
-    /// The whole message; where its token lies.
+    /// Moves over the whole message; returns the span of the token.
     fn message(&mut self) -> Option<Range<usize>> {
         const ALL: u8 = 0b111;
         let mut token = None;
@@ -103,9 +102,9 @@ impl Cursor<'_> {
         token
     }
 
-    /// Moves over an object that is not empty; the marks of its members, each of which has one of
-    /// its own. `member` is told with what the next name begins, moves over name and value, and says
-    /// its mark.
+    /// Moves over a non-empty object; returns the union of its members' marks, one bit per name. `member` gets
+    /// the first byte of the next name, moves over name and value, and returns the member's mark. A
+    /// repeated mark is refused.
     #[inline]
     fn object(&mut self, mut member: impl FnMut(&mut Self, u8) -> Option<u8>) -> Option<u8> {
         self.word(b"{")?;
@@ -196,7 +195,7 @@ mod tests {
         Progress::read(text.as_bytes())
     }
 
-    /// What is read here is what the whole reader makes of it.
+    /// `Progress::read` agrees with `Message::parse`.
     fn agrees(bytes: &Bytes) {
         let Some(progress) = Progress::read(bytes) else {
             return;

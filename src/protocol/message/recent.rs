@@ -1,8 +1,7 @@
-//! The `_meta` objects that stood in the last messages, so that one that comes again is known and not
-//! read again.
+//! Per-thread cache of the layouts of recent `_meta` objects, so that a repeated one is not parsed again.
 //!
-//! A modern client says in every request who it is and what it can do, and its server who answers: the
-//! same text each time, and most of what such a message adds to a legacy one (docs/adr/0015).
+//! A modern client repeats its client info and capabilities in every request, and a server its server
+//! info in every result. Parsing these is most of the extra cost over a legacy message (docs/adr/0015).
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -11,12 +10,12 @@ use super::super::{json, meta};
 use super::layout::{Member, Section};
 use super::marks::Marks;
 
-/// Objects that each thread remembers.
+/// Objects cached per thread.
 const KNOWN: usize = 8;
-/// Longer objects, in bytes, are not remembered.
+/// Longer objects, in bytes, are not cached.
 const MAX_BYTES: usize = 1024;
-/// What is the same in each message of a client or a server. An object with anything else is not
-/// remembered: it may hold a secret, or never come again.
+/// Members that are equal in all messages of a client or a server. An object with any other member is not
+/// cached: it may hold a secret, or never occur again.
 const DESCRIPTIONS: [&str; 7] = [
     meta::PROTOCOL_VERSION,
     meta::CLIENT_INFO,
@@ -31,28 +30,28 @@ thread_local! {
     static RECENT: RefCell<Recent> = const { RefCell::new(Recent::NEW) };
 }
 
-/// What a thread remembers. Its texts are peers' own, so that nothing here can be printed.
+/// The cache of a thread. No `Debug`, as the texts are peers' own.
 struct Recent {
     known: [Option<Known>; KNOWN],
-    /// Which one makes room next.
+    /// Index of the slot evicted next.
     next: usize,
 }
 
-/// An object that was read without a flaw.
+/// An object that was parsed without a flaw.
 struct Known {
     place: Place,
-    /// All of it, brackets included: no other text that begins so is an object.
+    /// The whole object with its brackets, so that a text with this prefix starts with this object.
     text: Box<str>,
     marks: Marks,
-    /// Its members, as if it began at the start of a message.
+    /// The members, with spans relative to the object.
     members: Box<[Member]>,
 }
 
-/// Where an object stands.
+/// The place of an object in a message.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) section: Section,
-    /// How many containers may nest there, the object itself included.
+    /// Nesting levels left, the object itself included.
     pub(super) depth_left: usize,
 }
 
@@ -63,13 +62,13 @@ impl Recent {
     };
 }
 
-/// Whether objects of this section are remembered.
+/// Whether objects of this section are cached.
 pub(super) fn may_come_again(section: Section) -> bool {
     matches!(section, Section::Meta | Section::ResultMeta)
 }
 
-/// Recognizes the object that stands at `at`: adds its members to `members`, and tells where it ends and
-/// how its names are marked.
+/// Looks up the object at `at`: on a hit, appends its members to `members` and returns its end and the
+/// marks of its names.
 pub(super) fn recognize(
     text: &str,
     at: usize,
@@ -86,7 +85,7 @@ pub(super) fn recognize(
         let mut all = recent.known.iter().enumerate();
         let (index, known) =
             all.find_map(|(i, known)| Some((i, known.as_ref().filter(|k| is_it(k))?)))?;
-        // What comes again makes no room for what may not.
+        // A hit is not evicted next, in favour of an object that may never be repeated.
         if index == recent.next {
             recent.next = (index + 1) % KNOWN;
         }
@@ -95,7 +94,7 @@ pub(super) fn recognize(
     })
 }
 
-/// Remembers an object, which holds `members` and stands at `span` in `text`, if it describes a peer.
+/// Caches the object at `span` in `text` with its `members`, if all are [`DESCRIPTIONS`].
 pub(super) fn remember(
     text: &str,
     span: Range<usize>,
@@ -144,7 +143,7 @@ mod tests {
         Ok(format!("{:?}", message.layout))
     }
 
-    /// What a thread makes of messages that remembers none before them.
+    /// Reads `texts` on a new thread, whose cache is empty.
     fn read_anew(texts: &[String], max_depth: usize) -> Vec<Read> {
         let texts = texts.to_owned();
         let all = move || texts.iter().map(|text| read(text, max_depth)).collect();
@@ -226,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Something like a `_meta`, often one that is remembered, and now and then none at all.
+    /// Text like a `_meta`: often cacheable, sometimes malformed.
     fn meta_like() -> impl Strategy<Value = String> {
         let name = prop::sample::select(vec![VERSION, CAPABILITIES, "\"a\""]);
         let value = prop::sample::select(vec!["1", "{}", "[[]]", "\"x\"", "{"]);

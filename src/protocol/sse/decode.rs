@@ -13,7 +13,7 @@ const USUAL_NAME: &[u8] = b"event: message\n";
 /// One event. Data is a slice of what was fed when it lay on one line in one chunk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SseEvent {
-    /// The `id` of this event, if it set one; an empty id resets the last one.
+    /// The event's `id` field, if present; an empty id resets the last event id.
     pub id: Option<String>,
     /// Its type, UTF-8; absent means `message`.
     pub event: Option<Bytes>,
@@ -21,7 +21,7 @@ pub struct SseEvent {
     pub data: Bytes,
     /// Reconnection time, in milliseconds.
     pub retry: Option<u64>,
-    /// Whether there was a `data` line at all, be it empty.
+    /// Whether the event has a `data` line, even an empty one.
     pub has_data: bool,
 }
 
@@ -173,8 +173,8 @@ impl SseDecoder {
         taken
     }
 
-    /// The next event, if it is one as most servers write it and lies in `chunk` from its beginning
-    /// to its end: what reading it line by line would give.
+    /// Fast path: the next event, if written as most servers do and complete in `chunk`. Same result as
+    /// reading the lines one by one.
     fn usual(&self, chunk: &Bytes) -> Option<Usual> {
         let begins = self.before == Before::LineFeed && self.partial.is_empty();
         if !begins || self.failed || !self.event.is_empty() {
@@ -213,8 +213,8 @@ impl SseDecoder {
         Ok(None)
     }
 
-    /// Where the next complete line lies in `chunk`, without its end; it begins with what is
-    /// `partial`, if anything is.
+    /// Range in `chunk` of the next complete line, without the line end. The line begins with `partial`,
+    /// the rest of the previous chunks.
     fn line(&mut self, chunk: &Bytes) -> Result<Option<(usize, usize)>, SseError> {
         let mut rest = chunk.get(self.at..).unwrap_or_default();
         if self.before == Before::CarriageReturn && !rest.is_empty() {
@@ -268,7 +268,7 @@ impl SseDecoder {
         Ok(())
     }
 
-    /// Takes the line at `start..end` of `text`; an empty one ends the event, if there was one.
+    /// Takes the line at `start..end` of `text`; an empty line dispatches the event, if any.
     fn take_line(
         &mut self,
         text: &Bytes,

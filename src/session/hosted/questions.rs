@@ -1,5 +1,5 @@
-//! What a task asks: each round waits for a client that asks for the task's result, and is put on the
-//! stream of that request. Spec: SPEC K-04; MCP 2025-11-25, tasks, "Input Required Status".
+//! Questions of a hosted task: each round waits for a client that requests `tasks/result`, and is put on
+//! the stream of that request. Spec: SPEC K-04; MCP 2025-11-25, tasks, "Input Required Status".
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use super::{HostedTask, Outcome};
 use crate::call::{Asked, DownstreamLink, Round};
 
-/// Tells rounds apart, and puts who waits in order.
+/// Numbers rounds, and waiters by age.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// After the limit of a round, how long its client may take to hand over what was answered by then.
+/// Grace after a round's limit, in which its client hands over the answers received in time.
 const COLLECT_WITHIN: Duration = Duration::from_secs(1);
 
 /// A round without answers.
@@ -22,23 +22,23 @@ const COLLECT_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct Open {
     number: u64,
     round: Round,
-    /// When the round's limit is over.
+    /// When the round's limit expires.
     until: Option<Instant>,
     answer: oneshot::Sender<Asked>,
-    /// Before whom it is now.
+    /// The waiter that has the round now.
     put_to: Option<u64>,
 }
 
 impl Open {
-    /// Whether it is before nobody, or before somebody who came earlier than `waiter`.
+    /// Whether `waiter` may take the round: it is unassigned, or with an older waiter.
     fn is_for(&self, waiter: u64) -> bool {
         self.put_to.is_none_or(|other| other < waiter)
     }
 }
 
 impl HostedTask {
-    /// Asks whoever asks for the result, now or later; the round's limit is for both together. Of several
-    /// questions, those that were answered within it count.
+    /// Puts `round` to the client that waits in [`outcome`](Self::outcome), now or later; the round's limit
+    /// covers waiting for a client and answering. At the limit, the answers so far are returned.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the questions.
@@ -67,13 +67,13 @@ impl HostedTask {
         match answered {
             Ok(Ok(asked)) => asked,
             Ok(Err(_)) => Asked::Unanswered,
-            // No client was there.
+            // No client requested the result in time.
             Err(_) => Asked::Answered(Vec::new()),
         }
     }
 
-    /// Waits for what it comes to. What it asks meanwhile is put to `client`, and withdrawn from those
-    /// who have waited for longer: their connections may be gone without a word.
+    /// Waits for the task's outcome. Rounds that are open meanwhile are put to `client` and withdrawn from
+    /// older waiters, whose connections may be dead unnoticed.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the questions from this client; they are put to the next.
@@ -86,7 +86,7 @@ impl HostedTask {
                     state.ended.is_some() || state.questions.iter().any(|open| open.is_for(waiter))
                 })
                 .await;
-            // Its sender is in `self`.
+            // `self` holds the sender, so `wait_for` cannot fail.
             let Ok(ended) = state.map(|state| state.ended.clone()) else {
                 return Arc::new(Outcome::Cancelled);
             };
@@ -129,7 +129,7 @@ impl HostedTask {
     }
 }
 
-/// A round that is before a client.
+/// A round that was put to a client.
 struct Put<'t> {
     task: &'t HostedTask,
     number: u64,
@@ -155,19 +155,19 @@ impl Put<'_> {
             answered.is_some()
         });
         if let Some(open) = answered {
-            // Whoever asked may have gone just now.
+            // `ask` may have been dropped just now.
             drop(open.answer.send(asked));
         }
     }
 
-    /// Whether it is this one, and still before this client.
+    /// Whether `open` is this round and no newer waiter has taken it.
     fn is(&self, open: &Open) -> bool {
         open.number == self.number && open.put_to == Some(self.waiter)
     }
 }
 
 impl Drop for Put<'_> {
-    /// What has no answer is put to the next one.
+    /// Returns an unanswered round for the next waiter to take.
     fn drop(&mut self) {
         self.task.state.send_if_modified(|state| {
             let mut open = state.questions.iter_mut();
@@ -177,7 +177,7 @@ impl Drop for Put<'_> {
     }
 }
 
-/// Takes a round back when nobody waits for its answers any more.
+/// Removes the round when [`HostedTask::ask`] is dropped.
 struct Withdraw<'t> {
     task: &'t HostedTask,
     number: u64,

@@ -1,9 +1,9 @@
-//! Room for what tasks came to: so many bytes of one principal, and so many in all.
+//! Byte budget for results of hosted tasks: a cap per principal and a cap for the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is taken by one principal, and by all.
+/// Bytes reserved by one principal, and by all.
 #[derive(Debug, Clone, Default)]
 pub struct ResultRoom {
     /// By the principal.
@@ -12,7 +12,7 @@ pub struct ResultRoom {
     pub(in crate::session) all: Arc<AtomicUsize>,
 }
 
-/// A part that is taken; free again when dropped.
+/// A reservation; released when dropped.
 #[derive(Debug)]
 pub struct Kept {
     bytes: usize,
@@ -20,8 +20,7 @@ pub struct Kept {
 }
 
 impl ResultRoom {
-    /// Takes room for so many bytes; nothing where the principal has not so much of `per_principal`
-    /// left, or all have not of `total`.
+    /// Reserves `bytes`; `None` if that exceeds `per_principal` for this principal or `total` for all.
     #[must_use]
     pub fn take(&self, bytes: usize, per_principal: usize, total: usize) -> Option<Kept> {
         let take = |from: &AtomicUsize, max: usize| {
@@ -39,7 +38,7 @@ impl ResultRoom {
         })
     }
 
-    /// How much would have to be given up for so many bytes.
+    /// How many bytes have to be released before `bytes` can be reserved.
     #[must_use]
     pub fn lacking(&self, bytes: usize, per_principal: usize, total: usize) -> usize {
         let over = |taken: &AtomicUsize, max: usize| {

@@ -16,12 +16,12 @@ pub(super) struct KnownIds {
 }
 
 impl KnownIds {
-    /// What may have been read from this id.
+    /// The cached `SessionId` for a hash of `id`; the caller must compare the id itself.
     pub(super) fn get(&self, id: &str) -> Option<SessionId> {
         self.read.get(&self.digest.hash_one(id)).map(|read| *read)
     }
 
-    /// Remembers what was read from the session's id.
+    /// Caches the `SessionId` read from the session's id.
     pub(super) fn keep(&self, session: &Session, read: SessionId) {
         self.read.insert(self.digest.hash_one(session.id()), read);
     }

@@ -316,7 +316,7 @@ async fn a_visit_that_is_over_age_ends_though_somebody_subscribes() {
     assert!(visit.closed().is_cancelled());
 }
 
-/// A link that is slow to hear that nobody listens: meanwhile somebody does.
+/// A link whose `listen(false)` is slow: a listener registers meanwhile.
 #[derive(Debug)]
 struct Slow {
     upstream: Arc<str>,
@@ -363,7 +363,7 @@ impl UpstreamLink for Slow {
                 let _ = done.send(());
                 listening
             }));
-            // As long as it takes, unless it waits for this.
+            // Wait for `tell_links` to finish, unless it waits for this `listen`.
             let _ = is_done.recv_timeout(Duration::from_millis(200));
         }
         lock(&self.told).push(wanted);

@@ -84,13 +84,13 @@ impl EventStream {
         Reader::new(Arc::clone(self), number, position, None)
     }
 
-    /// A new reader that starts right after the event `seq`. Spec: SPEC T-25. It ends the older ones,
-    /// whose client most likely is this one; a client that comes back because it was ended so lets
-    /// them be, or two would end each other for ever.
+    /// A new reader that starts right after the event `seq`. Spec: SPEC T-25. Older readers are
+    /// superseded, most likely dead connections of the same client; not so if the resuming client's own
+    /// reader was superseded at `seq`, or two clients would end each other for ever.
     ///
     /// # Errors
-    /// [`NotKept`] when events after `seq` are gone, unless the stream has ended and its reply is
-    /// still there: then that alone is replayed (DESIGN §5).
+    /// [`NotKept`] when events after `seq` were evicted, unless the stream has ended and its reply is
+    /// still kept: then the reply alone is replayed (DESIGN §5).
     pub fn resume(self: &Arc<Self>, seq: u64) -> Result<Reader, NotKept> {
         let mut state = self.lock();
         self.log_fresh(&mut state);
@@ -106,7 +106,7 @@ impl EventStream {
                 position = reply.seq;
                 pending = Some(reply);
             }
-            // Nothing was ever on it: its reader was told where it began.
+            // An empty stream: its reader was given the initial position.
             Replay::Unknown if seq == 0 && state.logged == 0 => {}
             Replay::Unknown => return Err(NotKept),
         }
@@ -184,8 +184,8 @@ impl Reader {
         self.stream.lock().hung_up = None;
     }
 
-    /// Wants no wake-up until it is polled the next time: for whoever is about to do that, after work
-    /// that may put something on the stream.
+    /// Clears the waker until the next [`poll_next`](Self::poll_next). For a caller that is about to do
+    /// work that may put messages on the stream, and polls afterwards anyway.
     pub fn rest(&self) {
         let mut state = self.stream.lock();
         if state.current == self.number {
@@ -193,7 +193,7 @@ impl Reader {
         }
     }
 
-    /// What comes next; nothing while a newer reader is open beside this one (SPEC T-29).
+    /// The next events or end of the stream; pending while a newer reader is open (SPEC T-29).
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
@@ -340,7 +340,7 @@ fn hand_back(state: &mut State) -> Option<StreamPermit> {
     std::mem::replace(&mut state.permit, next.permit)
 }
 
-/// Everything up to `seq` is read; all that is unread after it is logged.
+/// Marks everything up to `seq` as read, and counts the unread notifications left.
 fn mark_read(state: &mut State, seq: u64) {
     state.read = state.read.max(seq);
     while state.unread.front().is_some_and(|unread| unread.seq <= seq) {

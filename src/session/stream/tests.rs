@@ -353,7 +353,7 @@ fn hung_up_readers_end_and_a_resumed_one_stays() {
     let stream = stream();
     stream.prime();
     let wait = Some(Duration::from_millis(70));
-    // Without a reader there is nothing to close.
+    // `hang_up` without a reader closes no connection.
     stream.hang_up(wait);
     let mut first = stream.attach();
     assert_eq!(texts(read(&mut first)), [""]);

@@ -1,4 +1,4 @@
-//! Events of one stream that were logged together.
+//! `Batch`: events of one stream, logged together.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use tokio::time::Instant;
 
 use super::Event;
 
-/// What a batch costs besides its payloads, bytes: kept small ones from being free.
+/// Bytes of a batch besides the payloads, so that small batches count as well.
 pub(super) const BATCH_BYTES: usize = 96;
-/// What each event of it costs besides, bytes.
+/// Further bytes per event of a batch.
 const END_BYTES: usize = size_of::<usize>();
 
-/// Events of one stream with positions that follow each other; never none. Their payloads lie end to
-/// end in one buffer. They are copies: a payload may keep a larger buffer alive that it was read into, or a part
-/// of its caller's byte budget, and lies here for minutes.
+/// Events of one stream with consecutive positions; never empty. Payloads lie end to end in one buffer,
+/// as copies: an original may keep a larger read buffer alive, or a part of its caller's byte budget, and
+/// a batch is kept for minutes.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) stream: u32,

@@ -1,4 +1,4 @@
-//! The messages of one connection that nobody can resume: kept until they are read.
+//! `LiveEvents`: messages of one connection that cannot be resumed, kept until read.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
@@ -51,7 +51,7 @@ impl State {
         self.bytes = 0;
     }
 
-    /// Whoever asks for what comes after `seq` has read up to there.
+    /// Drops events up to `seq`: a reader that asks for later events has read all before.
     fn forget_read(&mut self, seq: u64) {
         while let Some(front) = self.entries.front() {
             if front.seq > seq {

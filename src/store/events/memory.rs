@@ -121,16 +121,16 @@ impl MemoryEvents {
         self.bytes.load(Ordering::Relaxed) > bytes
     }
 
-    /// Makes room. First the oldest events go of sessions that have more than an equal share, so that
-    /// nobody pushes out what others have kept by opening more sessions than one or by filling them;
-    /// then the oldest of all.
+    /// Evicts events when over the total. Sessions above an equal share lose their oldest events first, so
+    /// that a client cannot evict other clients' events by filling sessions or opening many; then
+    /// the oldest of all are evicted.
     fn evict_over_total(&self) {
         if !self.is_over(self.bounds.total) {
             return;
         }
         let mut order = lock(&self.order);
         if self.is_over(self.bounds.total) {
-            // A little more than is needed, so that the next events find room without a search.
+            // Evict a little more than needed, so that the next events fit without a search.
             let goal = self.bounds.total - self.bounds.total / SPARE;
             let share = goal / self.sessions.len().max(1);
             let fresh = Instant::now();
@@ -145,7 +145,7 @@ impl MemoryEvents {
             order.retain(|(from, session)| {
                 !self.is_over(goal) || self.evict_until(*session, *from + self.slice(), more)
             });
-            // What is large and just came, when that alone is too much.
+            // Then also single fresh batches, if the rest was not enough.
             let more = |log: &Log| log.bytes > share && self.is_over(goal);
             if self.is_over(self.bounds.total) {
                 order.retain(|(from, session)| {

@@ -1,4 +1,4 @@
-//! What others chose, in a line that stays one line.
+//! Escapes untrusted text so that it cannot break or forge a log line.
 
 use std::fmt::Write as _;
 

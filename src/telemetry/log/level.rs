@@ -12,8 +12,8 @@ use crate::config::LogLevels;
 use crate::lock::lock;
 use crate::telemetry::collector::is_repetition;
 
-/// The filter of all events. It decides by place in the code alone, so that the answer is kept there: an
-/// event whose level is off costs one load, and one whose level is on is not asked about again.
+/// The filter of all events. Decides by callsite alone, so `tracing` caches the decision as the callsite's
+/// `Interest`: a disabled event costs one load, and an enabled event is not checked again.
 #[derive(Debug)]
 pub(in crate::telemetry) struct Filter(Targets);
 
@@ -68,7 +68,7 @@ impl LogControl {
     /// Puts `levels` in force for every event from now on.
     pub fn set(&self, levels: LogLevels) {
         let mut known = lock(&self.levels);
-        // It fails where the subscriber is gone: then there is no line to show.
+        // `reload` fails if the subscriber is gone: then no lines are logged at all.
         drop(self.handle.reload(Filter::new(&levels)));
         *known = levels;
     }

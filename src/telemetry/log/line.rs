@@ -237,7 +237,7 @@ impl Visit for Fields<'_> {
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        // People read the text: a count of nothing left out says nothing.
+        // `muted=0` is noise in the text formats; JSON keeps the field.
         if value == 0 && self.look != Look::Json && field.name() == "muted" {
             return;
         }

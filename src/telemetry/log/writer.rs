@@ -1,5 +1,5 @@
-//! Bytes to standard output from a thread of their own; whoever logs only copies. Audit lines have a buffer
-//! of their own and are written first, so that no other line can push them out.
+//! Writer thread for standard output; logging only copies into a buffer. Audit lines have a separate
+//! buffer and are written first, so that other lines cannot displace them.
 
 use std::io::{ErrorKind, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,11 +19,11 @@ const KEPT_BYTES: usize = 64 * 1024;
 /// once per line.
 const COLLECT: Duration = Duration::from_millis(20);
 
-/// Written at once: whether somebody reads is seen by how they go.
+/// Bytes per write: progress per chunk shows whether the output is being read.
 const CHUNK: usize = 16 * 1024;
-/// For the next of the last chunks; an output that nobody reads must not hold up the exit.
+/// Timeout per chunk at exit; an output without a reader must not delay the exit.
 const LAST_LINES: Duration = Duration::from_millis(500);
-/// For all of them, however slowly they are read.
+/// Timeout for all chunks at exit, however slow the reader.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// Where lines are put; cheap to clone.
@@ -32,7 +32,7 @@ pub(in crate::telemetry) struct Writer {
     shared: Arc<Shared>,
 }
 
-/// Writes what is waiting when it is dropped, for as long as somebody reads and at most for five
+/// A guard that flushes waiting lines when dropped, while the output is being read and for at most five
 /// seconds, then ends the thread.
 #[derive(Debug)]
 pub(in crate::telemetry) struct WriterGuard {
@@ -177,8 +177,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Writes lines in chunks. Nobody is left to tell when standard output is gone, so those that it did not
-    /// take as a whole are counted.
+    /// Writes lines in chunks. A failure of standard output cannot be logged, so lines not written in full
+    /// are counted.
     fn write(&self, kind: Kind, lines: &[u8], out: &mut impl Write) {
         let mut rest = lines;
         while !rest.is_empty() {

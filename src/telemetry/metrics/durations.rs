@@ -26,7 +26,7 @@ const BOUNDARIES: [f64; 17] = [
 
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// By hash of what tells them apart.
+/// Histograms by hash of the `Series`.
 type KnownSeries = HashMap<u64, BoundHistogram<f64>, BuildHasherDefault<Hashed>>;
 
 /// A histogram of durations. Nothing is kept before telemetry is set up.
@@ -76,7 +76,7 @@ impl Durations {
         if let Some(bound) = known.get(&key) {
             return bound.record(took.as_secs_f64());
         }
-        // An error says nothing about whether there is such a tool; an earlier result does.
+        // An error does not prove that the tool exists; an earlier result does.
         let unproven = || {
             let proof = Series {
                 error: None,

@@ -115,7 +115,7 @@ pub type Labeled = ByLabel<u64>;
 pub type Level = ByLabel<i64>;
 
 impl<N: Copy> ByLabel<N> {
-    /// Values that counts tell apart; what comes on top is one, [`Self::OTHER`].
+    /// Distinct label values; any further value counts as [`Self::OTHER`].
     pub const MAX_VALUES: usize = 100;
     /// Stands for all values of counts beyond the bound.
     pub const OTHER: &'static str = "_OTHER";
@@ -168,8 +168,8 @@ impl Labeled {
 }
 
 impl Level {
-    /// Sets the number of `value`, which must be a name from the configuration: there is no bound but its
-    /// length. Numbers of several values cannot be one: the last one set would hide the others.
+    /// Sets the number of `value`, which must be a name from the configuration: the number of values is not
+    /// bounded here. No `OTHER` as for counts: several gauges cannot share a number, as the last set would win.
     pub fn set(&self, value: &str, n: i64) {
         let mut values = lock(&self.values);
         match values.get_mut(value) {

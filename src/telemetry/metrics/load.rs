@@ -113,7 +113,7 @@ impl UpstreamLoad {
         self.children.load(Ordering::Relaxed)
     }
 
-    /// Calls to it that have no answer yet.
+    /// Unanswered calls to the upstream.
     #[must_use]
     pub fn calls(&self) -> i64 {
         self.calls.load(Ordering::Relaxed)
@@ -240,7 +240,7 @@ impl Slice {
     }
 }
 
-/// One thing that is counted at an upstream.
+/// A guard that counts one unit in an upstream's load.
 #[derive(Debug)]
 pub struct Counted {
     load: Arc<UpstreamLoad>,

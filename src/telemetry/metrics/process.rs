@@ -123,7 +123,7 @@ mod tests {
         let files: Vec<_> = (0..100)
             .map(|_| std::fs::File::open("/dev/null").unwrap())
             .collect();
-        // Other tests open and close some meanwhile.
+        // `>=`: other tests open and close files meanwhile.
         assert!(open_descriptors().unwrap() >= 100);
         drop(files);
     }

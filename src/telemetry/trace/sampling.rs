@@ -52,8 +52,8 @@ impl Tracing {
         }
     }
 
-    /// Whether a call below `parent` is recorded. A parent that `is_ours` has decided it; one of a caller can
-    /// only ask, since anybody can set the flag.
+    /// Whether a call below `parent` is recorded. A gateway span (`is_ours`) has decided already; a caller's
+    /// `sampled` flag is only a request, rate-limited, since any client can set the flag.
     pub(super) fn samples(&self, parent: &TraceContext, is_ours: bool) -> bool {
         match parent.position {
             Some(_) if !parent.is_sampled() => false,

@@ -188,8 +188,8 @@ impl CallSpan {
             });
         let context = match &recorded {
             Some(span) => below(parent, span.span_context()),
-            // Spec: SPEC C-98: a place of our own, also when nobody here records it. Nobody below is told to
-            // record what was not recorded here although a caller asked for it.
+            // Spec: SPEC C-98: the gateway's own position, recorded or not. If sampling denied a caller's
+            // request to record, the `sampled` flag is cleared for upstreams.
             None if tracing.is_some() => parent.child().unsampled(),
             None => parent.child(),
         };
@@ -211,8 +211,8 @@ impl CallSpan {
         &self.context
     }
 
-    /// The tool asked for. It makes a series of its own once it has given a result, so that names
-    /// which nobody knows make none.
+    /// Sets the tool's name. A tool gets a metric series only after a first result, so that unknown names
+    /// create none.
     pub fn tool(&mut self, name: &str) {
         self.tool = Some(cut(name, MAX_CHOSEN_BYTES).into());
     }
@@ -267,7 +267,7 @@ impl CallSpan {
         self.attribute(key, || shown(value, MAX_CHOSEN_BYTES).into_owned());
     }
 
-    /// Adds what the gateway itself knows of this one call; `value` is only made when it is recorded.
+    /// Adds an attribute of the gateway's own; `value` is computed only if the call is recorded.
     pub fn attribute<V: Into<Value>>(&mut self, key: &'static str, value: impl FnOnce() -> V) {
         if let Some(span) = &mut self.recorded {
             span.set_attribute(KeyValue::new(key, value()));

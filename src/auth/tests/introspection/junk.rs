@@ -44,7 +44,7 @@ async fn a_refused_question_refuses_its_token_for_ten_seconds() {
     assert_eq!(world.server.questions().len(), 3);
 }
 
-// The gateway may not ask at all, as far as it can tell.
+// A 403 for every token looks as if the gateway may not introspect at all.
 #[tokio::test]
 async fn an_issuer_that_refuses_every_question_makes_no_further_token_bad() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! An authorization server, as far as it is asked about tokens.
+//! An authorization server with an introspection endpoint.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ impl Server {
         server
     }
 
-    /// What it says of a good token.
+    /// The introspection response for a good token.
     pub(super) fn good(&self) -> Value {
         json!({
             "active": true, "iss": self.origin, "sub": "alice", "aud": "https://gw.test/mcp",

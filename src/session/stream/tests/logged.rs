@@ -1,4 +1,4 @@
-//! What waits beside the log, and what is logged of it.
+//! Tests of `fresh` messages beside the log, and when they are logged.
 
 use super::super::*;
 use super::{log, logged, progress, read, stream, texts};
