@@ -245,14 +245,14 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// the carrier has one of its own.
     fn listen(&self, wanted: bool);
 
-    /// The stretch of time in which no change notice of the upstream can have been missed, and that
-    /// still lasts; a number of its own each time. Nothing where notices may be missed now.
+    /// Number of the current period without missed change notices of the upstream; unique per period. `None`
+    /// while notices may be missed.
     fn hearing(&self) -> Option<u64> {
         None
     }
 
-    /// Waits until such a stretch lasts; `false` as soon as it turns out that none will. For an
-    /// open connection that is listened to.
+    /// Waits until such a period begins; `false` as soon as that is impossible. For an open connection with
+    /// [`listen`](Self::listen) on.
     ///
     /// # Cancel safety
     /// Nothing is lost.
