@@ -8,7 +8,7 @@ use crate::call::ClientCapabilities;
 use crate::protocol::{Era, Revision, extensions, json};
 
 /// Subset of a client's declared capabilities that `revision` can express and the gateway carries. Upstreams
-/// learn only this subset, which avoids questions that would be refused. A merged endpoint carries only
+/// learn no other capability, to avoid questions that the gateway would refuse. A merged endpoint carries only
 /// capabilities that the gateway understands.
 pub(super) fn capabilities(
     declared: &str,

@@ -16,15 +16,15 @@ use crate::protocol::methods::ListKind;
 use crate::session::Session;
 use crate::upstream::FirstStart;
 
-/// How long `initialize` and `server/discover` of a merged endpoint wait at most: what opens upstreams
-/// is to be over within a second, and the first list waits for what is not there by then.
+/// Longest wait of `initialize` and `server/discover` of a merged endpoint: both must end within a second, and
+/// the first list waits for late upstreams.
 const HELLO_WAIT: Duration = Duration::from_millis(900);
-/// How long they wait for an upstream that failed when it was last tried.
+/// Longest wait of `initialize` and `server/discover` for an upstream whose last attempt failed.
 const DOUBTFUL_HELLO_WAIT: Duration = Duration::from_millis(250);
-/// How long a list waits for an upstream that failed or overran when it was last asked, or for one that is not
-/// open yet and whose list is known from other sessions.
+/// Longest wait of a list for an upstream whose last request failed or overran, or which is not open yet and
+/// whose list is known from other sessions.
 const DOUBTFUL_WAIT: Duration = Duration::from_secs(1);
-/// How long a list waits for one that overran, where the last known list can stand in.
+/// Longest wait of a list for an upstream that overran, if a stale list can be returned instead.
 const STAND_IN_WAIT: Duration = Duration::from_millis(250);
 /// How long after the beginning of a first start a list waits that no upstream has answered: clients give up
 /// after 10 to 60 s.

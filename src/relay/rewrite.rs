@@ -85,9 +85,9 @@ pub fn notice<'t>(
     })
 }
 
-/// An error object, towards the client. Of what it asked for, which the upstream knows as the first
-/// of `asked` and it as the second, `data.uri` is mapped back where it is just that; elicitations
-/// that come first (-32042) get their ids mapped and say which upstream asks, as questions do.
+/// Rewrites an error object for the client. `asked` is the requested URI in the upstream's and in the client's
+/// spelling: a `data.uri` equal to the first becomes the second. Required elicitations (-32042) get mapped ids
+/// and name the asking upstream, as questions do.
 ///
 /// # Errors
 /// When an object that we rewrite repeats a member, or the text is no JSON.

@@ -59,9 +59,8 @@ impl Relay {
         effective::capabilities(declared, Revision::V2026_07_28, self.is_pure(endpoint))
     }
 
-    /// Decides about a request as [`Relay::handle`] does, without sending it: for one that goes on
-    /// with a call which is already at its upstream. Its client is there: no other request of a visit
-    /// does without the search that notes that.
+    /// Authorizes a request as [`Relay::handle`] does, without sending it: for a retry that resumes a call already
+    /// at its upstream. Touches the session, since a resumed call skips the session look-up that normally does.
     ///
     /// # Errors
     /// [`Failure`] when it must not go on.
@@ -74,10 +73,10 @@ impl Relay {
         Ok(())
     }
 
-    /// A legacy upstream logs by the level of its session: it is told the most verbose one that any
-    /// call of the session wanted, before the call, and each call gets what it asked for. One that
-    /// could not be told, or was not open when a legacy client set its level, is told by the next
-    /// call. Spec: BRIDGING §3.5.
+    /// Raises the log level of a legacy upstream before a call. The upstream has one level per session, so it gets
+    /// the most verbose level of any call, and each call is filtered to its own. If `logging/setLevel` failed, or
+    /// the upstream was not open when a legacy client set its level, the next call sends the level.
+    /// Spec: BRIDGING §3.5.
     pub(super) async fn raise_level(
         &self,
         call: &Call,
@@ -101,9 +100,9 @@ impl Relay {
         }
     }
 
-    /// Raises the level of the upstream that has a parked call to what the retry wants which took it
-    /// over. Nobody waits for that: an upstream that waits for an answer may hear nothing else, and
-    /// the answer comes with the retry. Spec: BRIDGING §3.1 step 7.
+    /// Raises the log level of a parked call's upstream to the level of the retry that resumes the call. Runs in the
+    /// background: an upstream that waits for an answer may read nothing else, and the answer comes with the retry.
+    /// Spec: BRIDGING §3.1 step 7.
     pub fn raise_level_of_parked(
         self: &Arc<Self>,
         call: Call,

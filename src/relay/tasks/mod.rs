@@ -1,11 +1,11 @@
-//! Calls that go on after their first answer. Two designs know them: tasks of 2025-11-25, which the
-//! caller asks for (*legacy* ones), and those of the extension, which the server begins.
+//! Tasks: calls that continue after their first answer. Two designs exist: tasks of 2025-11-25, requested by
+//! the caller (*legacy*), and tasks of the extension, begun by the server.
 //!
-//! `handle` are the ids that clients see, `hold` runs a task for a client that knows none, `newer` is
-//! where an upstream of both eras runs it, `bridge` shows legacy tasks as those of the extension,
-//! `carried` passes them between two sides of 2025-11-25, `mark` says what belongs to them, `host` runs
-//! those that a client of 2025-11-25 asks for where its upstream has the extension, `hosted` answers for
-//! them, `follow` tells subscriptions how tasks stand. Clients are told of no others.
+//! `handle` seals task ids for clients, `hold` runs a task for a client without tasks, `newer` opens the modern
+//! link for that on an upstream of both eras, `bridge` shows legacy tasks as extension tasks, `carried` passes
+//! legacy tasks between two sides of 2025-11-25, `mark` tags their messages, `host` runs tasks that a client of
+//! 2025-11-25 requests from an upstream with the extension, `hosted` answers requests about those, `follow`
+//! sends task status to subscriptions. Clients see no other tasks.
 //! Spec: SPEC §11; BRIDGING §3.8.
 
 mod bridge;
