@@ -1,11 +1,11 @@
 //! Catches the events of a thread, for tests: as JSON lines, masked as the log writes them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
 use tracing::subscriber::DefaultGuard;
-use tracing::{Event, Subscriber};
+use tracing::{Dispatch, Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
@@ -13,6 +13,11 @@ use super::log::{Line, Look};
 use crate::lock::lock;
 
 type Lines = Arc<Mutex<Vec<Value>>>;
+
+/// A subscriber that is never dropped. With a single one alive, `tracing` asks the subscriber of the thread that first
+/// reaches an event whether the event is wanted, and remembers the answer for all threads: a test without a subscriber
+/// would switch the event off for the test that captures.
+static ALWAYS: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
 
 /// Catches while it lives.
 pub(crate) struct Captured {
@@ -33,6 +38,7 @@ impl<S: Subscriber> Layer<S> for Catch {
 
 impl Captured {
     pub(crate) fn begin() -> Self {
+        LazyLock::force(&ALWAYS);
         let lines = Lines::default();
         let layer = Catch(Arc::clone(&lines));
         let subscriber = tracing_subscriber::registry().with(layer);
