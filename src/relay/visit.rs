@@ -118,8 +118,8 @@ impl Relay {
         });
     }
 
-    /// Whether an upstream was told of a level, or need not be: one that refuses it is not asked again. One
-    /// that turns out to be modern was not told: it may be replaced by a legacy one.
+    /// Whether `logging/setLevel` was sent or is unnecessary: an upstream that refuses is not asked again. `false` for a
+    /// modern upstream, since a restart may make it a legacy one.
     async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: Level) -> bool {
         let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
         let declared = match link.declared() {

@@ -49,7 +49,7 @@ impl Followed {
         lock(&self.0).remove(uri);
     }
 
-    /// Those of now.
+    /// A copy of the URIs.
     pub(super) fn all(&self) -> Vec<String> {
         lock(&self.0).iter().cloned().collect()
     }
