@@ -366,6 +366,12 @@ pub const TABLE: &[Method] = &[
     Method::new("notifications/subscriptions/acknowledged", ToClient).since(V2026_07_28),
 ];
 
+/// Whether a method asks for a list, `tasks/list` too: such a request changes nothing, and callers may share its reply.
+#[must_use]
+pub fn is_list(name: &str) -> bool {
+    name.ends_with("/list")
+}
+
 /// Whether the answer to a request of this method may need answers of the client first.
 /// Spec: SPEC M-60; BRIDGING §1.2, §2.2.
 #[must_use]

@@ -46,9 +46,3 @@ impl Relay {
         Ok(())
     }
 }
-
-/// Whether a request asks for a list.
-pub(super) fn is_list(call: &Call) -> bool {
-    let method = call.message.method();
-    method.is_some_and(|method| method.ends_with("/list"))
-}

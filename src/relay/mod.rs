@@ -58,7 +58,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::lifecycle::Tasks;
 use crate::policy::{Denial, Permit, Policy};
 use crate::protocol::Revision;
-use crate::protocol::methods::ListKind;
+use crate::protocol::methods::{self, ListKind};
 use crate::seal::Sealer;
 use crate::session::{Session, Sessions};
 use crate::store::events::SessionKey;
@@ -178,7 +178,7 @@ impl Relay {
     /// Dropping the future cancels the request upstream.
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
         let answer = self.answer(call, session).await?;
-        if list_room::is_list(call) {
+        if call.message.method().is_some_and(methods::is_list) {
             Box::pin(self.make_room_for_list(call, &answer)).await?;
         }
         Ok(answer)

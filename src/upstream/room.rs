@@ -18,12 +18,6 @@ pub(super) async fn too_late(serves_one_session: bool) {
     tokio::time::sleep(ROOM_WITHIN).await;
 }
 
-/// Whether replies to requests of `method` may go to further callers: these wait for the same reply, and must not wait
-/// for the first caller's room.
-pub(super) fn is_list(method: &str) -> bool {
-    method.ends_with("/list")
-}
-
 /// Room that a reply has taken from its caller's share so far.
 #[derive(Debug)]
 pub(crate) struct Growing {

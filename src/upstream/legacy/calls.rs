@@ -18,7 +18,7 @@ use super::wire::Wire;
 use crate::budget::{ReplyLease, ReplyRoom};
 use crate::call::{Call, DownstreamLink, Reply};
 use crate::protocol::meta::{self, BAGGAGE};
-use crate::protocol::{Message, json};
+use crate::protocol::{Message, json, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
@@ -26,7 +26,6 @@ use crate::upstream::duplex::Departure;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::observe::{self, client_span};
-use crate::upstream::room;
 
 /// Elicitations by URL remembered per call.
 const MOST_VISITS: usize = 16;
@@ -175,7 +174,7 @@ impl Connection {
         let pending = Pending {
             task: task.flatten().map(Cow::into_owned),
             wants_task: request.param("task").is_some(),
-            is_list: room::is_list(method),
+            is_list: methods::is_list(method),
             link: Some(Arc::clone(&call.link)),
             may_be_asked: may_be_asked(request, call),
             // It may go beside a call, whose log messages it is for.

@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::budget::{ReplyLease, ReplyRoom};
 use crate::call::{Call, DownstreamLink, Level};
-use crate::protocol::{Message, meta};
+use crate::protocol::{Message, meta, methods};
 use crate::upstream::activity::Activity;
 use crate::upstream::lock;
-use crate::upstream::room::is_list;
 
 use super::listen::Sink;
 
@@ -103,7 +102,7 @@ impl Flight {
             link: Arc::clone(&call.link),
             progress: meta::progress_token(request).map(toward),
             level: call.link.level(),
-            is_list: request.method().is_some_and(is_list),
+            is_list: request.method().is_some_and(methods::is_list),
         }
     }
 
