@@ -235,7 +235,7 @@ async fn a_child_that_will_not_end_is_killed_within_two_seconds_of_the_drain() {
     nothing_left(&family).await;
 }
 
-// A child is not idle while a client listens, even without requests.
+// A child is not idle while a session follows one of its resources, even without requests.
 #[tokio::test]
 async fn a_child_whose_notices_somebody_waits_for_is_not_idle() {
     let gw = Setup::open()

@@ -138,12 +138,12 @@ async fn a_pure_endpoint_carries_an_extension_that_it_does_not_know(
     }
     let notice = "notifications/vendor/changed";
     let lost = match (&client, back, carrier) {
-        // On a pipe, notices of a modern upstream name no request, so they are dropped,
+        // Over stdio the notice of a modern upstream names no call, so it is dropped, and that of a legacy upstream
+        // goes to a legacy client's GET stream. Elsewhere it comes on the stream of the call that runs.
         (_, "modern", "stdio") => {
             client.call("vendor_notice").await.1.unwrap();
             1.0
         }
-        // and notices of a legacy upstream are sent on the GET stream.
         (Client::Legacy(session), _, "stdio") => {
             let mut stream = session.listen().await;
             client.call("vendor_notice").await.1.unwrap();

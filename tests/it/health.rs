@@ -237,7 +237,7 @@ async fn an_upstream_that_nobody_calls_is_seen_down_and_up_again() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-04: the health check opens no session, because none of its sessions would be ended.
+// Spec: SPEC U-04: the health check is an `OPTIONS` request with an unknown session id, which opens no session.
 #[rstest]
 #[case::wants_a_token(401, UP)]
 #[case::knows_no_such_path(404, UP)]

@@ -32,7 +32,7 @@ async fn over_the_rate_refuses_this_principal_alone() {
         assert!(after > Some(0), "{error}");
     }
     assert!(bob.request("tools/list", json!({})).await.is_ok());
-    // A request without a JSON-RPC id is refused by status.
+    // A GET carries no JSON-RPC id, so that it is refused by status.
     let stream = alice.actor.get("/mcp/stub", &alice.headers()).await;
     assert_eq!(stream.status(), 429);
     assert!(stream.header("retry-after").is_some());

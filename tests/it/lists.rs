@@ -279,7 +279,7 @@ async fn unheard(world: &World) -> (Session, EventStream) {
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 
-// Spec: BRIDGING §3.4: changes before the GET stream opens are announced to no client.
+// Spec: BRIDGING §3.4: an upstream announces no change before its GET stream opens: the gateway sends the notice.
 #[tokio::test]
 async fn a_change_before_the_get_stream_was_open_is_announced() {
     let world = World::start(LONG, "", &["--hold-listens"]).await;

@@ -184,7 +184,7 @@ async fn a_handshake_that_cannot_be_read_fails_at_once() {
     gw.stop().await;
 }
 
-// The call was never sent: an error that leaves open whether it ran would mislead.
+// The child ended before a call could be sent to it: the error must not leave open whether one ran.
 #[tokio::test]
 async fn a_child_that_ends_of_its_handshake_is_said_to_end_while_it_is_opened() {
     let odd = child(r#"*'"initialize"'*) echo 'no licence' >&2; exit 3 ;;"#);
@@ -303,12 +303,12 @@ async fn a_slow_child_that_refuses_the_handshake_before_it_says_what_it_speaks_i
     let user = gw.anonymous().open("/mcp/odd").await;
     assert_eq!(user.text("plain", json!({})).await, "plain");
     let starts = std::fs::read_to_string(dir.path().join("starts")).unwrap();
-    // The second child was only asked to open a session.
+    // The second child is asked for a session alone; no third one is needed.
     assert_eq!(starts.lines().count(), 2);
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.1 step 7; SPEC C-20, M-42. The level is set concurrently with its call.
+// Spec: BRIDGING §3.1 step 7; SPEC C-20, M-42. The level is sent beside the retry's answer, in either order.
 #[tokio::test]
 async fn what_a_child_logs_beside_a_change_of_level_reaches_the_retry() {
     let odd = child(
@@ -523,7 +523,7 @@ async fn a_child_that_closes_its_output_counts_as_lost_though_another_takes_its_
 async fn children_that_die_of_a_handshake_cost_other_owners_no_sessions() {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().display();
-    // Every child of whoever comes first.
+    // `initialize` ends every child of the owner that sends it first.
     let odd = child(&format!(
         r#"
         *'"initialize"'*)
@@ -541,7 +541,7 @@ async fn children_that_die_of_a_handshake_cost_other_owners_no_sessions() {
     let lucky = gw.principal("bob").open("/mcp/odd").await;
     assert_eq!(lucky.text("plain", json!({})).await, "plain");
     assert!(dir.path().join("greeted").exists(), "it was offered none");
-    // The owner's next child is not sent the handshake that killed the first.
+    // The verdict is kept for its owner: her next child is not sent `initialize`, and no second one has to be started.
     let starts = async || gw.metric("drawbridge_children_spawned_total", "").await;
     let before = starts().await;
     let again = gw.principal("alice").open("/mcp/odd").await;

@@ -41,7 +41,7 @@ async fn a_call_has_one_id_in_its_answer_and_lines() {
 async fn an_error_of_ours_names_its_request() {
     let gw = Setup::open().stub("stub", &[]).start().await;
     let user = gw.anonymous().open("/mcp/stub").await;
-    // Its data are absent otherwise.
+    // An error without other data has the id all the same.
     let again = initialize(8, "2025-11-25", &json!({}));
     let answer = user.post(&again).await;
     let id = answer.header("x-request-id").expect("an id").to_owned();

@@ -63,7 +63,8 @@ async fn plain(gw: &Gateway, era: &str) -> String {
     text_of(&called).to_owned()
 }
 
-// The child is silent for more than half of `connect_timeout`, and longer than a question may wait.
+// The child is silent for more than half of `connect_timeout`, and longer than the 2 s after which
+// a session is offered beside the unanswered `server/discover`.
 #[rstest]
 #[case::legacy_server(legacy(), "legacy")]
 #[case::legacy_server_and_modern_client(legacy(), "modern")]

@@ -109,7 +109,7 @@ async fn a_slow_list_that_changes_stays_until_it_came() {
     gw.stop().await;
 }
 
-// The level reaches it with its next call, and each call waits for a deaf one no longer than a list.
+// The level is sent to the upstream once more before its next call, which waits for the answer as briefly as a list.
 #[tokio::test]
 async fn a_log_level_waits_for_no_hung_upstream() {
     let deaf = HttpStub::start(&["--deaf-to", "logging/setLevel"]).await;
@@ -134,7 +134,7 @@ async fn a_log_level_waits_for_no_hung_upstream() {
     gw.stop().await;
 }
 
-// Each would wait for its own request of so long, after that of another.
+// Otherwise each session would make its own request after the one it joined had timed out.
 #[tokio::test]
 async fn joined_lists_fail_with_the_one_they_joined() {
     let hung = HttpStub::start(&["--deaf-to", "tools/list"]).await;
@@ -180,7 +180,7 @@ async fn a_cold_hello_waits_a_second_and_the_list_longer(#[values("legacy", "mod
     gw.stop().await;
 }
 
-// Without this, each list that retries the upstream would wait the full time again.
+// Otherwise each list that tries the hung upstream again would take the whole `mcp.connect_wait`.
 #[tokio::test]
 async fn what_overran_is_not_waited_for_at_length_again() {
     let silent = ["--probe", "silent", "--handshake", "silent"];

@@ -170,7 +170,7 @@ async fn replies_that_nobody_reads_any_more_give_their_room_back() {
     gw.stop().await;
 }
 
-// Two large replies exhaust the share, one holds the reserve, and one waits for the reserve.
+// Of four large replies two exhaust the share, one holds the reserve and one waits for it: there is no room for a list.
 #[tokio::test]
 async fn list_without_room_for_its_copy_is_refused() {
     let stub = HttpStub::start(&[]).await;

@@ -76,7 +76,8 @@ async fn log_messages_come_only_to_those_who_asked() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.5: knowledge of the upstream gained through another caller opens no session.
+// Spec: BRIDGING §3.5: alice's calls make the upstream known and open no session for bob, whose level is set before his
+// first call all the same.
 #[tokio::test]
 async fn the_first_call_of_a_caller_is_logged_at_the_level_that_it_wants() {
     let stub = HttpStub::start(&[]).await;

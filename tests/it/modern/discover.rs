@@ -57,7 +57,7 @@ async fn it_is_answered_while_every_upstream_is_down() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-51, G-03. Requests do not wait for a hung upstream.
+// Spec: SPEC M-51, G-03. For a hung upstream the gateway declares tools, and lets that be kept for a second only.
 #[tokio::test]
 async fn a_server_alone_that_hangs_is_not_taken_for_one_without_tools() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -65,7 +65,7 @@ async fn a_server_alone_that_hangs_is_not_taken_for_one_without_tools() {
     let setup = Setup::open().url("hung", &url, "connect_timeout = \"1s\"");
     let gw = setup.start().await;
     let user = Modern::new(gw.anonymous(), "/mcp/hung");
-    // Two requests wait for the upstream; the third need not.
+    // The first two wait for the upstream, which is then known to hang.
     for _ in 0..3 {
         let said = user.send("server/discover", json!({})).await.unwrap();
         check(&said);

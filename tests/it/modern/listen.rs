@@ -60,7 +60,7 @@ async fn changes_reach_those_who_asked_for_them() {
     gw.stop().await;
 }
 
-// Spec: SPEC M-75: a client that subscribes before it lists misses no change.
+// Spec: SPEC M-75: to miss no change a client has to subscribe before it lists, so nothing is listed for it again.
 #[tokio::test]
 async fn a_subscription_makes_nobody_look_again_at_what_was_listed() {
     let stub = HttpStub::start(&[]).await;
@@ -268,8 +268,8 @@ async fn changes_of_an_upstream_that_is_late_are_told_once_it_is_heard(
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4, SPEC M-74: if the upstream turns out not to serve an acknowledged filter, the subscription ends,
-// and later subscriptions are not acknowledged.
+// Spec: BRIDGING §3.4, SPEC M-74: once the upstream turns out to have no GET stream, an acknowledged subscription ends
+// with its result, and later acknowledgements honour nothing.
 #[tokio::test]
 async fn a_promise_that_cannot_be_kept_is_taken_back() {
     let stub = HttpStub::start(&["--no-get", "--hold-listens"]).await;
@@ -304,7 +304,8 @@ async fn a_drain_ends_a_subscription_with_its_result() {
     assert_eq!(gw.exit().await, Some(0));
 }
 
-// Spec: BRIDGING §3.4: a resource without a counted subscription is not followed.
+// Spec: BRIDGING §3.4: references are counted: `resources/subscribe` that was answered too late for the acknowledgement
+// is undone, as no subscription counts on it.
 #[rstest]
 #[tokio::test]
 async fn a_subscription_that_comes_too_late_is_ended(

@@ -373,7 +373,8 @@ async fn calls_parked_at_one_upstream_leave_places_to_others() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.1 step 12; SPEC N-01: capabilities other than questions do not depend on parked calls.
+// Spec: BRIDGING §3.1 step 12; SPEC N-01: a client that is not asked because too many calls are parked keeps its
+// other capabilities.
 #[tokio::test]
 async fn at_the_cap_a_client_keeps_its_extensions() {
     let gw = Setup::open()

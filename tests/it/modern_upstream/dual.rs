@@ -62,7 +62,7 @@ async fn each_client_is_spoken_to_in_its_own_era(#[case] carrier: &str, #[case] 
         assert_eq!(serving_modern(&modern).await, "modern");
         if let Some(stub) = &stub {
             assert_ne!(serving(&one).await, serving(&other).await);
-            // The visit that came first has tried the handshake, and ended its session.
+            // A modern client that comes first has the handshake tried, and the session that it opens ended.
             let tried = 2 + u64::from(modern_first);
             assert_eq!(count(stub, "initialize").await, tried);
             assert_eq!(count(stub, "DELETE").await, u64::from(modern_first));

@@ -189,7 +189,7 @@ async fn a_session_survives_the_upgrade_of_its_upstream() {
     gw.stop().await;
 }
 
-// The first session to detect the upgrade saves the others a probe each, one after another.
+// Once one session has detected the upgrade, the next call of every other session succeeds at once.
 #[tokio::test]
 async fn all_sessions_survive_the_upgrade_at_once() {
     let stub = HttpStub::start(&[]).await;

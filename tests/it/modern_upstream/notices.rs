@@ -147,7 +147,8 @@ async fn held(carrier: &str) -> (Gateway, Option<HttpStub>) {
     (gw, Some(stub))
 }
 
-// Spec: BRIDGING §3.4, SPEC M-75: changes before the subscription are announced to no client.
+// Spec: BRIDGING §3.4, SPEC M-75: an upstream announces no change before the subscription: the gateway sends the
+// notice.
 #[rstest]
 #[tokio::test]
 async fn a_change_before_the_upstream_was_listened_to_is_announced(
@@ -182,7 +183,7 @@ async fn an_unchanged_list_is_looked_at_again_and_not_announced() {
     user.text("change_prompts", json!({})).await;
     let first = stream.message().await.unwrap();
     assert_eq!(first["method"], "notifications/prompts/list_changed");
-    // Nobody has seen any.
+    // No client has listed prompts, so there is no list that could differ.
     assert_eq!(count(&stub, "prompts/list").await, 0);
     gw.stop().await;
 }

@@ -248,7 +248,7 @@ async fn a_child_that_we_had_to_stop_is_not_said_to_have_died_of_our_signal(
     world.end().await;
 }
 
-// Spec: SPEC D-05: a request during the wait for a closing child's last words starts another child.
+// Spec: SPEC D-05: nothing is written to a child that has closed its output, while its end is still awaited.
 #[tokio::test]
 async fn a_child_that_has_closed_its_output_is_sent_nothing_more() {
     let world = World::new();

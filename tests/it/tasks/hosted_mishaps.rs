@@ -77,7 +77,7 @@ async fn a_result_that_cannot_fit_takes_no_others_place() {
     let large = begin(&alice, "big", json!({"bytes": 5000})).await;
     until(&alice, &large, "failed").await;
     until(&alice, &kept, "completed").await;
-    // A task fails too if evicting its own session's results would not free enough quota.
+    // Another session's result is not evicted either: the task fails, and its own session keeps what it has.
     let small = begin(&other, "big", json!({"bytes": 500})).await;
     until(&other, &small, "completed").await;
     let middling = begin(&other, "big", json!({"bytes": 2500})).await;

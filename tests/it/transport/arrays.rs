@@ -188,7 +188,7 @@ async fn an_upstream_that_is_slow_to_take_a_notification_holds_up_nobody() {
     gw.stop().await;
 }
 
-// Spec: SPEC T-30: replies that no log would keep together.
+// Spec: SPEC T-30. Together the replies are larger than `events.per_session`.
 #[tokio::test]
 async fn large_replies_of_an_array_all_arrive() {
     let gw = gateway().await;

@@ -297,7 +297,7 @@ async fn a_cancelled_call_is_cancelled_upstream_and_never_answered() {
     let id = session.start("tools/call", call).await;
     let cancel = json!({"requestId": id, "reason": "enough"});
     session.notify("notifications/cancelled", cancel).await;
-    // The session has a child of its own, which counts cancellations.
+    // The session has a child of its own, whose stats show the reason of the cancellation.
     eventually("the cancellation", async || {
         let stats = session.call("stats", json!({})).await.unwrap();
         text_of(&stats).contains("enough").then_some(())
