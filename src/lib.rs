@@ -6,7 +6,7 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
+//! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`] [`tally`] [`wish`]: shapes, bytes, time, background work |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`] [`fair_permits`] [`budget`]: failures, causes, handles, address rules, views, limits |
@@ -34,11 +34,11 @@ pub mod egress;
 pub mod endpoint;
 pub mod fair_permits;
 pub mod fault;
-pub mod lifecycle;
 pub mod lock;
 pub mod policy;
 pub mod protocol;
 pub mod relay;
+pub mod runtime;
 pub mod seal;
 pub mod secret;
 pub mod session;
@@ -47,6 +47,4 @@ pub mod store;
 pub mod tally;
 pub mod telemetry;
 pub mod upstream;
-pub mod wake;
 pub mod wish;
-pub mod workers;

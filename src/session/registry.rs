@@ -30,8 +30,8 @@ use super::{
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
-use crate::lifecycle::Tasks;
 use crate::protocol::Revision;
+use crate::runtime::lifecycle::Tasks;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
 use crate::wish::Wish;
 

@@ -19,8 +19,8 @@ use super::stdio::{OpenError, Patience};
 use super::unread;
 use crate::call::{ClientCapabilities, Intake, OwnerKey};
 use crate::config;
-use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Message, Revision};
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::UpstreamLoad;
 
 /// The transport of an upstream.

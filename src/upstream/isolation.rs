@@ -28,8 +28,8 @@ use super::stdio::{Host, StdioRuntime};
 use crate::call::{ClientCapabilities, Intake, OwnerKey, UpstreamLink};
 use crate::cause::Cause;
 use crate::config::{self, Isolation, Transport};
-use crate::lifecycle::Tasks;
 use crate::protocol::{Era, Revision};
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::UpstreamLoad;
 

@@ -30,8 +30,8 @@ use crate::call::{
     UpstreamLink,
 };
 use crate::fault::Fault;
-use crate::lifecycle::Tasks;
 use crate::protocol::{Message, Revision, json};
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::COUNTERS;
 use crate::wish::Wish;
 

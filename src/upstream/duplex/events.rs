@@ -15,8 +15,8 @@ use url::Url;
 
 use super::refused;
 use crate::cause::chain;
-use crate::lifecycle::Tasks;
 use crate::protocol::sse::{SseDecoder, SseEvent};
+use crate::runtime::lifecycle::Tasks;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::body::UpstreamBody;
 use crate::upstream::http::client::{HttpClient, MessageHeaders};

@@ -27,7 +27,7 @@ use super::stdio::{
     BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime, UnusedGuard,
 };
 use crate::config::Isolation;
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 
 /// The way to open such a connection.
 #[derive(Debug, Clone)]

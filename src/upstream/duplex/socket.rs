@@ -18,8 +18,8 @@ use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 use tokio_util::sync::CancellationToken;
 
 use super::refused;
-use crate::lifecycle::Tasks;
 use crate::protocol::websocket::{SUBPROTOCOL, accept_key, fresh_key};
+use crate::runtime::lifecycle::Tasks;
 use crate::upstream::error::LinkError;
 use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::Bounds;

@@ -30,8 +30,8 @@ pub(super) use self::dial::{Dial, Route};
 pub(super) use self::keep::{Keep, LONGEST};
 use self::stream::{Stream, Tally};
 use crate::lock::lock;
-use crate::wake::{Bell, quietly};
-use crate::workers;
+use crate::runtime::wake::{Bell, quietly};
+use crate::runtime::workers;
 
 /// How often idle connections are looked through for those that are not used any more.
 const SWEEP: Duration = Duration::from_secs(2);

@@ -25,7 +25,7 @@ use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::config::{self, Carrier};
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::{GAUGES, LABELED};
 use crate::upstream::holders::Holders;
 

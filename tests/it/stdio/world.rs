@@ -10,7 +10,7 @@ use drawbridge::call::{OwnerKey, Principal};
 use drawbridge::config::{
     Carrier, Era, HostedTaskLimits, Isolation, Limits, Rate, Stdio, StdioCarrier, Upstream,
 };
-use drawbridge::lifecycle::Tasks;
+use drawbridge::runtime::lifecycle::Tasks;
 use drawbridge::secret::Secret;
 use drawbridge::upstream::holders::Holders;
 use drawbridge::upstream::stdio::{

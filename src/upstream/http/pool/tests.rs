@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 use crate::upstream::http::body::UpstreamBody;
 
 /// Idle connections that the pools of these tests keep.
