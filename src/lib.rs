@@ -6,10 +6,10 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`] [`tally`] [`wish`]: shapes, bytes, time, background work |
-//! | 2 | [`config`]: what the operator wants |
+//! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`]: shapes, bytes, time, background work |
+//! | 2 | [`sync`] [`config`]: tools for tasks and threads; what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
-//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`] [`fair_permits`] [`budget`]: failures, causes, handles, address rules, views, limits |
+//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`] [`budget`]: failures, causes, handles, address rules, views, limits |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
 //! | 6 | [`store`] [`audit`]: where things are kept |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
@@ -32,7 +32,6 @@ pub mod descriptors;
 pub mod downstream;
 pub mod egress;
 pub mod endpoint;
-pub mod fair_permits;
 pub mod fault;
 pub mod lock;
 pub mod policy;
@@ -44,7 +43,6 @@ pub mod secret;
 pub mod session;
 pub mod status;
 pub mod store;
-pub mod tally;
+pub mod sync;
 pub mod telemetry;
 pub mod upstream;
-pub mod wish;

@@ -33,7 +33,7 @@ use crate::endpoint::Endpoint;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::Tasks;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
-use crate::wish::Wish;
+use crate::sync::desired::Wish;
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]

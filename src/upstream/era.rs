@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 pub(super) use link::EraLink;
 
-use super::attempts::Attempts;
 use super::error::LinkError;
 use super::lock;
 use crate::call::{Declared, OwnerKey};
 use crate::config;
 use crate::protocol::{Era, Revision};
+use crate::sync::shared_failure::Attempts;
 use crate::telemetry::metrics::LABELED;
 
 /// What is known of one upstream.

@@ -36,16 +36,16 @@ use tokio::time::Instant;
 use crate::call::{Call, Declared, Reply};
 use crate::cause::chain;
 use crate::protocol::{Era, Message, methods};
+use crate::sync::desired::Wish;
 use crate::telemetry::metrics::LABELED;
-use crate::wish::Wish;
 
-use super::attempts::Attempts;
 use super::carrier::{Settings, Started};
 use super::duplex::Duplex;
 use super::error::LinkError;
 use super::lock;
 use super::session_state::SessionState;
 use super::stdio::Patience;
+use crate::sync::shared_failure::Attempts;
 use connection::Connection;
 use further::Further;
 use retired::Retired;

@@ -1,7 +1,6 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
 mod activity;
-mod attempts;
 mod cancellation;
 mod carrier;
 mod duplex;

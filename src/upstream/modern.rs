@@ -30,7 +30,6 @@ use self::pipe::Pipe;
 pub(super) use self::schemas::Schemas;
 use self::schemas::Tools;
 use super::activity::Activity;
-use super::attempts::Attempts;
 use super::carrier::{Carrier, Settings, Started};
 use super::error::LinkError;
 use super::http::wire::HttpWire;
@@ -39,6 +38,7 @@ use super::session_state::SessionState;
 use crate::call::{Call, ClientCapabilities, Declared, Level, Reply};
 use crate::cause::chain;
 use crate::protocol::{Message, extensions, json, methods};
+use crate::sync::shared_failure::Attempts;
 use crate::telemetry::metrics::LABELED;
 
 /// A link of the modern era.

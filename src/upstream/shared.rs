@@ -32,8 +32,8 @@ use crate::call::{
 use crate::fault::Fault;
 use crate::protocol::{Message, Revision, json};
 use crate::runtime::lifecycle::Tasks;
+use crate::sync::desired::Wish;
 use crate::telemetry::metrics::COUNTERS;
-use crate::wish::Wish;
 
 /// The key of a shared link: sessions with equal keys share one link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

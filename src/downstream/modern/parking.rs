@@ -11,7 +11,7 @@ use crate::clock::SharedClock;
 use crate::lock::lock;
 use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 type Key = [u8; KEY_LEN];

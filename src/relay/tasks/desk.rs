@@ -15,7 +15,7 @@ use crate::call::{
 };
 use crate::lock::lock;
 use crate::store::events::SessionKey;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Timeout for the first question of a task with status `input_required`.

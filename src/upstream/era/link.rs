@@ -17,8 +17,9 @@ use super::{EraCell, Verdict};
 use crate::call::{Call, Declared, Level, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::{Era, Message};
+use crate::sync::desired::Wish;
+use crate::sync::shared_failure::Attempts;
 use crate::upstream::activity::before_sending;
-use crate::upstream::attempts::Attempts;
 use crate::upstream::carrier::{Carrier, Settings};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
@@ -29,7 +30,6 @@ use crate::upstream::lock;
 use crate::upstream::modern::{ModernLink, Schemas};
 use crate::upstream::not_reached::NotReached;
 use crate::upstream::session_state::SessionState;
-use crate::wish::Wish;
 
 /// A link of either era.
 #[derive(Debug)]

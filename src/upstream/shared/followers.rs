@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::call::OwnerKey;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 
 /// Resources per member, at most.
 const MAX_FOLLOWED: usize = 1024;

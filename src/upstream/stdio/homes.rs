@@ -12,7 +12,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::call::OwnerKey;
 use crate::lock::lock;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 
 /// Where the homes are, below the root.
 const HOMES: &str = "homes";

@@ -14,7 +14,7 @@ use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::config::Stdio;
 use crate::lock::lock;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 use crate::upstream::holders::Holders;
 
 /// The caps that hold for every upstream.

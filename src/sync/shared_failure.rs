@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// Attempts at one operation; `S` is the shared outcome of a failed one.
 #[derive(Debug)]
-pub(super) struct Attempts<S> {
+pub struct Attempts<S> {
     /// The number of outcomes shared so far.
     shared: AtomicU64,
     last: Mutex<Option<S>>,
@@ -15,7 +15,7 @@ pub(super) struct Attempts<S> {
 
 /// The permit for one attempt; when dropped, the next caller gets the permit.
 #[derive(Debug)]
-pub(super) struct Attempt<'a, S> {
+pub struct Attempt<'a, S> {
     shared: &'a AtomicU64,
     last: MutexGuard<'a, Option<S>>,
     /// Whether an attempt failed while this caller waited.
@@ -36,12 +36,13 @@ impl<S: Clone> Attempts<S> {
     ///
     /// # Cancel safety
     /// A permit that was just granted goes to the next waiter.
-    pub(super) async fn turn(&self) -> Attempt<'_, S> {
+    pub async fn turn(&self) -> Attempt<'_, S> {
         self.turn_since(self.shared()).await
     }
 
     /// The number of failed attempts so far.
-    pub(super) fn shared(&self) -> u64 {
+    #[must_use]
+    pub fn shared(&self) -> u64 {
         self.shared.load(Ordering::Acquire)
     }
 
@@ -49,7 +50,7 @@ impl<S: Clone> Attempts<S> {
     ///
     /// # Cancel safety
     /// As for [`turn`](Self::turn).
-    pub(super) async fn turn_since(&self, before: u64) -> Attempt<'_, S> {
+    pub async fn turn_since(&self, before: u64) -> Attempt<'_, S> {
         let last = self.last.lock().await;
         Attempt {
             shared: &self.shared,
@@ -61,12 +62,13 @@ impl<S: Clone> Attempts<S> {
 
 impl<S: Clone> Attempt<'_, S> {
     /// The outcome of an attempt that failed while this caller waited.
-    pub(super) fn spared(&self) -> Option<S> {
+    #[must_use]
+    pub fn spared(&self) -> Option<S> {
         self.last.clone().filter(|_| self.is_spared)
     }
 
     /// Shares the outcome of this attempt with the callers that wait now.
-    pub(super) fn share(mut self, outcome: S) {
+    pub fn share(mut self, outcome: S) {
         *self.last = Some(outcome);
         self.shared.fetch_add(1, Ordering::Release);
     }
