@@ -23,6 +23,7 @@ use crate::downstream::{Front, FrontParts};
 use crate::endpoint::{self, Endpoint};
 use crate::policy::Policy;
 use crate::policy::rate::RateLimiter;
+use crate::process::Host;
 use crate::relay::{self, Relay};
 use crate::runtime::lifecycle::{Drained, Signals, Tasks};
 use crate::runtime::workers::{Crew, Workers};
@@ -32,7 +33,6 @@ use crate::store::events::{Bounds, EventStore, MemoryEvents};
 use crate::telemetry;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 use crate::upstream::Upstreams;
-use crate::upstream::stdio::Host;
 
 /// Probes and scrapers that are connected at once.
 const ADMIN_CONNECTIONS: usize = 64;

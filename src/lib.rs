@@ -11,7 +11,7 @@
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`] [`budget`]: failures, causes, handles, address rules, views, limits |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`store`] [`audit`]: where things are kept |
+//! | 6 | [`process`] [`store`] [`audit`]: child processes, where things are kept |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`relay`]: the spine |
 //! | 9 | [`downstream`]: towards MCP clients |
@@ -35,6 +35,7 @@ pub mod endpoint;
 pub mod fault;
 pub mod lock;
 pub mod policy;
+pub mod process;
 pub mod protocol;
 pub mod relay;
 pub mod runtime;

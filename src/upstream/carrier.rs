@@ -10,15 +10,15 @@ use tokio::time::Instant;
 use super::duplex::{Duplex, Messages, Source};
 use super::error::LinkError;
 use super::health::Health;
-use super::holders::Holders;
 use super::http::client::HttpClient;
 use super::http::login::Login;
 use super::http::wire::Bounds;
 use super::not_reached::NotReached;
-use super::stdio::{OpenError, Patience};
-use super::unread;
+use super::salvage::salvage;
 use crate::call::{ClientCapabilities, Intake, OwnerKey};
 use crate::config;
+use crate::process::holders::Holders;
+use crate::process::{OpenError, Patience};
 use crate::protocol::{Era, Message, Revision};
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::UpstreamLoad;
@@ -249,7 +249,7 @@ pub(super) fn read_first(child: &Duplex, line: &Bytes, settings: &Settings) -> O
     if let Ok(message) = Message::parse(line.clone(), depth) {
         return Some(message);
     }
-    let reply = unread::salvage(&settings.name, line, depth, |id| id <= 1);
+    let reply = salvage(&settings.name, line, depth, |id| id <= 1);
     if reply.is_none() {
         child.keep_stray(line);
     }

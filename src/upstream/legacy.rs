@@ -44,7 +44,7 @@ use super::duplex::Duplex;
 use super::error::LinkError;
 use super::lock;
 use super::session_state::SessionState;
-use super::stdio::Patience;
+use crate::process::Patience;
 use crate::sync::shared_failure::Attempts;
 use connection::Connection;
 use further::Further;

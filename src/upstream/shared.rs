@@ -23,13 +23,13 @@ use self::levels::Levels;
 use self::owners::Owners;
 use self::visits::Visits;
 use super::era::EraLink;
-use super::holders::{HolderKey, Holders};
 use super::lock;
 use crate::call::{
     Asked, Call, Declared, Intake, Level, Notice, NoticeKind, OwnerKey, Question, Reply,
     UpstreamLink,
 };
 use crate::fault::Fault;
+use crate::process::holders::{HolderKey, Holders};
 use crate::protocol::{Message, Revision, json};
 use crate::runtime::lifecycle::Tasks;
 use crate::sync::desired::Wish;

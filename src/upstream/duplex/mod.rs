@@ -23,10 +23,10 @@ use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
 use super::http::wire::{Bounds, retry_after};
 use super::room::Arriving;
-use super::stdio::{
+use crate::config::Isolation;
+use crate::process::{
     BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime, UnusedGuard,
 };
-use crate::config::Isolation;
 use crate::runtime::lifecycle::Tasks;
 
 /// The way to open such a connection.

@@ -7,13 +7,13 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::call::Declared;
+use crate::process::Patience;
 use crate::protocol::Era;
 use crate::upstream::carrier::{Carrier, Settings, Started};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
 use crate::upstream::legacy::handshake;
 use crate::upstream::modern::discover::{self, Verdict};
-use crate::upstream::stdio::Patience;
 
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.

@@ -12,11 +12,11 @@ use super::sink::Sink;
 use super::wire::{HttpWire, is_event_stream, is_gone, names_lost_session};
 use crate::budget::EXEMPT_BYTES;
 use crate::protocol::headers::LAST_EVENT_ID;
+use crate::protocol::salvage;
 use crate::protocol::sse::SseDecoder;
 use crate::protocol::{Message, Progress};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::error::LinkError;
-use crate::upstream::unread;
 
 /// How often a broken stream is resumed without any event in between.
 const RESUME_ATTEMPTS: u32 = 5;
@@ -224,7 +224,7 @@ impl HttpWire {
                         self.suspect(&error);
                     }
                     // It was meant as the reply: nothing else comes.
-                    if unread::answered(&event.data).is_some_and(|id| sink.awaits(id)) {
+                    if salvage::answered(&event.data).is_some_and(|id| sink.awaits(id)) {
                         return Err(LinkError::Invalid(error.to_string()));
                     }
                 }

@@ -20,13 +20,13 @@ use super::turn::Turn;
 use super::wire::Wire;
 use crate::call::Declared;
 use crate::cause::chain;
+use crate::process::HoldGuard;
 use crate::protocol::RequestId;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::error::LinkError;
 use crate::upstream::given_up::GivenUp;
 use crate::upstream::hearing::next_stretch;
 use crate::upstream::lock;
-use crate::upstream::stdio::HoldGuard;
 
 /// How long the close of an HTTP session waits for `farewells`.
 const FAREWELL: Duration = Duration::from_secs(1);

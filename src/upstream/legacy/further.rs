@@ -8,12 +8,12 @@ use futures_util::future::join_all;
 
 use super::connection::Connection;
 use super::turn::TurnGuard;
+use crate::process::Patience;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::{Carrier, Settings, Started};
 use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
-use crate::upstream::stdio::Patience;
 
 /// The connections of a link besides its first.
 #[derive(Debug)]

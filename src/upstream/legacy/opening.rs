@@ -12,6 +12,8 @@ use super::connection::Connection;
 use super::wire::Wire;
 use super::{Settings, handshake};
 use crate::budget::{EXEMPT_BYTES, ReplyLease};
+use crate::process::Patience;
+use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message};
 use crate::upstream::carrier::{Carrier, Older, Started, read_first};
 use crate::upstream::duplex::Messages;
@@ -20,8 +22,7 @@ use crate::upstream::http::client::HttpClient;
 use crate::upstream::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
 use crate::upstream::lock;
 use crate::upstream::room::Arriving;
-use crate::upstream::stdio::Patience;
-use crate::upstream::unread;
+use crate::upstream::salvage::salvage;
 
 /// The second half of the handshake.
 const INITIALIZED: Bytes =
@@ -201,7 +202,7 @@ impl Connection {
                     Some(message) if message.number() == Some(1) && message.method().is_none() => {
                         return handshake::read(&message, &settings.upstream);
                     }
-                    None if unread::answered(&line) == Some(1) => {
+                    None if salvage::answered(&line) == Some(1) => {
                         let why = Message::parse(line, settings.message_depth).err();
                         let why = why.map(|error| error.to_string());
                         return Err(LinkError::Invalid(why.unwrap_or_default()));
@@ -299,7 +300,7 @@ fn suspect(connection: &Connection, error: &DecodeError) {
 fn not_read(connection: &Arc<Connection>, line: &Bytes, error: &DecodeError, depth: usize) {
     let is_awaited = |id| lock(&connection.pending).contains_key(&id);
     let name = &connection.settings.name;
-    if let Some(reply) = unread::salvage(name, line, depth, is_awaited) {
+    if let Some(reply) = salvage(name, line, depth, is_awaited) {
         drop(connection.on_message(reply, None));
         return;
     }
@@ -307,7 +308,7 @@ fn not_read(connection: &Arc<Connection>, line: &Bytes, error: &DecodeError, dep
         duplex.keep_stray(line);
     }
     suspect(connection, error);
-    if let Some(id) = unread::answered(line) {
+    if let Some(id) = salvage::answered(line) {
         connection.fail(id, LinkError::Invalid(error.to_string()));
     }
 }

@@ -8,10 +8,11 @@ use bytes::Bytes;
 use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::call::{Level, Notice, NoticeKind};
+use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message, json, meta, methods};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::error::LinkError;
-use crate::upstream::unread;
+use crate::upstream::salvage::salvage;
 
 impl ModernLink {
     /// Takes one message of `flight`'s own stream, or of the shared pipe. Returns the reply to `flight`, if the message
@@ -167,7 +168,7 @@ impl ModernLink {
     pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError) {
         let is_awaited = |id| self.flight(id).is_some();
         let depth = self.settings.message_depth;
-        if let Some(reply) = unread::salvage(&self.settings.name, line, depth, is_awaited) {
+        if let Some(reply) = salvage(&self.settings.name, line, depth, is_awaited) {
             drop(self.on_message(reply, None));
             return;
         }
@@ -175,7 +176,7 @@ impl ModernLink {
             pipe.keep_stray(line);
         }
         self.suspect(&format!("a line is no JSON-RPC message: {error}"));
-        if let (Some(pipe), Some(id)) = (self.pipe(), unread::answered(line)) {
+        if let (Some(pipe), Some(id)) = (self.pipe(), salvage::answered(line)) {
             drop(pipe.deliver(id, Err(LinkError::Invalid(error.to_string()))));
         }
     }

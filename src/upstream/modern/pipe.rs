@@ -13,6 +13,7 @@ use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::budget::EXEMPT_BYTES;
 use crate::cause::chain;
+use crate::process::Patience;
 use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::cancellation;
@@ -22,7 +23,6 @@ use crate::upstream::error::LinkError;
 use crate::upstream::given_up::GivenUp;
 use crate::upstream::lock;
 use crate::upstream::room::Arriving;
-use crate::upstream::stdio::Patience;
 
 /// The connection to a child, started on demand and restarted once it is gone.
 #[derive(Debug)]

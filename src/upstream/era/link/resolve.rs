@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{EraLink, Inner};
 use crate::call::Declared;
+use crate::process::{BusyGuard, Patience};
 use crate::protocol::Era;
 use crate::sync::shared_failure::Attempt;
 use crate::telemetry::metrics::LABELED;
@@ -18,7 +19,6 @@ use crate::upstream::legacy::LegacyLink;
 use crate::upstream::lock;
 use crate::upstream::modern::ModernLink;
 use crate::upstream::session_state::SessionState;
-use crate::upstream::stdio::{BusyGuard, Patience};
 
 /// How long the probe of another session's child is waited for, before an own child is asked.
 const HELD_UP: Duration = Duration::from_secs(5);

@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use tokio::net::unix::pipe;
 
+use super::admission::Slot;
 use super::child::StdioConnection;
 use super::environment;
 use super::exec_child::Plan;
-use super::framing::Lines;
-use super::homes::Home;
+use super::home_dirs::Home;
+use super::keeper::{Group, Keeper, Ladder};
 use super::launcher::Launched;
-use super::outbox::Outbox;
-use super::pool::Slot;
-use super::process::{Group, Keeper, Ladder};
-use super::runtime::StdioRuntime;
-use super::starts::StartPermit;
+use super::start_limiter::StartPermit;
 use super::state::{Birth, ChildState};
 use super::stderr::{Drain, Log};
+use super::stdin_writer::Outbox;
+use super::stdout_reader::Lines;
 use super::stop_reason::StopReason;
+use super::supervisor::StdioRuntime;
 use crate::call::OwnerKey;
 use crate::config::StdioCarrier;
 use crate::telemetry::metrics::{Counted, GAUGES, Open, UpstreamLoad};

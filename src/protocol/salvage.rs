@@ -3,13 +3,10 @@
 //! The message is scanned in pieces, and only members of its outermost object are noted. If the message was a reply,
 //! its caller gets an error at once instead of a timeout.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use memchr::{memchr_iter, memmem};
 
-use crate::protocol::{self, Message, json};
-use crate::telemetry::metrics::LABELED;
+use super::{Kind as MessageKind, Message, json};
 
 /// Longest id that is remembered, bytes of JSON text.
 const MAX_ID: usize = 64;
@@ -19,7 +16,7 @@ const MAX_NAME: usize = 8;
 
 /// Scans one message in pieces.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     depth: u32,
     string: InString,
     /// Between a name and the end of its value, at depth 1.
@@ -53,7 +50,7 @@ enum Kind {
 
 /// The number of our request that an unreadable message answers, if any. A log line may have an id and an error too:
 /// only a text with the member `jsonrpc` counts (SPEC D-02).
-pub(super) fn answered(text: &[u8]) -> Option<u64> {
+pub(crate) fn answered(text: &[u8]) -> Option<u64> {
     let mut watch = Watch::default();
     watch.see(text);
     let id = watch.is_rpc.then(|| watch.replies_to());
@@ -67,14 +64,13 @@ const MAX_PREFIX: usize = 4096;
 const MAX_TRIES: usize = 8;
 
 /// Whether a line that does not begin as a message may end as one.
-pub(super) fn may_hold_reply(line: &[u8]) -> bool {
+pub(crate) fn may_hold_reply(line: &[u8]) -> bool {
     memchr::memchr(b'{', line).is_some() && memmem::find(line, b"\"jsonrpc\"").is_some()
 }
 
 /// The reply at the end of a line, from some `{` on: text printed before it without a line break is skipped.
 /// `is_awaited` tells whether our request of this number is running. Spec: SPEC D-02, U-14.
-pub(super) fn salvage(
-    upstream: &Arc<str>,
+pub(crate) fn reply_behind(
     line: &Bytes,
     depth: usize,
     is_awaited: impl Fn(u64) -> bool,
@@ -89,24 +85,21 @@ pub(super) fn salvage(
     };
     let tries = memchr_iter(b'{', prefix).filter(begins).take(MAX_TRIES);
     let mut replies = tries.filter_map(|at| Message::parse(line.slice(at..), depth).ok());
-    let reply = replies.find(|message| {
-        message.kind() == protocol::Kind::Response && message.number().is_some_and(&is_awaited)
-    })?;
-    LABELED.upstream_salvaged.add(upstream, 1);
-    tracing::warn!(%upstream, "upstream wrote other text before a reply, on the same line");
-    Some(reply)
+    replies.find(|message| {
+        message.kind() == MessageKind::Response && message.number().is_some_and(&is_awaited)
+    })
 }
 
 impl Watch {
     /// Looks at the next piece.
-    pub(super) fn see(&mut self, piece: &[u8]) {
+    pub(crate) fn see(&mut self, piece: &[u8]) {
         for byte in piece {
             self.step(*byte);
         }
     }
 
     /// The reply that stands for the message; `None` if it was none, or has no id.
-    pub(super) fn stand_in(self, max_bytes: usize) -> Option<Bytes> {
+    pub(crate) fn stand_in(self, max_bytes: usize) -> Option<Bytes> {
         let id = self.replies_to()?;
         let text = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"the upstream's reply is longer than {max_bytes} bytes"}}}}"#
@@ -233,7 +226,7 @@ mod tests {
     fn reply_behind_other_text_is_found() {
         let found = |text: &str| {
             let line = Bytes::copy_from_slice(text.as_bytes());
-            let reply = salvage(&"up".into(), &line, 64, |id| id == 7)?;
+            let reply = reply_behind(&line, 64, |id| id == 7)?;
             Some(String::from_utf8(reply.bytes().to_vec()).unwrap())
         };
         let reply = r#"{"jsonrpc":"2.0","id":7,"result":{"a":{"b":1}}}"#;

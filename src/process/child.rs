@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::outbox::{Outbox, SendError};
 use super::state::ChildState;
+use super::stdin_writer::{Outbox, SendError};
 use super::stop_reason::StopReason;
 
 /// A running child. Clones share it; when the last one is dropped the child is stopped.

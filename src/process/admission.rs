@@ -14,8 +14,8 @@ use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::config::Stdio;
 use crate::lock::lock;
+use crate::process::holders::Holders;
 use crate::sync::keyed_counter::Tally;
-use crate::upstream::holders::Holders;
 
 /// The caps that hold for every upstream.
 #[derive(Debug, Clone, Copy)]

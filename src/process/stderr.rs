@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
-use super::starts::Starts;
+use super::start_limiter::Starts;
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::redact::{redact, shown};

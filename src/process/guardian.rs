@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::homes::Homes;
-use super::{reap, strays};
+use super::home_dirs::Homes;
+use super::{orphan_sweep, reap};
 
 use crate::cause::chain;
 use crate::lock::lock;
@@ -63,7 +63,7 @@ pub fn guardian(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         .map(PathBuf::from)
         .filter(|root| root.is_absolute())
     {
-        strays::kill_all(&root);
+        orphan_sweep::kill_all(&root);
     }
     ExitCode::SUCCESS
 }
@@ -200,7 +200,7 @@ impl Link {
     }
 
     fn revive(&mut self, program: &Program) -> io::Result<()> {
-        #[expect(clippy::disallowed_methods, reason = "the guardian of upstream::stdio")]
+        #[expect(clippy::disallowed_methods, reason = "the guardian of crate::process")]
         let mut command = Command::new(&program.exe);
         command
             .arg0("drawbridge")

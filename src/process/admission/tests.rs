@@ -4,10 +4,10 @@ use futures_util::FutureExt as _;
 
 use super::*;
 use crate::call::Principal;
-use crate::upstream::stdio::backoff::Backoff;
-use crate::upstream::stdio::starts::Starts;
-use crate::upstream::stdio::state::Birth;
-use crate::upstream::stdio::stderr::Log;
+use crate::process::backoff::Backoff;
+use crate::process::start_limiter::Starts;
+use crate::process::state::Birth;
+use crate::process::stderr::Log;
 
 fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {
     ChildSlots::new(&Stdio {

@@ -8,36 +8,37 @@
 //! whole, a guardian process ends the groups when the gateway itself is killed, and orphans are
 //! adopted and reaped.
 
-mod assembly;
+mod admission;
 mod backoff;
 mod child;
 mod child_lines;
 mod environment;
 mod exec_child;
-mod framing;
 mod full;
 mod guardian;
-mod homes;
+pub mod holders;
+mod home_dirs;
+mod keeper;
 mod launcher;
 mod missing;
-mod outbox;
-mod pool;
-mod process;
+mod orphan_sweep;
 mod reap;
-mod runtime;
-mod starts;
+mod spawn_plan;
+mod start_limiter;
 mod state;
 mod stderr;
+mod stdin_writer;
+mod stdout_reader;
 mod stop_reason;
-mod strays;
+mod supervisor;
 
+pub use admission::Patience;
 pub use child::{BusyGuard, HoldGuard, StdioConnection, UnusedGuard};
 pub use environment::Host;
 pub use exec_child::{SUBCOMMAND as EXEC_CHILD, exec_child, resource};
-pub use framing::Lines;
 pub use full::{Cap, Full};
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian};
 pub use missing::{Missing, missing};
-pub use outbox::SendError;
-pub use pool::Patience;
-pub use runtime::{Counts, OpenError, StdioRuntime};
+pub use stdin_writer::SendError;
+pub use stdout_reader::{Lines, ReadRoom};
+pub use supervisor::{Counts, OpenError, StdioRuntime};

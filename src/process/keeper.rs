@@ -16,11 +16,11 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
 use super::guardian::Guardian;
-use super::homes::Home;
-use super::outbox::Outbox;
+use super::home_dirs::Home;
 use super::reap;
 use super::state::ChildState;
 use super::stderr::Drain;
+use super::stdin_writer::Outbox;
 use super::stop_reason::StopReason;
 use crate::telemetry::metrics::COUNTERS;
 

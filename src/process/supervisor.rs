@@ -8,26 +8,26 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::{ChildSlots, Patience, Place, Slot, Wish};
 use super::backoff::{Backoff, Wait};
 use super::child::StdioConnection;
 use super::child_lines::Event;
 use super::environment::{self, Host};
-use super::framing::Lines;
 use super::full::{Cap, Full};
 use super::guardian::Guardian;
-use super::homes::Homes;
+use super::home_dirs::Homes;
+use super::keeper::Hurry;
 use super::launcher::Launcher;
-use super::pool::{ChildSlots, Patience, Place, Slot, Wish};
-use super::process::Hurry;
 use super::reap;
-use super::starts::{StartPermit, Starts};
+use super::start_limiter::{StartPermit, Starts};
+use super::stdout_reader::Lines;
 use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::config::{self, Carrier};
+use crate::process::holders::Holders;
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::{GAUGES, LABELED};
-use crate::upstream::holders::Holders;
 
 /// A shorter wait is waited for instead of refused.
 const SHORT_BACKOFF: Duration = Duration::from_secs(1);
@@ -322,7 +322,7 @@ impl StdioRuntime {
     }
 
     /// Children of one principal that can start at the same time: bounded by the processor and by the caps.
-    pub(in crate::upstream) fn starts_at_once(&self) -> usize {
+    pub(crate) fn starts_at_once(&self) -> usize {
         let settings = &self.settings;
         let most = settings
             .max_children

@@ -15,8 +15,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
 use super::guardian::Guardian;
-use super::homes::{Home, Homes};
-use super::{reap, strays};
+use super::home_dirs::{Home, Homes};
+use super::{orphan_sweep, reap};
 
 /// Between two looks at orphans and the guardian, while there is something to look after.
 const ROUND: Duration = Duration::from_secs(1);
@@ -128,10 +128,10 @@ fn launch(mut command: Command, home: Home, guardian: &Guardian) -> io::Result<L
 /// Ends orphans that outlived the child they came from by leaving its group.
 fn end_strays(orphans: &[u32], homes: &Homes) {
     for pid in orphans {
-        let marks = strays::marks(*pid, homes.root());
+        let marks = orphan_sweep::marks(*pid, homes.root());
         if !marks.is_empty() && !homes.are_used(&marks) {
             tracing::warn!(pid, "a process that left its upstream's group is ended");
-            strays::kill(*pid);
+            orphan_sweep::kill(*pid);
         }
     }
 }

@@ -11,8 +11,7 @@ use tokio::net::unix::pipe::Receiver;
 use super::state::ChildState;
 use super::stop_reason::StopReason;
 use crate::protocol::json;
-use crate::upstream::room::Arriving;
-use crate::upstream::unread::{self, Watch};
+use crate::protocol::salvage::{self, Watch};
 
 /// Room made for one read, bytes.
 const READ: usize = 8 * 1024;
@@ -32,6 +31,19 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Messages up to this length leave the buffer as copies: a kept part must not hold a buffer much larger than the
 /// message.
 const COPIED: usize = 4 * 1024;
+
+/// Memory that is accounted for while a message is read: `()` accounts for none.
+pub trait ReadRoom: Send {
+    /// Takes the room missing for `len` bytes, waiting while there is none.
+    ///
+    /// # Cancel safety
+    /// Nothing more is taken.
+    fn grow_to(&mut self, len: usize) -> impl Future<Output = ()> + Send;
+}
+
+impl ReadRoom for () {
+    async fn grow_to(&mut self, _: usize) {}
+}
 
 /// The messages of one child, in order. Unread output stays in the pipe, and a full pipe pauses the child. Dropping
 /// `Lines` stops the child.
@@ -68,12 +80,12 @@ impl Lines {
     ///
     /// [`StdioConnection::last_words`]: super::StdioConnection::last_words
     pub async fn next(&mut self) -> Option<Bytes> {
-        self.next_in(&mut Arriving::uncounted()).await
+        self.next_in(&mut ()).await
     }
 
     /// The same; the message takes its room as it comes. Where there is none, nothing is read until there is, or
     /// the process has ended.
-    pub(crate) async fn next_in(&mut self, room: &mut Arriving) -> Option<Bytes> {
+    pub async fn next_in(&mut self, room: &mut impl ReadRoom) -> Option<Bytes> {
         loop {
             while let Some(line) = self.cutter.cut() {
                 match line {
@@ -83,7 +95,7 @@ impl Lines {
                     }
                     Line::Stray(text) => {
                         self.noise += 1;
-                        if unread::may_hold_reply(&text) {
+                        if salvage::may_hold_reply(&text) {
                             self.state.spoke();
                             return Some(text);
                         }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::admission::ChildSlots;
 use super::backoff::{Backoff, Crash};
 use super::child_lines::Event;
-use super::pool::ChildSlots;
-use super::starts::{StartPermit, Starts};
+use super::start_limiter::{StartPermit, Starts};
 use super::stderr::Log;
 use super::stop_reason::StopReason;
 use crate::call::OwnerKey;

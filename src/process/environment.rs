@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::homes::Home;
+use super::home_dirs::Home;
 use crate::config::StdioCarrier;
 use crate::telemetry::redact::{cut, is_secret_name};
 
@@ -200,8 +200,8 @@ mod tests {
 
     use super::*;
     use crate::call::Principal;
+    use crate::process::home_dirs::Homes;
     use crate::secret::Secret;
-    use crate::upstream::stdio::homes::Homes;
 
     fn carrier() -> StdioCarrier {
         StdioCarrier {
