@@ -1,4 +1,8 @@
-//! `Carrier` and `Settings`: the transport of links and their parameters, in either era.
+//! `Carrier`, `Settings` and `Started`: the transport of a link, the parameters of the link, and its first connection.
+//! `http` is Streamable HTTP; `duplex` carries whole messages in both directions (child, event stream, socket).
+
+pub(super) mod duplex;
+pub mod http;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +11,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::duplex::{Duplex, Messages, Source};
+use self::duplex::{Duplex, Messages, Source};
+use self::http::client::HttpClient;
+use self::http::login::Login;
+use self::http::wire::Bounds;
 use super::error::LinkError;
 use super::health::Health;
-use super::http::client::HttpClient;
-use super::http::login::Login;
-use super::http::wire::Bounds;
 use super::not_reached::NotReached;
 use super::salvage::salvage;
 use crate::call::{ClientCapabilities, Intake, OwnerKey};

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::http::exchange_error::ExchangeError;
+use super::carrier::http::exchange_error::ExchangeError;
 use super::not_reached::NotReached;
 use crate::cause::ConnectionFault;
 use crate::fault::{Fault, FaultKind, Retry};

@@ -14,13 +14,13 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::checks::Links;
+use super::carrier::duplex::Source;
+use super::carrier::http::client::{ClientError, HttpClient};
+use super::carrier::http::wire::Bounds;
 use super::carrier::{AskingHabit, Carrier, Older, Settings, Unattributed};
-use super::duplex::Source;
 use super::era::{EraCell, EraLink};
 use super::first_start::{FirstStart, FirstStarts};
 use super::health::Health;
-use super::http::client::{ClientError, HttpClient};
-use super::http::wire::Bounds;
 use super::modern::Schemas;
 use super::shared::{PoolKey, SharedLinks};
 use crate::call::{ClientCapabilities, Intake, OwnerKey, UpstreamLink};

@@ -39,8 +39,8 @@ use crate::protocol::{Era, Message, methods};
 use crate::sync::desired::Wish;
 use crate::telemetry::metrics::LABELED;
 
+use super::carrier::duplex::Duplex;
 use super::carrier::{Settings, Started};
-use super::duplex::Duplex;
 use super::error::LinkError;
 use super::lock;
 use super::session_state::SessionState;

@@ -2,8 +2,7 @@
 
 mod activity;
 mod cancellation;
-mod carrier;
-mod duplex;
+pub mod carrier;
 mod era;
 pub mod error;
 mod failures;
@@ -11,7 +10,6 @@ mod first_start;
 mod given_up;
 mod health;
 mod hearing;
-pub mod http;
 pub mod isolation;
 pub mod knowledge;
 pub mod legacy;

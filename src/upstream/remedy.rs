@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
+use super::carrier::http::login::Login;
 use super::error::LinkError;
-use super::http::login::Login;
 use super::legacy::handshake;
 
 /// The remedy for a path without an MCP endpoint.

@@ -22,7 +22,7 @@ use crate::protocol::{Message, json, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
-use crate::upstream::duplex::Departure;
+use crate::upstream::carrier::duplex::Departure;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::observe::{self, client_span};

@@ -14,8 +14,8 @@ use super::wire::Wire;
 use crate::call::{Call, Notice};
 use crate::protocol::Era;
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::http::get_stream::Refused;
-use crate::upstream::http::wire::HttpWire;
+use crate::upstream::carrier::http::get_stream::Refused;
+use crate::upstream::carrier::http::wire::HttpWire;
 use crate::upstream::lock;
 use crate::upstream::session_state::Followed;
 

@@ -10,8 +10,8 @@ use super::connection::Connection;
 use super::turn::TurnGuard;
 use crate::process::Patience;
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::carrier::duplex::Source;
 use crate::upstream::carrier::{Carrier, Settings, Started};
-use crate::upstream::duplex::Source;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 

@@ -9,7 +9,7 @@ use super::connection::Connection;
 use crate::budget::ReplyLease;
 use crate::call::Burst;
 use crate::protocol::{Message, Progress};
-use crate::upstream::http::sink::Sink;
+use crate::upstream::carrier::http::sink::Sink;
 use crate::upstream::room::Growing;
 
 /// Takes the messages of a request's own stream.

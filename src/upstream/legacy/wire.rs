@@ -8,9 +8,9 @@ use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
 use crate::config;
-use crate::upstream::duplex::Duplex;
+use crate::upstream::carrier::duplex::Duplex;
+use crate::upstream::carrier::http::wire::HttpWire;
 use crate::upstream::error::LinkError;
-use crate::upstream::http::wire::HttpWire;
 
 /// An open carrier.
 #[derive(Debug)]

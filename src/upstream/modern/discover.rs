@@ -14,8 +14,8 @@ use crate::protocol::error_codes::{
 use crate::protocol::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION};
 use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::upstream::carrier::Settings;
+use crate::upstream::carrier::http::client::MessageHeaders;
 use crate::upstream::error::LinkError;
-use crate::upstream::http::client::MessageHeaders;
 
 const METHOD: &str = "server/discover";
 

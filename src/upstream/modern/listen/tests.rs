@@ -10,11 +10,11 @@ use crate::process::holders::Holders;
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::UpstreamLoad;
+use crate::upstream::carrier::http::client::HttpClient;
+use crate::upstream::carrier::http::wire::Bounds;
 use crate::upstream::carrier::{AskingHabit, Carrier, Settings, Unattributed};
 use crate::upstream::first_start::FirstStarts;
 use crate::upstream::health::Health;
-use crate::upstream::http::client::HttpClient;
-use crate::upstream::http::wire::Bounds;
 use crate::upstream::session_state::SessionState;
 
 /// A link to an upstream that declares these capabilities and is never reached.

@@ -16,14 +16,14 @@ use super::stream::Socket;
 
 /// The way to one upstream.
 #[derive(Debug, Clone)]
-pub(in crate::upstream::http) struct Dial {
+pub(in crate::upstream::carrier::http) struct Dial {
     route: Route,
     tls: Option<Tls>,
 }
 
 /// The route of the TCP connection.
 #[derive(Debug, Clone)]
-pub(in crate::upstream::http) enum Route {
+pub(in crate::upstream::carrier::http) enum Route {
     /// Straight to the upstream.
     Direct(HttpConnector),
     /// Through a forward proxy.
@@ -38,12 +38,12 @@ struct Tls {
 
 impl Dial {
     /// Connections in the clear.
-    pub(in crate::upstream::http) fn plain(route: Route) -> Self {
+    pub(in crate::upstream::carrier::http) fn plain(route: Route) -> Self {
         Self { route, tls: None }
     }
 
     /// Connections over TLS, to a server that proves to be `name`.
-    pub(in crate::upstream::http) fn tls(
+    pub(in crate::upstream::carrier::http) fn tls(
         route: Route,
         config: ClientConfig,
         name: ServerName<'static>,

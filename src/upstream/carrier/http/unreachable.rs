@@ -43,8 +43,8 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use crate::config::{HttpCarrier, Transport};
+    use crate::upstream::carrier::http::client::{HttpClient, MessageHeaders};
     use crate::upstream::error::LinkError;
-    use crate::upstream::http::client::{HttpClient, MessageHeaders};
 
     /// The explanation for an upstream at `url`.
     async fn said(url: &str, ca_file: Option<PathBuf>) -> String {

@@ -17,10 +17,10 @@ use super::refused;
 use crate::cause::chain;
 use crate::protocol::sse::{SseDecoder, SseEvent};
 use crate::runtime::lifecycle::Tasks;
+use crate::upstream::carrier::http::body::UpstreamBody;
+use crate::upstream::carrier::http::client::{HttpClient, MessageHeaders};
+use crate::upstream::carrier::http::wire::{Bounds, is_event_stream};
 use crate::upstream::error::LinkError;
-use crate::upstream::http::body::UpstreamBody;
-use crate::upstream::http::client::{HttpClient, MessageHeaders};
-use crate::upstream::http::wire::{Bounds, is_event_stream};
 use crate::upstream::room::Arriving;
 
 /// Bytes read of the answer to a post, whose body has no meaning.

@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 use super::refused;
 use crate::protocol::websocket::{SUBPROTOCOL, accept_key, fresh_key};
 use crate::runtime::lifecycle::Tasks;
+use crate::upstream::carrier::http::client::HttpClient;
+use crate::upstream::carrier::http::wire::Bounds;
 use crate::upstream::error::LinkError;
-use crate::upstream::http::client::HttpClient;
-use crate::upstream::http::wire::Bounds;
 
 /// Silence of ours after which a ping is sent.
 const PING_EVERY: Duration = Duration::from_secs(20);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 
 /// The longest that a connection is kept where its upstream names a time.
-pub(in crate::upstream::http) const LONGEST: Duration = Duration::from_secs(30);
+pub(in crate::upstream::carrier::http) const LONGEST: Duration = Duration::from_secs(30);
 /// How long before the end of the named time a connection is not used any more: the request has to
 /// arrive before the upstream closes, and its clock began when it wrote the answer.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -14,9 +14,9 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// The rule of one upstream.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::upstream::http) struct Keep {
+pub(in crate::upstream::carrier::http) struct Keep {
     /// Where the upstream names no time (`pool_idle`); zero keeps no connection at all.
-    pub(in crate::upstream::http) unnamed: Duration,
+    pub(in crate::upstream::carrier::http) unnamed: Duration,
 }
 
 impl Keep {

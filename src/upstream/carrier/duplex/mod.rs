@@ -17,17 +17,17 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::departure::Departure;
 use self::events::Release;
-use super::carrier::Settings;
-use super::error::LinkError;
+use super::Settings;
 use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
 use super::http::wire::{Bounds, retry_after};
-use super::room::Arriving;
 use crate::config::Isolation;
 use crate::process::{
     BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime, UnusedGuard,
 };
 use crate::runtime::lifecycle::Tasks;
+use crate::upstream::error::LinkError;
+use crate::upstream::room::Arriving;
 
 /// The way to open such a connection.
 #[derive(Debug, Clone)]
@@ -72,7 +72,7 @@ impl Source {
     ///
     /// # Errors
     /// [`LinkError`] when no connection can be opened.
-    pub(crate) async fn open(
+    pub(in crate::upstream) async fn open(
         &self,
         settings: &Settings,
         patience: Patience,
@@ -289,7 +289,7 @@ impl Duplex {
 
     /// The error of a request sent at `since` and not answered in time. It quotes lines of the child that are no
     /// messages, unless the child serves several principals.
-    pub(crate) fn timed_out(&self, since: Instant, settings: &Settings) -> LinkError {
+    pub(in crate::upstream) fn timed_out(&self, since: Instant, settings: &Settings) -> LinkError {
         let strays = match self {
             Self::Child(child) if settings.upstream.isolation != Isolation::Shared => {
                 child.strays(since)

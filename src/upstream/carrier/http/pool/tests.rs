@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::runtime::lifecycle::Tasks;
-use crate::upstream::http::body::UpstreamBody;
+use crate::upstream::carrier::http::body::UpstreamBody;
 
 /// Idle connections that the pools of these tests keep.
 const SMALL: usize = 2;
