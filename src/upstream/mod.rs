@@ -1,26 +1,19 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
 mod activity;
-mod cancellation;
 pub mod carrier;
-mod era;
 pub mod error;
 mod failures;
 mod first_start;
-mod given_up;
 mod health;
 mod hearing;
 pub mod isolation;
 pub mod knowledge;
-pub mod legacy;
-mod modern;
+pub mod link;
 mod not_reached;
-mod observe;
 mod remedy;
 mod room;
 mod salvage;
-mod session_state;
-mod shared;
 
 pub use first_start::FirstStart;
 pub use isolation::{Seat, SetupError, Upstreams};

@@ -24,8 +24,8 @@ use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::activity::{Activity, before_sending};
 use crate::upstream::carrier::duplex::Departure;
 use crate::upstream::error::LinkError;
+use crate::upstream::link::observe::{self, client_span};
 use crate::upstream::lock;
-use crate::upstream::observe::{self, client_span};
 
 /// Elicitations by URL remembered per call.
 const MOST_VISITS: usize = 16;

@@ -22,8 +22,7 @@ use self::followers::Followers;
 use self::levels::Levels;
 use self::owners::Owners;
 use self::visits::Visits;
-use super::era::EraLink;
-use super::lock;
+use super::negotiated::EraLink;
 use crate::call::{
     Asked, Call, Declared, Intake, Level, Notice, NoticeKind, OwnerKey, Question, Reply,
     UpstreamLink,
@@ -34,25 +33,26 @@ use crate::protocol::{Message, Revision, json};
 use crate::runtime::lifecycle::Tasks;
 use crate::sync::desired::Wish;
 use crate::telemetry::metrics::COUNTERS;
+use crate::upstream::lock;
 
 /// The key of a shared link: sessions with equal keys share one link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct PoolKey {
-    pub(super) upstream: Arc<str>,
+pub(in crate::upstream) struct PoolKey {
+    pub(in crate::upstream) upstream: Arc<str>,
     /// `None` where all principals share the link.
-    pub(super) owner: Option<OwnerKey>,
-    pub(super) capabilities: u64,
-    pub(super) offer: Revision,
+    pub(in crate::upstream) owner: Option<OwnerKey>,
+    pub(in crate::upstream) capabilities: u64,
+    pub(in crate::upstream) offer: Revision,
 }
 
 /// All shared links.
 #[derive(Debug, Clone, Default)]
-pub(super) struct SharedLinks(Arc<DashMap<PoolKey, Arc<Pooled>>>);
+pub(in crate::upstream) struct SharedLinks(Arc<DashMap<PoolKey, Arc<Pooled>>>);
 
 impl SharedLinks {
     /// A place for `intake`, of `owner`, at the link of `key`. A missing link is made by `make`, with an intake that
     /// fans out to all places. The link ends after `idle` without a place.
-    pub(super) fn place(
+    pub(in crate::upstream) fn place(
         &self,
         key: PoolKey,
         (session, owner, intake): (HolderKey, OwnerKey, Arc<dyn Intake>),
@@ -85,7 +85,7 @@ impl SharedLinks {
     }
 
     /// Closes all links, until `by` at the latest.
-    pub(super) async fn close(&self, by: Instant) {
+    pub(in crate::upstream) async fn close(&self, by: Instant) {
         let pools: Vec<_> = self
             .0
             .iter()

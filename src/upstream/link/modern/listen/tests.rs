@@ -15,7 +15,7 @@ use crate::upstream::carrier::http::wire::Bounds;
 use crate::upstream::carrier::{AskingHabit, Carrier, Settings, Unattributed};
 use crate::upstream::first_start::FirstStarts;
 use crate::upstream::health::Health;
-use crate::upstream::session_state::SessionState;
+use crate::upstream::link::session_state::SessionState;
 
 /// A link to an upstream that declares these capabilities and is never reached.
 fn link(capabilities: &'static str) -> Arc<ModernLink> {

@@ -15,11 +15,11 @@ use crate::protocol::{Era, json};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::Carrier;
 use crate::upstream::carrier::http::wire::HttpWire;
-use crate::upstream::era::{FIRST_TO_DISCOVER, Fruitless, Verdict};
 use crate::upstream::error::LinkError;
-use crate::upstream::legacy::LegacyLink;
-use crate::upstream::legacy::offer::{Offer, Refusal};
-use crate::upstream::modern::discover;
+use crate::upstream::link::legacy::LegacyLink;
+use crate::upstream::link::legacy::offer::{Offer, Refusal};
+use crate::upstream::link::modern::discover;
+use crate::upstream::link::negotiated::{FIRST_TO_DISCOVER, Fruitless, Verdict};
 
 /// How long `server/discover` may take.
 const PATIENCE: Duration = Duration::from_secs(2);

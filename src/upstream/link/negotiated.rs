@@ -10,19 +10,19 @@ use std::time::Duration;
 use moka::sync::Cache;
 use tokio::time::Instant;
 
-pub(super) use link::EraLink;
+pub(in crate::upstream) use link::EraLink;
 
-use super::error::LinkError;
-use super::lock;
 use crate::call::{Declared, OwnerKey};
 use crate::config;
 use crate::protocol::{Era, Revision};
 use crate::sync::shared_failure::Attempts;
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
 
 /// What is known of one upstream.
 #[derive(Debug)]
-pub(super) struct EraCell {
+pub(in crate::upstream) struct EraCell {
     name: Arc<str>,
     pin: Option<Pin>,
     /// How long "legacy" is believed: an upgrade would never show by itself (SPEC U-07).
@@ -101,10 +101,10 @@ enum Sessions {
 
 /// The first revision whose servers may know `server/discover`: an older `InitializeResult` decides alone.
 // Spec: SPEC U-05
-pub(super) const FIRST_TO_DISCOVER: Revision = Revision::V2025_06_18;
+pub(in crate::upstream) const FIRST_TO_DISCOVER: Revision = Revision::V2025_06_18;
 
 impl EraCell {
-    pub(super) fn new(upstream: &config::Upstream) -> Self {
+    pub(in crate::upstream) fn new(upstream: &config::Upstream) -> Self {
         let pin = match upstream.era {
             config::Era::Auto => None,
             config::Era::Legacy => Some(Pin::Legacy(None)),
@@ -135,7 +135,7 @@ impl EraCell {
     }
 
     /// The legacy revision to offer to it, for a client that speaks `wanted`.
-    pub(super) fn offer(&self, wanted: Revision) -> Revision {
+    pub(in crate::upstream) fn offer(&self, wanted: Revision) -> Revision {
         match self.pin {
             Some(Pin::Legacy(Some(pinned))) => pinned,
             _ => wanted.min(Revision::LATEST_LEGACY),
@@ -153,7 +153,7 @@ impl EraCell {
 
     /// What it is spoken to in: by what is believed, else by what is pinned. A modern revision is named where it
     /// is known.
-    pub(super) fn spoken(&self) -> Option<(Era, Option<Revision>)> {
+    pub(in crate::upstream) fn spoken(&self) -> Option<(Era, Option<Revision>)> {
         match (self.believed(), &self.pin) {
             (Some(Verdict::Modern(declared)), _) => Some((Era::Modern, Some(declared.revision))),
             (Some(Verdict::Legacy), _) | (None, Some(Pin::Legacy(_))) => Some((Era::Legacy, None)),
@@ -163,7 +163,7 @@ impl EraCell {
     }
 
     /// Whether it is believed to speak the modern era; nothing is believed of one that is pinned.
-    pub(super) fn speaks_modern(&self) -> bool {
+    pub(in crate::upstream) fn speaks_modern(&self) -> bool {
         matches!(self.believed(), Some(Verdict::Modern(_)))
     }
 

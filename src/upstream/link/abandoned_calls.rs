@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use super::lock;
+use crate::upstream::lock;
 
 /// Remembered calls of one link; the oldest is evicted. An upstream that obeys a cancellation never replies to the
 /// call.

@@ -1,12 +1,12 @@
 //! Spans and durations of requests to upstreams. SPEC C-99.
 
-use super::carrier::Settings;
-use super::error::LinkError;
 use crate::call::Call;
 use crate::config;
 use crate::protocol::{Message, Revision};
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, Outcome};
+use crate::upstream::carrier::Settings;
+use crate::upstream::error::LinkError;
 
 /// The span of a request that leaves under our `id`, on behalf of `call`.
 pub(super) fn client_span(

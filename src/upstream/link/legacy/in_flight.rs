@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering;
 use super::calls::Pending;
 use super::connection::Connection;
 use super::wire::Wire;
-use crate::upstream::{cancellation, lock};
+use crate::upstream::link::cancellation;
+use crate::upstream::lock;
 
 /// Cancels a request upstream on drop unless it landed (SPEC C-10, C-11).
 #[derive(Debug)]

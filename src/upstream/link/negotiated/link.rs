@@ -25,11 +25,11 @@ use crate::upstream::carrier::http::login::Login;
 use crate::upstream::carrier::{Carrier, Settings};
 use crate::upstream::error::LinkError;
 use crate::upstream::first_start::FirstStartWitness;
-use crate::upstream::legacy::LegacyLink;
+use crate::upstream::link::legacy::LegacyLink;
+use crate::upstream::link::modern::{ModernLink, Schemas};
+use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
-use crate::upstream::modern::{ModernLink, Schemas};
 use crate::upstream::not_reached::NotReached;
-use crate::upstream::session_state::SessionState;
 
 /// A link of either era.
 #[derive(Debug)]

@@ -16,11 +16,11 @@ use crate::cause::chain;
 use crate::process::Patience;
 use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
-use crate::upstream::cancellation;
 use crate::upstream::carrier::duplex::{Departure, Duplex, Messages, Source};
 use crate::upstream::carrier::{Settings, Started};
 use crate::upstream::error::LinkError;
-use crate::upstream::given_up::GivenUp;
+use crate::upstream::link::abandoned_calls::GivenUp;
+use crate::upstream::link::cancellation;
 use crate::upstream::lock;
 use crate::upstream::room::Arriving;
 

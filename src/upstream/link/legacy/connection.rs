@@ -24,8 +24,8 @@ use crate::process::HoldGuard;
 use crate::protocol::RequestId;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::error::LinkError;
-use crate::upstream::given_up::GivenUp;
 use crate::upstream::hearing::next_stretch;
+use crate::upstream::link::abandoned_calls::GivenUp;
 use crate::upstream::lock;
 
 /// How long the close of an HTTP session waits for `farewells`.

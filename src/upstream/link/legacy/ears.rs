@@ -16,8 +16,8 @@ use crate::protocol::Era;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::http::get_stream::Refused;
 use crate::upstream::carrier::http::wire::HttpWire;
+use crate::upstream::link::session_state::Followed;
 use crate::upstream::lock;
-use crate::upstream::session_state::Followed;
 
 /// How long a call of a modern client waits for the stream to be open; then it goes on without.
 const OPENING: Duration = Duration::from_millis(500);

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use super::lock;
 use crate::call::Level;
+use crate::upstream::lock;
 
 /// The state of one logical session at an upstream. Clones share it.
 #[derive(Debug, Clone, Default)]

@@ -21,8 +21,8 @@ use crate::upstream::activity::Activity;
 use crate::upstream::carrier::http::client::MessageHeaders;
 use crate::upstream::carrier::http::sink::Sink;
 use crate::upstream::error::LinkError;
+use crate::upstream::link::observe::{client_span, outcome};
 use crate::upstream::lock;
-use crate::upstream::observe::{client_span, outcome};
 use crate::upstream::room::Growing;
 
 /// Pages of tools read in search of one tool.

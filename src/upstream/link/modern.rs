@@ -27,19 +27,19 @@ use self::discover::Verdict;
 use self::flight::{Flight, For, Told};
 use self::listen::Listening;
 use self::pipe::Pipe;
-pub(super) use self::schemas::Schemas;
+pub(in crate::upstream) use self::schemas::Schemas;
 use self::schemas::Tools;
-use super::activity::Activity;
-use super::carrier::http::wire::HttpWire;
-use super::carrier::{Carrier, Settings, Started};
-use super::error::LinkError;
-use super::lock;
 use super::session_state::SessionState;
 use crate::call::{Call, ClientCapabilities, Declared, Level, Reply};
 use crate::cause::chain;
 use crate::protocol::{Message, extensions, json, methods};
 use crate::sync::shared_failure::Attempts;
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::activity::Activity;
+use crate::upstream::carrier::http::wire::HttpWire;
+use crate::upstream::carrier::{Carrier, Settings, Started};
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
 
 /// A link of the modern era.
 #[derive(Debug)]

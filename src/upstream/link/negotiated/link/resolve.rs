@@ -12,13 +12,13 @@ use crate::protocol::Era;
 use crate::sync::shared_failure::Attempt;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::{Carrier, Started};
-use crate::upstream::era::probe::{self, Found, Sign};
-use crate::upstream::era::{Fruitless, Pin, Verdict};
 use crate::upstream::error::LinkError;
-use crate::upstream::legacy::LegacyLink;
+use crate::upstream::link::legacy::LegacyLink;
+use crate::upstream::link::modern::ModernLink;
+use crate::upstream::link::negotiated::probe::{self, Found, Sign};
+use crate::upstream::link::negotiated::{Fruitless, Pin, Verdict};
+use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
-use crate::upstream::modern::ModernLink;
-use crate::upstream::session_state::SessionState;
 
 /// How long the probe of another session's child is waited for, before an own child is asked.
 const HELD_UP: Duration = Duration::from_secs(5);

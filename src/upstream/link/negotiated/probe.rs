@@ -12,8 +12,8 @@ use crate::protocol::Era;
 use crate::upstream::carrier::duplex::Source;
 use crate::upstream::carrier::{Carrier, Settings, Started};
 use crate::upstream::error::LinkError;
-use crate::upstream::legacy::handshake;
-use crate::upstream::modern::discover::{self, Verdict};
+use crate::upstream::link::legacy::handshake;
+use crate::upstream::link::modern::discover::{self, Verdict};
 
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.
