@@ -11,28 +11,28 @@ struct Edit<'t> {
 
 /// Replacements in one text; they do not overlap.
 #[derive(Debug, Default)]
-pub(in crate::relay) struct Splices<'t> {
+pub(crate) struct Splices<'t> {
     edits: Vec<Edit<'t>>,
 }
 
 impl<'t> Splices<'t> {
     /// Puts `text` in place of `span`.
-    pub(in crate::relay) fn replace(&mut self, span: Range<usize>, text: Cow<'t, str>) {
+    pub(crate) fn replace(&mut self, span: Range<usize>, text: Cow<'t, str>) {
         self.edits.push(Edit { span, text });
     }
 
     /// Puts `text` before the byte at `at`.
-    pub(in crate::relay) fn insert(&mut self, at: usize, text: Cow<'t, str>) {
+    pub(crate) fn insert(&mut self, at: usize, text: Cow<'t, str>) {
         self.replace(at..at, text);
     }
 
     /// Forgets all replacements.
-    pub(in crate::relay) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.edits.clear();
     }
 
     /// The text with all replacements made.
-    pub(in crate::relay) fn apply(mut self, text: &'t str) -> Cow<'t, str> {
+    pub(crate) fn apply(mut self, text: &'t str) -> Cow<'t, str> {
         if self.edits.is_empty() {
             return Cow::Borrowed(text);
         }
@@ -43,7 +43,7 @@ impl<'t> Splices<'t> {
     }
 
     /// Appends the part of `text` at `span`, in which all replacements lie, and forgets them.
-    pub(in crate::relay) fn append(&mut self, out: &mut String, text: &str, span: Range<usize>) {
+    pub(crate) fn append(&mut self, out: &mut String, text: &str, span: Range<usize>) {
         // A walk meets them nearly in order.
         self.edits.sort_by_key(|edit| edit.span.start);
         let mut at = span.start;

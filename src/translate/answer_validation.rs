@@ -4,37 +4,22 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
-use super::Question;
+use crate::call::Question;
 use crate::protocol::json::{self, member};
 
-impl Question {
-    /// JSON text of its parameters.
-    #[must_use]
-    pub fn params_text(&self) -> &str {
-        let params = self.params.as_deref().map(std::str::from_utf8);
-        params.and_then(Result::ok).unwrap_or("{}")
-    }
-
-    /// Whether `answer` (JSON text of a result) fits the question; if not, the client is asked again.
-    #[must_use]
-    pub fn is_answered_by(&self, answer: &str) -> bool {
-        let has = |name| member(answer, name).is_some();
-        match self.method.as_str() {
-            "elicitation/create" => {
-                match member(answer, "action").and_then(json::string).as_deref() {
-                    Some("decline" | "cancel") => true,
-                    Some("accept") => {
-                        is_content_valid(self.params_text(), member(answer, "content"))
-                    }
-                    _ => false,
-                }
-            }
-            "sampling/createMessage" => has("role") && has("content"),
-            "roots/list" => {
-                member(answer, "roots").is_some_and(|roots| json::elements(roots).is_ok())
-            }
+/// Whether `answer` (JSON text of a result) fits `question`; if not, the client is asked again.
+#[must_use]
+pub(crate) fn is_answered_by(question: &Question, answer: &str) -> bool {
+    let has = |name| member(answer, name).is_some();
+    match question.method.as_str() {
+        "elicitation/create" => match member(answer, "action").and_then(json::string).as_deref() {
+            Some("decline" | "cancel") => true,
+            Some("accept") => is_content_valid(question.params_text(), member(answer, "content")),
             _ => false,
-        }
+        },
+        "sampling/createMessage" => has("role") && has("content"),
+        "roots/list" => member(answer, "roots").is_some_and(|roots| json::elements(roots).is_ok()),
+        _ => false,
     }
 }
 
@@ -214,7 +199,7 @@ mod tests {
     #[case(r#"{"action":"perhaps"}"#, false)]
     #[case(r#""accept""#, false)]
     fn a_form_is_answered_by_its_schema(#[case] answer: &str, #[case] valid: bool) {
-        assert_eq!(form().is_answered_by(answer), valid);
+        assert_eq!(is_answered_by(&form(), answer), valid);
     }
 
     // SPEC M-65.
@@ -270,12 +255,15 @@ mod tests {
             "elicitation/create",
             &json!({"mode": "url", "url": "https://x"}),
         );
-        assert!(url.is_answered_by(r#"{"action":"accept"}"#));
+        assert!(is_answered_by(&url, r#"{"action":"accept"}"#));
         let sampling = question("sampling/createMessage", &json!({}));
-        assert!(sampling.is_answered_by(r#"{"role":"assistant","content":{},"model":"m"}"#));
-        assert!(!sampling.is_answered_by("{}"));
+        assert!(is_answered_by(
+            &sampling,
+            r#"{"role":"assistant","content":{},"model":"m"}"#
+        ));
+        assert!(!is_answered_by(&sampling, "{}"));
         let roots = question("roots/list", &json!({}));
-        assert!(roots.is_answered_by(r#"{"roots":[]}"#));
-        assert!(!roots.is_answered_by(r#"{"roots":{}}"#));
+        assert!(is_answered_by(&roots, r#"{"roots":[]}"#));
+        assert!(!is_answered_by(&roots, r#"{"roots":{}}"#));
     }
 }

@@ -1,6 +1,6 @@
 //! Instructions of several upstreams as one text. Spec: BRIDGING §5.3.
 
-use crate::relay::naming::{Prefix, clean};
+use crate::translate::naming::{Prefix, clean};
 
 /// Characters of one upstream's instructions.
 const MAX_PART: usize = 8 * 1024;

@@ -6,7 +6,7 @@ use crate::protocol::json;
 
 /// What a task of the extension shows besides its status.
 #[derive(Debug)]
-pub(super) enum Shown<'a> {
+pub(crate) enum Shown<'a> {
     /// No further members: the task is working or cancelled.
     Bare,
     /// Open questions of the task, by key.
@@ -16,7 +16,7 @@ pub(super) enum Shown<'a> {
 }
 
 /// JSON text of the task's members, under the id `handle`.
-pub(super) fn task(state: &State<'_>, handle: &str, shown: &Shown<'_>) -> String {
+pub(crate) fn task(state: &State<'_>, handle: &str, shown: &Shown<'_>) -> String {
     let status = match shown {
         Shown::Bare if state.status == Status::Cancelled => "cancelled",
         Shown::Bare => "working",

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::protocol::json::{self, JsonError, MAX_DEPTH, Scanner, Stop};
 use crate::protocol::methods::ListKind;
-use crate::relay::naming::{Prefix, looks_like};
-use crate::relay::rewrite::Walk;
+use crate::translate::naming::{Prefix, looks_like};
+use crate::translate::rewrite::Walk;
 
 /// Most items shown of one upstream, over all pages; further items are dropped.
 /// Spec: SPEC G-05.

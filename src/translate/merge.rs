@@ -4,18 +4,18 @@
 
 pub mod capabilities;
 mod discover;
+mod gateway_info;
 mod initialize;
 mod instructions;
 mod list;
 mod missing;
-mod ourselves;
 
-pub(super) use discover::{
+pub(crate) use discover::{
     WHOLE_MS as DISCOVERED_MS, absent as discover_absent, merged as discover_merged,
     pure as discover_pure,
 };
-pub(super) use initialize::{merged, pure};
+pub(crate) use gateway_info::Ourselves;
+pub(crate) use initialize::{merged, pure};
 pub use instructions::{Instructions, Part};
 pub use list::{ListMerger, Merged};
-pub(super) use missing::{Known, Missing, member as missing_member};
-pub(super) use ourselves::Ourselves;
+pub(crate) use missing::{Known, Missing, member as missing_member};

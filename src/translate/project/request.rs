@@ -16,11 +16,7 @@ const PARAMS: [&str; 2] = ["inputResponses", "requestState"];
 
 /// Projects a request from revision `from` to `to`; `None` if unchanged. While the upstream's revision is
 /// unknown, the request is made legacy: a modern link adds the envelope itself.
-pub(in crate::relay) fn request(
-    from: Revision,
-    to: Option<Revision>,
-    message: &Message,
-) -> Option<Bytes> {
+pub(crate) fn request(from: Revision, to: Option<Revision>, message: &Message) -> Option<Bytes> {
     let mut edit = None;
     let up = to.is_some_and(|to| to.era() == Era::Modern);
     if from.era() == Era::Modern && !up {

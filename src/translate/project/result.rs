@@ -25,30 +25,30 @@ const CACHEABLE: [&str; 4] = [
 
 /// Origin of a result, as shown to the client.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::relay) struct Origin<'a> {
+pub(crate) struct Origin<'a> {
     /// The method that was answered.
-    pub(in crate::relay) method: &'a str,
+    pub(crate) method: &'a str,
     /// Configured name of the upstream, for the log; empty if the result is not a page of a list.
-    pub(in crate::relay) name: &'a str,
+    pub(crate) name: &'a str,
     /// JSON text of the server's `Implementation`: ours on a merged endpoint.
-    pub(in crate::relay) server: &'a str,
+    pub(crate) server: &'a str,
     /// Whether `server` replaces the upstream's own `serverInfo`.
-    pub(in crate::relay) is_merged: bool,
+    pub(crate) is_merged: bool,
     /// JSON text of the `serverInfo` in the upstream's declaration.
-    pub(in crate::relay) upstream: Option<&'a str>,
+    pub(crate) upstream: Option<&'a str>,
     /// Cache hints for a result without hints of its own.
-    pub(in crate::relay) hints: Hints,
+    pub(crate) hints: Hints,
     /// Whether the called tool's output schema is shown wrapped.
-    pub(in crate::relay) wraps: bool,
+    pub(crate) wraps: bool,
     /// Whether both sides declare an extension that may define further kinds of results.
-    pub(in crate::relay) extended: bool,
+    pub(crate) extended: bool,
     /// The member of `_meta` that names missing upstreams, where the result is about several.
-    pub(in crate::relay) missing: Option<&'a str>,
+    pub(crate) missing: Option<&'a str>,
 }
 
 /// Why a result cannot be shown.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::relay) enum Unusable {
+pub(crate) enum Unusable {
     /// An object that is rewritten repeats a member.
     #[error(transparent)]
     Json(#[from] JsonError),
@@ -65,11 +65,7 @@ impl Projection {
     ///
     /// # Errors
     /// See [`Unusable`].
-    pub(in crate::relay) fn result(
-        self,
-        message: Message,
-        origin: &Origin<'_>,
-    ) -> Result<Message, Unusable> {
+    pub(crate) fn result(self, message: Message, origin: &Origin<'_>) -> Result<Message, Unusable> {
         let lists_tools = origin.method == "tools/list";
         let is_whole = || self.to.era() == Era::Legacy || is_dressed(&message, origin);
         if self.is_identity() && !lists_tools && is_whole() {
@@ -238,7 +234,7 @@ impl Projection {
     }
 
     /// The answer that begins a task: its members, JSON text of an object, for a modern client.
-    pub(in crate::relay) fn begun(mut task: String, origin: &Origin<'_>) -> String {
+    pub(crate) fn begun(mut task: String, origin: &Origin<'_>) -> String {
         task.pop();
         let tail = format!(
             r#","resultType":"task","_meta":{{"{SERVER_INFO}":{}}}}}"#,
@@ -248,7 +244,7 @@ impl Projection {
     }
 
     /// A result that we wrote, JSON text of an object, in the client's revision.
-    pub(in crate::relay) fn authored(self, result: String, origin: &Origin<'_>) -> String {
+    pub(crate) fn authored(self, result: String, origin: &Origin<'_>) -> String {
         let (mut out, is_open) = self.authored_open(result, origin);
         if is_open {
             out.push_str(&origin.hints.ttl_ms.to_string());
@@ -259,11 +255,7 @@ impl Projection {
 
     /// The same up to its lifetime in milliseconds, which comes last where there is one; whether
     /// it and the closing brace are still to come.
-    pub(in crate::relay) fn authored_open(
-        self,
-        result: String,
-        origin: &Origin<'_>,
-    ) -> (String, bool) {
+    pub(crate) fn authored_open(self, result: String, origin: &Origin<'_>) -> (String, bool) {
         let is_legacy = self.to.era() == Era::Legacy;
         if is_legacy && origin.missing.is_none() {
             return (result, false);
@@ -302,7 +294,7 @@ impl Projection {
 }
 
 /// Whether a result is of a kind that the core and the extensions which we understand do not have.
-pub(in crate::relay) fn is_of_unknown_kind(message: &Message) -> bool {
+pub(crate) fn is_of_unknown_kind(message: &Message) -> bool {
     let kind = message.result_member("resultType");
     kind.is_some_and(|kind| !KINDS.contains(&kind))
 }
@@ -358,12 +350,12 @@ fn is_empty(content: Option<&str>) -> bool {
 }
 
 /// Whether the output schema of a tool, the JSON text of an item, is shown wrapped.
-pub(in crate::relay) fn wraps(tool: &str) -> bool {
+pub(crate) fn wraps(tool: &str) -> bool {
     member(tool, "outputSchema").is_some_and(schema::needs_wrapping)
 }
 
 /// The text of a tool's failure, for a model to act on.
-pub(in crate::relay) fn tool_error(text: &str) -> String {
+pub(crate) fn tool_error(text: &str) -> String {
     format!(
         r#"{{"content":[{}],"isError":true}}"#,
         content::text_block(text)

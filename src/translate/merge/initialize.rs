@@ -9,10 +9,10 @@ use super::missing::{self, Known};
 use super::{Instructions, Ourselves, Part, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json};
-use crate::relay::naming::Prefix;
+use crate::translate::naming::Prefix;
 
 /// Result for a pure endpoint: the upstream's declaration, projected to `revision`.
-pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
+pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
     let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
     result(
@@ -26,11 +26,7 @@ pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
 
 /// Result for a merged endpoint: the declarations of all known upstreams, with the gateway as the server.
 /// An unknown upstream contributes nothing.
-pub(in crate::relay) fn merged(
-    revision: Revision,
-    upstreams: &[Known],
-    ourselves: &Ourselves,
-) -> Bytes {
+pub(crate) fn merged(revision: Revision, upstreams: &[Known], ourselves: &Ourselves) -> Bytes {
     let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
@@ -114,7 +110,7 @@ mod tests {
 
     use super::*;
     use crate::protocol::meta;
-    use crate::relay::merge::Missing;
+    use crate::translate::merge::Missing;
 
     fn declared(capabilities: &'static str, info: &'static str, says: Option<&str>) -> Declared {
         Declared::new(

@@ -10,18 +10,18 @@ use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
 
 /// TTL of a result with every upstream known, milliseconds.
-pub(in crate::relay) const WHOLE_MS: u64 = 60_000;
+pub(crate) const WHOLE_MS: u64 = 60_000;
 /// TTL of a result with a missing upstream, milliseconds.
 const PARTIAL_MS: u64 = 1_000;
 
 /// Result for a pure endpoint. Its TTL does not exceed the upstream's own (SPEC M-83).
-pub(in crate::relay) fn pure(revision: Revision, declared: &Declared) -> Bytes {
+pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
     of_one(revision, declared, WHOLE_MS.min(declared.kept_ms()))
 }
 
 /// Result for a pure endpoint whose upstream is unreachable: the last declaration, else every capability.
 /// A client never asks again for an undeclared capability, while a request for a missing one gets an error.
-pub(in crate::relay) fn absent(
+pub(crate) fn absent(
     revision: Revision,
     last: Option<&Declared>,
     ourselves: &Ourselves,
@@ -46,11 +46,7 @@ fn of_one(revision: Revision, declared: &Declared, ttl_ms: u64) -> Bytes {
 }
 
 /// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
-pub(in crate::relay) fn merged(
-    revision: Revision,
-    upstreams: &[Known],
-    ourselves: &Ourselves,
-) -> Bytes {
+pub(crate) fn merged(revision: Revision, upstreams: &[Known], ourselves: &Ourselves) -> Bytes {
     let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
@@ -106,7 +102,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::relay::merge::Missing;
+    use crate::translate::merge::Missing;
 
     const MODERN: Revision = Revision::V2026_07_28;
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::protocol::json::{self, RawString, Scanner, Stop};
 use crate::protocol::methods::ListKind;
-use crate::relay::naming::{Prefix, clean};
+use crate::translate::naming::{Prefix, clean};
 
 use super::Splices;
 
@@ -13,9 +13,9 @@ const MAX_ITEM_TITLE: usize = 256;
 
 /// Walk over a JSON text of one upstream that collects the splices for its names and URIs.
 #[derive(Debug)]
-pub(in crate::relay) struct Walk<'t> {
+pub(crate) struct Walk<'t> {
     prefix: &'t Prefix,
-    pub(in crate::relay) splices: Splices<'t>,
+    pub(crate) splices: Splices<'t>,
 }
 
 /// Moves over an object that is read, or over anything else unread.
@@ -42,7 +42,7 @@ fn array<'t>(
 }
 
 impl<'t> Walk<'t> {
-    pub(in crate::relay) fn new(prefix: &'t Prefix) -> Self {
+    pub(crate) fn new(prefix: &'t Prefix) -> Self {
         Self {
             prefix,
             splices: Splices::default(),
@@ -265,7 +265,7 @@ impl<'t> Walk<'t> {
 
     /// One item of a list; what names it, if anything does. Of a skill only URIs change: its
     /// frontmatter and digests are what hosts verify (SPEC N-05).
-    pub(in crate::relay) fn item(
+    pub(crate) fn item(
         &mut self,
         scanner: &mut Scanner<'t>,
         kind: ListKind,

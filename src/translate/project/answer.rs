@@ -10,17 +10,17 @@ use crate::call::{Answer, Asked, Question};
 use crate::protocol::json::{self, JsonError, member};
 
 /// The methods of a round's questions, by key.
-pub(in crate::relay) type Methods = HashMap<String, String>;
+pub(crate) type Methods = HashMap<String, String>;
 
 /// What was asked, to read the answers by.
-pub(in crate::relay) fn methods(entries: &[(String, Question)]) -> Methods {
+pub(crate) fn methods(entries: &[(String, Question)]) -> Methods {
     let of = |(key, question): &(String, Question)| (key.clone(), question.method.clone());
     entries.iter().map(of).collect()
 }
 
 impl Projection {
     /// What became of a round, in the words of the upstream's revision.
-    pub(in crate::relay) fn asked(self, methods: &Methods, asked: Asked) -> Asked {
+    pub(crate) fn asked(self, methods: &Methods, asked: Asked) -> Asked {
         let Asked::Answered(answers) = asked else {
             return asked;
         };
@@ -36,7 +36,7 @@ impl Projection {
 
     /// The answer to a question of `method`. Before 2025-11-25 a completion had one block: of several
     /// the first is left that the upstream knows.
-    pub(in crate::relay) fn answer(self, method: &str, answer: Answer) -> Answer {
+    pub(crate) fn answer(self, method: &str, answer: Answer) -> Answer {
         let is_narrowed = method == "sampling/createMessage"
             && !self.is_identity()
             && !self.from.has_sampling_tools();

@@ -15,11 +15,11 @@ mod result;
 mod schema;
 mod tool;
 
-pub(super) use answer::methods;
-pub(super) use error::{Asked, Turned, covers, from_upstream as error};
-pub(super) use hints::{Hints, Scope};
-pub(super) use request::request;
-pub(super) use result::{Origin, Unusable, is_of_unknown_kind, tool_error, wraps};
+pub(crate) use answer::methods;
+pub(crate) use error::{Asked, Turned, covers, from_upstream as error};
+pub(crate) use hints::{Hints, Scope};
+pub(crate) use request::request;
+pub(crate) use result::{Origin, Unusable, is_of_unknown_kind, tool_error, wraps};
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ use crate::telemetry::metrics::LABELED;
 
 /// From the revision of an upstream to that of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Projection {
+pub(crate) struct Projection {
     from: Revision,
     to: Revision,
     /// Whether calls of the upstream are run here as tasks of 2025-11-25.
@@ -41,7 +41,7 @@ pub(super) struct Projection {
 
 impl Projection {
     /// Projection from the upstream's revision to the client's.
-    pub(super) fn new(from: Revision, to: Revision) -> Self {
+    pub(crate) fn new(from: Revision, to: Revision) -> Self {
         Self {
             from,
             to,
@@ -51,7 +51,7 @@ impl Projection {
 
     /// [`new`](Self::new) for an upstream whose revision may be unknown yet: the other era is assumed, so
     /// that no member passes unchanged by mistake.
-    pub(super) fn of(from: Option<Revision>, to: Revision) -> Self {
+    pub(crate) fn of(from: Option<Revision>, to: Revision) -> Self {
         let unknown = match to.era() {
             Era::Legacy => Revision::V2026_07_28,
             Era::Modern => Revision::LATEST_LEGACY,
@@ -61,7 +61,7 @@ impl Projection {
 
     /// Sets whether the gateway runs calls of this upstream as tasks of 2025-11-25.
     #[must_use]
-    pub(super) fn hosting_tasks(self, hosts_tasks: bool) -> Self {
+    pub(crate) fn hosting_tasks(self, hosts_tasks: bool) -> Self {
         Self {
             hosts_tasks,
             ..self
@@ -69,17 +69,17 @@ impl Projection {
     }
 
     /// Whether nothing is ever changed on the way, but for what a modern result must have.
-    pub(super) fn is_identity(self) -> bool {
+    pub(crate) fn is_identity(self) -> bool {
         self.from == self.to
     }
 
     /// Whether both sides are of the legacy era.
-    pub(super) fn is_legacy(self) -> bool {
+    pub(crate) fn is_legacy(self) -> bool {
         self.from.era() == Era::Legacy && self.to.era() == Era::Legacy
     }
 
     /// Whether a legacy upstream answers a modern client.
-    pub(super) fn is_up(self) -> bool {
+    pub(crate) fn is_up(self) -> bool {
         self.from.era() == Era::Legacy && self.to.era() == Era::Modern
     }
 
@@ -93,7 +93,7 @@ impl Projection {
     ///
     /// # Errors
     /// When the text is no array.
-    pub(super) fn items<'i>(
+    pub(crate) fn items<'i>(
         self,
         kind: methods::ListKind,
         items: &'i str,
@@ -135,7 +135,7 @@ impl Projection {
     }
 
     /// A notification toward the client; `None` if the client's revision does not define it.
-    pub(super) fn notice(self, notice: Notice) -> Option<Notice> {
+    pub(crate) fn notice(self, notice: Notice) -> Option<Notice> {
         match &notice.kind {
             NoticeKind::Progress { .. } if !self.to.has_progress_message() => {
                 let message = Message::parse(notice.bytes, usize::MAX).ok()?;

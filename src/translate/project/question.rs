@@ -12,7 +12,7 @@ use crate::protocol::{Era, Revision, meta};
 
 /// Why a question cannot be put to a client.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::relay) enum Unaskable {
+pub(crate) enum Unaskable {
     /// Its revision has no words for it.
     #[error("the client's protocol revision cannot express {0}")]
     Inexpressible(&'static str),
@@ -26,7 +26,7 @@ impl Projection {
     ///
     /// # Errors
     /// [`Unaskable`]: the upstream is told that the client cannot be asked.
-    pub(in crate::relay) fn question(
+    pub(crate) fn question(
         self,
         question: Question,
         mint: impl FnOnce() -> String,

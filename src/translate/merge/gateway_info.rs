@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use crate::config;
 use crate::protocol::json;
-use crate::relay::naming::clean;
+use crate::translate::naming::clean;
 
 /// Characters of the title.
 const MAX_TITLE: usize = 80;
 
 /// What clients of merged endpoints are told of the gateway.
 #[derive(Debug)]
-pub(in crate::relay) struct Ourselves {
+pub(crate) struct Ourselves {
     /// JSON text of its `Implementation`.
-    pub(in crate::relay) info: Arc<str>,
+    pub(crate) info: Arc<str>,
     /// What the operator has to say before the upstreams do.
-    pub(in crate::relay) instructions: Option<String>,
+    pub(crate) instructions: Option<String>,
     /// Whether it tells of changed lists.
-    pub(in crate::relay) tells_changes: bool,
+    pub(crate) tells_changes: bool,
 }
 
 impl Ourselves {
     /// As the operator wants it.
-    pub(in crate::relay) fn new(settings: &config::Merged) -> Self {
+    pub(crate) fn new(settings: &config::Merged) -> Self {
         let title = json::quote(&clean(&settings.title, MAX_TITLE));
         let version = env!("CARGO_PKG_VERSION");
         let info = format!(r#"{{"name":"drawbridge","title":{title},"version":"{version}"}}"#);

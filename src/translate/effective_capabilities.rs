@@ -10,7 +10,7 @@ use crate::protocol::{Era, Revision, extensions, json};
 /// Subset of a client's declared capabilities that `revision` can express and the gateway carries. Upstreams
 /// learn no other capability, to avoid questions that the gateway would refuse. A merged endpoint carries only
 /// capabilities that the gateway understands.
-pub(super) fn capabilities(
+pub(crate) fn capabilities(
     declared: &str,
     revision: Revision,
     is_pure: bool,

@@ -7,7 +7,7 @@ use crate::protocol::json::{self, Members};
 
 /// Which of the two designs a task is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Design {
+pub(crate) enum Design {
     /// Of 2025-11-25: `tasks/result` waits, and brings questions along.
     Legacy,
     /// Of the extension: everything is in the answer to `tasks/get`.
@@ -16,7 +16,7 @@ pub(super) enum Design {
 
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
+pub(crate) enum Status {
     Working,
     InputRequired,
     Completed,
@@ -36,7 +36,7 @@ impl Status {
         })
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Working => "working",
             Self::InputRequired => "input_required",
@@ -49,19 +49,19 @@ impl Status {
 
 /// A task as its upstream shows it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct State<'t> {
-    pub(super) id: String,
-    pub(super) status: Status,
+pub(crate) struct State<'t> {
+    pub(crate) id: String,
+    pub(crate) status: Status,
     /// For people.
-    pub(super) message: Option<String>,
+    pub(crate) message: Option<String>,
     /// How long the upstream wants to be left alone between two questions.
-    pub(super) interval: Option<Duration>,
+    pub(crate) interval: Option<Duration>,
     members: Members<'t>,
 }
 
 impl<'t> State<'t> {
     /// Reads a task, JSON text of an object; nothing when it is none.
-    pub(super) fn read(text: &'t str) -> Option<Self> {
+    pub(crate) fn read(text: &'t str) -> Option<Self> {
         let members = json::members(text).ok()?;
         let text_of = |name: &str| json::string(find(&members, name)?);
         let id = text_of("taskId")?.into_owned();
@@ -79,7 +79,7 @@ impl<'t> State<'t> {
     }
 
     /// The task that a reply to `tools/call` begins; `None` if the reply is the result of the call.
-    pub(super) fn begun(reply: &'t Reply, design: Design) -> Option<Self> {
+    pub(crate) fn begun(reply: &'t Reply, design: Design) -> Option<Self> {
         let Reply::Relayed(message) = reply else {
             return None;
         };
@@ -93,7 +93,7 @@ impl<'t> State<'t> {
     }
 
     /// JSON text of one of its members.
-    pub(super) fn member(&self, name: &str) -> Option<&'t str> {
+    pub(crate) fn member(&self, name: &str) -> Option<&'t str> {
         find(&self.members, name)
     }
 }

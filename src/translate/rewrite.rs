@@ -15,8 +15,8 @@ use crate::protocol::methods::{ListKind, lookup};
 
 use super::naming::{Prefix, clean};
 
-pub(super) use splice::Splices;
-pub(super) use walk::Walk;
+pub(crate) use splice::Splices;
+pub(crate) use walk::Walk;
 
 /// Characters of an upstream's title in a question: enough to recognise it.
 const MAX_TITLE: usize = 80;

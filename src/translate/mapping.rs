@@ -17,7 +17,7 @@ use crate::telemetry::metrics::LABELED;
 const ANY_DEPTH: usize = usize::MAX;
 
 /// A notification towards the client.
-pub(super) fn notice(prefix: &Prefix, notice: Notice) -> Option<Notice> {
+pub(crate) fn notice(prefix: &Prefix, notice: Notice) -> Option<Notice> {
     let mapped = matches!(
         notice.kind,
         NoticeKind::ResourceUpdated { .. } | NoticeKind::Log | NoticeKind::ElicitationComplete
@@ -41,7 +41,7 @@ pub(super) fn notice(prefix: &Prefix, notice: Notice) -> Option<Notice> {
 }
 
 /// A question towards the client; says which upstream asks.
-pub(super) fn question(prefix: &Prefix, question: Question) -> Question {
+pub(crate) fn question(prefix: &Prefix, question: Question) -> Question {
     let Some(params) = &question.params else {
         return question;
     };
@@ -60,7 +60,7 @@ pub(super) fn question(prefix: &Prefix, question: Question) -> Question {
 }
 
 /// The result of a request of `method`.
-pub(super) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<Message, Fault> {
+pub(crate) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<Message, Fault> {
     let Some(text) = message.result() else {
         return Ok(message);
     };
@@ -84,7 +84,7 @@ pub(super) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<
 
 /// An error, about what the upstream knows as the first of `asked` and the client as the second.
 /// Where it cannot be mapped it goes on without its data, and its message says whose it is.
-pub(super) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str)>) -> Message {
+pub(crate) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str)>) -> Message {
     let Some(mapped) = message
         .error()
         .and_then(|text| mapped_error(prefix, text, asked))
@@ -96,7 +96,7 @@ pub(super) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str
 }
 
 /// The JSON text of an error that its link wrote for the upstream; see [`error`].
-pub(super) fn written_error(prefix: &Prefix, text: Bytes, asked: Option<(&str, &str)>) -> Bytes {
+pub(crate) fn written_error(prefix: &Prefix, text: Bytes, asked: Option<(&str, &str)>) -> Bytes {
     let read = String::from_utf8_lossy(&text);
     match mapped_error(prefix, &read, asked) {
         Some(mapped) => mapped.into(),
@@ -117,7 +117,7 @@ fn mapped_error(prefix: &Prefix, text: &str, asked: Option<(&str, &str)>) -> Opt
 }
 
 /// The items of a list of tools that are shown.
-pub(super) fn kept_tools(tools: &str, shows: impl Fn(&str) -> bool) -> String {
+pub(crate) fn kept_tools(tools: &str, shows: impl Fn(&str) -> bool) -> String {
     let elements = json::elements(tools).unwrap_or_default();
     json::array(elements.into_iter().filter(|tool| {
         let name = json::member(tool, "name").and_then(json::string);

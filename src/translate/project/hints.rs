@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::protocol::Message;
-use crate::relay::merge::DISCOVERED_MS;
+use crate::translate::merge::DISCOVERED_MS;
 
 /// Cache scope: which clients may share a cached result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::relay) enum Scope {
+pub(crate) enum Scope {
     /// Everybody.
     Public,
     /// One authorization context.
@@ -16,15 +16,15 @@ pub(in crate::relay) enum Scope {
 
 /// Cache hints: lifetime and scope of a result. Spec: SPEC M-80.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::relay) struct Hints {
+pub(crate) struct Hints {
     /// Milliseconds.
-    pub(in crate::relay) ttl_ms: u64,
-    pub(in crate::relay) scope: Scope,
+    pub(crate) ttl_ms: u64,
+    pub(crate) scope: Scope,
 }
 
 impl Scope {
     /// The JSON text.
-    pub(in crate::relay) fn as_json(self) -> &'static str {
+    pub(crate) fn as_json(self) -> &'static str {
         match self {
             Self::Public => "\"public\"",
             Self::Private => "\"private\"",
@@ -34,19 +34,19 @@ impl Scope {
 
 impl Hints {
     /// Nothing.
-    pub(in crate::relay) const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         ttl_ms: 0,
         scope: Scope::Private,
     };
 
     /// What follows from declarations and rules alone: as our own discovery of them.
-    pub(in crate::relay) const DECLARED: Self = Self {
+    pub(crate) const DECLARED: Self = Self {
         ttl_ms: DISCOVERED_MS,
         scope: Scope::Private,
     };
 
     /// For one authorization context, for `ttl`.
-    pub(in crate::relay) fn private(ttl: Duration) -> Self {
+    pub(crate) fn private(ttl: Duration) -> Self {
         Self {
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(0),
             scope: Scope::Private,
@@ -54,14 +54,14 @@ impl Hints {
     }
 
     /// What takes nothing from any other.
-    pub(in crate::relay) const ANY: Self = Self {
+    pub(crate) const ANY: Self = Self {
         ttl_ms: 24 * 60 * 60 * 1000,
         scope: Scope::Public,
     };
 
     /// What holds for two parts together (SPEC M-83).
     #[must_use]
-    pub(in crate::relay) fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         let public = self.scope == Scope::Public && other.scope == Scope::Public;
         Self {
             ttl_ms: self.ttl_ms.min(other.ttl_ms),
@@ -74,13 +74,13 @@ impl Hints {
     }
 
     /// What a result says; nothing where it promises nothing.
-    pub(in crate::relay) fn read(message: &Message) -> Self {
+    pub(crate) fn read(message: &Message) -> Self {
         Self::said(message, Self::NONE)
     }
 
     /// Cache hints of a result, a day at most; each missing or invalid hint (negative or non-integer TTL,
     /// unknown scope) is taken from `otherwise` (SPEC M-80, M-85).
-    pub(in crate::relay) fn said(message: &Message, otherwise: Self) -> Self {
+    pub(crate) fn said(message: &Message, otherwise: Self) -> Self {
         let ttl = message.result_member("ttlMs");
         let ttl = ttl.and_then(|ttl| ttl.parse().ok());
         Self {

@@ -9,7 +9,7 @@ use crate::protocol::{json, meta};
 
 /// Why an answer goes out without an upstream, or with what was known of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::relay) enum Missing {
+pub(crate) enum Missing {
     /// Its first start since that of the gateway still runs.
     Starting,
     /// It did not answer in time.
@@ -67,12 +67,12 @@ impl From<&Fault> for Missing {
 
 /// One upstream of a merged endpoint, and its known or presumed declaration.
 #[derive(Debug, Clone)]
-pub(in crate::relay) struct Known {
-    pub(in crate::relay) upstream: Arc<str>,
+pub(crate) struct Known {
+    pub(crate) upstream: Arc<str>,
     /// Declaration of the upstream; while missing, the last known or a presumed declaration.
-    pub(in crate::relay) declared: Option<Arc<Declared>>,
+    pub(crate) declared: Option<Arc<Declared>>,
     /// Why it was not there; its list may come later.
-    pub(in crate::relay) missing: Option<Missing>,
+    pub(crate) missing: Option<Missing>,
 }
 
 impl Known {
@@ -84,7 +84,7 @@ impl Known {
 
 /// JSON text of the member of `_meta` that names who is missing: `"<key>":{"<upstream>":"<code>"}`; nothing where
 /// nobody is.
-pub(in crate::relay) fn member<'m>(
+pub(crate) fn member<'m>(
     missing: impl IntoIterator<Item = (&'m Arc<str>, Missing)>,
 ) -> Option<String> {
     let mut codes = missing

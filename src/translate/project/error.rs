@@ -15,18 +15,18 @@ use crate::protocol::{Era, Message, json, methods};
 
 /// What an error is about.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::relay) struct Asked<'a> {
-    pub(in crate::relay) method: &'a str,
+pub(crate) struct Asked<'a> {
+    pub(crate) method: &'a str,
     /// The URI as the upstream was sent it.
-    pub(in crate::relay) name: Option<&'a str>,
-    pub(in crate::relay) upstream: &'a str,
+    pub(crate) name: Option<&'a str>,
+    pub(crate) upstream: &'a str,
     /// JSON text of the capabilities that the client declared in this request.
-    pub(in crate::relay) declared: &'a [u8],
+    pub(crate) declared: &'a [u8],
 }
 
 /// What the client gets for an error.
 #[derive(Debug)]
-pub(in crate::relay) enum Turned {
+pub(crate) enum Turned {
     /// The upstream's own, perhaps under another code.
     Relayed(Message),
     /// An error that we wrote.
@@ -37,7 +37,7 @@ pub(in crate::relay) enum Turned {
 
 /// Converts an upstream's error `code` to the client's revision. Errors about a single hop are never
 /// relayed unchanged: the client would negotiate with the gateway about the hop between gateway and upstream.
-pub(in crate::relay) fn from_upstream(
+pub(crate) fn from_upstream(
     projection: Projection,
     message: Message,
     code: i64,
@@ -119,7 +119,7 @@ fn no_visit(asked: &Asked<'_>) -> Turned {
 }
 
 /// The error for a client whose upstream requires a capability that the gateway did not offer.
-pub(in crate::relay) fn capability_missing(method: &str, upstream: &str, missing: &str) -> Turned {
+pub(crate) fn capability_missing(method: &str, upstream: &str, missing: &str) -> Turned {
     let text = format!("upstream \"{upstream}\" needs what this client does not offer: {missing}");
     if method == "tools/call" {
         return Turned::ToolError(text);
@@ -146,7 +146,7 @@ fn is_declared(missing: &str, declared: &[u8]) -> bool {
 }
 
 /// Whether `declared` contains every capability in `missing` (both JSON texts).
-pub(in crate::relay) fn covers(declared: &str, missing: &str) -> bool {
+pub(crate) fn covers(declared: &str, missing: &str) -> bool {
     let Ok(missing) = json::members(missing) else {
         return false;
     };
@@ -190,7 +190,7 @@ fn written(code: i64, text: &str, data: &str) -> Turned {
 
 impl Turned {
     /// As a reply; `dress` makes a result of the client's revision out of one that we wrote.
-    pub(in crate::relay) fn into_reply(self, dress: impl FnOnce(String) -> String) -> Reply {
+    pub(crate) fn into_reply(self, dress: impl FnOnce(String) -> String) -> Reply {
         match self {
             Self::Relayed(message) => Reply::Relayed(message),
             Self::Written(error) => Reply::Error(error),

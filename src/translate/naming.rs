@@ -79,7 +79,7 @@ impl Prefix {
     }
 
     /// What goes in front of an exact name, when nothing else changes.
-    pub(super) fn name_insertion(&self, original: &str) -> Option<&str> {
+    pub(crate) fn name_insertion(&self, original: &str) -> Option<&str> {
         self.is_plain(original).then_some(&*self.name)
     }
 
@@ -94,7 +94,7 @@ impl Prefix {
     }
 
     /// The prefix to insert into a URI and its offset; `None` if the URI is shown unchanged.
-    pub(super) fn uri_insertion(&self, original: &str) -> Option<(usize, &str)> {
+    pub(crate) fn uri_insertion(&self, original: &str) -> Option<(usize, &str)> {
         match uri::Form::of(original) {
             uri::Form::Fetchable => None,
             uri::Form::Hosted { authority } => Some((authority, &self.segment)),
