@@ -21,18 +21,18 @@ use crate::downstream::guard::Guard;
 use crate::downstream::listener::Listener;
 use crate::downstream::{Front, FrontParts};
 use crate::endpoint::{self, Endpoint};
-use crate::lifecycle::{Drained, Signals, Tasks};
 use crate::policy::Policy;
 use crate::policy::rate::RateLimiter;
+use crate::process::Host;
 use crate::relay::{self, Relay};
+use crate::runtime::lifecycle::{Drained, Signals, Tasks};
+use crate::runtime::workers::{Crew, Workers};
 use crate::seal::Sealer;
 use crate::session::{SessionIds, Sessions, Settings};
 use crate::store::events::{Bounds, EventStore, MemoryEvents};
 use crate::telemetry;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 use crate::upstream::Upstreams;
-use crate::upstream::stdio::Host;
-use crate::workers::{Crew, Workers};
 
 /// Probes and scrapers that are connected at once.
 const ADMIN_CONNECTIONS: usize = 64;

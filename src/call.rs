@@ -8,7 +8,6 @@ mod burst;
 mod capabilities;
 mod deaf;
 mod declared;
-mod fitting;
 mod notice;
 mod principal;
 mod reply;
@@ -75,6 +74,15 @@ pub struct Question {
     pub method: String,
     /// JSON text of `params`; absent when the method takes none.
     pub params: Option<Bytes>,
+}
+
+impl Question {
+    /// JSON text of its parameters.
+    #[must_use]
+    pub fn params_text(&self) -> &str {
+        let params = self.params.as_deref().map(std::str::from_utf8);
+        params.and_then(Result::ok).unwrap_or("{}")
+    }
 }
 
 /// Questions asked together.

@@ -6,12 +6,12 @@
 //!
 //! | layer | modules |
 //! | --- | --- |
-//! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
-//! | 2 | [`config`]: what the operator wants |
+//! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`]: shapes, bytes, time, background work |
+//! | 2 | [`sync`] [`config`]: tools for tasks and threads; what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
-//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`] [`fair_permits`] [`budget`]: failures, causes, handles, address rules, views, limits |
+//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`] [`budget`]: failures, causes, handles, address rules, views, limits |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`store`] [`audit`]: where things are kept |
+//! | 6 | [`translate`] [`process`] [`store`] [`audit`]: messages between revisions and between views, child processes, where things are kept |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`relay`]: the spine |
 //! | 9 | [`downstream`]: towards MCP clients |
@@ -32,21 +32,19 @@ pub mod descriptors;
 pub mod downstream;
 pub mod egress;
 pub mod endpoint;
-pub mod fair_permits;
 pub mod fault;
-pub mod lifecycle;
 pub mod lock;
 pub mod policy;
+pub mod process;
 pub mod protocol;
 pub mod relay;
+pub mod runtime;
 pub mod seal;
 pub mod secret;
 pub mod session;
 pub mod status;
 pub mod store;
-pub mod tally;
+pub mod sync;
 pub mod telemetry;
+pub mod translate;
 pub mod upstream;
-pub mod wake;
-pub mod wish;
-pub mod workers;

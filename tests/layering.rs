@@ -157,6 +157,154 @@ fn imports(code: &str) -> BTreeSet<String> {
     out
 }
 
+/// The path of a file's module, without `crate`.
+fn module_path(path: &Path) -> Vec<String> {
+    let below = path
+        .strip_prefix(root())
+        .expect("below src")
+        .with_extension("");
+    let parts = below.iter().map(|part| part.to_string_lossy().into_owned());
+    parts.filter(|part| part != "mod").collect()
+}
+
+/// What the code of the module `own` names as `crate::…` or `super::…`, whole paths without `crate`. In `{…}` the names
+/// at its outermost level.
+fn targets(own: &[String], code: &str) -> BTreeSet<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let path = |text: &str| -> String { text.chars().take_while(|c| is_part(*c)).collect() };
+    let mut out = BTreeSet::new();
+    let lines = code
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"));
+    for (at, line) in lines.clone().enumerate() {
+        for head in ["crate::", "super::"] {
+            let Some(start) = line.find(head) else {
+                continue;
+            };
+            let mut rest = line.get(start + head.len()..).unwrap_or_default();
+            let mut base: &[String] = &[];
+            if head == "super::" {
+                base = own.split_last().map_or(&[], |(_, above)| above);
+                while let Some(above) = rest.strip_prefix("super::") {
+                    base = base.split_last().map_or(&[], |(_, above)| above);
+                    rest = above;
+                }
+            }
+            let named = path(rest);
+            let base = base.join("::");
+            let prefix = format!("{base}::{named}");
+            let prefix = prefix.trim_matches(':');
+            if rest[named.len()..].starts_with('{') {
+                let mut group = rest[named.len() + 1..].to_owned();
+                let following = lines.clone().skip(at + 1);
+                if !group.contains("};") {
+                    group.extend(following.take_while(|line| line.trim() != "};"));
+                }
+                let elements = group.split([',', '{']).map(|element| path(element.trim()));
+                let elements = elements.filter(|element| !element.is_empty());
+                out.extend(elements.map(|element| format!("{prefix}::{element}")));
+            } else {
+                out.insert(prefix.to_owned());
+            }
+        }
+    }
+    out
+}
+
+/// Rooms below a top module, and the paths that they do not name.
+const ROOMS: [(&str, &[&str]); 5] = [
+    // Moves messages and knows no era.
+    (
+        "upstream::carrier",
+        &["upstream::link", "upstream::isolation"],
+    ),
+    // One logical connection: whose it is has been decided.
+    ("upstream::link", &["upstream::isolation"]),
+    // Tools that know nothing of what they are used for.
+    (
+        "sync",
+        &["address", "secret", "clock", "protocol", "runtime"],
+    ),
+    // Pure functions.
+    ("translate", &["session", "runtime", "sync", "store"]),
+    // Children and their lines: nothing of MCP but JSON and the id of a broken message.
+    (
+        "process",
+        &[
+            "protocol::Message",
+            "protocol::Revision",
+            "protocol::methods",
+            "call::Call",
+        ],
+    ),
+];
+
+#[test]
+fn rooms_import_what_they_may() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let own = module_path(&source.path);
+        let name = own.join("::");
+        let inside = |room: &str| name == room || name.starts_with(&format!("{room}::"));
+        for (_, barred) in ROOMS.iter().filter(|(room, _)| inside(room)) {
+            let targets = targets(&own, &source.code);
+            let is_barred = |path: &&String| {
+                barred
+                    .iter()
+                    .any(|no| path == no || path.starts_with(&format!("{no}::")))
+            };
+            wrong.extend(
+                targets
+                    .iter()
+                    .filter(is_barred)
+                    .map(|path| format!("{name} uses {path}")),
+            );
+        }
+    }
+    assert!(wrong.is_empty(), "out of its room:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn translation_waits_for_nothing() {
+    let rooms = sources()
+        .into_iter()
+        .filter(|source| source.module == "translate");
+    for source in rooms {
+        for word in ["async ", ".await", "tokio::"] {
+            let path = source.path.display();
+            assert!(!source.code.contains(word), "{path} has `{word}`");
+        }
+    }
+}
+
+#[test]
+fn the_map_of_rooms_names_what_exists() {
+    let page = read(&root().join("../docs/architecture.md"));
+    let map = page.split("### 9.1").nth(1).unwrap_or_default();
+    let map = map.split("\n### ").next().unwrap_or_default();
+    let rooms: Vec<&str> = map
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    for room in &rooms {
+        let path = root().join(room.replace("::", "/"));
+        assert!(
+            path.is_dir() || path.with_extension("rs").is_file(),
+            "`{room}`"
+        );
+    }
+    for (room, _) in ROOMS {
+        assert!(rooms.contains(&room), "`{room}` is not in the map");
+    }
+    let tops: BTreeSet<&str> = rooms
+        .iter()
+        .filter_map(|room| room.split("::").next())
+        .collect();
+    for module in layers().keys() {
+        assert!(tops.contains(&**module), "`{module}` is not in the map");
+    }
+}
+
 #[test]
 fn every_module_has_a_layer() {
     let layers = layers();
@@ -248,4 +396,20 @@ fn the_reader_of_imports_sees_groups_and_paths() {
     let seen = imports(code);
     let seen: Vec<_> = seen.iter().map(String::as_str).collect();
     assert_eq!(seen, ["call", "fault", "seal"]);
+}
+
+#[test]
+fn the_reader_of_targets_follows_super() {
+    let own = ["upstream", "link", "legacy"].map(str::to_owned);
+    let code = "use super::super::carrier::Carrier;\nuse super::{modern, shared::A};\nuse crate::call::{\n    Call,\n    link,\n};";
+    let seen = targets(&own, code);
+    let seen: Vec<_> = seen.iter().map(String::as_str).collect();
+    let expected = [
+        "call::Call",
+        "call::link",
+        "upstream::carrier::Carrier",
+        "upstream::link::modern",
+        "upstream::link::shared::A",
+    ];
+    assert_eq!(seen, expected);
 }

@@ -15,12 +15,12 @@ use crate::config::{self, Carrier, Config};
 use crate::descriptors;
 use crate::endpoint::{self, Endpoint};
 use crate::fault::Fault;
-use crate::lifecycle::{Signals, Tasks};
+use crate::process::Host;
 use crate::protocol::methods::ListKind;
+use crate::runtime::lifecycle::{Signals, Tasks};
+use crate::runtime::workers;
 use crate::status::{Asked, AskedUpstream, State, UpstreamStatus};
 use crate::telemetry;
-use crate::upstream::stdio::Host;
-use crate::workers;
 
 /// For the lists of an upstream, on top of its `connect_timeout`.
 const LISTS: Duration = Duration::from_secs(8);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{AuthMode, Carrier, Config};
 use crate::endpoint::Endpoint;
-use crate::upstream::stdio::{Host, missing};
+use crate::process::{Host, missing};
 
 /// Name of the configuration that is built into the program.
 const BUILT_IN: &str = "built-in demonstration";

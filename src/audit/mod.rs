@@ -15,9 +15,9 @@ use tokio::time::sleep;
 
 use crate::call::{Call, Principal};
 use crate::clock::SharedClock;
-use crate::lifecycle::Tasks;
 use crate::lock::lock;
 use crate::protocol::methods;
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag::{self, RequestTag};
 use crate::telemetry::trace::TraceId;

@@ -7,7 +7,7 @@ use futures_util::stream;
 
 use super::Authenticator;
 use super::issuer::Issuer;
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 
 /// Issuers that are asked at the same time.
 const AT_ONCE: usize = 16;

@@ -33,9 +33,9 @@ use crate::address::Address;
 use crate::call::Principal;
 use crate::cause::LastCause;
 use crate::config;
-use crate::fair_permits::{FairPermit, FairPermits};
 use crate::lock::lock;
 use crate::secret::Secret;
+use crate::sync::fair_permits::{FairPermit, FairPermits};
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
 

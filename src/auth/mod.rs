@@ -49,7 +49,7 @@ use crate::cause::Cause;
 use crate::clock::SharedClock;
 use crate::config;
 use crate::endpoint::Endpoint;
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 
 /// Why authentication cannot be set up.

@@ -14,8 +14,8 @@ use crate::budget::ProcessBound;
 use crate::config::{self, AuthMode, Carrier, Config, Doubt, Problem};
 use crate::descriptors::{self, Fit};
 use crate::endpoint::{Endpoint, endpoints};
+use crate::process::{Host, missing};
 use crate::status::Asked;
-use crate::upstream::stdio::{Host, missing};
 
 /// How a configuration is judged.
 #[derive(Debug, Clone, Copy, Args)]

@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, LogLevels, Problem};
-use crate::upstream::stdio;
+use crate::process;
 
 /// The exit code for a configuration that cannot be used (`EX_CONFIG` of sysexits).
 const BAD_CONFIG: u8 = 78;
@@ -114,8 +114,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.collect();
     // Not for clap: their arguments are the gateway's own, and they start many times a second.
     match args.get(1).and_then(|command| command.to_str()) {
-        Some(stdio::EXEC_CHILD) => return stdio::exec_child(args.into_iter().skip(2)),
-        Some(stdio::GUARDIAN) => return stdio::guardian(args.into_iter().skip(2)),
+        Some(process::EXEC_CHILD) => return process::exec_child(args.into_iter().skip(2)),
+        Some(process::GUARDIAN) => return process::guardian(args.into_iter().skip(2)),
         _ => {}
     }
     match Cli::try_parse_from(args) {

@@ -19,7 +19,7 @@ use http::{HeaderValue, StatusCode, Uri};
 pub use self::access::Access;
 pub use self::status::StatusPage;
 use super::guard::{Guard, RequestKind};
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 
 const NO_STORE: (http::HeaderName, HeaderValue) =

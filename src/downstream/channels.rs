@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Side};
 use crate::lock::lock;
 use crate::store::events::SessionKey;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 use crate::telemetry::metrics::COUNTERS;
 
 /// The registry. A channel counts as a session from its beginning, so that connections without

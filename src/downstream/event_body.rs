@@ -16,9 +16,9 @@ use super::keep_alive::KeepAlive;
 use super::running::Running;
 use crate::budget::{EXEMPT_BYTES, held_with};
 use crate::protocol::sse::{self, NumberedEvents};
+use crate::runtime::wake::Bell;
 use crate::session::{EventId, Next, Reader};
 use crate::store::events::Event;
-use crate::wake::Bell;
 
 /// `retry` delay sent to a client before it reconnects, unless an upstream sent one.
 const RETRY: Duration = Duration::from_millis(500);

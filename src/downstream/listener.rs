@@ -39,9 +39,9 @@ use self::tls::Certificate;
 use super::peer::{BlockError, TrustedProxies};
 use crate::cause::chain;
 use crate::config;
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
+use crate::runtime::workers::Workers;
 use crate::telemetry::metrics::COUNTERS;
-use crate::workers::Workers;
 
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;

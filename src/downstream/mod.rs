@@ -61,9 +61,9 @@ use crate::budget::ByteBudget;
 use crate::clock::SharedClock;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
-use crate::lifecycle::Tasks;
 use crate::policy::rate::RateLimiter;
 use crate::relay::Relay;
+use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
 use crate::session::Sessions;
 

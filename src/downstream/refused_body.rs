@@ -19,7 +19,7 @@ use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::lock::lock;
 use crate::protocol::{IdScan, json};
 use crate::session::Session;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Limits, in bytes and time, for draining a refused body that got no permit from `Scans`. Not settings: both only

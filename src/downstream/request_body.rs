@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::wake::quietly;
+use crate::runtime::wake::quietly;
 
 /// hyper's `Incoming`, which wakes its connection only for bytes not received yet.
 #[derive(Debug)]

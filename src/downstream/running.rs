@@ -11,7 +11,7 @@ use http::StatusCode;
 use tokio::sync::Semaphore;
 
 use crate::auth;
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 use crate::session::CallLink;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::telemetry::request_tag::Kept;

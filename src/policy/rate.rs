@@ -13,7 +13,7 @@ use governor::{Quota, RateLimiter as Governor};
 use crate::call::OwnerKey;
 use crate::config::Rate;
 use crate::lock::lock;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 
 /// Checks between two removals of principals that have their full allowance back.
 const CHECKS_PER_SWEEP: u32 = 4096;

@@ -12,16 +12,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::Relay;
 use super::catalog::Place;
-use super::merge::Missing;
 use super::pages::Part;
 use super::patience::FirstAnswer;
-use super::project::Hints;
 use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Round};
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
 use crate::session::{Errand, Session};
 use crate::telemetry::metrics::COUNTERS;
+use crate::translate::merge::Missing;
+use crate::translate::project::Hints;
 use crate::upstream::Upstreams;
 
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.

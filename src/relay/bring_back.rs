@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::project::{Asked, Hints, Origin, Projection, Scope, Turned};
 use super::route::Target;
 use super::url_required::without_bad_links;
 use super::view::View;
-use super::{Failure, Relay, cursor_context, foreign, icons, mapping, project};
+use super::{Failure, Relay, cursor_context, foreign, icons};
 use crate::call::{Call, Declared, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, Method};
 use crate::protocol::{Message, json, meta};
 use crate::seal::Purpose;
 use crate::telemetry::metrics::LABELED;
+use crate::translate::project::{Asked, Hints, Origin, Projection, Scope, Turned};
+use crate::translate::{mapping, project};
 
 /// Where a reply comes from.
 #[derive(Debug)]

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use super::Relay;
 use super::flight::Flying;
 use super::param_headers::warn_of_invalid;
-use super::project::{Hints, Scope};
 use crate::call::{ClientCapabilities, Declared, UpstreamLink};
 use crate::config::{self, Isolation};
 use crate::fault::Fault;
@@ -23,6 +22,7 @@ use crate::protocol::{Era, Message, Revision};
 use crate::session::Session;
 use crate::store::lists::{Held, Lists, Page};
 use crate::telemetry::metrics::COUNTERS;
+use crate::translate::project::{Hints, Scope};
 use crate::upstream::knowledge::Key;
 
 /// Capacity of each cache of pages shared between sessions.

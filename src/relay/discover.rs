@@ -7,13 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
+use super::Relay;
 use super::absent::left_out;
-use super::merge::Known;
-use super::{Relay, merge};
 use crate::call::Declared;
 use crate::fault::Fault;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
+use crate::translate::merge;
+use crate::translate::merge::Known;
 
 impl Relay {
     /// JSON text of the result of `server/discover`. Never fails: on a merged endpoint a late upstream

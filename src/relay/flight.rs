@@ -14,8 +14,8 @@ use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Message;
 use crate::session::Session;
-use crate::store::flights::{self, Flights, Lead};
 use crate::store::lists::Held;
+use crate::sync::single_flight::{self, Flights, Lead};
 use crate::telemetry::metrics::COUNTERS;
 
 /// What part of `idle_timeout` a session may have waited for another one's request and still ask for
@@ -97,14 +97,14 @@ impl Relay {
                 return Ok(Boarded::Ask(None));
             };
             let join = match self.catalog.flights.board(key) {
-                flights::Boarded::Lead(lead) => {
+                single_flight::Boarded::Lead(lead) => {
                     // One may have landed since the kept pages were looked at.
                     return Ok(match self.kept_page(session, place) {
                         Some((held, message)) => Boarded::Page(held, message),
                         None => Boarded::Ask(Some(lead)),
                     });
                 }
-                flights::Boarded::Join(join) => join,
+                single_flight::Boarded::Join(join) => join,
             };
             self.open_later(session, place.upstream);
             let landed = tokio::select! {

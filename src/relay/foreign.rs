@@ -9,13 +9,13 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::Relay;
-use super::project::Projection;
 use super::view::View;
 use crate::call::{ClientCapabilities, Declared, Notice};
 use crate::protocol::methods::{self, Direction};
 use crate::protocol::{Era, Message, extensions, json};
 use crate::session::{HeldNotifications, Session};
 use crate::telemetry::metrics::LABELED;
+use crate::translate::project::Projection;
 
 /// A notification up to this size is copied, bytes: as a part of its array it would keep the whole array
 /// while it waits.

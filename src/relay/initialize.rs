@@ -9,9 +9,8 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::absent::{left_out, not_ready};
-use super::merge::Known;
 use super::route::invalid;
-use super::{EMPTY, Failure, Relay, effective, merge};
+use super::{EMPTY, Failure, Relay};
 use crate::call::{Declared, MAX_DECLARED, Principal, Reply, UpstreamLink};
 use crate::config::Isolation;
 use crate::endpoint::Endpoint;
@@ -19,6 +18,8 @@ use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::{Era, Message, Revision, json};
 use crate::session::{Delivery, NewSession, Refused, Session};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::translate::merge::Known;
+use crate::translate::{effective_capabilities, merge};
 use crate::upstream::knowledge::Key;
 
 /// Capabilities presumed for an upstream that has not declared any yet.
@@ -62,7 +63,7 @@ impl Relay {
             principal,
             endpoint,
             revision,
-            capabilities: effective::capabilities(capabilities, revision, is_pure),
+            capabilities: effective_capabilities::capabilities(capabilities, revision, is_pure),
             client_info: Bytes::copy_from_slice(client_info.as_bytes()),
             delivery,
         };

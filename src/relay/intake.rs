@@ -7,13 +7,13 @@ use futures_util::future::BoxFuture;
 
 use super::Relay;
 use super::catalog::Catalog;
-use super::project::{self, Projection};
 use super::tasks;
 use super::view::{View, is_loud_enough};
 use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
 use crate::config::Isolation;
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session};
+use crate::translate::project::{self, Projection};
 use crate::upstream::Seat;
 use crate::upstream::knowledge::{Key, Knowledge};
 

@@ -12,12 +12,12 @@ use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use tokio::time::Instant;
 
 use super::Relay;
-use super::naming::Resolved;
 use super::nobody::own_call;
 use crate::call::{Call, ClientCapabilities, Declared, NoticeKind, Principal, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::{Era, json};
 use crate::session::{Session, is_below};
+use crate::translate::naming::Resolved;
 
 /// How long an acknowledgement waits for the stream for changes of an upstream to open.
 const HEARING_WAIT: Duration = Duration::from_secs(1);

@@ -9,11 +9,8 @@ use tokio::time::Instant;
 
 use super::absent::Listed;
 use super::bring_back::merged_origin;
-use super::merge::{ListMerger, missing_member};
-use super::naming::{Found, Index, Prefix};
 use super::pages::Part;
 use super::patience::FirstAnswer;
-use super::project::{Hints, Projection, Scope};
 use super::route::{given_cursor, invalid};
 use super::{Failure, Relay};
 use crate::audit;
@@ -24,6 +21,9 @@ use crate::protocol::methods::ListKind;
 use crate::session::Session;
 use crate::store::lists::{Digest, Form, Made, digest_of};
 use crate::telemetry::metrics::LABELED;
+use crate::translate::merge::{ListMerger, missing_member};
+use crate::translate::naming::{Found, Index, Prefix};
+use crate::translate::project::{Hints, Projection, Scope};
 
 /// On whose behalf upstreams are listed: only what a client asks for is audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,6 @@
 use std::sync::Arc;
 
 use super::Relay;
-use super::naming::{Found, Resolved, is_fetchable};
-use super::rewrite::Reference;
 use super::route::{Target, invalid, unknown_method};
 use super::uris::{is_uri, malformed};
 use crate::call::Call;
@@ -13,6 +11,8 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::json;
 use crate::protocol::methods::{self, ListKind};
 use crate::session::Session;
+use crate::translate::naming::{Found, Resolved, is_fetchable};
+use crate::translate::rewrite::Reference;
 
 /// Whose a name is, and how its owner spells it.
 type Owner = (Arc<str>, String);

@@ -10,8 +10,6 @@ use super::catalog::Place;
 use super::flight::{Boarded, Landed, land};
 use super::icons;
 use super::kept::lifetime;
-use super::merge::Missing;
-use super::project::{Hints, Projection};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
@@ -19,6 +17,8 @@ use crate::protocol::{Era, Message, Revision, extensions, json};
 use crate::session::Session;
 use crate::store::lists::{Digest, Held};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::translate::merge::Missing;
+use crate::translate::project::{Hints, Projection};
 
 /// Most pages read of one list.
 pub(super) const MAX_PAGES: usize = 100;

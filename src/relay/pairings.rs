@@ -60,7 +60,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
     let session = Arc::clone(opening.session());
     session.set_initialized();
     session.link_or(&"up".into(), || upstream).unwrap();
-    let host = crate::upstream::stdio::Host::current();
+    let host = crate::process::Host::current();
     let relay = Relay::new(Parts {
         upstreams: Arc::new(Upstreams::new(&config, host, tasks.clone()).unwrap()),
         policy: Arc::new(Policy::new(&config.auth)),

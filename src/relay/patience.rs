@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Relay;
 use super::absent::is_open;
-use super::merge::Missing;
 use crate::fault::Fault;
 use crate::protocol::methods::ListKind;
 use crate::session::Session;
+use crate::translate::merge::Missing;
 use crate::upstream::FirstStart;
 
 /// Longest wait of `initialize` and `server/discover` of a merged endpoint: both must end within a second, and

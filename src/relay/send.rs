@@ -6,7 +6,6 @@ use super::Relay;
 use super::catalog::Place;
 use super::completions;
 use super::icons;
-use super::project::{self, Projection};
 use super::route::Target;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::fault::Fault;
@@ -14,6 +13,7 @@ use crate::policy::Permit;
 use crate::protocol::Message;
 use crate::session::Session;
 use crate::store::lists::Held;
+use crate::translate::project::{self, Projection};
 
 impl Relay {
     /// Requests a list page from an upstream and caches it; returns the reply, and the page on success.

@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::Relay;
 use super::catalog::Place;
 use super::pages::MAX_PAGES;
-use super::{Relay, project};
 use crate::call::Call;
 use crate::protocol::methods::ListKind;
 use crate::session::Session;
+use crate::translate::project;
 
 impl Relay {
     /// JSON text of the tool that the client calls `name`, as the upstream lists it to this caller; `None` if

@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::bring_back::tool_failure;
-use super::project::Projection;
 use super::route::Target;
 use super::{Relay, Source};
 use crate::call::{Answer, Asked, Call, Question, Reply, Round, UpstreamLink};
@@ -19,6 +18,7 @@ use crate::protocol::{Era, Message, json, links, methods};
 use crate::session::Session;
 use crate::store::lists::digest_of;
 use crate::telemetry::metrics::LABELED;
+use crate::translate::project::Projection;
 
 /// Most rounds of URL elicitations in one call.
 const ROUNDS: usize = 10;

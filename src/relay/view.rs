@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::naming::Prefix;
-use super::project::{self, Projection};
-use super::{foreign, mapping};
+use super::foreign;
 use crate::call::{
     Asked, Call, ClientCapabilities, Declared, DownstreamLink, Level, Notice, NoticeKind, Question,
     Round,
 };
+use crate::translate::mapping;
+use crate::translate::naming::Prefix;
+use crate::translate::project::{self, Projection};
 
 /// How an upstream's names and URIs look on an endpoint (BRIDGING §4).
 #[derive(Debug, Clone)]

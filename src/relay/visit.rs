@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::initialize::refused;
 use super::route::Route;
-use super::{Failure, Relay, effective};
+use super::{Failure, Relay};
 use crate::call::{
     Call, ClientCapabilities, Declared, Level, MAX_DECLARED, Principal, UpstreamLink,
 };
@@ -17,6 +17,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::session::{Delivery, NewSession, Session};
+use crate::translate::effective_capabilities;
 use crate::upstream::OWN_INFO;
 
 impl Relay {
@@ -56,7 +57,11 @@ impl Relay {
     /// What a modern client that declares `declared` can be asked through an endpoint.
     #[must_use]
     pub fn effective(&self, declared: &str, endpoint: &Endpoint) -> ClientCapabilities {
-        effective::capabilities(declared, Revision::V2026_07_28, self.is_pure(endpoint))
+        effective_capabilities::capabilities(
+            declared,
+            Revision::V2026_07_28,
+            self.is_pure(endpoint),
+        )
     }
 
     /// Authorizes a request as [`Relay::handle`] does, without sending it: for a retry that resumes a call already

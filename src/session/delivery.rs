@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use super::bursts::{Admission, Bursts, is_coalesced};
 use super::{CallLink, Delivery, Session, lock};
 use crate::call::{DownstreamLink, Notice, NoticeKind};
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Notices that wait for a call, at most.

@@ -63,7 +63,7 @@ use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{EventStore, SessionKey};
-use crate::wish::Wish;
+use crate::sync::desired::Wish;
 
 /// One session.
 #[derive(Debug)]

@@ -30,10 +30,10 @@ use super::{
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
-use crate::lifecycle::Tasks;
 use crate::protocol::Revision;
+use crate::runtime::lifecycle::Tasks;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
-use crate::wish::Wish;
+use crate::sync::desired::Wish;
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,4 @@
 //! Where things are kept, behind traits: each with one contract that every backend must pass.
 
 pub mod events;
-pub mod flights;
 pub mod lists;

@@ -1,4 +1,8 @@
-//! `Carrier` and `Settings`: the transport of links and their parameters, in either era.
+//! `Carrier`, `Settings` and `Started`: the transport of a link, the parameters of the link, and its first connection.
+//! `http` is Streamable HTTP; `duplex` carries whole messages in both directions (child, event stream, socket).
+
+pub(super) mod duplex;
+pub mod http;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,20 +11,20 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::duplex::{Duplex, Messages, Source};
+use self::duplex::{Duplex, Messages, Source};
+use self::http::client::HttpClient;
+use self::http::login::Login;
+use self::http::wire::Bounds;
 use super::error::LinkError;
 use super::health::Health;
-use super::holders::Holders;
-use super::http::client::HttpClient;
-use super::http::login::Login;
-use super::http::wire::Bounds;
 use super::not_reached::NotReached;
-use super::stdio::{OpenError, Patience};
-use super::unread;
+use super::salvage::salvage;
 use crate::call::{ClientCapabilities, Intake, OwnerKey};
 use crate::config;
-use crate::lifecycle::Tasks;
+use crate::process::holders::Holders;
+use crate::process::{OpenError, Patience};
 use crate::protocol::{Era, Message, Revision};
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::UpstreamLoad;
 
 /// The transport of an upstream.
@@ -249,7 +253,7 @@ pub(super) fn read_first(child: &Duplex, line: &Bytes, settings: &Settings) -> O
     if let Ok(message) = Message::parse(line.clone(), depth) {
         return Some(message);
     }
-    let reply = unread::salvage(&settings.name, line, depth, |id| id <= 1);
+    let reply = salvage(&settings.name, line, depth, |id| id <= 1);
     if reply.is_none() {
         child.keep_stray(line);
     }

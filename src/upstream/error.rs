@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::http::exchange_error::ExchangeError;
+use super::carrier::http::exchange_error::ExchangeError;
 use super::not_reached::NotReached;
-use super::stdio::Full;
 use crate::cause::ConnectionFault;
 use crate::fault::{Fault, FaultKind, Retry};
+use crate::process::Full;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 

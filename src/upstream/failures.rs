@@ -4,8 +4,8 @@
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 
+use super::carrier::http::login::Login;
 use super::error::LinkError;
-use super::http::login::Login;
 use crate::cause::chain;
 use crate::telemetry::line_limit::LineLimit;
 

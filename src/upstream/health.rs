@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::carrier::http::login::Login;
 use super::error::LinkError;
 use super::failures::{Failures, is_ours};
 use super::first_start::FirstStarts;
-use super::http::login::Login;
 use super::lock;
 use crate::cause::{Cause, LastCause};
 use crate::protocol::Revision;

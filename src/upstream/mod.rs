@@ -1,31 +1,19 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
 mod activity;
-mod attempts;
-mod cancellation;
-mod carrier;
-mod duplex;
-mod era;
+pub mod carrier;
 pub mod error;
 mod failures;
 mod first_start;
-mod given_up;
 mod health;
 mod hearing;
-pub mod holders;
-pub mod http;
 pub mod isolation;
 pub mod knowledge;
-pub mod legacy;
-mod modern;
+pub mod link;
 mod not_reached;
-mod observe;
 mod remedy;
 mod room;
-mod session_state;
-mod shared;
-pub mod stdio;
-mod unread;
+mod salvage;
 
 pub use first_start::FirstStart;
 pub use isolation::{Seat, SetupError, Upstreams};

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use super::carrier::http::login::Login;
 use super::error::LinkError;
-use super::http::login::Login;
-use super::legacy::handshake;
+use super::link::legacy::handshake;
 
 /// The remedy for a path without an MCP endpoint.
 const CORRECT_PATH: &str = "correct the path of `url`: it has to be that of the MCP endpoint";

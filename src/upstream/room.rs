@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::activity::{Activity, Paused};
 use crate::budget::{EXEMPT_BYTES, ReplyLease, ReplyRoom, ReplyShare};
+use crate::process::ReadRoom;
 
 /// How long a reply waits for room on a connection of several sessions: messages behind it wait too.
 const ROOM_WITHIN: Duration = Duration::from_secs(10);
@@ -85,6 +86,12 @@ pub(crate) struct Arriving {
 impl fmt::Debug for Arriving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Arriving").field(&self.lease).finish()
+    }
+}
+
+impl ReadRoom for Arriving {
+    fn grow_to(&mut self, len: usize) -> impl Future<Output = ()> + Send {
+        Self::grow_to(self, len)
     }
 }
 

@@ -29,10 +29,10 @@ use super::preface::Prompt;
 use super::streams::Streams;
 use super::window::WatchedBody;
 use crate::config;
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
+use crate::runtime::wake::Bell;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag::{self, RequestTag};
-use crate::wake::Bell;
 
 /// A quiet HTTP/2 connection is asked whether it is alive; without an answer it is closed.
 const H2_PING_EVERY: Duration = Duration::from_secs(20);

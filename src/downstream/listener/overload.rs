@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use crate::lifecycle::Tasks;
+use crate::runtime::lifecycle::Tasks;
 
 /// Concurrent refusals; further connections are closed without a response.
 const POLITE_REFUSALS: usize = 64;

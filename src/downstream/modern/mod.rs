@@ -46,12 +46,13 @@ use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Kind, Message, Revision, json, methods};
-use crate::relay::{Failure, without_questions};
+use crate::relay::Failure;
 use crate::session::Session;
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
+use crate::translate::effective_capabilities::without_questions;
 
 impl Front {
     /// POST of one message of the modern era.

@@ -8,10 +8,10 @@ use super::link::ModernLink;
 use super::ticket::KEY_LEN;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
-use crate::lifecycle::Tasks;
 use crate::lock::lock;
+use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 type Key = [u8; KEY_LEN];

@@ -17,6 +17,7 @@ use super::ticket::{LIFE, Ticket};
 use crate::call::{Answer, Asked, Question};
 use crate::downstream::access_log::AccessRecord;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+use crate::translate::answer_validation::is_answered_by;
 
 /// How long a question waits for further ones, to share a round.
 const WINDOW: Duration = Duration::from_millis(25);
@@ -68,7 +69,7 @@ impl Answered {
     /// Whether the answer fits the question; a misfit is ignored (SPEC M-65).
     fn fits(&self) -> bool {
         let text = std::str::from_utf8(&self.answer);
-        text.is_ok_and(|text| self.question.is_answered_by(text))
+        text.is_ok_and(|text| is_answered_by(&self.question, text))
     }
 }
 

@@ -6,19 +6,20 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::{Desk, Key};
-use super::shape::{Shown, task};
-use super::state::{State, Status};
 use super::wait::unmarked;
 use super::watched::request;
 use crate::call::{Call, Question, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json};
+use crate::relay::Relay;
 use crate::relay::bring_back::Source;
-use crate::relay::project::Projection;
 use crate::relay::route::{Target, invalid};
 use crate::relay::view::View;
-use crate::relay::{Relay, mapping};
 use crate::session::Session;
+use crate::translate::mapping;
+use crate::translate::project::Projection;
+use crate::translate::task::convert::{Shown, task};
+use crate::translate::task::state::{State, Status};
 
 /// A request about a legacy task, on its way.
 pub(in crate::relay) struct Bridged<'a> {

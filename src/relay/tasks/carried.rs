@@ -9,7 +9,6 @@ use tokio::time::Instant;
 
 use super::handle::is_task;
 use super::mark::{beginning, mark};
-use super::state::{State, Status};
 use super::watched::request;
 use crate::call::{Call, Declared, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
@@ -21,6 +20,7 @@ use crate::relay::Relay;
 use crate::relay::route::{Target, given_cursor, invalid, unknown_method};
 use crate::session::{Run, Session, Stage, Task, TaskHandle, Tasks};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::translate::task::state::{State, Status};
 
 /// Whether calls of this client may run as tasks of an upstream that declared `declared`.
 fn are_carried(session: &Session, declared: &Declared) -> bool {

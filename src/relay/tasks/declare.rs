@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Reply, Round};
 use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
 use crate::protocol::{extensions, json};
-use crate::relay::project;
+use crate::translate::project;
 
 /// A client's link that declares tasks in addition to the client's capabilities.
 #[derive(Debug)]

@@ -15,8 +15,9 @@ use crate::call::{
 };
 use crate::lock::lock;
 use crate::store::events::SessionKey;
-use crate::tally::Tally;
+use crate::sync::keyed_counter::Tally;
 use crate::telemetry::metrics::COUNTERS;
+use crate::translate::answer_validation::is_answered_by;
 
 /// Timeout for the first question of a task with status `input_required`.
 const FIRST_QUESTION: Duration = Duration::from_secs(1);
@@ -140,7 +141,7 @@ impl Desk {
             return;
         };
         // The client decides how long that takes: not under the lock.
-        let fits = question.is_answered_by(answer);
+        let fits = is_answered_by(&question, answer);
         let mut questions = lock(&self.questions);
         let Some(open) = questions.remove(key) else {
             return;

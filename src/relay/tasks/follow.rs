@@ -10,7 +10,6 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::pace::{Pace, SHORTEST};
-use super::state::{State, Status};
 use super::wait::is_passing;
 use super::watched::request;
 use crate::call::Principal;
@@ -19,6 +18,7 @@ use crate::relay::nobody::own_call;
 use crate::relay::{Failure, Relay};
 use crate::session::Session;
 use crate::store::lists::{Digest, digest_of};
+use crate::translate::task::state::{State, Status};
 
 /// A task that a subscription follows.
 #[derive(Debug)]

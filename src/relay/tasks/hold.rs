@@ -10,7 +10,6 @@ use super::bridge::Bridged;
 use super::declare::{declaring, is_declared, would_help};
 use super::host::wanted;
 use super::pace::Pace;
-use super::state::{Design, State};
 use super::wait::{Ended, Wait};
 use super::watched::Watched;
 use crate::call::{Call, Reply, UpstreamLink};
@@ -19,10 +18,11 @@ use crate::policy::Permit;
 use crate::protocol::{Message, json, meta};
 use crate::relay::Relay;
 use crate::relay::bring_back::tool_failure;
-use crate::relay::project::Projection;
 use crate::relay::route::Target;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
+use crate::translate::project::Projection;
+use crate::translate::task::state::{Design, State};
 
 impl Relay {
     /// Sends a request; a tool that its upstream runs only as a task is waited for, unless the

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::state::State;
 use crate::call::{Answer, Asked, DownstreamLink, Question, Round};
 use crate::protocol::asking;
 use crate::protocol::json::{self, ObjectWriter};
+use crate::translate::task::state::State;
 
 /// Questions that one task may put.
 const MAX_QUESTIONS: usize = 64;

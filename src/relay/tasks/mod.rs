@@ -21,8 +21,6 @@ mod inputs;
 mod mark;
 mod newer;
 mod pace;
-mod shape;
-mod state;
 mod wait;
 mod watched;
 

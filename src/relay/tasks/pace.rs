@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::state::State;
 use crate::call::{Call, DownstreamLink, Notice, NoticeKind};
 use crate::protocol::{json, meta};
+use crate::translate::task::state::State;
 
 /// Default poll interval of a task, and the bounds for an interval requested by the upstream.
 const USUAL: Duration = Duration::from_secs(1);

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::inputs::{self, Inputs};
 use super::pace::Pace;
-use super::state::{Design, State, Status};
 use super::watched::Watched;
 use crate::call::Reply;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json, meta};
+use crate::translate::task::state::{Design, State, Status};
 
 /// How often in a row a task may be out of reach before it is given up.
 const MAX_MISSES: u32 = 3;

@@ -9,9 +9,9 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::cause::chain;
 use crate::fault::Fault;
-use crate::lifecycle::Tasks;
 use crate::protocol::{Message, json};
 use crate::relay::nobody::Nobody;
+use crate::runtime::lifecycle::Tasks;
 
 /// A running task. Dropping the value before [`over`](Self::over) cancels the task upstream.
 #[derive(Debug)]

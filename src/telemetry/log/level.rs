@@ -109,7 +109,7 @@ mod tests {
         let say = || {
             tracing::info!(target: "drawbridge::relay", "shown at info");
             tracing::debug!(target: "drawbridge::relay", "shown at debug");
-            tracing::debug!(target: "drawbridge::upstream::http", "shown at debug");
+            tracing::debug!(target: "drawbridge::upstream::carrier::http", "shown at debug");
             tracing::info!(target: "hyper", "a library");
             tracing::warn!(target: "hyper", "a library");
             count.swap(0, Ordering::Relaxed)

@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep, timeout};
 use super::{Entry, Upstreams};
 use crate::status;
 use crate::upstream::carrier::Carrier;
-use crate::upstream::duplex::Source;
-use crate::upstream::era::EraLink;
+use crate::upstream::carrier::duplex::Source;
+use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::error::LinkError;
-use crate::upstream::http::client::HttpClient;
+use crate::upstream::link::negotiated::EraLink;
 use crate::upstream::lock;
 
 /// For connecting and the answer, and no longer than `connect_timeout`: with two looks in a row, an upstream is down

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use drawbridge::config::Upstream;
-use drawbridge::upstream::holders::Holders;
-use drawbridge::upstream::stdio::{OpenError, Patience};
+use drawbridge::process::holders::Holders;
+use drawbridge::process::{OpenError, Patience};
 
 use super::world::{World, next, owner, sh, tuned};
 use crate::harness::{eventually, within};

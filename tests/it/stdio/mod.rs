@@ -1,4 +1,4 @@
-//! Stdio children, driven through [`drawbridge::upstream::stdio`] with real scripts as children.
+//! Stdio children, driven through [`drawbridge::process`] with real scripts as children.
 //!
 //! The helper and the guardian are the real binary; the runtime is the test's own.
 

@@ -10,12 +10,10 @@ use drawbridge::call::{OwnerKey, Principal};
 use drawbridge::config::{
     Carrier, Era, HostedTaskLimits, Isolation, Limits, Rate, Stdio, StdioCarrier, Upstream,
 };
-use drawbridge::lifecycle::Tasks;
+use drawbridge::process::holders::Holders;
+use drawbridge::process::{Host, Lines, OpenError, Patience, StdioConnection, StdioRuntime};
+use drawbridge::runtime::lifecycle::Tasks;
 use drawbridge::secret::Secret;
-use drawbridge::upstream::holders::Holders;
-use drawbridge::upstream::stdio::{
-    Host, Lines, OpenError, Patience, StdioConnection, StdioRuntime,
-};
 
 use crate::harness::{eventually, within};
 

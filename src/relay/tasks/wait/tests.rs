@@ -13,10 +13,10 @@ use crate::call::{
     UpstreamLink,
 };
 use crate::endpoint::Endpoint;
-use crate::lifecycle::Tasks;
 use crate::lock::lock;
 use crate::protocol::Revision;
 use crate::relay::nobody::Nobody;
+use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::trace::TraceContext;
 
 const LOST: Look = Err(FaultKind::UpstreamLost);

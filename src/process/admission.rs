@@ -1,0 +1,359 @@
+//! Places for children: the limits per principal, per upstream and in total, and which idle child is evicted to make
+//! room (DESIGN §6).
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::oneshot;
+
+use super::full::{Cap, Full};
+use super::state::ChildState;
+use super::stop_reason::StopReason;
+use crate::call::OwnerKey;
+use crate::config::Stdio;
+use crate::lock::lock;
+use crate::process::holders::Holders;
+use crate::sync::keyed_counter::Tally;
+
+/// The caps that hold for every upstream.
+#[derive(Debug, Clone, Copy)]
+struct Caps {
+    total: usize,
+    per_owner: usize,
+}
+
+/// All places.
+pub(super) struct ChildSlots {
+    caps: Caps,
+    /// Callers that may wait at once.
+    max_waiting: usize,
+    /// Whether any caller waits; readable without the lock.
+    is_contended: AtomicBool,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    next: u64,
+    taken: HashMap<u64, Taken>,
+    owners: Tally<OwnerKey>,
+    upstreams: Tally<Arc<str>>,
+    /// Waiters in order of arrival; the caps may let a later one go first.
+    waiting: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Taken {
+    owner: OwnerKey,
+    upstream: Arc<str>,
+    holders: Holders,
+    /// Absent while the child is being started.
+    child: Option<Arc<ChildState>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    wish: Wish,
+    /// The place being vacated for this waiter.
+    promised: Option<u64>,
+    grant: oneshot::Sender<Slot>,
+}
+
+/// A request for a child: its owner, its upstream, and the upstream's cap.
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    pub(super) owner: OwnerKey,
+    pub(super) upstream: Arc<str>,
+    pub(super) max_of_upstream: usize,
+    pub(super) patience: Patience,
+    /// The sessions that the child is for.
+    pub(super) holders: Holders,
+}
+
+/// Whether a caller waits for a place under the caps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Up to `stdio.spawn_wait`.
+    SpawnWait,
+    /// Only for a place that an idle child of the same principal is giving up.
+    None,
+}
+
+/// One place, free again when dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    slots: Arc<ChildSlots>,
+    id: u64,
+}
+
+/// The outcome of a [`Wish`].
+#[derive(Debug)]
+pub(super) enum Place {
+    /// A place, at once.
+    Taken(Slot),
+    /// A place as soon as one is free.
+    Later(oneshot::Receiver<Slot>),
+    /// Too many wait already, the wish is not to wait, or it would wait for its own session.
+    Refused(Full),
+}
+
+impl fmt::Debug for ChildSlots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ChildSlots").field(&self.caps).finish()
+    }
+}
+
+impl ChildSlots {
+    pub(super) fn new(settings: &Stdio) -> Arc<Self> {
+        let caps = Caps {
+            total: settings.max_children,
+            per_owner: settings.max_children_per_principal,
+        };
+        let max_waiting = settings.max_children.saturating_mul(4);
+        Arc::new(Self {
+            caps,
+            max_waiting,
+            is_contended: AtomicBool::new(false),
+            inner: Mutex::default(),
+        })
+    }
+
+    /// Takes a place for `wish`. When a cap is reached, an idle child of the same principal is evicted to make room;
+    /// never one of another principal.
+    pub(super) fn take(self: &Arc<Self>, wish: Wish) -> Place {
+        let mut inner = self.inner();
+        inner.forget_gone();
+        let Some(cap) = inner.reached(&wish, self.caps) else {
+            return Place::Taken(self.occupy(&mut inner, &wish));
+        };
+        if inner.waiting.len() >= self.max_waiting {
+            let cap = Cap::Waiting(self.max_waiting);
+            return Place::Refused(Full { cap, is_own: false });
+        }
+        let promised = inner.make_room(&wish);
+        let is_own = promised.is_none() && inner.is_all_own(&wish, cap);
+        if promised.is_none() && (is_own || wish.patience == Patience::None) {
+            return Place::Refused(Full { cap, is_own });
+        }
+        let (grant, later) = oneshot::channel();
+        self.is_contended.store(true, Ordering::Release);
+        inner.waiting.push_back(Waiter {
+            wish,
+            promised,
+            grant,
+        });
+        Place::Later(later)
+    }
+
+    /// The cap that leaves no place for `wish` now.
+    pub(super) fn full(&self, wish: &Wish) -> Full {
+        let reached = self.inner().reached(wish, self.caps);
+        Full {
+            cap: reached.unwrap_or(Cap::Starts),
+            is_own: false,
+        }
+    }
+
+    /// A child of `owner` went idle: if its principal waits for a place, the child is evicted.
+    pub(super) fn went_idle(&self, owner: OwnerKey) {
+        if !self.is_contended.load(Ordering::Acquire) {
+            return;
+        }
+        let mut inner = self.inner();
+        inner.forget_gone();
+        let of_owner = |waiter: &&Waiter| waiter.wish.owner == owner && waiter.promised.is_none();
+        let all = inner.waiting.iter().enumerate();
+        let mut waiting = all.filter(|(_, waiter)| of_owner(waiter));
+        let made = waiting.find_map(|(at, waiter)| Some((at, inner.make_room(&waiter.wish)?)));
+        if let Some((at, promised)) = made
+            && let Some(waiter) = inner.waiting.get_mut(at)
+        {
+            waiter.promised = Some(promised);
+        }
+        self.is_contended
+            .store(!inner.waiting.is_empty(), Ordering::Release);
+    }
+
+    /// Every child that holds a place.
+    pub(super) fn children(&self) -> Vec<Arc<ChildState>> {
+        self.inner()
+            .taken
+            .values()
+            .filter_map(|taken| taken.child.clone())
+            .collect()
+    }
+
+    /// The number of taken places, and of waiting callers.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let inner = self.inner();
+        (
+            inner.taken.len(),
+            inner
+                .waiting
+                .iter()
+                .filter(|w| !w.grant.is_closed())
+                .count(),
+        )
+    }
+
+    /// Entries in all maps together.
+    pub(super) fn entries(&self) -> usize {
+        let inner = self.inner();
+        inner.taken.len() + inner.owners.holders() + inner.upstreams.holders()
+    }
+
+    fn occupy(self: &Arc<Self>, inner: &mut Inner, wish: &Wish) -> Slot {
+        let id = inner.next;
+        inner.next += 1;
+        inner.owners.add(wish.owner);
+        inner.upstreams.add(Arc::clone(&wish.upstream));
+        let (owner, upstream) = (wish.owner, Arc::clone(&wish.upstream));
+        inner.taken.insert(
+            id,
+            Taken {
+                owner,
+                upstream,
+                holders: wish.holders.clone(),
+                child: None,
+            },
+        );
+        Slot {
+            slots: Arc::clone(self),
+            id,
+        }
+    }
+
+    fn vacate(self: &Arc<Self>, id: u64) {
+        // Grants are sent after the lock is released: a refused grant drops its slot, which locks again.
+        let mut grants = Vec::new();
+        {
+            let mut inner = self.inner();
+            inner.remove(id);
+            while let Some(waiter) = inner.next_waiter(id, self.caps) {
+                let slot = self.occupy(&mut inner, &waiter.wish);
+                grants.push((waiter.grant, slot));
+            }
+        }
+        for (grant, slot) in grants {
+            drop(grant.send(slot));
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+}
+
+impl Inner {
+    fn fits(&self, wish: &Wish, caps: Caps) -> bool {
+        self.reached(wish, caps).is_none()
+    }
+
+    /// The cap that leaves no place for `wish`.
+    fn reached(&self, wish: &Wish, caps: Caps) -> Option<Cap> {
+        if !self.upstream_fits(wish) {
+            Some(Cap::Upstream(wish.max_of_upstream))
+        } else if self.owners.of(&wish.owner) >= caps.per_owner {
+            Some(Cap::Principal(caps.per_owner))
+        } else {
+            (self.taken.len() >= caps.total).then_some(Cap::Total(caps.total))
+        }
+    }
+
+    /// Whether every place under `cap` is held by a session that `wish` is for.
+    fn is_all_own(&self, wish: &Wish, cap: Cap) -> bool {
+        let mut concerned = self.taken.values().filter(|taken| match cap {
+            Cap::Upstream(_) => taken.upstream == wish.upstream,
+            Cap::Principal(_) => taken.owner == wish.owner,
+            _ => true,
+        });
+        concerned.all(|taken| {
+            let ends = |child: &Arc<ChildState>| child.closed().is_cancelled();
+            taken.holders.shares(&wish.holders) && !taken.child.as_ref().is_some_and(ends)
+        })
+    }
+
+    fn upstream_fits(&self, wish: &Wish) -> bool {
+        self.upstreams.of(&wish.upstream) < wish.max_of_upstream
+    }
+
+    /// Drops waiters whose caller gave up.
+    fn forget_gone(&mut self) {
+        self.waiting.retain(|waiter| !waiter.grant.is_closed());
+    }
+
+    /// Evicts the least recently used idle child of the same principal whose place satisfies the cap, and returns that
+    /// place. Spares children held by a session of the wish, as that session would start them again at once.
+    fn make_room(&self, wish: &Wish) -> Option<u64> {
+        let same_upstream = !self.upstream_fits(wish);
+        // Any child of the principal helps against the total and the principal's cap.
+        let promised = |id: &u64| self.waiting.iter().any(|w| w.promised.as_ref() == Some(id));
+        let candidates = self.taken.iter().filter(|(_, taken)| {
+            taken.owner == wish.owner && (!same_upstream || taken.upstream == wish.upstream)
+        });
+        let mut best: Option<(u64, &Arc<ChildState>)> = None;
+        for (id, taken) in candidates {
+            let Some(child) = &taken.child else { continue };
+            if child.closed().is_cancelled() {
+                if !promised(id) {
+                    // This child is ending already, and its place is promised to no waiter.
+                    return Some(*id);
+                }
+            } else if child.is_idle()
+                && !taken.holders.shares(&wish.holders)
+                && best.is_none_or(|(_, other)| child.last_used() < other.last_used())
+            {
+                best = Some((*id, child));
+            }
+        }
+        let (id, child) = best?;
+        child.stop(StopReason::Evicted);
+        Some(id)
+    }
+
+    fn remove(&mut self, id: u64) {
+        let Some(taken) = self.taken.remove(&id) else {
+            return;
+        };
+        self.owners.remove(&taken.owner);
+        self.upstreams.remove(&taken.upstream);
+    }
+
+    /// The waiter that gets the place `vacated`: the promised waiter, else the first whose caps allow a place.
+    fn next_waiter(&mut self, vacated: u64, caps: Caps) -> Option<Waiter> {
+        self.forget_gone();
+        let fits = |waiter: &Waiter| self.fits(&waiter.wish, caps);
+        let promised = self
+            .waiting
+            .iter()
+            .position(|w| w.promised == Some(vacated) && fits(w));
+        let at = promised.or_else(|| {
+            // Waiters without a promise go first: the owner of a promised one gave up a child for its place.
+            self.waiting
+                .iter()
+                .position(|w| w.promised.is_none() && fits(w))
+                .or_else(|| self.waiting.iter().position(fits))
+        })?;
+        self.waiting.remove(at)
+    }
+}
+
+impl Slot {
+    /// The child that lives here.
+    pub(super) fn settle(&self, child: Arc<ChildState>) {
+        if let Some(taken) = self.slots.inner().taken.get_mut(&self.id) {
+            taken.child = Some(child);
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.vacate(self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests;

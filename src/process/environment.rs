@@ -1,0 +1,308 @@
+//! The environment of a child: its variables, and programs found through these (DESIGN §6, SPEC D-13).
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::home_dirs::Home;
+use crate::config::StdioCarrier;
+use crate::telemetry::redact::{cut, is_secret_name};
+
+/// Our own variables that every child gets.
+const INHERITED: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"];
+
+/// Where programs are looked up when we have no `PATH` ourselves.
+pub(super) const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// Resources of the gateway's own process for its children.
+#[derive(Clone)]
+pub struct Host {
+    /// The program that answers to `exec-child` and `guardian`.
+    pub exe: PathBuf,
+    /// Directories to keep the children's homes and caches in; the first usable one is taken.
+    pub state_dirs: Vec<PathBuf>,
+    /// The variables children may inherit from.
+    pub environment: BTreeMap<OsString, OsString>,
+    /// The soft limit on file descriptors that children get, where it is not the gateway's own: programs
+    /// that close every possible one at their start take long under a high limit, and `select` fails
+    /// above 1,024.
+    pub descriptors: Option<u64>,
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the environment: it holds the operator's secrets.
+        f.debug_struct("Host")
+            .field("exe", &self.exe)
+            .field("state_dirs", &self.state_dirs)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Host {
+    /// This very process: its program, its state directory, its environment.
+    #[must_use]
+    pub fn current() -> Self {
+        let environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+        let under = |name: &str, rest: &str| {
+            let base = environment
+                .get(OsStr::new(name))
+                .filter(|value| !value.is_empty());
+            base.map(|base| Path::new(base).join(rest))
+        };
+        let temporary = format!("drawbridge-{}", rustix::process::getuid().as_raw());
+        let state_dirs = [
+            under("XDG_STATE_HOME", "drawbridge"),
+            under("HOME", ".local/state/drawbridge"),
+            Some(std::env::temp_dir().join(temporary)),
+        ];
+        Self {
+            exe: PathBuf::from("/proc/self/exe"),
+            state_dirs: state_dirs.into_iter().flatten().collect(),
+            environment,
+            descriptors: None,
+        }
+    }
+}
+
+/// The whole environment of a child of `carrier`; later entries of this list win: ours by the
+/// inclusion list, ours by `inherit`, the private directories, `env`.
+// Spec: SPEC D-13
+pub(super) fn variables(
+    host: &BTreeMap<OsString, OsString>,
+    carrier: &StdioCarrier,
+    home: &Home,
+) -> BTreeMap<OsString, OsString> {
+    let mut all = BTreeMap::from([("PATH".into(), DEFAULT_PATH.into())]);
+    let names = INHERITED
+        .into_iter()
+        .chain(carrier.inherit.iter().map(String::as_str));
+    for name in names {
+        if let Some(value) = host.get(OsStr::new(name)) {
+            all.insert(name.into(), value.clone());
+        }
+    }
+    all.insert("HOME".into(), home.path().into());
+    for (name, path) in home.caches() {
+        all.insert(name.into(), path.into());
+    }
+    for (name, value) in &carrier.env {
+        all.insert(name.into(), value.expose().into());
+    }
+    all
+}
+
+/// From this length on, bytes, an inherited value is hidden whatever its name.
+const LONG: usize = 16;
+
+/// Secrets of the children of `carrier`, to be masked elsewhere: the values of `env`, and inherited ones that may be
+/// secrets.
+pub(super) fn secrets<'a>(
+    host: &'a BTreeMap<OsString, OsString>,
+    carrier: &'a StdioCarrier,
+) -> impl Iterator<Item = Cow<'a, str>> {
+    let inherited = carrier
+        .inherit
+        .iter()
+        .filter(|name| !INHERITED.contains(&name.as_str()))
+        .filter_map(|name| {
+            let value = host.get(OsStr::new(name))?.to_string_lossy();
+            (value.len() >= LONG || is_secret_name(name)).then_some(value)
+        });
+    let own = carrier.env.values();
+    inherited.chain(own.map(|value| value.expose().into()))
+}
+
+/// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories. Names without a
+/// directory are no paths: a package may have such a name.
+pub(super) fn paths(carrier: &StdioCarrier, home: &Home) -> Vec<String> {
+    let command = Path::new(&carrier.command);
+    // A relative path is tied to our own directory before it is run.
+    let command = [Some(command.to_owned()), std::path::absolute(command).ok()];
+    let command = command.into_iter().flatten();
+    let arguments = carrier.args.iter().map(PathBuf::from);
+    let directories = carrier
+        .cwd
+        .clone()
+        .into_iter()
+        .chain([home.path().to_owned()]);
+    command
+        .filter(|_| carrier.command.contains('/'))
+        .chain(arguments.filter(|path| path.is_absolute()))
+        .chain(directories)
+        .map(|path| path.to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Checks that `command` can be found by a child with this environment and returns what to run:
+/// a relative path is tied to our working directory, a bare name stays for `PATH`.
+///
+/// # Errors
+/// `NotFound`, or `PermissionDenied` where no file of the name may be executed; with a text for the operator.
+pub(super) fn find_program(
+    command: &str,
+    environment: &BTreeMap<OsString, OsString>,
+) -> io::Result<OsString> {
+    let mut is_there = false;
+    let mut runnable = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|found| {
+            is_there |= found.is_file();
+            found.is_file() && found.mode() & 0o111 != 0
+        })
+    };
+    if command.contains('/') {
+        let path = std::path::absolute(command)?;
+        if runnable(&path) {
+            return Ok(path.into_os_string());
+        }
+    } else if let Some(path) = environment.get(OsStr::new("PATH"))
+        && std::env::split_paths(path).any(|dir| runnable(&dir.join(command)))
+    {
+        return Ok(command.into());
+    }
+    let (kind, text) = if is_there {
+        let text = format!("{command:?} is there, and no permission to execute it");
+        (io::ErrorKind::PermissionDenied, text)
+    } else {
+        let text = format!("no program {command:?} that can be run");
+        (io::ErrorKind::NotFound, text)
+    };
+    Err(io::Error::new(kind, text))
+}
+
+/// Whether a child can begin in this directory.
+///
+/// # Errors
+/// Errors of the system, with the path; `NotADirectory` for a file.
+pub(super) fn check_directory(path: &Path) -> io::Result<()> {
+    let found = match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => return Ok(()),
+        Ok(_) => io::ErrorKind::NotADirectory.into(),
+        Err(error) => error,
+    };
+    let text = format!("{}: {found}", path.display());
+    Err(io::Error::new(found.kind(), text))
+}
+
+/// The file name of a program, cut, for callers.
+pub(super) fn bare_name(command: &str) -> &str {
+    const MAX_NAME: usize = 64;
+    cut(command.rsplit('/').next().unwrap_or_default(), MAX_NAME)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::call::Principal;
+    use crate::process::home_dirs::Homes;
+    use crate::secret::Secret;
+
+    fn carrier() -> StdioCarrier {
+        StdioCarrier {
+            command: "server".to_owned(),
+            args: Vec::new(),
+            cwd: None,
+            env: BTreeMap::new(),
+            inherit: Vec::new(),
+            rlimits: BTreeMap::new(),
+            stop_eof: Duration::ZERO,
+            stop_term: Duration::ZERO,
+            max_children: 1,
+        }
+    }
+
+    // Spec: SPEC D-13
+    #[test]
+    fn only_listed_variables_reach_a_child() {
+        let directory = tempfile::tempdir().unwrap();
+        let homes = Homes::open(&[directory.path().to_owned()]).unwrap();
+        let host = ["PATH", "LANG", "SECRET_TOKEN", "EXTRA", "HOME"];
+        let host = host
+            .map(|name| (name.into(), "ours".into()))
+            .into_iter()
+            .collect();
+        let mut carrier = carrier();
+        carrier.inherit = vec!["EXTRA".to_owned(), "MISSING".to_owned()];
+        carrier.env.insert("LANG".to_owned(), Secret::new("theirs"));
+        let home = homes.home(Principal::anonymous().owner(), "up");
+        let found = variables(&host, &carrier, &home);
+        let names: Vec<_> = found.keys().filter_map(|name| name.to_str()).collect();
+        let expected = [
+            "EXTRA",
+            "HOME",
+            "LANG",
+            "PATH",
+            "UV_CACHE_DIR",
+            "XDG_CACHE_HOME",
+            "npm_config_cache",
+        ];
+        assert_eq!(names, expected);
+        assert_eq!(found[OsStr::new("HOME")], home.path());
+        assert_eq!(found[OsStr::new("LANG")], "theirs");
+    }
+
+    // Spec: SPEC D-03
+    #[test]
+    fn what_a_child_is_told_is_secret_where_it_may_be_one() {
+        let host = [
+            ("PATH", "/usr/local/bin:/usr/bin"),
+            ("USER", "root"),
+            ("GH_TOKEN", "short"),
+            ("LICENSE", "0123456789abcdef"),
+            ("OTHER_TOKEN", "not inherited"),
+        ];
+        let host = host.map(|(name, value)| (name.into(), value.into())).into();
+        let mut carrier = carrier();
+        let inherited = ["PATH", "USER", "GH_TOKEN", "LICENSE", "MISSING"];
+        carrier.inherit = inherited.map(str::to_owned).into();
+        carrier.env.insert("MODE".to_owned(), Secret::new("own"));
+        let secrets: Vec<_> = secrets(&host, &carrier).collect();
+        assert_eq!(secrets, ["short", "0123456789abcdef", "own"]);
+    }
+
+    #[test]
+    fn what_a_child_is_started_with_tells_its_paths() {
+        let directory = tempfile::tempdir().unwrap();
+        let homes = Homes::open(&[directory.path().to_owned()]).unwrap();
+        let home = homes.home(Principal::anonymous().owner(), "up");
+        let own = home.path().to_str().unwrap();
+        let mut carrier = carrier();
+        carrier.args = ["@scope/package", "/srv/data", "https://a/b"]
+            .map(str::to_owned)
+            .into();
+        assert_eq!(paths(&carrier, &home), ["/srv/data", own]);
+        carrier.command = "/opt/server".to_owned();
+        carrier.cwd = Some("/work".into());
+        let all = ["/opt/server", "/opt/server", "/srv/data", "/work", own];
+        assert_eq!(paths(&carrier, &home), all);
+    }
+
+    #[test]
+    fn programs_are_looked_up_where_the_child_would() {
+        let environment = BTreeMap::from([("PATH".into(), "/nowhere:/bin".into())]);
+        assert_eq!(find_program("sh", &environment).unwrap(), "sh");
+        assert_eq!(find_program("/bin/sh", &environment).unwrap(), "/bin/sh");
+        for missing in ["no-such-program", "/bin/no-such-program", "/bin", ""] {
+            let error = find_program(missing, &environment).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::NotFound, "{missing}");
+        }
+        let error = find_program("/etc/passwd", &environment).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    fn a_file_is_no_working_directory() {
+        check_directory(Path::new("/")).unwrap();
+        let error = check_directory(Path::new("/etc/passwd")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotADirectory);
+        let error = check_directory(Path::new("/no/such")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(error.to_string().contains("/no/such"), "{error}");
+    }
+}

@@ -1,0 +1,44 @@
+//! Upstreams that are child processes, one JSON-RPC message per line (SPEC §4, DESIGN §6).
+//!
+//! Owns starting, watching and ending them: [`StdioRuntime::open`] gives a [`StdioConnection`] to
+//! write to and [`Lines`] to read from; everything a child needs happens in one background task
+//! per child, its keeper. Knows nothing of MCP beyond "a message begins with a brace".
+//!
+//! Whatever happens, no process stays behind: each child leads a process group that is ended as a
+//! whole, a guardian process ends the groups when the gateway itself is killed, and orphans are
+//! adopted and reaped.
+
+mod admission;
+mod backoff;
+mod child;
+mod child_lines;
+mod environment;
+mod exec_child;
+mod full;
+mod guardian;
+pub mod holders;
+mod home_dirs;
+mod keeper;
+mod launcher;
+mod missing;
+mod orphan_sweep;
+mod reap;
+mod spawn_plan;
+mod start_limiter;
+mod state;
+mod stderr;
+mod stdin_writer;
+mod stdout_reader;
+mod stop_reason;
+mod supervisor;
+
+pub use admission::Patience;
+pub use child::{BusyGuard, HoldGuard, StdioConnection, UnusedGuard};
+pub use environment::Host;
+pub use exec_child::{SUBCOMMAND as EXEC_CHILD, exec_child, resource};
+pub use full::{Cap, Full};
+pub use guardian::{SUBCOMMAND as GUARDIAN, guardian};
+pub use missing::{Missing, missing};
+pub use stdin_writer::SendError;
+pub use stdout_reader::{Lines, ReadRoom};
+pub use supervisor::{Counts, OpenError, StdioRuntime};

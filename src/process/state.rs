@@ -1,0 +1,396 @@
+//! `ChildState`, shared by the parts of a child: whether it is in use, its stop reason, its exit status.
+
+use std::fmt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::admission::ChildSlots;
+use super::backoff::{Backoff, Crash};
+use super::child_lines::Event;
+use super::start_limiter::{StartPermit, Starts};
+use super::stderr::Log;
+use super::stop_reason::StopReason;
+use crate::call::OwnerKey;
+use crate::lock::lock;
+use crate::telemetry::metrics::LABELED;
+
+/// State of one child, shared by its connection, its reader, its `Keeper` and the pool.
+pub(super) struct ChildState {
+    pub(super) upstream: Arc<str>,
+    pub(super) owner: OwnerKey,
+    pub(super) pid: u32,
+    pub(super) log: Log,
+    backoff: Arc<Backoff>,
+    slots: Arc<ChildSlots>,
+    started: Instant,
+    /// Running uses; the child is not idle while this is above zero.
+    busy: AtomicU32,
+    /// Live `HoldGuard`s: the idle stop spares the child, but its place may still be taken.
+    held: AtomicU32,
+    /// Milliseconds from `started` to the last use.
+    last_used: AtomicU64,
+    has_spoken: AtomicBool,
+    /// Lines that begin like messages, less the ones that failed to parse (`keep_stray`).
+    messages: AtomicI64,
+    /// Whether an `UnusedGuard` is alive: traffic is a liveness check and does not count as use.
+    is_asked: AtomicBool,
+    starts: Arc<Starts>,
+    /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
+    start_permit: Mutex<Option<StartPermit>>,
+    stop_reason: OnceLock<StopReason>,
+    /// Whether the process outlived the wait for its own end; its exit status then reflects our signals.
+    lingered: AtomicBool,
+    status: OnceLock<ExitStatus>,
+    /// Cancelled when the child takes no more requests: at `closed`, or at the end of its output.
+    over: CancellationToken,
+    closed: CancellationToken,
+    gone: CancellationToken,
+    reaped: CancellationToken,
+}
+
+impl fmt::Debug for ChildState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Child({} of {}, {:?})",
+            self.pid, self.upstream, self.owner
+        )
+    }
+}
+
+/// Arguments of [`ChildState::new`].
+pub(super) struct Birth {
+    pub(super) upstream: Arc<str>,
+    pub(super) owner: OwnerKey,
+    pub(super) pid: u32,
+    pub(super) log: Log,
+    pub(super) backoff: Arc<Backoff>,
+    pub(super) slots: Arc<ChildSlots>,
+    pub(super) start_permit: StartPermit,
+}
+
+impl ChildState {
+    pub(super) fn new(birth: Birth) -> Self {
+        Self {
+            upstream: birth.upstream,
+            owner: birth.owner,
+            pid: birth.pid,
+            log: birth.log,
+            backoff: birth.backoff,
+            slots: birth.slots,
+            started: Instant::now(),
+            busy: AtomicU32::new(0),
+            held: AtomicU32::new(0),
+            last_used: AtomicU64::new(0),
+            has_spoken: AtomicBool::new(false),
+            messages: AtomicI64::new(0),
+            is_asked: AtomicBool::new(false),
+            starts: Arc::clone(birth.start_permit.starts()),
+            start_permit: Mutex::new(Some(birth.start_permit)),
+            stop_reason: OnceLock::new(),
+            lingered: AtomicBool::new(false),
+            status: OnceLock::new(),
+            over: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            reaped: CancellationToken::new(),
+        }
+    }
+
+    /// Asks for the stop ladder; the first reason stays.
+    pub(super) fn stop(&self, reason: StopReason) {
+        if !self.closed.is_cancelled() {
+            // Once `over`, the child has ended by itself: a connection dropped afterwards is not the reason.
+            let is_over = self.over.is_cancelled();
+            let reason = if is_over { StopReason::Closed } else { reason };
+            let _ = self.stop_reason.set(reason);
+            self.over.cancel();
+            self.closed.cancel();
+        }
+    }
+
+    /// The child has closed its output, so a request sent now would get no reply.
+    pub(super) fn fell_silent(&self) {
+        self.over.cancel();
+    }
+
+    /// The child still runs after the wait for its own end.
+    pub(super) fn lingers(&self) {
+        self.lingered.store(true, Ordering::Release);
+    }
+
+    /// The fault for which the gateway stopped the child, if that is why it ended.
+    // Spec: SPEC D-05
+    fn fault(&self) -> Option<&'static str> {
+        let fault = match self.stop_reason()? {
+            StopReason::Closed => "it closed its output",
+            StopReason::Deaf => "it closed its input",
+            _ => return None,
+        };
+        // A crash closes both pipes too, and is given a moment to yield an exit status.
+        let lingered = self.lingered.load(Ordering::Acquire);
+        (lingered || self.status.get().is_none()).then_some(fault)
+    }
+
+    /// Cancelled when the child takes no more requests.
+    pub(super) fn over(&self) -> &CancellationToken {
+        &self.over
+    }
+
+    /// The reason for which the gateway stopped the child, if it did.
+    pub(super) fn stop_reason(&self) -> Option<StopReason> {
+        self.stop_reason.get().copied()
+    }
+
+    /// Cancelled when the child is being stopped or gone.
+    pub(super) fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+
+    /// Cancelled when the process itself has ended and its last standard error has been read.
+    pub(super) fn gone(&self) -> &CancellationToken {
+        &self.gone
+    }
+
+    /// Cancelled when the whole process group has ended and the place is free.
+    pub(super) fn reaped(&self) -> &CancellationToken {
+        &self.reaped
+    }
+
+    /// The process ended with `status`; only the first time counts.
+    pub(super) fn ended(&self, status: Option<ExitStatus>) {
+        if self.gone.is_cancelled() {
+            return;
+        }
+        if let Some(status) = status {
+            let _ = self.status.set(status);
+        }
+        if self.ends_by_itself() {
+            self.note_start();
+        }
+        if !self.has_messages() {
+            self.starts.note_silent(&self.upstream);
+        }
+        self.release_start();
+        self.account();
+        self.tell_end();
+        self.over.cancel();
+        self.closed.cancel();
+        self.gone.cancel();
+    }
+
+    fn tell_end(&self) {
+        let (upstream, pid) = (&*self.upstream, self.pid);
+        let status = self
+            .status
+            .get()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let told = || self.starts.lines.admit(&self.upstream, Event::End);
+        let warn = |what: &str| {
+            if let Some(muted) = told() {
+                tracing::warn!(upstream, pid, status, muted, "{what}");
+            }
+        };
+        match (self.stop_reason(), self.fault()) {
+            (_, Some(fault)) => warn(&format!("an upstream process was stopped: {fault}")),
+            (None | Some(StopReason::Closed | StopReason::Deaf), None) => {
+                warn("an upstream process ended by itself");
+            }
+            // A stop of a child that never wrote a message is rate-limited, as there may be many.
+            (Some(_), None) if !self.has_messages() && told().is_none() => {}
+            (Some(reason), None) => {
+                tracing::info!(
+                    upstream,
+                    pid,
+                    status,
+                    reason = reason.as_str(),
+                    "an upstream process was stopped"
+                );
+            }
+        }
+    }
+
+    /// The child has written a message: it is up.
+    pub(super) fn spoke(&self) {
+        let before = self.messages.fetch_add(1, Ordering::Relaxed);
+        if !self.has_spoken.swap(true, Ordering::Relaxed) {
+            self.note_start();
+            self.release_start();
+            self.backoff.spoke(&self.upstream);
+        } else if before <= 0 {
+            self.note_start();
+        }
+        self.touch();
+    }
+
+    /// The start has used up `START_WINDOW` without a message: counts as failed and releases its permit.
+    pub(super) fn start_took_long(&self) {
+        if self.is_starting() {
+            self.note_start();
+            self.release_start();
+        }
+    }
+
+    /// Notes whether the start gave a sign of life.
+    fn note_start(&self) {
+        self.starts.note(&self.upstream, self.has_spoken());
+    }
+
+    /// Sets whether output is only a reply to a liveness check, which does not count as use.
+    pub(super) fn set_asked(&self, asked: bool) {
+        self.is_asked.store(asked, Ordering::Relaxed);
+    }
+
+    /// Whether the child has written a message, beyond lines that only looked like one.
+    fn has_messages(&self) -> bool {
+        self.messages.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether the child has written a message.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.has_spoken.load(Ordering::Relaxed)
+    }
+
+    /// Releases the start permit, so that the next child can start; from now on this child may be idle.
+    pub(super) fn release_start(&self) {
+        let permit = lock(&self.start_permit).take();
+        if permit.is_some() {
+            drop(permit);
+            self.slots.went_idle(self.owner);
+        }
+    }
+
+    fn is_starting(&self) -> bool {
+        lock(&self.start_permit).is_some()
+    }
+
+    /// Notes a message in either direction as use, except during a liveness check.
+    pub(super) fn touch(&self) {
+        if !self.is_asked.load(Ordering::Relaxed) {
+            self.note_use();
+        }
+    }
+
+    fn note_use(&self) {
+        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last_used.store(now, Ordering::Relaxed);
+    }
+
+    pub(super) fn last_used(&self) -> Instant {
+        self.started + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
+    }
+
+    /// Whether the end is the child's own doing rather than a stop by the gateway.
+    pub(super) fn ends_by_itself(&self) -> bool {
+        matches!(
+            self.stop_reason(),
+            None | Some(StopReason::Closed | StopReason::Deaf)
+        )
+    }
+
+    /// Counts the end as a crash, unless the gateway caused it.
+    fn account(&self) {
+        if self.ends_by_itself() {
+            let spoke = self.has_spoken.load(Ordering::Relaxed);
+            let crash = Crash {
+                spoke,
+                age: self.started.elapsed(),
+            };
+            let words = self.last_words();
+            self.backoff
+                .crashed(self.owner, &self.upstream, crash, words, Instant::now());
+        }
+    }
+
+    /// Notes a use, which keeps it from counting as idle until it ends.
+    pub(super) fn begin_use(&self) {
+        self.busy.fetch_add(1, Ordering::AcqRel);
+        self.note_use();
+    }
+
+    /// Ends a use that `begin_use` noted.
+    pub(super) fn end_use(&self) {
+        self.note_use();
+        if self.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.slots.went_idle(self.owner);
+        }
+    }
+
+    /// Adds a reason to spare the unused child from the idle stop.
+    pub(super) fn hold(&self) {
+        self.held.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Removes a reason that `hold` added.
+    pub(super) fn let_go(&self) {
+        self.note_use();
+        self.held.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether the child can be stopped without failing a call or a start.
+    pub(super) fn is_idle(&self) -> bool {
+        self.busy.load(Ordering::Acquire) == 0 && !self.is_starting()
+    }
+
+    /// Whether a `HoldGuard` spares the child from the idle stop, for the notifications it may send.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes a line that is no message.
+    // Spec: SPEC D-02
+    pub(super) fn stray(&self, text: &[u8]) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
+        self.note_stray(text);
+    }
+
+    /// Notes a line that looked like a message and failed to parse.
+    pub(super) fn keep_stray(&self, text: &[u8]) {
+        if self.messages.fetch_sub(1, Ordering::Relaxed) <= 1 {
+            self.starts.note_silent(&self.upstream);
+        }
+        self.note_stray(text);
+    }
+
+    fn note_stray(&self, text: &[u8]) {
+        self.log.keep_stray(text);
+        if let Some(muted) = self.starts.lines.admit(&self.upstream, Event::Stray) {
+            self.log.tell_stray(&self.upstream, self.pid, text, muted);
+        }
+    }
+
+    /// Notes a line longer than `limits.upstream_message`.
+    pub(super) fn too_long(&self, bytes: u64) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
+        tracing::error!(
+            upstream = &*self.upstream,
+            pid = self.pid,
+            bytes,
+            "a message from the upstream is too long and was skipped"
+        );
+    }
+
+    /// The way the process ended, followed by the end of its standard error.
+    pub(super) fn last_words(&self) -> Option<String> {
+        let end = match (self.stop_reason(), self.status.get()) {
+            (Some(StopReason::Idle), _) => Some("stopped: not used for a while".to_owned()),
+            (Some(StopReason::Evicted), _) => Some("stopped: its place was needed".to_owned()),
+            (Some(StopReason::ShutDown), _) => Some("stopped: the gateway stops".to_owned()),
+            (_, status) => {
+                let status = || status.map(ToString::to_string);
+                self.fault().map(str::to_owned).or_else(status)
+            }
+        };
+        match (end, self.log.tail()) {
+            (end, None) => end,
+            (None, Some(tail)) => Some(tail),
+            (Some(end), Some(tail)) => Some(format!("{end}: {tail}")),
+        }
+    }
+}

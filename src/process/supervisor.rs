@@ -1,0 +1,382 @@
+//! All children of the gateway: opening one, ending all.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::admission::{ChildSlots, Patience, Place, Slot, Wish};
+use super::backoff::{Backoff, Wait};
+use super::child::StdioConnection;
+use super::child_lines::Event;
+use super::environment::{self, Host};
+use super::full::{Cap, Full};
+use super::guardian::Guardian;
+use super::home_dirs::Homes;
+use super::keeper::Hurry;
+use super::launcher::Launcher;
+use super::reap;
+use super::start_limiter::{StartPermit, Starts};
+use super::stdout_reader::Lines;
+use super::stop_reason::StopReason;
+use crate::call::OwnerKey;
+use crate::cause::chain;
+use crate::config::{self, Carrier};
+use crate::process::holders::Holders;
+use crate::runtime::lifecycle::Tasks;
+use crate::telemetry::metrics::{GAUGES, LABELED};
+
+/// A shorter wait is waited for instead of refused.
+const SHORT_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Between two looks for children that were being started at the end.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Time that killing and reaping the last children may take.
+const KILLING: Duration = Duration::from_millis(300);
+
+/// Between two looks for crash series that are over.
+const TIDY: Duration = Duration::from_secs(15);
+
+/// Why a child could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No place under the caps, or none became free within `stdio.spawn_wait`.
+    #[error("too many upstream processes are running: {full}")]
+    AtCapacity {
+        /// Which cap leaves none.
+        full: Full,
+        /// When it may be worth trying again.
+        retry_after: Duration,
+    },
+    /// It crashed too often lately.
+    #[error("the upstream process keeps crashing")]
+    Backoff {
+        /// Until the next start is allowed.
+        retry_after: Duration,
+        /// The last words of the last child; for the same principal only.
+        last_words: Option<String>,
+    },
+    /// There is no such program. Its text names the program and no path: it is for callers.
+    #[error("its program {program:?} cannot be found")]
+    NoProgram {
+        /// The last part of `command`.
+        program: String,
+        /// What was looked for.
+        #[source]
+        source: io::Error,
+    },
+    /// Its file may not be executed. The text names no path either.
+    #[error("its program {program:?} may not be executed")]
+    NotExecutable {
+        /// The last part of `command`.
+        program: String,
+        /// What was looked for.
+        #[source]
+        source: io::Error,
+    },
+    /// `cwd` names no directory. The text names no path either.
+    #[error("its working directory cannot be entered")]
+    NoDirectory(#[source] io::Error),
+    /// The system cannot start it. Its text names no path either.
+    #[error("the upstream process cannot be started: {}", .0.kind())]
+    Spawn(#[from] io::Error),
+    /// The gateway is stopping.
+    #[error("the gateway is stopping")]
+    Stopping,
+}
+
+impl OpenError {
+    /// Why the program of `command` was not found.
+    fn no_program(command: &str, source: io::Error) -> Self {
+        let program = environment::bare_name(command).to_owned();
+        if source.kind() == io::ErrorKind::PermissionDenied {
+            Self::NotExecutable { program, source }
+        } else {
+            Self::NoProgram { program, source }
+        }
+    }
+
+    /// One word for metrics.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::AtCapacity { .. } => "capacity",
+            Self::Backoff { .. } => "backoff",
+            Self::NoProgram { .. }
+            | Self::NotExecutable { .. }
+            | Self::NoDirectory(_)
+            | Self::Spawn(_) => "system",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+/// Numbers of children, waiters and map entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Children, including starting and ending ones.
+    pub children: usize,
+    /// Callers that wait for a place.
+    pub waiting: usize,
+    /// Entries in all maps that grow with children, principals or crashes.
+    pub entries: usize,
+}
+
+/// All children of the gateway.
+pub struct StdioRuntime {
+    pub(super) host: Host,
+    pub(super) settings: config::Stdio,
+    pub(super) max_message: usize,
+    /// Keeper tasks, apart from all others: they outlive the hard stop of the rest, so that children still end by the
+    /// ladder.
+    pub(super) keepers: Tasks,
+    homes: Arc<Homes>,
+    pub(super) slots: Arc<ChildSlots>,
+    starts: Arc<Starts>,
+    pub(super) backoff: Arc<Backoff>,
+    pub(super) guardian: Arc<Guardian>,
+    launcher: Launcher,
+    /// Cancelled when no child may start any more.
+    pub(super) ended: CancellationToken,
+    pub(super) hurry: Hurry,
+}
+
+impl fmt::Debug for StdioRuntime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StdioRuntime").field(&self.counts()).finish()
+    }
+}
+
+impl StdioRuntime {
+    /// Starts the guardian process and the thread that starts children. Must be called within a
+    /// Tokio runtime.
+    ///
+    /// # Errors
+    /// No private directory can be made, or no process can be started.
+    pub fn start(
+        settings: &config::Stdio,
+        limits: &config::Limits,
+        host: Host,
+        tasks: &Tasks,
+    ) -> io::Result<Arc<Self>> {
+        if let Err(error) = reap::adopt_orphans() {
+            tracing::warn!(
+                error = chain(&error),
+                "orphans of stdio children cannot be adopted"
+            );
+        }
+        let homes = Homes::open(&host.state_dirs)?;
+        let guardian = Arc::new(Guardian::start(&host.exe, &homes)?);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let launcher = Launcher::start(
+            Arc::clone(&guardian),
+            Arc::clone(&homes),
+            cores.saturating_mul(4),
+        )?;
+        let runtime = Arc::new(Self {
+            homes,
+            slots: ChildSlots::new(settings),
+            starts: Starts::new(cores),
+            ended: CancellationToken::new(),
+            hurry: Hurry::default(),
+            backoff: Arc::new(Backoff::default()),
+            guardian,
+            launcher,
+            settings: settings.clone(),
+            max_message: limits.upstream_message,
+            host,
+            keepers: Tasks::new(),
+        });
+        let backoff = Arc::downgrade(&runtime.backoff);
+        tasks.spawn_service(async move {
+            while let Some(backoff) = backoff.upgrade() {
+                backoff.forget_old(Instant::now());
+                drop(backoff);
+                tokio::time::sleep(TIDY).await;
+            }
+        });
+        Ok(runtime)
+    }
+
+    /// Starts a child of `upstream` for `owner` and the sessions that hold it, waiting for a place with this patience.
+    /// The child counts as in use until its first message; afterwards, hold a [`BusyGuard`](super::BusyGuard) for the
+    /// time of each request.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. A program that starts and ends at once is no error here: its lines end.
+    ///
+    /// # Cancel safety
+    /// A child that was started meanwhile is stopped.
+    pub async fn open(
+        &self,
+        owner: OwnerKey,
+        upstream: &config::Upstream,
+        patience: Patience,
+        holders: &Holders,
+    ) -> Result<(StdioConnection, Lines), OpenError> {
+        let opened = self.try_open(owner, upstream, patience, holders).await;
+        if let Err(error) = &opened {
+            LABELED.spawns_refused.add(error.reason(), 1);
+        }
+        opened
+    }
+
+    async fn try_open(
+        &self,
+        owner: OwnerKey,
+        upstream: &config::Upstream,
+        patience: Patience,
+        holders: &Holders,
+    ) -> Result<(StdioConnection, Lines), OpenError> {
+        let Carrier::Stdio(carrier) = &upstream.carrier else {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
+        };
+        let name: Arc<str> = upstream.name.as_str().into();
+        self.back_off(owner, &name).await?;
+        let deadline = Instant::now() + self.settings.spawn_wait;
+        let wish = Wish {
+            owner,
+            upstream: Arc::clone(&name),
+            max_of_upstream: carrier.max_children,
+            patience,
+            holders: holders.clone(),
+        };
+        let (slot, permit) = tokio::select! {
+            biased;
+            () = self.ended.cancelled() => return Err(OpenError::Stopping),
+            place = self.place(wish, deadline) => place.map_err(|full| self.at_capacity(full))?,
+        };
+        let home = self.homes.home(owner, &name);
+        let no_program = |error| OpenError::no_program(&carrier.command, error);
+        let command = self.command(carrier, &home).map_err(no_program)?;
+        if let Some(directory) = &carrier.cwd {
+            environment::check_directory(directory).map_err(OpenError::NoDirectory)?;
+        }
+        let launched = self.launcher.launch(command, home).await?;
+        LABELED.children_spawned.add(&name, 1);
+        let has_failed = self.starts.has_failed(&name);
+        let lines = &self.starts.lines;
+        if !has_failed || lines.admit(&name, Event::Start).is_some() {
+            tracing::info!(
+                upstream = &*name, principal = %owner, pid = launched.child.id(),
+                "started an upstream process"
+            );
+        }
+        Ok(self.connect(launched, owner, name, carrier, slot, permit)?)
+    }
+
+    /// Starts no child any more, stops every one by its ladder and waits until all have ended:
+    /// as long as the longest `stop` of an upstream, but not beyond `by`. Half of the time that is left
+    /// until then is for children that end when their input does, most of the rest for those that
+    /// need SIGTERM. Only the kernel can make it longer, by two seconds.
+    ///
+    /// # Cancel safety
+    /// No child is started afterwards in any case, and running ones are stopped.
+    pub async fn shut_down(&self, by: Instant) {
+        self.ended.cancel();
+        let now = Instant::now();
+        let left = by.saturating_duration_since(now);
+        let hurry = async {
+            tokio::time::sleep_until(now + left / 2).await;
+            self.hurry.term.cancel();
+            tokio::time::sleep_until(now + left.saturating_sub(KILLING)).await;
+            self.hurry.kill.cancel();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = self.stop_all() => {}
+            () = hurry => {}
+        }
+    }
+
+    async fn stop_all(&self) {
+        loop {
+            let children = self.slots.children();
+            for child in &children {
+                child.stop(StopReason::ShutDown);
+            }
+            for child in &children {
+                child.reaped().cancelled().await;
+            }
+            if self.slots.counts().0 == 0 {
+                return;
+            }
+            // A place without a child is a start under way, which fails on `ended`.
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The current numbers.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let (children, waiting) = self.slots.counts();
+        let entries = self.slots.entries() + self.homes.in_use() + self.backoff.len();
+        Counts {
+            children,
+            waiting,
+            entries,
+        }
+    }
+
+    /// Children of one principal that can start at the same time: bounded by the processor and by the caps.
+    pub(crate) fn starts_at_once(&self) -> usize {
+        let settings = &self.settings;
+        let most = settings
+            .max_children
+            .min(settings.max_children_per_principal);
+        self.starts.at_once().min(most)
+    }
+
+    /// The pid of the guardian process, if it runs.
+    #[must_use]
+    pub fn guardian_pid(&self) -> Option<u32> {
+        self.guardian.pid()
+    }
+
+    async fn back_off(&self, owner: OwnerKey, upstream: &Arc<str>) -> Result<(), OpenError> {
+        while let Some(Wait { left, last_words }) =
+            self.backoff.check(owner, upstream, Instant::now())
+        {
+            if left > SHORT_BACKOFF {
+                return Err(OpenError::Backoff {
+                    retry_after: left,
+                    last_words,
+                });
+            }
+            tokio::time::sleep(left).await;
+        }
+        Ok(())
+    }
+
+    /// A place under the caps and leave to start, both before `deadline`.
+    async fn place(&self, wish: Wish, deadline: Instant) -> Result<(Slot, StartPermit), Full> {
+        let (owner, upstream) = (wish.owner, Arc::clone(&wish.upstream));
+        let slot = match self.slots.take(wish.clone()) {
+            Place::Taken(slot) => slot,
+            Place::Later(later) => {
+                let _awaited = GAUGES.children_awaited.enter();
+                let granted = tokio::time::timeout_at(deadline, later).await;
+                let granted = granted.ok().and_then(Result::ok);
+                granted.ok_or_else(|| self.slots.full(&wish))?
+            }
+            Place::Refused(full) => return Err(full),
+        };
+        let permit = self.starts.permit(owner, &upstream);
+        let permit = tokio::time::timeout_at(deadline, permit).await;
+        let cap = Cap::Starts;
+        let permit = permit.ok().flatten().ok_or(Full { cap, is_own: false })?;
+        Ok((slot, permit))
+    }
+
+    fn at_capacity(&self, full: Full) -> OpenError {
+        let longest = Duration::from_secs(30);
+        let retry_after = self
+            .settings
+            .spawn_wait
+            .clamp(Duration::from_secs(1), longest);
+        OpenError::AtCapacity { full, retry_after }
+    }
+}

@@ -1,0 +1,7 @@
+//! Tools that synchronise tasks and threads, one of each kind. They know nothing of MCP, and each is tested by itself.
+
+pub mod desired;
+pub mod fair_permits;
+pub mod keyed_counter;
+pub mod shared_failure;
+pub mod single_flight;

@@ -1,0 +1,181 @@
+//! Messages of an upstream as a merged endpoint shows them. Where a message cannot be mapped it
+//! is not shown: what is unmapped could name another upstream's things.
+//! Spec: BRIDGING §4.1, §4.2.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use super::naming::Prefix;
+use super::rewrite;
+use crate::call::{Notice, NoticeKind, Question};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Message, json};
+use crate::telemetry::metrics::LABELED;
+
+/// Depth limit for messages that were already checked on arrival.
+const ANY_DEPTH: usize = usize::MAX;
+
+/// A notification towards the client.
+pub(crate) fn notice(prefix: &Prefix, notice: Notice) -> Option<Notice> {
+    let mapped = matches!(
+        notice.kind,
+        NoticeKind::ResourceUpdated { .. } | NoticeKind::Log | NoticeKind::ElicitationComplete
+    );
+    if !mapped {
+        return Some(notice);
+    }
+    let message = Message::parse(notice.bytes, ANY_DEPTH).ok()?;
+    let params = rewrite::notice(message.method()?, message.params()?, prefix).ok()?;
+    let kind = match notice.kind {
+        NoticeKind::ResourceUpdated { uri } => NoticeKind::ResourceUpdated {
+            uri: prefix.uri(&uri).into_owned(),
+        },
+        other => other,
+    };
+    let bytes = match &params {
+        Cow::Borrowed(_) => message.bytes().clone(),
+        Cow::Owned(params) => message.edit().params(params.as_str()).finish(),
+    };
+    Some(Notice { kind, bytes })
+}
+
+/// A question towards the client; says which upstream asks.
+pub(crate) fn question(prefix: &Prefix, question: Question) -> Question {
+    let Some(params) = &question.params else {
+        return question;
+    };
+    let text = String::from_utf8_lossy(params);
+    match rewrite::question(&question.method, &text, prefix, prefix.upstream()) {
+        Ok(params) => {
+            let params = Some(Bytes::from(params.into_owned()));
+            Question { params, ..question }
+        }
+        // The client refuses a question without parameters; nothing of it was shown.
+        Err(_) => Question {
+            params: None,
+            ..question
+        },
+    }
+}
+
+/// The result of a request of `method`.
+pub(crate) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<Message, Fault> {
+    let Some(text) = message.result() else {
+        return Ok(message);
+    };
+    let mapped = rewrite::result(method, text, prefix).map_err(|error| {
+        LABELED.upstream_garbage.add(prefix.upstream(), 1);
+        Fault::upstream(
+            FaultKind::UpstreamInvalid,
+            format!(
+                "upstream \"{}\" sent an ambiguous result",
+                prefix.upstream()
+            ),
+        )
+        .caused_by(error)
+    })?;
+    let Cow::Owned(mapped) = mapped else {
+        return Ok(message);
+    };
+    let bytes = message.edit().result(mapped).finish();
+    Message::parse(bytes, ANY_DEPTH).map_err(Fault::internal)
+}
+
+/// An error, about what the upstream knows as the first of `asked` and the client as the second.
+/// Where it cannot be mapped it goes on without its data, and its message says whose it is.
+pub(crate) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str)>) -> Message {
+    let Some(mapped) = message
+        .error()
+        .and_then(|text| mapped_error(prefix, text, asked))
+    else {
+        return message;
+    };
+    let bytes = message.edit().error(mapped).finish();
+    Message::parse(bytes, ANY_DEPTH).unwrap_or(message)
+}
+
+/// The JSON text of an error that its link wrote for the upstream; see [`error`].
+pub(crate) fn written_error(prefix: &Prefix, text: Bytes, asked: Option<(&str, &str)>) -> Bytes {
+    let read = String::from_utf8_lossy(&text);
+    match mapped_error(prefix, &read, asked) {
+        Some(mapped) => mapped.into(),
+        None => text,
+    }
+}
+
+/// An error as the client may see it; `None` where that is the same text.
+fn mapped_error(prefix: &Prefix, text: &str, asked: Option<(&str, &str)>) -> Option<String> {
+    match rewrite::error(text, prefix, asked) {
+        Ok(Cow::Borrowed(_)) => None,
+        Ok(Cow::Owned(mapped)) => Some(mapped),
+        Err(_) => {
+            LABELED.upstream_garbage.add(prefix.upstream(), 1);
+            Some(rewrite::bare_error(text, prefix))
+        }
+    }
+}
+
+/// The items of a list of tools that are shown.
+pub(crate) fn kept_tools(tools: &str, shows: impl Fn(&str) -> bool) -> String {
+    let elements = json::elements(tools).unwrap_or_default();
+    json::array(elements.into_iter().filter(|tool| {
+        let name = json::member(tool, "name").and_then(json::string);
+        name.is_some_and(|name| shows(&name))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[test]
+    fn hidden_and_nameless_tools_are_left_out() {
+        let tools = r#"[{"name":"read_a","x":1},{"name":"write"},{"title":"none"}]"#;
+        let kept = kept_tools(tools, |name| name.starts_with("read_"));
+        assert_eq!(kept, r#"[{"name":"read_a","x":1}]"#);
+    }
+
+    // SPEC C-86; BRIDGING §4.2.
+    #[rstest]
+    #[case(r#"{"elicitations":[],"elicitations":[{"elicitationId":"good/77","message":"m"}]}"#)]
+    #[case(r#"{"elicitations":[{"elicitationId":"a","elicitationId":"good/77"}]}"#)]
+    #[case(r#"{"uri":"good+x:1","uri":"y"}"#)]
+    fn unmapped_error_keeps_its_label_and_loses_its_data(#[case] data: &str) {
+        let prefix = Prefix::new("evil".into());
+        let error = format!(r#"{{"code":-32042,"message":"visit \"me\"","data":{data}}}"#);
+        let expected = r#"{"code":-32042,"message":"[evil] visit \"me\""}"#;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":7,"error":{error}}}"#);
+        let message = Message::parse(text.into(), 128).unwrap();
+        let shown = super::error(&prefix, message, None);
+        assert_eq!(shown.error(), Some(expected));
+        assert_eq!(shown.id(), Some("7"));
+        assert_eq!(written_error(&prefix, error.into(), None), expected);
+    }
+
+    #[test]
+    fn an_updated_resource_is_told_under_its_mapped_uri() {
+        let prefix = Prefix::new("files".into());
+        let bytes = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}"#;
+        let kind = NoticeKind::ResourceUpdated {
+            uri: "file:///a".to_owned(),
+        };
+        let shown = notice(
+            &prefix,
+            Notice {
+                kind,
+                bytes: bytes.into(),
+            },
+        )
+        .unwrap();
+        assert_eq!(
+            shown.kind,
+            NoticeKind::ResourceUpdated {
+                uri: "files+file:///a".to_owned()
+            }
+        );
+        assert!(String::from_utf8_lossy(&shown.bytes).contains("files+file:///a"));
+    }
+}

@@ -1,0 +1,21 @@
+//! Several upstreams shown as one: the answer to `initialize`, and lists. Spec: BRIDGING §5.
+//!
+//! Pure: what each upstream said goes in, what the client gets comes out.
+
+pub mod capabilities;
+mod discover;
+mod gateway_info;
+mod initialize;
+mod instructions;
+mod list;
+mod missing;
+
+pub(crate) use discover::{
+    WHOLE_MS as DISCOVERED_MS, absent as discover_absent, merged as discover_merged,
+    pure as discover_pure,
+};
+pub(crate) use gateway_info::Ourselves;
+pub(crate) use initialize::{merged, pure};
+pub use instructions::{Instructions, Part};
+pub use list::{ListMerger, Merged};
+pub(crate) use missing::{Known, Missing, member as missing_member};

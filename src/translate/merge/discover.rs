@@ -1,0 +1,204 @@
+//! The result of `server/discover`. Spec: SPEC M-41, M-50…M-53, M-80; BRIDGING §5.1 to §5.3, §5.7.
+
+use bytes::Bytes;
+use std::borrow::Cow;
+
+use super::initialize::instructions;
+use super::missing::{self, Known};
+use super::{Ourselves, capabilities};
+use crate::call::Declared;
+use crate::protocol::{Revision, json, meta};
+
+/// TTL of a result with every upstream known, milliseconds.
+pub(crate) const WHOLE_MS: u64 = 60_000;
+/// TTL of a result with a missing upstream, milliseconds.
+const PARTIAL_MS: u64 = 1_000;
+
+/// Result for a pure endpoint. Its TTL does not exceed the upstream's own (SPEC M-83).
+pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
+    of_one(revision, declared, WHOLE_MS.min(declared.kept_ms()))
+}
+
+/// Result for a pure endpoint whose upstream is unreachable: the last declaration, else every capability.
+/// A client never asks again for an undeclared capability, while a request for a missing one gets an error.
+pub(crate) fn absent(
+    revision: Revision,
+    last: Option<&Declared>,
+    ourselves: &Ourselves,
+    tells_changes: bool,
+) -> Bytes {
+    if let Some(last) = last {
+        return of_one(revision, last, PARTIAL_MS);
+    }
+    let any = if tells_changes {
+        Cow::Owned(capabilities::merged([], true))
+    } else {
+        Cow::Borrowed(r#"{"tools":{},"prompts":{},"resources":{}}"#)
+    };
+    result(&any, None, (&ourselves.info, None), PARTIAL_MS)
+}
+
+fn of_one(revision: Revision, declared: &Declared, ttl_ms: u64) -> Bytes {
+    let capabilities = capabilities::shown(declared, revision);
+    let instructions = declared.instructions.as_deref();
+    let server = (&*declared.server_info, None);
+    result(&capabilities, instructions, server, ttl_ms)
+}
+
+/// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
+pub(crate) fn merged(revision: Revision, upstreams: &[Known], ourselves: &Ourselves) -> Bytes {
+    let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
+    let all = known.map(|declared| capabilities::shown(declared, revision));
+    let all: Vec<String> = all.collect();
+    let capabilities =
+        capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes);
+    let kept = |one: &Known| match (&one.declared, one.missing) {
+        (Some(declared), None) => declared.kept_ms(),
+        _ => PARTIAL_MS,
+    };
+    let kept = upstreams.iter().map(kept).min();
+    let missing = missing::member(upstreams.iter().filter_map(Known::absence));
+    result(
+        &capabilities,
+        instructions(upstreams, ourselves).as_deref(),
+        (&ourselves.info, missing.as_deref()),
+        WHOLE_MS.min(kept.unwrap_or(WHOLE_MS)),
+    )
+}
+
+/// `server_info` comes with the member of `_meta` that names who is missing.
+fn result(
+    capabilities: &str,
+    instructions: Option<&str>,
+    (server_info, missing): (&str, Option<&str>),
+    ttl_ms: u64,
+) -> Bytes {
+    let versions = json::strings(Revision::SERVED.map(Revision::as_str));
+    let mut out = format!(
+        r#"{{"resultType":"complete","supportedVersions":{versions},"capabilities":{capabilities}"#
+    );
+    if let Some(instructions) = instructions {
+        out.push_str(",\"instructions\":");
+        json::quote_into(&mut out, instructions);
+    }
+    // Private, since the result may depend on the caller, as lists do.
+    let tail = format!(
+        r#","ttlMs":{ttl_ms},"cacheScope":"private","_meta":{{"{}":{server_info}"#,
+        meta::SERVER_INFO
+    );
+    out.push_str(&tail);
+    if let Some(missing) = missing {
+        out.push(',');
+        out.push_str(missing);
+    }
+    out.push_str("}}");
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::translate::merge::Missing;
+
+    const MODERN: Revision = Revision::V2026_07_28;
+
+    fn declared(capabilities: &'static str) -> Arc<Declared> {
+        Arc::new(Declared::new(
+            Revision::V2025_11_25,
+            Bytes::from_static(capabilities.as_bytes()),
+            Bytes::from_static(br#"{"name":"n","version":"1"}"#),
+            Some("Use x.".to_owned()),
+        ))
+    }
+
+    fn known(name: &str, declared: Option<Arc<Declared>>, missing: Option<Missing>) -> Known {
+        Known {
+            upstream: name.into(),
+            declared,
+            missing,
+        }
+    }
+
+    fn read(bytes: &Bytes) -> Value {
+        serde_json::from_slice(bytes).unwrap()
+    }
+
+    // SPEC M-50, M-53.
+    #[test]
+    fn a_pure_endpoint_speaks_for_its_upstream() {
+        let known = declared(r#"{"tools":{},"tasks":{}}"#);
+        let said = read(&pure(MODERN, &known));
+        assert_eq!(said["resultType"], "complete");
+        assert_eq!(said["capabilities"], json!({"tools": {}}));
+        assert_eq!(said["instructions"], "Use x.");
+        assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "n");
+        assert_eq!(said["cacheScope"], "private");
+        assert_eq!(said.get("serverInfo"), None);
+        let versions = said["supportedVersions"].as_array().unwrap();
+        assert_eq!(versions.first().unwrap(), "2026-07-28");
+        assert_eq!(versions.last().unwrap(), "2024-11-05");
+    }
+
+    // SPEC M-83.
+    #[test]
+    fn nothing_is_believed_longer_than_its_upstream_says() {
+        let short = declared("{}");
+        let short = Arc::new(Declared::clone(&short).kept_for(7));
+        assert_eq!(read(&pure(MODERN, &declared("{}")))["ttlMs"], WHOLE_MS);
+        assert_eq!(read(&pure(MODERN, &short))["ttlMs"], 7);
+        let [a, b] = ["a", "b"].map(|name| known(name, Some(declared("{}")), None));
+        let ours = Ourselves::sample(None);
+        let both = |other| read(&merged(MODERN, &[a.clone(), other], &ours));
+        assert_eq!(both(b.clone())["ttlMs"], WHOLE_MS);
+        assert_eq!(both(known("b", Some(short), None))["ttlMs"], 7);
+        let late = known("b", b.declared, Some(Missing::Unreachable));
+        assert_eq!(both(late)["ttlMs"], PARTIAL_MS);
+    }
+
+    // SPEC M-51.
+    #[test]
+    fn what_cannot_be_reached_may_have_anything_for_a_moment() {
+        let said = read(&absent(MODERN, None, &Ourselves::sample(None), true));
+        let all = ["tools", "prompts", "resources"];
+        assert!(
+            all.iter()
+                .all(|what| said["capabilities"][what].is_object())
+        );
+        assert_eq!(said["ttlMs"], PARTIAL_MS);
+        assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "drawbridge");
+    }
+
+    #[test]
+    fn what_cannot_be_reached_has_what_it_had_last() {
+        let last = declared(r#"{"tools":{}}"#);
+        let said = read(&absent(MODERN, Some(&last), &Ourselves::sample(None), true));
+        assert_eq!(said["capabilities"], json!({"tools": {}}));
+        assert_eq!(said["ttlMs"], PARTIAL_MS);
+        assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "n");
+    }
+
+    #[test]
+    fn a_merged_endpoint_without_one_of_its_upstreams_is_asked_again_soon() {
+        let upstreams = [
+            known("a", Some(declared(r#"{"logging":{}}"#)), None),
+            known("b", None, Some(Missing::Unreachable)),
+        ];
+        let said = read(&merged(
+            MODERN,
+            &upstreams,
+            &Ourselves::sample(Some("Ours.")),
+        ));
+        assert_eq!(said["ttlMs"], PARTIAL_MS);
+        assert_eq!(said["capabilities"]["logging"], json!({}));
+        assert_eq!(said["capabilities"]["tools"], json!({"listChanged": true}));
+        let instructions = said["instructions"].as_str().unwrap();
+        assert!(instructions.starts_with("Ours.\n\nNot available now: `b`. "));
+        assert!(instructions.contains("a__"));
+        assert_eq!(said["_meta"][meta::MISSING], json!({"b": "unreachable"}));
+        assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "drawbridge");
+    }
+}

@@ -1,0 +1,45 @@
+//! How the gateway presents itself where it is the server. Spec: BRIDGING §5.2, §5.3.
+
+use std::sync::Arc;
+
+use crate::config;
+use crate::protocol::json;
+use crate::translate::naming::clean;
+
+/// Characters of the title.
+const MAX_TITLE: usize = 80;
+
+/// What clients of merged endpoints are told of the gateway.
+#[derive(Debug)]
+pub(crate) struct Ourselves {
+    /// JSON text of its `Implementation`.
+    pub(crate) info: Arc<str>,
+    /// What the operator has to say before the upstreams do.
+    pub(crate) instructions: Option<String>,
+    /// Whether it tells of changed lists.
+    pub(crate) tells_changes: bool,
+}
+
+impl Ourselves {
+    /// As the operator wants it.
+    pub(crate) fn new(settings: &config::Merged) -> Self {
+        let title = json::quote(&clean(&settings.title, MAX_TITLE));
+        let version = env!("CARGO_PKG_VERSION");
+        let info = format!(r#"{{"name":"drawbridge","title":{title},"version":"{version}"}}"#);
+        Self {
+            info: info.into(),
+            instructions: settings.instructions.clone(),
+            tells_changes: settings.list_changed,
+        }
+    }
+
+    /// A fixed value for tests.
+    #[cfg(test)]
+    pub(super) fn sample(instructions: Option<&str>) -> Self {
+        Self {
+            info: r#"{"name":"drawbridge"}"#.into(),
+            instructions: instructions.map(str::to_owned),
+            tells_changes: true,
+        }
+    }
+}

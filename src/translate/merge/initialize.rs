@@ -1,0 +1,205 @@
+//! The result of `initialize`. Spec: SPEC L-02; BRIDGING §5.1 to §5.3, §5.7.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::missing::{self, Known};
+use super::{Instructions, Ourselves, Part, capabilities};
+use crate::call::Declared;
+use crate::protocol::{Revision, json};
+use crate::translate::naming::Prefix;
+
+/// Result for a pure endpoint: the upstream's declaration, projected to `revision`.
+pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
+    let capabilities = capabilities::shown(declared, revision);
+    let instructions = declared.instructions.as_deref();
+    result(
+        revision,
+        &capabilities,
+        &declared.server_info,
+        instructions,
+        None,
+    )
+}
+
+/// Result for a merged endpoint: the declarations of all known upstreams, with the gateway as the server.
+/// An unknown upstream contributes nothing.
+pub(crate) fn merged(revision: Revision, upstreams: &[Known], ourselves: &Ourselves) -> Bytes {
+    let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
+    let all = known.map(|declared| capabilities::shown(declared, revision));
+    let all: Vec<String> = all.collect();
+    let capabilities =
+        capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes);
+    result(
+        revision,
+        &capabilities,
+        &ourselves.info,
+        instructions(upstreams, ourselves).as_deref(),
+        missing::member(upstreams.iter().filter_map(Known::absence)).as_deref(),
+    )
+}
+
+/// What the operator and the upstreams that are known say about their use, and who is missing.
+pub(super) fn instructions(upstreams: &[Known], ourselves: &Ourselves) -> Option<String> {
+    let known = upstreams
+        .iter()
+        .filter_map(|one| Some((&one.upstream, one.declared.as_deref()?)));
+    let speakers: Vec<_> = known
+        .filter_map(|(name, declared)| {
+            let text = declared.instructions.as_deref()?;
+            Some((Prefix::new(Arc::clone(name)), title(declared), text))
+        })
+        .collect();
+    let missing = missing::sentence(upstreams.iter().filter_map(Known::absence));
+    let mut instructions = Instructions::new(ourselves.instructions.as_deref());
+    instructions.miss(missing.as_deref());
+    for (prefix, title, text) in &speakers {
+        instructions.push(Part {
+            prefix,
+            title,
+            text,
+        });
+    }
+    instructions.finish()
+}
+
+/// What the upstream calls itself; empty when it does not say.
+fn title(declared: &Declared) -> Cow<'_, str> {
+    let info = json::members(&declared.server_info).unwrap_or_default();
+    let member = |key: &str| {
+        info.iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| *value)
+    };
+    let named = member("title")
+        .and_then(json::string)
+        .filter(|title| !title.is_empty());
+    named
+        .or_else(|| json::string(member("name")?))
+        .unwrap_or_default()
+}
+
+fn result(
+    revision: Revision,
+    capabilities: &str,
+    server_info: &str,
+    instructions: Option<&str>,
+    missing: Option<&str>,
+) -> Bytes {
+    let mut out = format!(
+        r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"serverInfo":{server_info}"#
+    );
+    if let Some(instructions) = instructions {
+        out.push_str(",\"instructions\":");
+        json::quote_into(&mut out, instructions);
+    }
+    if let Some(missing) = missing {
+        out.push_str(",\"_meta\":{");
+        out.push_str(missing);
+        out.push('}');
+    }
+    out.push('}');
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::protocol::meta;
+    use crate::translate::merge::Missing;
+
+    fn declared(capabilities: &'static str, info: &'static str, says: Option<&str>) -> Declared {
+        Declared::new(
+            Revision::V2025_11_25,
+            Bytes::from_static(capabilities.as_bytes()),
+            Bytes::from_static(info.as_bytes()),
+            says.map(ToOwned::to_owned),
+        )
+    }
+
+    fn known(name: &str, declared: Option<Declared>, missing: Option<Missing>) -> Known {
+        Known {
+            upstream: name.into(),
+            declared: declared.map(Arc::new),
+            missing,
+        }
+    }
+
+    // SPEC L-02.
+    #[test]
+    fn a_pure_endpoint_answers_like_its_upstream() {
+        let one = declared(
+            r#"{"tools":{"x":1.0},"completions":{}}"#,
+            r#"{"name":"n","version":"1"}"#,
+            Some("a\nb"),
+        );
+        assert_eq!(
+            pure(Revision::V2024_11_05, &one),
+            r#"{"protocolVersion":"2024-11-05","capabilities":{"tools":{"x":1.0}},"serverInfo":{"name":"n","version":"1"},"instructions":"a\nb"}"#
+        );
+    }
+
+    #[test]
+    fn a_merged_endpoint_speaks_for_those_it_knows() {
+        let a = declared(
+            r#"{"logging":{}}"#,
+            r#"{"name":"n","title":"Alpha"}"#,
+            Some("Use x."),
+        );
+        let b = declared("{}", "{}", Some("Use y."));
+        let upstreams = [
+            known("a", Some(a), None),
+            known("b", Some(b), None),
+            known("c", None, Some(Missing::Starting)),
+        ];
+        let read: Value = serde_json::from_slice(&merged(
+            Revision::V2025_06_18,
+            &upstreams,
+            &Ourselves::sample(None),
+        ))
+        .unwrap();
+        assert_eq!(read["protocolVersion"], "2025-06-18");
+        assert_eq!(read["serverInfo"]["name"], "drawbridge");
+        assert_eq!(read["capabilities"]["logging"], json!({}));
+        assert_eq!(read["capabilities"]["tools"], json!({"listChanged": true}));
+        let says = read["instructions"].as_str().unwrap();
+        assert!(says.contains("## Alpha (prefix `a__`)\nUse x."));
+        assert!(says.contains("## b (prefix `b__`)\nUse y."));
+        assert!(says.starts_with("Not ready yet: `c`. "), "{says}");
+        assert_eq!(read["_meta"], json!({meta::MISSING: {"c": "starting"}}));
+    }
+
+    #[test]
+    fn switched_off_changes_are_not_declared() {
+        let ours = Ourselves {
+            tells_changes: false,
+            ..Ourselves::sample(None)
+        };
+        let told = merged(Revision::V2025_06_18, &[], &ours);
+        let read: Value = serde_json::from_slice(&told).unwrap();
+        assert_eq!(
+            read["capabilities"],
+            json!({"tools": {}, "prompts": {}, "resources": {}})
+        );
+        assert_eq!(read.get("_meta"), None);
+    }
+
+    #[test]
+    fn without_any_upstream_the_answer_still_stands() {
+        let read: Value = serde_json::from_slice(&merged(
+            Revision::V2025_11_25,
+            &[],
+            &Ourselves::sample(None),
+        ))
+        .unwrap();
+        assert_eq!(read.get("instructions"), None);
+        assert_eq!(
+            read["capabilities"]["resources"],
+            json!({"listChanged": true})
+        );
+    }
+}

@@ -1,0 +1,363 @@
+//! Results toward the client. Spec: BRIDGING §3.9; SPEC M-40, M-41, M-80, C-92.
+
+use std::borrow::Cow;
+
+use super::hints::Hints;
+use super::object::{Fate, object};
+use super::{Projection, content, schema};
+use crate::protocol::json::{self, JsonError, ObjectWriter, member};
+use crate::protocol::methods::{ListKind, lookup};
+use crate::protocol::{Era, Message, icons, meta};
+
+/// What a modern server says of itself in every result (SPEC M-41).
+const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+/// What only modern results have in their `_meta`.
+const RESERVED: [&str; 2] = [SERVER_INFO, meta::SUBSCRIPTION_ID];
+/// Bytes of an upstream's description of itself that are shown in every result.
+const MAX_UPSTREAM: usize = 4096;
+/// Answers that say how long they may be kept, besides lists (SPEC M-80).
+const CACHEABLE: [&str; 4] = [
+    "resources/read",
+    "resources/directory/read",
+    "skills/list",
+    "skills/get",
+];
+
+/// Origin of a result, as shown to the client.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin<'a> {
+    /// The method that was answered.
+    pub(crate) method: &'a str,
+    /// Configured name of the upstream, for the log; empty if the result is not a page of a list.
+    pub(crate) name: &'a str,
+    /// JSON text of the server's `Implementation`: ours on a merged endpoint.
+    pub(crate) server: &'a str,
+    /// Whether `server` replaces the upstream's own `serverInfo`.
+    pub(crate) is_merged: bool,
+    /// JSON text of the `serverInfo` in the upstream's declaration.
+    pub(crate) upstream: Option<&'a str>,
+    /// Cache hints for a result without hints of its own.
+    pub(crate) hints: Hints,
+    /// Whether the called tool's output schema is shown wrapped.
+    pub(crate) wraps: bool,
+    /// Whether both sides declare an extension that may define further kinds of results.
+    pub(crate) extended: bool,
+    /// The member of `_meta` that names missing upstreams, where the result is about several.
+    pub(crate) missing: Option<&'a str>,
+}
+
+/// Why a result cannot be shown.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unusable {
+    /// An object that is rewritten repeats a member.
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    /// A `resultType` that neither side declared (SPEC M-40).
+    #[error("unknown resultType {0}")]
+    Kind(String),
+}
+
+/// Changes of members at the top of a result.
+type Changes<'a> = Vec<(&'static str, Option<Cow<'a, str>>)>;
+
+impl Projection {
+    /// The response of the upstream in the client's revision; the same bytes where nothing changes.
+    ///
+    /// # Errors
+    /// See [`Unusable`].
+    pub(crate) fn result(self, message: Message, origin: &Origin<'_>) -> Result<Message, Unusable> {
+        let lists_tools = origin.method == "tools/list";
+        let is_whole = || self.to.era() == Era::Legacy || is_dressed(&message, origin);
+        if self.is_identity() && !lists_tools && is_whole() {
+            return Ok(message);
+        }
+        let changes = self.changes(&message, origin)?;
+        if changes.is_empty() {
+            return Ok(message);
+        }
+        let mut edit = message.edit();
+        for (name, value) in changes {
+            edit = match value {
+                Some(value) => edit.result_member(name, value),
+                None => edit.remove_result_member(name),
+            };
+        }
+        let bytes = edit.finish();
+        // What was whole and only had members exchanged is whole.
+        Ok(Message::parse(bytes, usize::MAX).unwrap_or(message))
+    }
+
+    fn changes<'m>(
+        self,
+        message: &'m Message,
+        origin: &Origin<'m>,
+    ) -> Result<Changes<'m>, Unusable> {
+        let mut changes = Changes::new();
+        let kind = message.result_member("resultType");
+        if self.from.era() == Era::Modern
+            && let Some(kind) = kind
+            && !KINDS.contains(&kind)
+            && !(origin.extended && self.to.era() == Era::Modern)
+        {
+            return Err(Unusable::Kind(kind.chars().take(40).collect()));
+        }
+        if self.to.era() == Era::Modern {
+            self.dress(message, kind, origin, &mut changes)?;
+        } else if self.is_down() {
+            undress(message, &mut changes)?;
+        }
+        if !self.is_identity() || origin.method == "tools/list" {
+            self.body(message, origin, &mut changes)?;
+        }
+        Ok(changes)
+    }
+
+    /// Adds what a modern result has; `kind` is its `resultType`.
+    fn dress<'m>(
+        self,
+        message: &'m Message,
+        kind: Option<&str>,
+        origin: &Origin<'m>,
+        changes: &mut Changes<'m>,
+    ) -> Result<(), Unusable> {
+        if kind.is_none() || self.is_up() && kind != Some(COMPLETE) {
+            changes.push(("resultType", Some(COMPLETE.into())));
+        }
+        if is_cacheable(origin.method) {
+            let hints = if self.is_up() {
+                origin.hints
+            } else {
+                Hints::said(message, origin.hints)
+            };
+            let ttl = hints.ttl_ms.to_string();
+            if message.result_member("ttlMs") != Some(ttl.as_str()) {
+                changes.push(("ttlMs", Some(ttl.into())));
+            }
+            let scope = hints.scope.as_json();
+            if message.result_member("cacheScope") != Some(scope) {
+                changes.push(("cacheScope", Some(scope.into())));
+            }
+        }
+        if let Some(meta) = self.named(message, origin)? {
+            changes.push(("_meta", Some(meta.into())));
+        }
+        Ok(())
+    }
+
+    /// `_meta` of a modern result, where it changes. A merged endpoint speaks in its own name, and
+    /// tells of the upstream under a key of ours (BRIDGING §3.9).
+    fn named(self, message: &Message, origin: &Origin<'_>) -> Result<Option<String>, JsonError> {
+        let meta = message.result_member("_meta");
+        let own = || {
+            let read = message.result_meta(SERVER_INFO);
+            read.or_else(|| member(meta?, SERVER_INFO))
+        };
+        // A `serverInfo` with unsafe icons is replaced by the sanitised declaration. Mostly it equals the
+        // declaration byte by byte, which needs no scan.
+        let is_fit = |own: &str| {
+            let is_known = origin.upstream == Some(own);
+            own.starts_with('{') && (is_known || icons::purged(own).is_none())
+        };
+        if !(origin.is_merged || self.is_up()) && own().is_some_and(is_fit) {
+            return Ok(None);
+        }
+        let members = match meta.filter(|meta| meta.starts_with('{')) {
+            Some(meta) => json::members(meta)?,
+            None => Vec::new(),
+        };
+        let own = members
+            .iter()
+            .find(|(name, info)| name == SERVER_INFO && is_fit(info) && !self.is_up())
+            .map(|(_, info)| *info);
+        let mut out = ObjectWriter::default();
+        for (name, value) in &members {
+            // A task of 2025-11-25 means nothing here (SPEC K-15).
+            let ours = name == SERVER_INFO || origin.is_merged && name == meta::UPSTREAM;
+            if !(ours || self.is_up() && name == meta::RELATED_TASK) {
+                out.member(name, value);
+            }
+        }
+        out.member(SERVER_INFO, origin.server);
+        let upstream = own.or(origin.upstream).filter(|_| origin.is_merged);
+        if let Some(upstream) = upstream.filter(|info| is_told(info)) {
+            out.member(meta::UPSTREAM, upstream);
+        }
+        Ok(Some(out.finish()))
+    }
+
+    /// What the result is about.
+    fn body<'m>(
+        self,
+        message: &'m Message,
+        origin: &Origin<'m>,
+        changes: &mut Changes<'m>,
+    ) -> Result<(), Unusable> {
+        let mut put = |name, text: Cow<'m, str>| {
+            if let Cow::Owned(_) = text {
+                changes.push((name, Some(text)));
+            }
+        };
+        match origin.method {
+            "tools/call" => {
+                let content = message.result_member("content");
+                if let Some(content) = content.filter(|_| self.narrows_content()) {
+                    put("content", self.content(content)?);
+                }
+                let Some(value) = message.result_member("structuredContent") else {
+                    return Ok(());
+                };
+                if self.to.era() == Era::Legacy && is_empty(content) {
+                    let text = content::text_block(value);
+                    put("content", format!("[{text}]").into());
+                }
+                if self.is_down()
+                    && self.to.has_structured_content()
+                    && (origin.wraps || !value.starts_with('{'))
+                {
+                    let wrapped = schema::wrapped_value(value);
+                    put("structuredContent", wrapped.into());
+                }
+            }
+            "prompts/get" if self.narrows_content() => {
+                if let Some(messages) = message.result_member("messages") {
+                    put("messages", self.messages(messages)?);
+                }
+            }
+            "tools/list" => {
+                if let Some(tools) = message.result_member("tools") {
+                    put("tools", self.items(ListKind::Tools, tools, origin.name)?);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The answer that begins a task: its members, JSON text of an object, for a modern client.
+    pub(crate) fn begun(mut task: String, origin: &Origin<'_>) -> String {
+        task.pop();
+        let tail = format!(
+            r#","resultType":"task","_meta":{{"{SERVER_INFO}":{}}}}}"#,
+            origin.server
+        );
+        task + &tail
+    }
+
+    /// A result that we wrote, JSON text of an object, in the client's revision.
+    pub(crate) fn authored(self, result: String, origin: &Origin<'_>) -> String {
+        let (mut out, is_open) = self.authored_open(result, origin);
+        if is_open {
+            out.push_str(&origin.hints.ttl_ms.to_string());
+            out.push('}');
+        }
+        out
+    }
+
+    /// The same up to its lifetime in milliseconds, which comes last where there is one; whether
+    /// it and the closing brace are still to come.
+    pub(crate) fn authored_open(self, result: String, origin: &Origin<'_>) -> (String, bool) {
+        let is_legacy = self.to.era() == Era::Legacy;
+        if is_legacy && origin.missing.is_none() {
+            return (result, false);
+        }
+        let mut out = result;
+        out.pop();
+        if !out.ends_with('{') {
+            out.push(',');
+        }
+        if let Some(missing) = origin.missing.filter(|_| is_legacy) {
+            out.push_str("\"_meta\":{");
+            out.push_str(missing);
+            out.push_str("}}");
+            return (out, false);
+        }
+        let server = origin.server;
+        out.push_str(r#""resultType":"complete","_meta":{""#);
+        out.push_str(SERVER_INFO);
+        out.push_str("\":");
+        out.push_str(server);
+        if let Some(missing) = origin.missing {
+            out.push(',');
+            out.push_str(missing);
+        }
+        out.push('}');
+        let timed = is_cacheable(origin.method);
+        if timed {
+            out.push_str(",\"cacheScope\":");
+            out.push_str(origin.hints.scope.as_json());
+            out.push_str(",\"ttlMs\":");
+        } else {
+            out.push('}');
+        }
+        (out, timed)
+    }
+}
+
+/// Whether a result is of a kind that the core and the extensions which we understand do not have.
+pub(crate) fn is_of_unknown_kind(message: &Message) -> bool {
+    let kind = message.result_member("resultType");
+    kind.is_some_and(|kind| !KINDS.contains(&kind))
+}
+
+const COMPLETE: &str = "\"complete\"";
+/// Kinds of results that may pass: a task only where it was asked for, which the relay saw to.
+const KINDS: [&str; 2] = [COMPLETE, "\"task\""];
+
+/// Takes out what only a modern result has.
+fn undress<'m>(message: &'m Message, changes: &mut Changes<'m>) -> Result<(), JsonError> {
+    for name in ["resultType", "ttlMs", "cacheScope"] {
+        if message.result_member(name).is_some() {
+            changes.push((name, None));
+        }
+    }
+    let Some(meta) = message.result_member("_meta") else {
+        return Ok(());
+    };
+    let kept = object(meta, |name, _| {
+        let reserved = RESERVED.contains(&name);
+        Ok(if reserved { Fate::Drop } else { Fate::Keep })
+    })?;
+    match kept {
+        Cow::Borrowed(_) => {}
+        Cow::Owned(kept) if kept == "{}" => changes.push(("_meta", None)),
+        kept @ Cow::Owned(_) => changes.push(("_meta", Some(kept))),
+    }
+    Ok(())
+}
+
+/// Whether a modern upstream's result has all that a modern client's has: most do.
+fn is_dressed(message: &Message, origin: &Origin<'_>) -> bool {
+    let named = || message.result_meta(SERVER_INFO);
+    !origin.is_merged
+        && message.result_member("resultType") == Some(COMPLETE)
+        && named().is_some_and(|info| info.starts_with('{'))
+        && !is_cacheable(origin.method)
+}
+
+/// Whether a description says something, and not too much.
+fn is_told(info: &str) -> bool {
+    info != "{}" && info.len() <= MAX_UPSTREAM
+}
+
+fn is_cacheable(method: &str) -> bool {
+    lookup(method).is_some_and(|known| known.list.is_some()) || CACHEABLE.contains(&method)
+}
+
+fn is_empty(content: Option<&str>) -> bool {
+    content.is_none_or(|content| {
+        json::elements(content).is_ok_and(|blocks| blocks.is_empty()) || !content.starts_with('[')
+    })
+}
+
+/// Whether the output schema of a tool, the JSON text of an item, is shown wrapped.
+pub(crate) fn wraps(tool: &str) -> bool {
+    member(tool, "outputSchema").is_some_and(schema::needs_wrapping)
+}
+
+/// The text of a tool's failure, for a model to act on.
+pub(crate) fn tool_error(text: &str) -> String {
+    format!(
+        r#"{{"content":[{}],"isError":true}}"#,
+        content::text_block(text)
+    )
+}

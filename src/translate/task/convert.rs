@@ -1,0 +1,126 @@
+//! A task of 2025-11-25 in the words of the extension. Spec: BRIDGING §3.8; SPEC K-11 to K-13.
+
+use super::state::{State, Status};
+use crate::call::{Question, Reply};
+use crate::protocol::json;
+
+/// What a task of the extension shows besides its status.
+#[derive(Debug)]
+pub(crate) enum Shown<'a> {
+    /// No further members: the task is working or cancelled.
+    Bare,
+    /// Open questions of the task, by key.
+    Asks(&'a [(String, Question)]),
+    /// The response that the call would have had.
+    Came(&'a Reply),
+}
+
+/// JSON text of the task's members, under the id `handle`.
+pub(crate) fn task(state: &State<'_>, handle: &str, shown: &Shown<'_>) -> String {
+    let status = match shown {
+        Shown::Bare if state.status == Status::Cancelled => "cancelled",
+        Shown::Bare => "working",
+        Shown::Asks(_) => "input_required",
+        // A tool's error is a result here; only an error of the protocol is a failure.
+        Shown::Came(reply) if reply.error().is_some() => "failed",
+        Shown::Came(_) => "completed",
+    };
+    let mut out = format!(
+        r#"{{"taskId":{},"status":"{status}","ttlMs":{}"#,
+        json::quote(handle),
+        state.member("ttl").unwrap_or("null")
+    );
+    let renamed = [
+        ("statusMessage", "statusMessage"),
+        ("createdAt", "createdAt"),
+        ("lastUpdatedAt", "lastUpdatedAt"),
+        ("pollInterval", "pollIntervalMs"),
+    ];
+    for (theirs, ours) in renamed {
+        if let Some(value) = state.member(theirs) {
+            member(&mut out, ours, value);
+        }
+    }
+    match shown {
+        Shown::Bare => {}
+        Shown::Asks(questions) => member(&mut out, "inputRequests", &requests(questions)),
+        Shown::Came(reply) => match (reply.result(), reply.error()) {
+            (Some(result), _) => member(&mut out, "result", result),
+            (None, error) => member(&mut out, "error", error.unwrap_or("{}")),
+        },
+    }
+    out.push('}');
+    out
+}
+
+fn member(out: &mut String, name: &str, value: &str) {
+    out.push_str(",\"");
+    out.push_str(name);
+    out.push_str("\":");
+    out.push_str(value);
+}
+
+fn requests(questions: &[(String, Question)]) -> String {
+    let entry = |(key, question): &(String, Question)| {
+        let params = question.params.as_deref().map(std::str::from_utf8);
+        let params = match params.and_then(Result::ok) {
+            Some(params) => format!(",\"params\":{params}"),
+            None => String::new(),
+        };
+        let method = json::quote(&question.method);
+        (key.clone(), format!(r#"{{"method":{method}{params}}}"#))
+    };
+    json::object(questions.iter().map(entry))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    const THEIRS: &str = r#"{"taskId":"raw","status":"failed","statusMessage":"m","ttl":60000,"pollInterval":50,"createdAt":"c","lastUpdatedAt":"l"}"#;
+
+    fn shown(text: &str, shown: &Shown<'_>) -> serde_json::Value {
+        let state = State::read(text).unwrap();
+        serde_json::from_str(&task(&state, "ours", shown)).unwrap()
+    }
+
+    // SPEC K-11, K-13.
+    #[test]
+    fn a_tools_error_is_completed_and_an_error_of_the_protocol_is_failed() {
+        let result = Reply::Result(Bytes::from_static(br#"{"isError":true}"#));
+        let said = shown(THEIRS, &Shown::Came(&result));
+        assert_eq!(
+            said,
+            serde_json::json!({
+                "taskId": "ours", "status": "completed", "ttlMs": 60000, "statusMessage": "m",
+                "createdAt": "c", "lastUpdatedAt": "l", "pollIntervalMs": 50,
+                "result": {"isError": true},
+            })
+        );
+        let error = Reply::Error(Bytes::from_static(br#"{"code":-1,"message":"no"}"#));
+        let said = shown(THEIRS, &Shown::Came(&error));
+        assert_eq!(
+            (&said["status"], &said["error"]["code"]),
+            (&"failed".into(), &(-1).into())
+        );
+    }
+
+    #[test]
+    fn a_task_that_asks_shows_its_questions_and_one_without_a_lifetime_lasts() {
+        let text = r#"{"taskId":"raw","status":"input_required"}"#;
+        let question = Question {
+            method: "roots/list".to_owned(),
+            params: None,
+        };
+        let questions = [("k".to_owned(), question)];
+        let said = shown(text, &Shown::Asks(&questions));
+        assert_eq!(said["inputRequests"]["k"]["method"], "roots/list");
+        assert_eq!(
+            (&said["status"], &said["ttlMs"]),
+            (&"input_required".into(), &().into())
+        );
+        assert_eq!(shown(text, &Shown::Bare)["status"], "working");
+    }
+}

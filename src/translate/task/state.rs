@@ -1,0 +1,145 @@
+//! What an upstream says of a task, in either design. Spec: SPEC K-02, K-04, K-11, K-12.
+
+use std::time::Duration;
+
+use crate::call::Reply;
+use crate::protocol::json::{self, Members};
+
+/// Which of the two designs a task is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Design {
+    /// Of 2025-11-25: `tasks/result` waits, and brings questions along.
+    Legacy,
+    /// Of the extension: everything is in the answer to `tasks/get`.
+    Extension,
+}
+
+/// Where a task stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Status {
+    Working,
+    InputRequired,
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+impl Status {
+    fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "working" => Self::Working,
+            "input_required" => Self::InputRequired,
+            "completed" => Self::Completed,
+            "failed" => Self::Failed,
+            "cancelled" => Self::Cancelled,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Working => "working",
+            Self::InputRequired => "input_required",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A task as its upstream shows it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct State<'t> {
+    pub(crate) id: String,
+    pub(crate) status: Status,
+    /// For people.
+    pub(crate) message: Option<String>,
+    /// How long the upstream wants to be left alone between two questions.
+    pub(crate) interval: Option<Duration>,
+    members: Members<'t>,
+}
+
+impl<'t> State<'t> {
+    /// Reads a task, JSON text of an object; nothing when it is none.
+    pub(crate) fn read(text: &'t str) -> Option<Self> {
+        let members = json::members(text).ok()?;
+        let text_of = |name: &str| json::string(find(&members, name)?);
+        let id = text_of("taskId")?.into_owned();
+        let status = Status::parse(&text_of("status")?)?;
+        let message = text_of("statusMessage").map(std::borrow::Cow::into_owned);
+        let interval = find(&members, "pollIntervalMs").or_else(|| find(&members, "pollInterval"));
+        let interval = interval.and_then(|text| text.parse().ok());
+        Some(Self {
+            id,
+            status,
+            message,
+            interval: interval.map(Duration::from_millis),
+            members,
+        })
+    }
+
+    /// The task that a reply to `tools/call` begins; `None` if the reply is the result of the call.
+    pub(crate) fn begun(reply: &'t Reply, design: Design) -> Option<Self> {
+        let Reply::Relayed(message) = reply else {
+            return None;
+        };
+        match design {
+            Design::Legacy => Self::read(message.result_member("task")?),
+            Design::Extension if message.result_member("resultType") == Some("\"task\"") => {
+                Self::read(message.result()?)
+            }
+            Design::Extension => None,
+        }
+    }
+
+    /// JSON text of one of its members.
+    pub(crate) fn member(&self, name: &str) -> Option<&'t str> {
+        find(&self.members, name)
+    }
+}
+
+fn find<'t>(members: &Members<'t>, name: &str) -> Option<&'t str> {
+    let found = members.iter().find(|(known, _)| known == name);
+    found.map(|(_, value)| *value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Message;
+
+    fn reply(result: &str) -> Reply {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
+        Reply::Relayed(Message::parse(text.into(), 128).unwrap())
+    }
+
+    // SPEC K-02, K-11.
+    #[test]
+    fn a_task_is_nested_in_one_design_and_flat_in_the_other() {
+        let nested = reply(r#"{"task":{"taskId":"a","status":"working","pollInterval":50}}"#);
+        let flat = reply(
+            r#"{"resultType":"task","taskId":"b","status":"working","pollIntervalMs":70,"statusMessage":"m"}"#,
+        );
+        let begun = State::begun(&nested, Design::Legacy).unwrap();
+        assert_eq!(
+            (begun.id.as_str(), begun.interval),
+            ("a", Some(Duration::from_millis(50)))
+        );
+        let begun = State::begun(&flat, Design::Extension).unwrap();
+        assert_eq!(
+            (begun.id.as_str(), begun.interval),
+            ("b", Some(Duration::from_millis(70)))
+        );
+        assert_eq!(begun.message.as_deref(), Some("m"));
+        assert_eq!(State::begun(&nested, Design::Extension), None);
+        assert_eq!(State::begun(&flat, Design::Legacy), None);
+    }
+
+    // SPEC K-04.
+    #[test]
+    fn what_has_no_known_status_is_no_task() {
+        assert_eq!(State::read(r#"{"taskId":"a","status":"dreaming"}"#), None);
+        assert_eq!(State::read(r#"{"taskId":7,"status":"working"}"#), None);
+        assert_eq!(State::read("[]"), None);
+    }
+}

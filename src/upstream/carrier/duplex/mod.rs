@@ -1,0 +1,438 @@
+//! Connections that carry whole messages both ways, as a pipe does: children, HTTP+SSE, WebSocket. The loss of the
+//! connection is the loss of the session.
+
+mod departure;
+mod events;
+mod socket;
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use http::{Response, StatusCode};
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::departure::Departure;
+use self::events::Release;
+use super::Settings;
+use super::http::body::UpstreamBody;
+use super::http::client::HttpClient;
+use super::http::wire::{Bounds, retry_after};
+use crate::config::Isolation;
+use crate::process::{
+    BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime, UnusedGuard,
+};
+use crate::runtime::lifecycle::Tasks;
+use crate::upstream::error::LinkError;
+use crate::upstream::room::Arriving;
+
+/// The way to open such a connection.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// By starting a child.
+    Children(Arc<StdioRuntime>),
+    /// By opening an event stream.
+    Events(Box<HttpClient>, Bounds),
+    /// By upgrading a request.
+    Sockets(Box<HttpClient>, Bounds),
+}
+
+/// The sending half of a connection, shared by its clones; the connection ends with the last clone.
+#[derive(Debug, Clone)]
+pub(crate) enum Duplex {
+    /// A child's input.
+    Child(StdioConnection),
+    /// Posts beside an event stream.
+    Events(Arc<events::Posts>),
+    /// A socket's writer.
+    Socket(Arc<socket::Writer>),
+}
+
+/// The receiving half of a connection.
+#[derive(Debug)]
+pub(crate) enum Messages {
+    /// A child's output.
+    Lines(Lines),
+    /// An event stream.
+    Events(Box<events::Reader>),
+    /// A socket's reader.
+    Socket(Box<socket::Reader>),
+}
+
+impl Source {
+    /// Whether its connections are children, which wait for places.
+    pub(crate) fn is_of_children(&self) -> bool {
+        matches!(self, Self::Children(_))
+    }
+
+    /// Opens a connection without sending a message. A child may need a place, and waits for one with this patience.
+    ///
+    /// # Errors
+    /// [`LinkError`] when no connection can be opened.
+    pub(in crate::upstream) async fn open(
+        &self,
+        settings: &Settings,
+        patience: Patience,
+    ) -> Result<(Duplex, Messages), LinkError> {
+        match self {
+            Self::Children(runtime) => {
+                let (owner, upstream) = (settings.owner, &settings.upstream);
+                let holders = &settings.holders;
+                let (child, lines) = runtime.open(owner, upstream, patience, holders).await?;
+                Ok((Duplex::Child(child), Messages::Lines(lines)))
+            }
+            Self::Events(client, bounds) => {
+                Self::open_events(client, *bounds, &settings.tasks).await
+            }
+            Self::Sockets(client, bounds) => {
+                let (writer, reader) = socket::open(client, *bounds, &settings.tasks).await?;
+                Ok((
+                    Duplex::Socket(Arc::new(writer)),
+                    Messages::Socket(Box::new(reader)),
+                ))
+            }
+        }
+    }
+
+    /// Opens an event stream of 2024-11-05.
+    pub(crate) async fn open_events(
+        client: &HttpClient,
+        bounds: Bounds,
+        tasks: &Tasks,
+    ) -> Result<(Duplex, Messages), LinkError> {
+        let (posts, reader) = events::open(client, bounds, tasks).await?;
+        Ok((
+            Duplex::Events(Arc::new(posts)),
+            Messages::Events(Box::new(reader)),
+        ))
+    }
+}
+
+impl Duplex {
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// [`LinkError::SessionGone`] when the message did not leave, as the connection is over: the upstream cannot have
+    /// seen it. Any other [`LinkError`] when the upstream did not take the message.
+    pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
+        self.send_request(message, &Departure::default()).await
+    }
+
+    /// Sends one request, and notes its progress in `departure`.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    ///
+    /// # Cancel safety
+    /// After a dropped send, [`withdraw`](Self::withdraw) tells whether the upstream may see the request.
+    pub(crate) async fn send_request(
+        &self,
+        message: Bytes,
+        departure: &Departure,
+    ) -> Result<(), LinkError> {
+        self.depart(message, departure, &Release::default()).await
+    }
+
+    async fn depart(
+        &self,
+        message: Bytes,
+        departure: &Departure,
+        release: &Release,
+    ) -> Result<(), LinkError> {
+        match self {
+            Self::Child(child) => {
+                let sent = child.send(message).await;
+                sent.map(|line| departure.waits_as(line))
+                    .map_err(|error| match error {
+                        SendError::Gone => LinkError::SessionGone,
+                        SendError::TooLong => self.lost(),
+                    })
+            }
+            Self::Events(posts) => {
+                departure.has_left();
+                posts.send(message, release).await
+            }
+            Self::Socket(writer) => {
+                departure.has_left();
+                writer.send(message).await
+            }
+        }
+    }
+
+    /// Takes back a request whose send was dropped or is done; `true` where the upstream cannot see it.
+    pub(crate) fn withdraw(&self, departure: &Departure) -> bool {
+        departure.is_undone(|line| match self {
+            Self::Child(child) => child.withdraw(line),
+            Self::Events(_) | Self::Socket(_) => false,
+        })
+    }
+
+    /// Sends the cancellation of a request that [`withdraw`](Self::withdraw) could not take back, ahead of queued
+    /// messages. Never refused while the connection lasts. For destructors.
+    pub(crate) fn cancel(&self, message: Bytes) {
+        match self {
+            Self::Child(child) => child.cancel(message),
+            Self::Events(posts) => posts.cancel(message),
+            Self::Socket(writer) => writer.cancel(message),
+        }
+    }
+
+    /// Sends a notification or a response.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub(crate) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
+        match self {
+            Self::Events(posts) => posts.tell(message).await,
+            Self::Child(_) | Self::Socket(_) => self.send(message).await,
+        }
+    }
+
+    /// [`tell`](Self::tell) during the handshake, when no session can be gone yet.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the upstream did not take the message; `SessionGone` becomes `Lost`.
+    pub(crate) async fn tell_first(&self, message: Bytes) -> Result<(), LinkError> {
+        self.tell(message).await.map_err(|error| self.first(error))
+    }
+
+    /// Sends one request and waits for its answer, `reply`, which may arrive before the send is confirmed. `departure`
+    /// notes the send.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send) if the connection is lost, as they tell whether the request can have run.
+    pub(crate) async fn ask<T>(
+        &self,
+        message: Bytes,
+        departure: &Departure,
+        reply: impl Future<Output = Result<T, LinkError>>,
+    ) -> Result<T, LinkError> {
+        let release = Release::default();
+        let sent = self.depart(message, departure, &release);
+        let (mut sent, mut reply) = (pin!(sent), pin!(reply));
+        tokio::select! {
+            biased;
+            sent = &mut sent => {
+                let Err(error) = sent else {
+                    return reply.await;
+                };
+                // A request with a reply was taken, even if its send failed.
+                match reply.now_or_never() {
+                    Some(Ok(reply)) => Ok(reply),
+                    _ => Err(error),
+                }
+            }
+            reply = &mut reply => {
+                if let Err(LinkError::Lost { .. }) = reply {
+                    sent.await?;
+                } else {
+                    release.give();
+                }
+                reply
+            }
+        }
+    }
+
+    /// [`ask`](Self::ask) during the handshake, when no session can be gone yet.
+    ///
+    /// # Errors
+    /// As for [`ask`](Self::ask), and as for [`tell_first`](Self::tell_first).
+    pub(crate) async fn ask_first<T>(
+        &self,
+        message: Bytes,
+        reply: impl Future<Output = Result<T, LinkError>>,
+    ) -> Result<T, LinkError> {
+        let asked = self.ask(message, &Departure::default(), reply).await;
+        asked.map_err(|error| self.first(error))
+    }
+
+    fn first(&self, error: LinkError) -> LinkError {
+        match error {
+            LinkError::SessionGone => self.lost(),
+            other => other,
+        }
+    }
+
+    /// Sends one message without waiting; returns whether it was accepted. For destructors.
+    pub(crate) fn try_send(&self, message: Bytes) -> bool {
+        match self {
+            Self::Child(child) => child.try_send(message),
+            Self::Events(posts) => posts.try_send(message),
+            Self::Socket(writer) => writer.try_send(message),
+        }
+    }
+
+    /// The error of a connection that was lost.
+    pub(crate) fn lost(&self) -> LinkError {
+        LinkError::Lost {
+            last_words: self.last_words(),
+        }
+    }
+
+    /// The exit status and last standard error of a child.
+    pub(crate) fn last_words(&self) -> Option<String> {
+        match self {
+            Self::Child(child) => child.last_words(),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
+    }
+
+    /// Keeps a line that failed to parse for the error of a call that times out.
+    pub(crate) fn keep_stray(&self, line: &[u8]) {
+        if let Self::Child(child) = self {
+            child.keep_stray(line);
+        }
+    }
+
+    /// The error of a request sent at `since` and not answered in time. It quotes lines of the child that are no
+    /// messages, unless the child serves several principals.
+    pub(in crate::upstream) fn timed_out(&self, since: Instant, settings: &Settings) -> LinkError {
+        let strays = match self {
+            Self::Child(child) if settings.upstream.isolation != Isolation::Shared => {
+                child.strays(since)
+            }
+            _ => None,
+        };
+        strays.map_or(LinkError::Timeout, |strays| LinkError::Garbled { strays })
+    }
+
+    /// Whether the messages ended without a stop by the gateway, such as that of an idle child.
+    pub(crate) fn broke_off(&self) -> bool {
+        match self {
+            Self::Child(child) => child.broke_off(),
+            Self::Events(_) | Self::Socket(_) => true,
+        }
+    }
+
+    /// Whether the peer has read everything that was sent; `true` unless the peer is a child.
+    pub(crate) fn is_read(&self) -> bool {
+        match self {
+            Self::Child(child) => child.is_read(),
+            Self::Events(_) | Self::Socket(_) => true,
+        }
+    }
+
+    /// Whether the connection is a child process.
+    pub(crate) fn is_child(&self) -> bool {
+        matches!(self, Self::Child(_))
+    }
+
+    /// Keeps a child from being stopped as idle until the guard is dropped.
+    pub(crate) fn busy(&self) -> Option<BusyGuard> {
+        match self {
+            Self::Child(child) => Some(child.busy()),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
+    }
+
+    /// While the guard lives, output of a child does not count as use; `None` for other connections and a child in use.
+    pub(crate) fn unused(&self) -> Option<UnusedGuard> {
+        match self {
+            Self::Child(child) => child.unused(),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
+    }
+
+    /// Keeps an unused child from being stopped as idle until the guard is dropped.
+    pub(crate) fn hold(&self) -> Option<HoldGuard> {
+        match self {
+            Self::Child(child) => Some(child.hold()),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
+    }
+
+    /// Cancelled as soon as the connection is over.
+    pub(crate) fn closed(&self) -> &CancellationToken {
+        match self {
+            Self::Child(child) => child.closed(),
+            Self::Events(posts) => posts.closed(),
+            Self::Socket(writer) => writer.closed(),
+        }
+    }
+
+    /// Ends the connection politely.
+    pub(crate) async fn close(&self) {
+        match self {
+            Self::Child(child) => child.close().await,
+            Self::Events(posts) => posts.closed().cancel(),
+            Self::Socket(writer) => writer.close().await,
+        }
+    }
+}
+
+impl Messages {
+    /// The next message; `None` when the connection is over.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        self.next_in(&mut Arriving::uncounted()).await
+    }
+
+    /// The next message, which takes room in the byte budget as it arrives; reading pauses while there is no room. A
+    /// message of a socket takes none before it is complete.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(crate) async fn next_in(&mut self, room: &mut Arriving) -> Option<Bytes> {
+        match self {
+            Self::Lines(lines) => lines.next_in(room).await,
+            Self::Events(reader) => reader.next(room).await,
+            Self::Socket(reader) => reader.next().await,
+        }
+    }
+}
+
+/// The error of a response that opens no connection.
+fn refused(response: &Response<UpstreamBody>) -> LinkError {
+    match response.status() {
+        status @ (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) => {
+            LinkError::Busy {
+                status: status.as_u16(),
+                retry_after: retry_after(response.headers()),
+            }
+        }
+        status => LinkError::Status(status.as_u16()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::sink;
+    use tokio_tungstenite::tungstenite::{Error, Message};
+
+    use super::*;
+
+    /// A closed socket.
+    async fn closed() -> Duplex {
+        let taken = sink::unfold((), |(), _: Message| ready(Ok::<_, Error>(())));
+        let writer = socket::Writer::new(Box::pin(taken), &Tasks::new());
+        writer.close().await;
+        Duplex::Socket(Arc::new(writer))
+    }
+
+    // A request with a reply has run: a retry would run it twice.
+    #[tokio::test]
+    async fn a_reply_counts_more_than_what_is_said_of_its_request() {
+        let socket = closed().await;
+        let message = || Bytes::from_static(b"{}");
+        let departure = Departure::default();
+        let replied = socket.ask(message(), &departure, ready(Ok("reply"))).await;
+        assert!(matches!(replied, Ok("reply")), "{replied:?}");
+        for reply in [None, Some(LinkError::Timeout)] {
+            let reply = async {
+                match reply {
+                    None => pending().await,
+                    Some(error) => Err::<(), _>(error),
+                }
+            };
+            let failed = socket.ask(message(), &departure, reply).await;
+            assert!(matches!(failed, Err(LinkError::SessionGone)), "{failed:?}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Reading the event stream that answers a request, and resuming it where it broke off.
+//! Spec: SPEC U-10, U-14, T-27.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::BodyExt;
+
+use super::body::UpstreamBody;
+use super::sink::Sink;
+use super::wire::{HttpWire, is_event_stream, is_gone, names_lost_session};
+use crate::budget::EXEMPT_BYTES;
+use crate::protocol::headers::LAST_EVENT_ID;
+use crate::protocol::salvage;
+use crate::protocol::sse::SseDecoder;
+use crate::protocol::{Message, Progress};
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::error::LinkError;
+
+/// How often a broken stream is resumed without any event in between.
+const RESUME_ATTEMPTS: u32 = 5;
+/// Before a stream is resumed when the upstream did not say how long to wait.
+pub(super) const RESUME_DELAY: Duration = Duration::from_millis(500);
+/// The shortest wait that an upstream may ask for.
+pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(20);
+/// The longest `retry` that we honour.
+pub(super) const LONGEST_RETRY: Duration = Duration::from_mins(1);
+
+/// Where we are in a stream.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// The id of the last event that had one.
+    pub(super) last_event: Option<HeaderValue>,
+    /// How long the upstream wants us to wait before we come back.
+    pub(super) retry: Option<Duration>,
+    /// How many events were seen.
+    pub(super) events: u64,
+    /// Whether the last connection was closed properly, not broken.
+    pub(super) closed: bool,
+}
+
+impl Place {
+    fn note(&mut self, id: Option<&str>, retry: Option<u64>) {
+        self.events += 1;
+        if let Some(id) = id {
+            self.last_event = HeaderValue::from_str(id).ok().filter(|id| !id.is_empty());
+        }
+        if let Some(retry) = retry {
+            self.retry = Some(Duration::from_millis(retry).min(LONGEST_RETRY));
+        }
+    }
+
+    /// How long to wait before a stream that broke off here is resumed: as long as the upstream wants, and never zero,
+    /// as an upstream may end its streams for as long as the call lasts.
+    fn pause(&self) -> Duration {
+        self.retry
+            .map_or(RESUME_DELAY, |retry| retry.max(SHORTEST_RETRY))
+    }
+}
+
+/// Whether a refused stream may be available a moment later: the upstream restarts, is overloaded, or has not noticed
+/// yet that the stream before is gone.
+pub(super) fn may_pass(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::REQUEST_TIMEOUT
+                | StatusCode::CONFLICT
+                | StatusCode::TOO_EARLY
+                | StatusCode::TOO_MANY_REQUESTS
+        )
+}
+
+impl HttpWire {
+    /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was taken: no error
+    /// may look like that of a request that has not run (SPEC M-44).
+    ///
+    /// # Errors
+    /// [`LinkError::Lost`] when it cannot be resumed.
+    pub(super) async fn read_stream(
+        &self,
+        response: Response<UpstreamBody>,
+        sink: &mut dyn Sink,
+    ) -> Result<Message, LinkError> {
+        let mut place = Place::default();
+        let mut body = response.into_body();
+        let mut attempts = 0;
+        loop {
+            let seen = place.events;
+            if let Some(reply) = self.read_once(&mut body, &mut place, sink).await? {
+                body.finish();
+                return Ok(reply);
+            }
+            attempts = if place.events > seen { 0 } else { attempts + 1 };
+            let Some(last) = place
+                .last_event
+                .clone()
+                .filter(|_| attempts < RESUME_ATTEMPTS)
+            else {
+                return Err(LinkError::Lost { last_words: None });
+            };
+            if place.closed {
+                sink.closed(place.retry);
+            }
+            tokio::time::sleep(place.pause()).await;
+            let headers = self.headers(None).with(LAST_EVENT_ID, Some(last));
+            match self.client.listen(headers).await {
+                Ok(response) if response.status().is_success() && is_event_stream(&response) => {
+                    body = response.into_body();
+                }
+                Ok(response) if may_pass(response.status()) => {}
+                Ok(response) => {
+                    self.note_refused_resumption(response).await;
+                    return Err(LinkError::Lost { last_words: None });
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Notes a session that is lost together with the stream.
+    async fn note_refused_resumption(&self, response: Response<UpstreamBody>) {
+        let status = response.status();
+        if !self.has_session() {
+            return;
+        }
+        let is_gone = match status {
+            status if is_gone(status) => true,
+            StatusCode::BAD_REQUEST => self
+                .body(response.into_body(), &mut |_: Message| None)
+                .await
+                .is_ok_and(|body| {
+                    let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
+                    names_lost_session(&body, parsed.as_ref())
+                }),
+            _ => false,
+        };
+        if is_gone {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes an event that is no message; later events may be messages (SPEC U-14).
+    pub(super) fn suspect(&self, error: &impl std::fmt::Display) {
+        LABELED.upstream_garbage.add(&self.upstream, 1);
+        tracing::warn!(upstream = %self.upstream, error = error.to_string(), "upstream sends what is no message");
+    }
+
+    /// Reads one connection's worth of a stream; the reply if it came.
+    ///
+    /// # Errors
+    /// [`LinkError::TooLarge`] for an event over its bound, [`LinkError::Invalid`] for a reply that is
+    /// no message.
+    pub(super) async fn read_once(
+        &self,
+        body: &mut UpstreamBody,
+        place: &mut Place,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Message>, LinkError> {
+        let mut decoder = SseDecoder::new(self.bounds.event);
+        let mut room = None;
+        loop {
+            let frame = match body.frame().await {
+                Some(Ok(frame)) => frame,
+                end => {
+                    place.closed = end.is_none();
+                    return Ok(None);
+                }
+            };
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            let held = decoder.held() + data.len();
+            if held > EXEMPT_BYTES {
+                room = room.or_else(|| sink.growing());
+                if let Some(room) = &mut room {
+                    room.grow_to(held).await;
+                }
+            }
+            decoder.feed(data);
+            let read = self.read_fed(&mut decoder, place, sink);
+            sink.taken();
+            if let Some(reply) = read? {
+                if let Some(room) = room {
+                    sink.keep(room.whole(reply.bytes().len()));
+                }
+                return Ok(Some(reply));
+            }
+            if let Some(room) = &mut room {
+                room.shrink_to(decoder.held());
+            }
+        }
+    }
+
+    /// Reads the events in `decoder`.
+    fn read_fed(
+        &self,
+        decoder: &mut SseDecoder,
+        place: &mut Place,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Message>, LinkError> {
+        loop {
+            let mut take = |data: &[u8]| Progress::read(data).is_some_and(|it| sink.progress(&it));
+            while decoder.take_usual(&mut take) {
+                place.note(None, None);
+            }
+            let too_large = |_| LinkError::TooLarge {
+                limit: self.bounds.event,
+            };
+            let Some(event) = decoder.next().map_err(too_large)? else {
+                return Ok(None);
+            };
+            place.note(event.id.as_deref(), event.retry);
+            if !event.has_data || event.data.is_empty() || take(&event.data) {
+                continue;
+            }
+            match self.hand_over(event.data.clone(), sink) {
+                Ok(None) => {}
+                Ok(reply) => return Ok(reply),
+                Err(error) => {
+                    // Under a name of its own it may be a sign of life.
+                    if event.event.is_none_or(|name| name == b"message"[..]) {
+                        self.suspect(&error);
+                    }
+                    // It was meant as the reply: nothing else comes.
+                    if salvage::answered(&event.data).is_some_and(|id| sink.awaits(id)) {
+                        return Err(LinkError::Invalid(error.to_string()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Spec: SPEC U-10.
+    #[test]
+    fn a_stream_is_resumed_when_the_upstream_wants_but_never_at_once() {
+        let pause = |retry| {
+            let mut place = Place::default();
+            place.note(Some("1"), retry);
+            place.pause()
+        };
+        assert_eq!(pause(None), RESUME_DELAY);
+        assert_eq!(pause(Some(300)), Duration::from_millis(300));
+        assert_eq!(pause(Some(0)), SHORTEST_RETRY);
+        assert_eq!(pause(Some(u64::MAX)), LONGEST_RETRY);
+    }
+}

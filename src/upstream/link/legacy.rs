@@ -1,0 +1,392 @@
+//! One logical connection to a legacy upstream: opened when first needed, opened again when the
+//! upstream forgets it or its child is gone, with log level and subscriptions restored.
+//! Spec: SPEC U-02, U-04, D-06, L-08; DESIGN §6.
+
+mod answers;
+mod asked;
+mod calls;
+mod connection;
+mod ears;
+mod further;
+pub(in crate::upstream) mod handshake;
+mod in_flight;
+mod inbound;
+mod keeper;
+mod lasting;
+pub(super) mod offer;
+mod opening;
+mod own_stream;
+mod ping;
+mod place;
+mod related;
+mod restore;
+mod retired;
+mod room;
+mod subscribe;
+mod turn;
+mod wire;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::call::{Call, Declared, Reply};
+use crate::cause::chain;
+use crate::protocol::{Era, Message, methods};
+use crate::sync::desired::Wish;
+use crate::telemetry::metrics::LABELED;
+
+use super::session_state::SessionState;
+use crate::process::Patience;
+use crate::sync::shared_failure::Attempts;
+use crate::upstream::carrier::duplex::Duplex;
+use crate::upstream::carrier::{Settings, Started};
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
+use connection::Connection;
+use further::Further;
+use retired::Retired;
+use subscribe::Asking;
+
+/// A link of the legacy era.
+#[derive(Debug)]
+pub struct LegacyLink {
+    /// Itself, for what goes on when its caller has gone.
+    own: Weak<Self>,
+    settings: Arc<Settings>,
+    /// A child that was started to find out what it speaks, for the first connection.
+    started: Mutex<Option<Started>>,
+    current: Mutex<Option<Arc<Connection>>>,
+    opening: Attempts<LinkError>,
+    further: Arc<Further>,
+    retired: Retired,
+    /// What a fresh connection has to be told again.
+    state: SessionState,
+    /// Subscriptions that are asked for now.
+    asking: Asking,
+    listening: Wish<bool>,
+    /// Whether it is opened again when it is lost.
+    kept: Mutex<bool>,
+    /// Whoever had this link is gone: nothing is opened any more.
+    ended: AtomicBool,
+    /// Told when a connection is opened, and when none will be any more.
+    changed: Notify,
+}
+
+impl LegacyLink {
+    /// A link that keeps `state`; `started` is a child that was started to find out what it speaks.
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        state: SessionState,
+        started: Option<Started>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
+            further: Further::new(Arc::clone(&settings)),
+            settings,
+            started: Mutex::new(started),
+            current: Mutex::default(),
+            retired: Retired::default(),
+            opening: Attempts::default(),
+            state,
+            asking: Asking::default(),
+            listening: Wish::default(),
+            kept: Mutex::default(),
+            ended: AtomicBool::new(false),
+            changed: Notify::new(),
+        })
+    }
+
+    fn open_connection(&self) -> Option<Arc<Connection>> {
+        lock(&self.current)
+            .as_ref()
+            .filter(|open| !open.is_closed())
+            .map(Arc::clone)
+    }
+
+    /// Opens the connection if needed and tells what the upstream declared.
+    pub(super) async fn open_inner(&self) -> Result<Arc<Declared>, LinkError> {
+        let connection = self.connection().await?;
+        Ok(Arc::clone(connection.declared()))
+    }
+
+    async fn connection(&self) -> Result<Arc<Connection>, LinkError> {
+        match self.open_connection() {
+            Some(open) => Ok(open),
+            // Seldom, and large: a call need not have room for it.
+            None => Box::pin(self.reopen()).await,
+        }
+    }
+
+    async fn reopen(&self) -> Result<Arc<Connection>, LinkError> {
+        let turn = self.opening.turn().await;
+        if let Some(open) = self.open_connection() {
+            return Ok(open);
+        }
+        if let Some(failed) = turn.spared() {
+            return Err(failed);
+        }
+        if self.ended.load(Ordering::Acquire) {
+            return Err(LinkError::Cancelled);
+        }
+        let connection = match self.fresh(Patience::SpawnWait).await {
+            Ok(connection) => connection,
+            Err(error) => {
+                let error = error.of_opening();
+                LABELED.upstream_failed.add(&self.settings.name, 1);
+                tracing::debug!(upstream = %self.settings.name, error = chain(&error), "upstream not opened");
+                turn.share(error.clone());
+                return Err(error);
+            }
+        };
+        self.install(&connection).await?;
+        Ok(connection)
+    }
+
+    /// Opens the first connection of an upstream that may keep no sessions; whether it keeps one:
+    /// over HTTP that takes an id, without which it can neither ask nor announce anything.
+    ///
+    /// Others wait to find out as much: a child is started only if there is a place for it at once, or
+    /// one that an idle child makes.
+    ///
+    /// # Errors
+    /// [`LinkError`] when it cannot be told.
+    pub(super) async fn open_session(&self) -> Result<bool, LinkError> {
+        let opened = self.fresh(Patience::None).await;
+        match opened.map_err(|error| handshake::refused(error, None)) {
+            Ok(connection) if connection.has_session() => {
+                self.install(&connection).await?;
+                Ok(true)
+            }
+            Ok(connection) => {
+                connection.close().await;
+                Ok(false)
+            }
+            Err(LinkError::Handshake(_) | LinkError::Invalid(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a connection the current one.
+    async fn install(&self, connection: &Arc<Connection>) -> Result<(), LinkError> {
+        LABELED.upstream_opened.add(&self.settings.name, 1);
+        self.settings.health.speaks(connection.declared().revision);
+        // Also where nobody waits any more for a slow start.
+        self.settings.health.succeeded();
+        let followed = self.restore(connection).await;
+        let previous = lock(&self.current).replace(Arc::clone(connection));
+        if let Some(previous) = previous {
+            // It may have closed its output just now, and still be waited for.
+            previous.note_end();
+            self.retire(previous);
+        }
+        // The session ended while this was opened: nobody would ever close it.
+        if self.ended.load(Ordering::Acquire) {
+            drop(lock(&self.current).take());
+            self.changed.notify_waiters();
+            self.retired.close().await;
+            connection.close().await;
+            return Err(LinkError::Cancelled);
+        }
+        let declared = connection.declared();
+        self.settings.intake.opened(&self.settings.name, declared);
+        connection.follow(&self.state.followed);
+        self.listening.make_so(|wanted| connection.listen(*wanted));
+        self.hold();
+        self.changed.notify_waiters();
+        self.tell_what_was_missed(connection, followed);
+        Ok(())
+    }
+
+    /// Opens a connection: with the child that was started already, if there is one. One that was
+    /// upset by being asked what it speaks is replaced (SPEC D-08).
+    async fn fresh(&self, patience: Patience) -> Result<Arc<Connection>, LinkError> {
+        let limit = self.settings.upstream.connect_timeout;
+        let mut started = lock(&self.started).take();
+        if started.as_ref().is_some_and(|started| started.asked) {
+            let open = Connection::open(&self.settings, started.take());
+            match tokio::time::timeout(limit / 2, open).await {
+                Ok(Err(LinkError::Lost { .. })) | Err(_) => {
+                    tracing::debug!(upstream = %self.settings.name, "restarting child after probe");
+                }
+                Ok(other) => return other,
+            }
+        }
+        let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
+            Some(started) => Some(started),
+            None => Started::child(&self.settings, patience).await?,
+        };
+        let child = started.as_ref().map(|started| started.child.clone());
+        let since = Instant::now();
+        let open = Connection::open(&self.settings, started);
+        tokio::time::timeout(limit, open).await.unwrap_or_else(|_| {
+            let quoting = |child: Duplex| child.timed_out(since, &self.settings);
+            Err(child.map_or(LinkError::Timeout, quoting))
+        })
+    }
+
+    /// A child whose notices somebody waits for is not idle, though nobody calls it; and a connection
+    /// is then opened again when it is lost.
+    fn hold(&self) {
+        self.listening.make_so(|listening| {
+            let wanted = *listening || !self.state.followed.is_empty();
+            if let Some(connection) = self.open_connection() {
+                connection.hold(wanted);
+                if wanted {
+                    self.keep();
+                }
+            }
+        });
+    }
+
+    pub(super) async fn call_inner(
+        &self,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, LinkError> {
+        if request.method() == Some("resources/subscribe")
+            && let Some(uri) = request.param_str("uri")
+        {
+            return Box::pin(self.subscribe(&uri, request, call)).await;
+        }
+        self.call_through(request, call).await
+    }
+
+    async fn call_through(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        let place = self.place(request, call).await?;
+        let reply = match place.connection.call(request, call).await {
+            // The upstream refused the session before it looked at the call: nothing has run.
+            Err(LinkError::SessionGone) => {
+                // The end of a pipe is counted as it comes.
+                if !place.connection.is_pipe() {
+                    LABELED.upstream_lost.add(&self.settings.name, 1);
+                }
+                place.connection.forget();
+                drop(place);
+                Box::pin(self.call_again(request, call)).await
+            }
+            // Nothing has run: the connection broke on the way, or the upstream led to its other URL.
+            Err(LinkError::Unread { redirect }) => {
+                if redirect.is_none() {
+                    LABELED.calls_repeated.add(&self.settings.name, 1);
+                }
+                drop(place);
+                Box::pin(self.call_again(request, call)).await
+            }
+            // It may have run, and twice is as good as once.
+            Err(LinkError::Lost { .. }) if self.may_repeat(request, &place.connection) => {
+                LABELED.calls_repeated.add(&self.settings.name, 1);
+                tracing::warn!(upstream = %self.settings.name, "a reply was lost: calling again");
+                drop(place);
+                Box::pin(self.call_again(request, call)).await
+            }
+            other => other,
+        }?;
+        self.remember(request, &reply);
+        if request.method() == Some("logging/setLevel")
+            && let Some(level) = request.param("level")
+        {
+            Box::pin(self.further.set_level(level)).await;
+        }
+        Ok(reply)
+    }
+
+    async fn call_again(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        let place = self.place(request, call).await?;
+        let reply = place.connection.call(request, call).await;
+        reply.map_err(LinkError::of_last_try)
+    }
+
+    /// Whether a call whose reply was lost is made again: what reads, over HTTP, where a connection may
+    /// break for no reason of the upstream's; and the tools that the operator names.
+    fn may_repeat(&self, request: &Message, connection: &Connection) -> bool {
+        let safe = &self.settings.upstream.retry_safe;
+        match request.method() {
+            Some("tools/call") => request
+                .param_str("name")
+                .is_some_and(|name| safe.iter().any(|tool| *tool == name)),
+            Some(method) => !connection.is_pipe() && methods::is_repeatable(method),
+            None => false,
+        }
+    }
+}
+
+/// As [`crate::call::UpstreamLink`] has them.
+impl LegacyLink {
+    pub(super) async fn notify(&self, message: Bytes) {
+        let further = self.further.all();
+        for connection in self.open_connection().into_iter().chain(further) {
+            connection.notify(message.clone()).await;
+        }
+    }
+
+    /// See [`crate::call::UpstreamLink::prepare`].
+    pub(super) async fn prepare(&self) {
+        if let Some(connection) = self.open_connection()
+            && self.settings.client == Era::Legacy
+        {
+            connection.hear_changes().await;
+        }
+    }
+
+    pub(super) fn declared(&self) -> Option<Arc<Declared>> {
+        self.open_connection()
+            .map(|connection| Arc::clone(connection.declared()))
+    }
+
+    pub(super) fn listen(&self, wanted: bool) {
+        let listen = |wanted: &bool| {
+            if let Some(connection) = self.open_connection() {
+                connection.listen(*wanted);
+            }
+        };
+        self.listening.change(|wish| *wish = wanted, listen);
+        self.hold();
+    }
+
+    pub(super) fn hearing(&self) -> Option<u64> {
+        self.open_connection()?.hearing()
+    }
+
+    /// One that is lost meanwhile says nothing any more: what opens in its place does.
+    pub(super) async fn until_heard(&self) -> bool {
+        let mut was_open = false;
+        loop {
+            let changed = self.changed.notified();
+            let open = self.open_connection();
+            if open.is_none() && (!was_open || self.ended.load(Ordering::Acquire)) {
+                return false;
+            }
+            was_open = true;
+            let heard = async {
+                let Some(connection) = &open else {
+                    return std::future::pending().await;
+                };
+                tokio::select! {
+                    heard = connection.until_heard() => Some(heard),
+                    () = connection.over() => None,
+                }
+            };
+            tokio::select! {
+                Some(heard) = heard => return heard,
+                () = changed => {}
+            }
+        }
+    }
+
+    pub(super) async fn close(&self) {
+        self.ended.store(true, Ordering::Release);
+        drop(lock(&self.started).take());
+        let connection = lock(&self.current).take();
+        // Whoever looks before now finds a connection that says nothing of its end.
+        self.changed.notify_waiters();
+        self.retired.close().await;
+        if let Some(connection) = connection {
+            connection.close().await;
+        }
+        self.further.close().await;
+    }
+}

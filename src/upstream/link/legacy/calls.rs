@@ -1,0 +1,349 @@
+//! Our requests on a connection, sent under our own ids and progress tokens, and their replies. Spec: SPEC C-01, C-03,
+//! C-10, C-98, U-12.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Connection;
+use super::in_flight::InFlight;
+use super::lasting::is_over;
+use super::own_stream::OwnStream;
+use super::place::may_be_asked;
+use super::wire::Wire;
+use crate::budget::{ReplyLease, ReplyRoom};
+use crate::call::{Call, DownstreamLink, Reply};
+use crate::protocol::meta::{self, BAGGAGE};
+use crate::protocol::{Message, json, methods};
+use crate::telemetry::metrics::LABELED;
+use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
+use crate::upstream::activity::{Activity, before_sending};
+use crate::upstream::carrier::duplex::Departure;
+use crate::upstream::error::LinkError;
+use crate::upstream::link::observe::{self, client_span};
+use crate::upstream::lock;
+
+/// Elicitations by URL remembered per call.
+const MOST_VISITS: usize = 16;
+/// The longest remembered id of an elicitation, in bytes.
+const LONGEST_VISIT: usize = 1024;
+
+/// A request of ours without its reply.
+#[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four facts that do not depend on each other"
+)]
+pub(super) struct Pending {
+    pub(super) id: u64,
+    /// The client's link; none for our own requests.
+    pub(super) link: Option<Arc<dyn DownstreamLink>>,
+    /// JSON text of the client's progress token.
+    pub(super) progress: Option<Arc<str>>,
+    /// The task whose result is requested: its questions belong to this call.
+    pub(super) task: Option<String>,
+    /// Whether the call is to become a task.
+    pub(super) wants_task: bool,
+    /// Whether the reply may go to other callers as well.
+    pub(super) is_list: bool,
+    /// Whether the client may be asked during the call.
+    pub(super) may_be_asked: bool,
+    /// Whether a message without a call may belong to this call.
+    pub(super) is_talked_of: bool,
+    /// The elicitations by URL that the upstream sent for the call, by their ids.
+    pub(super) visits: Mutex<Vec<String>>,
+    pub(super) activity: Arc<Activity>,
+    /// Progress of the send to a pipe or a socket.
+    pub(super) departure: Departure,
+    /// Cancelled at the end of the request, which withdraws its questions.
+    pub(super) over: CancellationToken,
+    /// Whether its reply is there.
+    pub(super) landed: AtomicBool,
+    pub(super) reply: Mutex<Option<oneshot::Sender<Result<Message, LinkError>>>>,
+}
+
+/// Receives the reply to one of our requests, if any.
+pub(super) type Landing = oneshot::Receiver<Result<Message, LinkError>>;
+
+impl Pending {
+    /// A request of our own.
+    pub(super) fn new(id: u64, activity: &Arc<Activity>) -> Self {
+        Self {
+            id,
+            link: None,
+            progress: None,
+            task: None,
+            wants_task: false,
+            is_list: false,
+            may_be_asked: false,
+            is_talked_of: true,
+            visits: Mutex::default(),
+            activity: Arc::clone(activity),
+            departure: Departure::default(),
+            over: CancellationToken::new(),
+            landed: AtomicBool::new(false),
+            reply: Mutex::default(),
+        }
+    }
+
+    /// See [`DownstreamLink::number`].
+    pub(super) fn number(&self) -> Option<u64> {
+        self.link.as_ref()?.number()
+    }
+
+    /// Whether it is over with its reply, and not for its caller.
+    pub(super) fn has_landed(&self) -> bool {
+        self.landed.load(Ordering::Relaxed)
+    }
+
+    /// Keeps what its reply has taken, until its call is answered.
+    pub(super) fn keep(&self, lease: ReplyLease) {
+        if let Some(room) = self.reply_room() {
+            room.kept.keep(lease);
+        }
+    }
+
+    /// The share in which the reply takes room; `None` for a list, which other callers may wait for too.
+    pub(super) fn reply_room(&self) -> Option<ReplyRoom<'_>> {
+        self.link.as_ref().filter(|_| !self.is_list)?.reply_room()
+    }
+
+    /// Notes an elicitation by its id. Only the first ones are remembered.
+    pub(super) fn note_asked(&self, elicitation: &str) {
+        let mut visits = lock(&self.visits);
+        if visits.len() < MOST_VISITS && elicitation.len() <= LONGEST_VISIT {
+            visits.push(elicitation.to_owned());
+        }
+    }
+
+    /// Whether an elicitation was sent for this call.
+    pub(super) fn has_asked(&self, elicitation: &str) -> bool {
+        lock(&self.visits).iter().any(|visit| visit == elicitation)
+    }
+}
+
+impl Connection {
+    /// Sends a call and waits for its reply, within the upstream's deadlines.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request upstream.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, LinkError> {
+        let limit = self.settings.upstream.total_timeout;
+        let heard = async {
+            self.hear(call).await;
+            Ok(())
+        };
+        before_sending(&call.cancel, limit, heard).await?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let progress = meta::progress_token(request).map(Arc::from);
+        let own = id.to_string();
+        let mut edit = request.edit().id(own.as_str());
+        if progress.is_some() {
+            edit = edit.meta(meta::PROGRESS_TOKEN, own.as_str());
+        } else if request.meta(meta::PROGRESS_TOKEN).is_some() {
+            // Such as null, which strict servers refuse, and strict clients in the notices.
+            edit = edit.remove_meta(meta::PROGRESS_TOKEN);
+        }
+        let method = request.method().unwrap_or_default();
+        let revision = self.declared().revision;
+        let span = client_span(&self.settings, request, call, id, revision);
+        let (parent, state) = self.stamp(request, span.context());
+        let own = [
+            (TRACEPARENT, &parent),
+            (TRACESTATE, &state),
+            (BAGGAGE, &None),
+        ];
+        for (key, value) in own {
+            edit = match value {
+                Some(value) => edit.meta(key, value.as_str()),
+                None if request.meta(key).is_some() => edit.remove_meta(key),
+                None => edit,
+            };
+        }
+        let bytes = edit.finish();
+        let activity = Arc::new(Activity::new());
+        let task = (method == "tasks/result").then(|| request.param_str("taskId"));
+        let pending = Pending {
+            task: task.flatten().map(Cow::into_owned),
+            wants_task: request.param("task").is_some(),
+            is_list: methods::is_list(method),
+            link: Some(Arc::clone(&call.link)),
+            may_be_asked: may_be_asked(request, call),
+            // It may go beside a call, whose log messages it is for.
+            is_talked_of: method != "logging/setLevel",
+            progress,
+            ..Pending::new(id, &activity)
+        };
+        let (flight, reply) = self.take_off(pending);
+        let upstream = &self.settings.upstream;
+        let outcome = tokio::select! {
+            // A reply that is ready wins over a deadline or a cancellation.
+            biased;
+            reply = self.exchange(flight.pending(), bytes, Some(span.context()), reply) => {
+                let reply = reply.and_then(|reply| self.with_outcome(method, reply));
+                // Before it lands: progress may come right behind the reply.
+                if let Ok(reply) = &reply {
+                    self.lasting.keep(request, flight.pending(), reply);
+                }
+                flight.landed();
+                reply
+            }
+            () = activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
+                flight.abort("timeout");
+                Err(match &self.wire {
+                    _ if activity.awaits_room() => LinkError::no_room(),
+                    Wire::Duplex(duplex) => duplex.timed_out(activity.started(), &self.settings),
+                    Wire::Http(_) => LinkError::Timeout,
+                })
+            }
+            () = call.cancel.cancelled() => {
+                flight.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
+                Err(LinkError::Cancelled)
+            }
+        };
+        self.ears.called();
+        span.finish(observe::outcome(&outcome));
+        if let Ok(reply) = &outcome {
+            self.lasting.replied(method, request, reply);
+        }
+        outcome.map(Reply::Relayed)
+    }
+
+    /// A reply that has an outcome. Some servers answer `null` to requests without a result of their own.
+    /// Spec: SPEC U-14; BRIDGING §3.10.
+    fn with_outcome(&self, method: &str, reply: Message) -> Result<Message, LinkError> {
+        if reply.has_outcome() {
+            return Ok(reply);
+        }
+        if matches!(
+            method,
+            "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe"
+        ) {
+            let done = reply.edit().result("{}").finish();
+            return Message::parse(done, json::MAX_DEPTH)
+                .map_err(|error| LinkError::Invalid(error.to_string()));
+        }
+        let error = LinkError::no_object();
+        self.suspect(&error.to_string());
+        Err(error)
+    }
+
+    /// Trace context for `_meta`, as JSON text: a pipe has no headers, and the client's own `traceparent` must not stay
+    /// the parent (SPEC C-98).
+    fn stamp(&self, request: &Message, trace: &TraceContext) -> (Option<String>, Option<String>) {
+        let piped = matches!(self.wire, Wire::Duplex(_));
+        if !piped && request.meta(TRACEPARENT).is_none() {
+            return (None, None);
+        }
+        let quote = |text: &str| json::quote(text);
+        let parent = trace.traceparent().map(|parent| quote(parent.as_str()));
+        (parent, trace.tracestate().map(quote))
+    }
+
+    /// Sends one of our own requests with a single parameter; a failure is only logged.
+    pub(super) async fn tell(self: &Arc<Self>, method: &str, name: &str, value: &str) {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let bytes = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"{name}":{value}}}}}"#
+        );
+        let activity = Arc::new(Activity::new());
+        let (flight, reply) = self.take_off(Pending::new(id, &activity));
+        let limit = self.settings.upstream.connect_timeout;
+        let exchange = self.exchange(flight.pending(), bytes.into(), None, reply);
+        match tokio::time::timeout(limit, exchange).await {
+            Ok(Ok(reply)) if reply.error().is_none() => {}
+            _ => tracing::warn!(upstream = %self.settings.name, method, "our own request failed"),
+        }
+        flight.landed();
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn take_off(self: &Arc<Self>, pending: Pending) -> (InFlight, Landing) {
+        let (sender, receiver) = oneshot::channel();
+        *lock(&pending.reply) = Some(sender);
+        let pending = Arc::new(pending);
+        lock(&self.pending).insert(pending.id, Arc::clone(&pending));
+        (InFlight::new(Arc::clone(self), pending), receiver)
+    }
+
+    pub(super) async fn exchange(
+        self: &Arc<Self>,
+        pending: &Arc<Pending>,
+        bytes: Bytes,
+        trace: Option<&TraceContext>,
+        reply: Landing,
+    ) -> Result<Message, LinkError> {
+        match &self.wire {
+            Wire::Duplex(duplex) => {
+                let _busy = duplex.busy();
+                let reply = async { reply.await.map_err(|_| duplex.lost())? };
+                duplex.ask(bytes, &pending.departure, reply).await
+            }
+            Wire::Http(http) => {
+                let mut take = OwnStream::new(self, pending);
+                let outcome = tokio::select! {
+                    biased;
+                    direct = http.request(bytes, trace, &mut take) => direct,
+                    Ok(elsewhere) = reply => elsewhere,
+                };
+                // Not retried, as this call may have run; the next call opens a new session.
+                if outcome.is_err() && http.has_lost_session() && !self.is_closed() {
+                    LABELED.upstream_lost.add(&self.settings.name, 1);
+                    self.forget();
+                }
+                outcome
+            }
+        }
+    }
+
+    /// Resolves a pending request with a reply from a pipe or from a stream of another call.
+    pub(super) fn deliver(self: &Arc<Self>, id: u64, message: Message) {
+        let waiting = self.waiting(id);
+        let is_ours = waiting.is_some();
+        let left = match waiting {
+            Some(waiting) => waiting.send(Ok(message)).err(),
+            None => Some(Ok(message)),
+        };
+        let Some(Ok(late)) = left else { return };
+        if self.given_up.take(id).is_some() {
+            self.cancel_begun(&late);
+        } else if !is_ours {
+            self.suspect("it answered a request that we did not make");
+        }
+    }
+
+    /// Cancels the task that a late reply begins.
+    fn cancel_begun(self: &Arc<Self>, reply: &Message) {
+        let task = reply.result_member("task").filter(|task| !is_over(task));
+        let Some(id) = task.and_then(|task| json::member(task, "taskId")) else {
+            return;
+        };
+        let (this, id) = (Arc::clone(self), id.to_owned());
+        self.settings.tasks.spawn_service(async move {
+            this.tell("tasks/cancel", "taskId", &id).await;
+        });
+    }
+
+    /// Fails the request `id`, if still pending.
+    pub(super) fn fail(&self, id: u64, error: LinkError) {
+        if let Some(waiting) = self.waiting(id) {
+            drop(waiting.send(Err(error)));
+        }
+    }
+
+    fn waiting(&self, id: u64) -> Option<oneshot::Sender<Result<Message, LinkError>>> {
+        let pending = lock(&self.pending).get(&id).map(Arc::clone)?;
+        lock(&pending.reply).take()
+    }
+}

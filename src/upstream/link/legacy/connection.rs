@@ -1,0 +1,273 @@
+//! One physical connection of a legacy link, after its handshake.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::Settings;
+use super::calls::Pending;
+use super::ears::Ears;
+use super::lasting::Lasting;
+use super::turn::Turn;
+use super::wire::Wire;
+use crate::call::Declared;
+use crate::cause::chain;
+use crate::process::HoldGuard;
+use crate::protocol::RequestId;
+use crate::telemetry::metrics::{LABELED, UpstreamSession};
+use crate::upstream::error::LinkError;
+use crate::upstream::hearing::next_stretch;
+use crate::upstream::link::abandoned_calls::GivenUp;
+use crate::upstream::lock;
+
+/// How long the close of an HTTP session waits for `farewells`.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A connection after its handshake.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) settings: Arc<Settings>,
+    pub(super) wire: Wire,
+    declared: Arc<Declared>,
+    pub(super) next_id: AtomicU64,
+    pub(super) pending: Mutex<HashMap<u64, Arc<Pending>>>,
+    /// Calls that have become tasks.
+    pub(super) lasting: Lasting,
+    /// Calls that may become tasks, dropped before their reply.
+    pub(super) given_up: GivenUp<()>,
+    /// Open questions of the upstream, by its id, with tokens that withdraw them.
+    pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
+    /// The right of a call to be asked without being named.
+    pub(super) turn: Turn,
+    /// Permits for answers that the gateway gives without asking a client.
+    pub(super) answers: Arc<Semaphore>,
+    forgotten: AtomicBool,
+    /// Whether the end of the pipe was noted.
+    end_noted: AtomicBool,
+    /// Cancelled when the session is forgotten or the connection dropped.
+    over: DropGuard,
+    pub(super) closed: CancellationToken,
+    /// Cancellations on their way over HTTP.
+    pub(super) farewells: TaskTracker,
+    pub(super) ears: Ears,
+    /// The stretch of hearing of a pipe, which lasts as long as the connection.
+    stretch: u64,
+    /// Spares an unused child from the idle stop.
+    held: Mutex<Option<HoldGuard>>,
+    _counted: UpstreamSession,
+}
+
+impl Connection {
+    /// A connection over `wire`, whose handshake is done.
+    pub(super) fn new(settings: &Arc<Settings>, wire: Wire, declared: Arc<Declared>) -> Arc<Self> {
+        Arc::new(Self {
+            settings: Arc::clone(settings),
+            wire,
+            declared,
+            next_id: AtomicU64::new(2),
+            pending: Mutex::default(),
+            lasting: Lasting::default(),
+            given_up: GivenUp::default(),
+            asking: Mutex::default(),
+            turn: Turn::new(),
+            answers: Arc::new(Semaphore::new(settings.upstream.open_questions)),
+            forgotten: AtomicBool::new(false),
+            end_noted: AtomicBool::new(false),
+            over: CancellationToken::new().drop_guard(),
+            closed: CancellationToken::new(),
+            farewells: TaskTracker::new(),
+            ears: Ears::default(),
+            stretch: next_stretch(),
+            held: Mutex::default(),
+            _counted: UpstreamSession::begin(&settings.load),
+        })
+    }
+
+    pub(super) fn declared(&self) -> &Arc<Declared> {
+        &self.declared
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.forgotten.load(Ordering::Relaxed)
+            || match &self.wire {
+                Wire::Duplex(duplex) => duplex.closed().is_cancelled(),
+                Wire::Http(_) => false,
+            }
+    }
+
+    /// Whether the upstream can tell this connection from others.
+    pub(super) fn has_session(&self) -> bool {
+        match &self.wire {
+            Wire::Duplex(_) => true,
+            Wire::Http(http) => http.has_session(),
+        }
+    }
+
+    /// Whether all messages share one pipe or stream, so that questions do not tell their call.
+    pub(super) fn is_pipe(&self) -> bool {
+        matches!(self.wire, Wire::Duplex(_))
+    }
+
+    /// See [`crate::call::UpstreamLink::hearing`].
+    pub(super) fn hearing(&self) -> Option<u64> {
+        match &self.wire {
+            Wire::Duplex(_) => Some(self.stretch),
+            Wire::Http(http) => http.hearing().stretch(),
+        }
+    }
+
+    /// See [`crate::call::UpstreamLink::until_heard`].
+    pub(super) async fn until_heard(&self) -> bool {
+        match &self.wire {
+            Wire::Duplex(_) => true,
+            Wire::Http(http) => self.can_push() && http.hearing().begun().await,
+        }
+    }
+
+    /// Ready when the connection is over: its pipe is closed, the upstream has forgotten its session, or it was
+    /// dropped. Does not keep the connection alive.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) fn over(&self) -> impl Future<Output = ()> + Send + use<> {
+        let over = self.over.token().clone();
+        let pipe = match &self.wire {
+            Wire::Duplex(duplex) => duplex.closed().clone(),
+            Wire::Http(_) => over.clone(),
+        };
+        async move {
+            tokio::select! {
+                () = over.cancelled() => {}
+                () = pipe.cancelled() => {}
+            }
+        }
+    }
+
+    /// Notes that the upstream no longer knows this session.
+    pub(super) fn forget(self: &Arc<Self>) {
+        self.forgotten.store(true, Ordering::Relaxed);
+        self.over.token().cancel();
+        self.lasting.clear();
+        self.listen(false);
+    }
+
+    /// Notes a breach of the protocol that does not end the connection (SPEC U-14).
+    pub(super) fn suspect(&self, what: &str) {
+        LABELED.upstream_garbage.add(&self.settings.name, 1);
+        tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
+    }
+
+    /// Sends a notification or a response; failures show in the calls.
+    pub(super) async fn send(&self, message: Bytes) {
+        drop(self.deliver_message(message).await);
+    }
+
+    /// Sends a notification of a client, counted as dropped when the upstream does not take it in time.
+    ///
+    /// # Cancel safety
+    /// As that of [`Wire::send`].
+    pub(super) async fn notify(&self, message: Bytes) {
+        if let Err(LinkError::Timeout) = self.deliver_message(message).await {
+            LABELED.notifications_dropped.add(&self.settings.name, 1);
+        }
+    }
+
+    async fn deliver_message(&self, message: Bytes) -> Result<(), LinkError> {
+        let sent = self.wire.send(message, &self.settings.upstream).await;
+        sent.inspect_err(|error| {
+            tracing::debug!(upstream = %self.settings.name, error = chain(&error), "message not delivered");
+        })
+    }
+
+    /// Spares an unused child from the idle stop, or no longer.
+    pub(super) fn hold(&self, wanted: bool) {
+        let Wire::Duplex(duplex) = &self.wire else {
+            return;
+        };
+        let mut held = lock(&self.held);
+        if !wanted {
+            *held = None;
+        } else if held.is_none() {
+            *held = duplex.hold();
+        }
+    }
+
+    /// Ready when no request of ours is pending.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) async fn until_unused(&self) {
+        loop {
+            let over: Vec<_> = {
+                let pending = lock(&self.pending);
+                pending.values().map(|call| call.over.clone()).collect()
+            };
+            if over.is_empty() {
+                return;
+            }
+            for over in over {
+                over.cancelled().await;
+            }
+        }
+    }
+
+    /// Ends the connection politely. An HTTP session that the upstream has forgotten needs no end.
+    pub(super) async fn close(&self) {
+        self.closed.cancel();
+        let limit = self.settings.upstream.connect_timeout;
+        if self.is_pipe() {
+            self.wire.close(limit).await;
+        } else if !self.is_closed() {
+            // Spec: BRIDGING §3.7: cancellations of its calls are sent first.
+            let told = async {
+                self.until_unused().await;
+                self.farewells.close();
+                self.farewells.wait().await;
+            };
+            drop(timeout(FAREWELL.min(limit), told).await);
+            self.wire.close(limit).await;
+        }
+        self.fail_all();
+    }
+
+    /// Counts the session as lost, once, if its pipe closed without a `close` of ours.
+    pub(super) fn note_end(&self) {
+        if let Wire::Duplex(duplex) = &self.wire
+            && duplex.closed().is_cancelled()
+            && !self.closed.is_cancelled()
+            && duplex.broke_off()
+            && !self.end_noted.swap(true, Ordering::Relaxed)
+        {
+            LABELED.upstream_lost.add(&self.settings.name, 1);
+        }
+    }
+
+    /// Fails all pending requests and withdraws open questions.
+    pub(super) fn fail_all(&self) {
+        self.lasting.clear();
+        let last_words = match &self.wire {
+            Wire::Duplex(duplex) => duplex.last_words(),
+            Wire::Http(_) => None,
+        };
+        let waiting: Vec<_> = lock(&self.pending)
+            .values()
+            .filter_map(|pending| lock(&pending.reply).take())
+            .collect();
+        for reply in waiting {
+            drop(reply.send(Err(LinkError::Lost {
+                last_words: last_words.clone(),
+            })));
+        }
+        for (_, question) in lock(&self.asking).drain() {
+            question.cancel();
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The GET stream of an HTTP session: for whom it is open, and that it is when a question may come
+//! on it. Spec: BRIDGING §2.3, §3.4; DESIGN §6 (GET streams).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Connection;
+use super::place::may_be_asked;
+use super::wire::Wire;
+use crate::call::{Call, Notice};
+use crate::protocol::Era;
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::carrier::http::get_stream::Refused;
+use crate::upstream::carrier::http::wire::HttpWire;
+use crate::upstream::link::session_state::Followed;
+use crate::upstream::lock;
+
+/// How long a call of a modern client waits for the stream to be open; then it goes on without.
+const OPENING: Duration = Duration::from_millis(500);
+/// How long the first call of a session waits for the head of the stream: some servers send it with the
+/// first event only.
+const HEAD: Duration = Duration::from_millis(250);
+/// How long after the last call the stream stays open, for a client that opens none of its own.
+const CALLED_LATELY: Duration = Duration::from_mins(1);
+
+/// Between two looks at calls that still run.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
+
+/// The GET stream of a connection.
+#[derive(Debug)]
+pub(super) struct Ears {
+    /// What closes it, while it is wanted.
+    listener: Mutex<Option<CancellationToken>>,
+    /// Whether the link wants it: a client has a stream of its own, or subscriptions.
+    is_wanted: AtomicBool,
+    /// Whether it is open for questions to a client that opens no stream of its own.
+    is_asked: AtomicBool,
+    /// Whether it is open for calls, and its head was waited for.
+    is_called: AtomicBool,
+    is_awaited: AtomicBool,
+    /// When a call was last here, in milliseconds since `begun`.
+    called_ms: AtomicU64,
+    begun: Instant,
+    /// Whether it was open before, and whether a call was sent before that.
+    was_open: AtomicBool,
+    is_late: AtomicBool,
+    /// Whether the upstream refused the stream.
+    is_refused: AtomicBool,
+    /// The resources that the link follows.
+    followed: OnceLock<Followed>,
+}
+
+impl Default for Ears {
+    fn default() -> Self {
+        Self {
+            listener: Mutex::default(),
+            is_wanted: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
+            is_called: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
+            called_ms: AtomicU64::new(0),
+            begun: Instant::now(),
+            was_open: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
+            followed: OnceLock::new(),
+        }
+    }
+}
+
+impl Ears {
+    /// Notes that a call is here now, where the stream is open for calls.
+    pub(super) fn called(&self) {
+        if self.is_called.load(Ordering::Relaxed) {
+            let age = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.called_ms.store(age, Ordering::Relaxed);
+        }
+    }
+
+    /// How long the stream is still to stay open for calls.
+    fn left(&self) -> Duration {
+        let called = Duration::from_millis(self.called_ms.load(Ordering::Relaxed));
+        let quiet = self.begun.elapsed().saturating_sub(called);
+        CALLED_LATELY.saturating_sub(quiet)
+    }
+
+    fn is_needed(&self) -> bool {
+        [&self.is_wanted, &self.is_asked, &self.is_called]
+            .iter()
+            .any(|why| why.load(Ordering::Relaxed))
+    }
+}
+
+impl Connection {
+    /// Opens or closes the GET stream; it stays open for questions and for calls.
+    pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
+        self.ears.is_wanted.store(wanted, Ordering::Relaxed);
+        self.open_or_close();
+    }
+
+    fn open_or_close(self: &Arc<Self>) {
+        let Wire::Http(http) = &self.wire else { return };
+        let mut listener = lock(&self.ears.listener);
+        let wanted = self.ears.is_needed() && !self.is_closed() && self.can_push();
+        match (&*listener, wanted) {
+            (None, true) => {
+                let stop = self.closed.child_token();
+                *listener = Some(stop.clone());
+                let (opening, this) = (Arc::downgrade(self), Arc::downgrade(self));
+                let forgotten = Arc::downgrade(self);
+                let on_open = move || {
+                    if let Some(this) = opening.upgrade() {
+                        let again = this.ears.was_open.swap(true, Ordering::Relaxed);
+                        this.hears(again);
+                    }
+                };
+                let listen = Arc::clone(http).listen(on_open, move |message| {
+                    if let Some(this) = this.upgrade() {
+                        this.on_message(message, None);
+                    }
+                });
+                self.settings.tasks.spawn_service(async move {
+                    let refused = tokio::select! {
+                        refused = listen => refused,
+                        () = stop.cancelled() => return,
+                    };
+                    let Some(this) = forgotten.upgrade() else {
+                        return;
+                    };
+                    if refused == Refused::Stream {
+                        this.ears.is_refused.store(true, Ordering::Relaxed);
+                    } else if !this.is_closed() {
+                        LABELED.upstream_lost.add(&this.settings.name, 1);
+                        this.forget();
+                    }
+                });
+            }
+            (Some(stop), false) => {
+                stop.cancel();
+                *listener = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// From now on, who follows one of these hears of it when notices may have been missed.
+    pub(super) fn follow(&self, followed: &Followed) {
+        self.ears.followed.get_or_init(|| followed.clone());
+    }
+
+    /// The stream is open: what was announced before it was has been heard by nobody, also between
+    /// it and one that broke.
+    fn hears(&self, again: bool) {
+        let lists = self.declared().announced();
+        if !lists.is_empty() {
+            let is_late = !again && self.ears.is_late.load(Ordering::Relaxed);
+            self.settings
+                .intake
+                .heard(&self.settings.name, &lists, is_late);
+        }
+        let followed = self.ears.followed.get().filter(|_| again);
+        for uri in followed.map(Followed::all).unwrap_or_default() {
+            let notice = Notice::resource_updated(&uri);
+            self.settings
+                .intake
+                .notice(&self.settings.name, notice, None);
+        }
+    }
+
+    /// Opens the stream before a call is sent, where something can come over it.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn hear(self: &Arc<Self>, call: &Call) {
+        match (&self.wire, call.revision.era()) {
+            (Wire::Duplex(_), _) => {}
+            (Wire::Http(_), Era::Legacy) => self.hear_changes().await,
+            (Wire::Http(http), Era::Modern) => self.hear_questions(http, call).await,
+        }
+    }
+
+    /// The same before any request of a legacy client.
+    pub(super) async fn hear_changes(self: &Arc<Self>) {
+        let Wire::Http(http) = &self.wire else { return };
+        if !self.ears.is_awaited.load(Ordering::Acquire) {
+            // Seldom, and a call need not have room for it.
+            Box::pin(self.hear_calls(http)).await;
+        }
+        self.ears.called();
+    }
+
+    /// Opens the stream before the first call of a session, and waits for its head: what the upstream
+    /// announces in that call would be lost. It is closed a while after the last call.
+    async fn hear_calls(self: &Arc<Self>, http: &HttpWire) {
+        let ears = &self.ears;
+        let is_refused = ears.is_refused.load(Ordering::Relaxed);
+        if is_refused || !http.has_session() || !self.can_push() {
+            return ears.is_awaited.store(true, Ordering::Release);
+        }
+        if !ears.is_called.swap(true, Ordering::AcqRel) {
+            ears.called();
+            self.open_or_close();
+            let closing = close_after_calls(Arc::downgrade(self));
+            self.settings.tasks.spawn_service(closing);
+        }
+        if timeout(HEAD, http.answered()).await.is_err() {
+            ears.is_late.store(true, Ordering::Relaxed);
+            tracing::debug!(
+                upstream = %self.settings.name,
+                "upstream GET stream has no head yet: the call is sent without"
+            );
+        }
+        ears.is_awaited.store(true, Ordering::Release);
+    }
+
+    /// Opens the stream before a call in which a modern client may be asked something. Such a client
+    /// opens no stream of its own, and a server that does not relate its question to the call asks
+    /// it here: with nobody listening, it would never be heard.
+    async fn hear_questions(self: &Arc<Self>, http: &HttpWire, call: &Call) {
+        if !self.settings.capabilities.allow_some() || !may_be_asked(&call.message, call) {
+            return;
+        }
+        if !self.ears.is_asked.swap(true, Ordering::Relaxed) {
+            self.open_or_close();
+        }
+        if timeout(OPENING, http.answered()).await.is_err() {
+            tracing::debug!(upstream = %self.settings.name, "the stream outside calls is not open");
+        }
+    }
+
+    /// Whether anything can come over a GET stream (DESIGN §6).
+    pub(super) fn can_push(&self) -> bool {
+        let text = String::from_utf8_lossy(&self.declared().capabilities);
+        let capabilities = &self.settings.capabilities;
+        capabilities.towards(self.declared().revision).text() != "{}"
+            || [
+                "\"listChanged\"",
+                "\"subscribe\"",
+                "\"logging\"",
+                "\"tasks\"",
+            ]
+            .iter()
+            .any(|word| text.contains(word))
+    }
+}
+
+/// Closes the GET stream a while after the last call, unless something else needs it. Does not keep the
+/// connection.
+async fn close_after_calls(connection: Weak<Connection>) {
+    let mut wait = CALLED_LATELY;
+    loop {
+        sleep(wait).await;
+        let Some(this) = connection.upgrade() else {
+            return;
+        };
+        if this.is_closed() {
+            return;
+        }
+        let ears = &this.ears;
+        let is_quiet = || lock(&this.pending).is_empty() && ears.left().is_zero();
+        if is_quiet() {
+            ears.is_awaited.store(false, Ordering::Release);
+            ears.is_called.store(false, Ordering::Release);
+            // A call that came meanwhile opens it, or is seen here.
+            if is_quiet() {
+                return this.open_or_close();
+            }
+            if ears.is_called.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            ears.is_awaited.store(true, Ordering::Release);
+        }
+        wait = ears.left().max(SHORTEST_WAIT);
+    }
+}

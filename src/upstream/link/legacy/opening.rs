@@ -1,0 +1,358 @@
+//! Opening a connection of a legacy link: its carrier, then the handshake.
+//! Spec: SPEC L-01, L-08, U-05.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::connection::Connection;
+use super::wire::Wire;
+use super::{Settings, handshake};
+use crate::budget::{EXEMPT_BYTES, ReplyLease};
+use crate::process::Patience;
+use crate::protocol::salvage;
+use crate::protocol::{DecodeError, Message};
+use crate::upstream::carrier::duplex::Messages;
+use crate::upstream::carrier::http::client::HttpClient;
+use crate::upstream::carrier::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
+use crate::upstream::carrier::{Carrier, Older, Started, read_first};
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
+use crate::upstream::room::Arriving;
+use crate::upstream::salvage::salvage;
+
+/// The second half of the handshake.
+const INITIALIZED: Bytes =
+    Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+
+impl Connection {
+    /// Opens the carrier, unless it is given, and does the handshake.
+    pub(super) async fn open(
+        settings: &Arc<Settings>,
+        started: Option<Started>,
+    ) -> Result<Arc<Self>, LinkError> {
+        match &settings.carrier {
+            Carrier::Http(client, bounds, None) => {
+                Self::open_http(settings, client, *bounds, &mut None).await
+            }
+            Carrier::Http(client, bounds, Some(older)) => {
+                Self::open_either(settings, client, *bounds, older).await
+            }
+            Carrier::Duplex(source) => {
+                let started = match started {
+                    Some(started) => started,
+                    None => Started::new(source, settings, Patience::SpawnWait).await?,
+                };
+                Self::greet(settings, started).await
+            }
+        }
+    }
+
+    /// Opens a further connection: over `started`, if given.
+    pub(super) async fn open_further(
+        settings: &Arc<Settings>,
+        started: Option<Started>,
+    ) -> Result<Arc<Self>, LinkError> {
+        let started = match (started, &settings.carrier) {
+            (Some(started), _) => started,
+            (None, Carrier::Http(client, bounds, _)) => {
+                Started::over_events(client, *bounds, settings).await?
+            }
+            (None, Carrier::Duplex(source)) => {
+                Started::new(source, settings, Patience::SpawnWait).await?
+            }
+        };
+        Self::greet(settings, started).await
+    }
+
+    /// POSTs `initialize`. `said` is set to the words of a refusal that names no request.
+    ///
+    /// # Cancel safety
+    /// A session that the upstream has opened by then is ended, as is one of a failed handshake.
+    pub(super) async fn open_http(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+        said: &mut Option<String>,
+    ) -> Result<Arc<Self>, LinkError> {
+        let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
+        let mut unused = Unused::new(settings, wire);
+        let wire = Arc::clone(unused.wire());
+        let first = handshake::request(settings);
+        // The upstream may ask something under the same number before (SPEC L-03).
+        let is_reply =
+            |message: &Message| message.number() == Some(1) && message.method().is_none();
+        let take = &mut |message: Message| {
+            if message.id().is_none() {
+                *said = handshake::words(&message);
+            }
+            is_reply(&message).then_some(message)
+        };
+        let reply = wire.begin(first, take).await;
+        let declared = handshake::read(&reply?, &settings.upstream)?;
+        wire.set_version(declared.revision.as_str());
+        post_initialized(settings, &wire).await?;
+        unused.keep();
+        Ok(Self::new(settings, Wire::Http(wire), declared))
+    }
+
+    /// Streamable HTTP, or HTTP+SSE where Streamable HTTP is refused; the transport that worked is
+    /// tried first the next time. Spec: SPEC U-05.
+    async fn open_either(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+        older: &Older,
+    ) -> Result<Arc<Self>, LinkError> {
+        if let Some(outcome) = Self::open_known_older(settings, client, bounds, older).await {
+            return outcome;
+        }
+        let mut said = None;
+        match Self::open_http(settings, client, bounds, &mut said).await {
+            Err(error) => {
+                Self::open_older_after(error, said.as_deref(), settings, client, bounds, older)
+                    .await
+            }
+            opened => opened,
+        }
+    }
+
+    /// HTTP+SSE, where that has worked before; `None` where Streamable HTTP has to be tried.
+    pub(super) async fn open_known_older(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+        older: &Older,
+    ) -> Option<Result<Arc<Self>, LinkError>> {
+        if !older.is_spoken() {
+            return None;
+        }
+        match Self::open_older(settings, client, bounds).await {
+            // It may have learnt something newer.
+            Err(LinkError::Status(_) | LinkError::Invalid(_)) => {
+                older.note(false);
+                None
+            }
+            outcome => Some(outcome),
+        }
+    }
+
+    /// HTTP+SSE, where `error` is a refusal of Streamable HTTP that an older server may give; else, and where HTTP+SSE
+    /// fails too, the error to tell. `said` is the text that came with `error`.
+    pub(super) async fn open_older_after(
+        error: LinkError,
+        said: Option<&str>,
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+        older: &Older,
+    ) -> Result<Arc<Self>, LinkError> {
+        if !matches!(error, LinkError::Status(400 | 404 | 405)) {
+            return Err(handshake::refused(error, said));
+        }
+        match Self::open_older(settings, client, bounds).await {
+            Ok(connection) => {
+                tracing::info!(upstream = %settings.name, "upstream speaks HTTP+SSE of 2024-11-05");
+                older.note(true);
+                Ok(connection)
+            }
+            Err(error @ (LinkError::Invalid(_) | LinkError::Handshake(_))) => Err(error),
+            // The refusal of Streamable HTTP is believed if it has words (`said`); else the cause is a status in front
+            // of the stream, as of a firewall (SPEC U-06).
+            Err(error) if said.is_none() && handshake::is_no_answer(&error) => Err(error),
+            Err(_) => Err(handshake::refused(error, said)),
+        }
+    }
+
+    async fn open_older(
+        settings: &Arc<Settings>,
+        client: &HttpClient,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, LinkError> {
+        let opened = Started::over_events(client, bounds, settings).await?;
+        Self::greet(settings, opened).await
+    }
+
+    /// Shakes hands on a connection that is open, unless it was done already.
+    async fn greet(settings: &Arc<Settings>, started: Started) -> Result<Arc<Self>, LinkError> {
+        let Started {
+            child,
+            mut lines,
+            greeted,
+            answer,
+            refused,
+            ..
+        } = started;
+        if refused {
+            // It was asked beside another question: a fresh one may answer otherwise.
+            return Err(child.lost());
+        }
+        // One that waited long for its place is not given up for others of its owner meanwhile.
+        let _busy = child.busy();
+        let reading = async {
+            if let Some(answer) = &answer {
+                return handshake::read(answer, &settings.upstream);
+            }
+            loop {
+                let line = lines.next().await.ok_or_else(|| child.lost())?;
+                match read_first(&child, &line, settings) {
+                    Some(message) if message.number() == Some(1) && message.method().is_none() => {
+                        return handshake::read(&message, &settings.upstream);
+                    }
+                    None if salvage::answered(&line) == Some(1) => {
+                        let why = Message::parse(line, settings.message_depth).err();
+                        let why = why.map(|error| error.to_string());
+                        return Err(LinkError::Invalid(why.unwrap_or_default()));
+                    }
+                    _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
+                }
+            }
+        };
+        let declared = if greeted {
+            reading.await?
+        } else {
+            let request = handshake::request(settings);
+            child.ask_first(request, reading).await?
+        };
+        child.tell_first(INITIALIZED).await?;
+        let connection = Self::new(settings, Wire::Duplex(child), declared);
+        settings.tasks.spawn_service(read_lines(
+            Arc::downgrade(&connection),
+            settings.message_depth,
+            lines,
+        ));
+        Ok(connection)
+    }
+}
+
+/// The wire of a handshake under way. Dropped before [`keep`](Self::keep), it ends the session that
+/// the upstream has opened, if any: no link will use it.
+#[derive(Debug)]
+struct Unused<'a> {
+    settings: &'a Arc<Settings>,
+    wire: Arc<HttpWire>,
+    is_kept: bool,
+}
+
+impl<'a> Unused<'a> {
+    fn new(settings: &'a Arc<Settings>, wire: HttpWire) -> Self {
+        Self {
+            settings,
+            wire: Arc::new(wire),
+            is_kept: false,
+        }
+    }
+
+    fn wire(&self) -> &Arc<HttpWire> {
+        &self.wire
+    }
+
+    fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Unused<'_> {
+    fn drop(&mut self) {
+        if self.is_kept || !self.wire.has_session() {
+            return;
+        }
+        let limit = self.settings.upstream.connect_timeout;
+        let wire = Arc::clone(&self.wire);
+        self.settings.tasks.spawn_service(async move {
+            drop(timeout(limit, wire.close()).await);
+        });
+    }
+}
+
+/// How long an upstream may take to say that it has heard of the end of the handshake.
+const TAKEN: Duration = Duration::from_secs(1);
+
+/// Posts the second half of the handshake. A post without a refusal in time counts as taken: the handshake is done, and
+/// the only other answer is 202 (SPEC U-04).
+async fn post_initialized(settings: &Arc<Settings>, wire: &Arc<HttpWire>) -> Result<(), LinkError> {
+    let limit = settings.upstream.connect_timeout;
+    let (sender, outcome) = oneshot::channel();
+    let posting = Arc::clone(wire);
+    // The post goes on after the wait: a cancelled post may stop the work that it started upstream.
+    settings.tasks.spawn_service(async move {
+        let posted = timeout(limit, posting.send(INITIALIZED)).await;
+        drop(sender.send(posted.unwrap_or(Err(LinkError::Timeout))));
+    });
+    let Ok(posted) = timeout(TAKEN.min(limit / 4), outcome).await else {
+        tracing::info!(
+            upstream = %settings.name,
+            "upstream does not answer `notifications/initialized`: going on without"
+        );
+        return Ok(());
+    };
+    posted.unwrap_or(Err(LinkError::Lost { last_words: None }))
+}
+
+fn suspect(connection: &Connection, error: &DecodeError) {
+    connection.suspect(&format!("a line is no JSON-RPC message: {error}"));
+}
+
+/// Notes a line that is no message. If it was meant as a reply, its call fails at once, as no other reply will come.
+fn not_read(connection: &Arc<Connection>, line: &Bytes, error: &DecodeError, depth: usize) {
+    let is_awaited = |id| lock(&connection.pending).contains_key(&id);
+    let name = &connection.settings.name;
+    if let Some(reply) = salvage(name, line, depth, is_awaited) {
+        drop(connection.on_message(reply, None));
+        return;
+    }
+    if let Wire::Duplex(duplex) = &connection.wire {
+        duplex.keep_stray(line);
+    }
+    suspect(connection, error);
+    if let Some(id) = salvage::answered(line) {
+        connection.fail(id, LinkError::Invalid(error.to_string()));
+    }
+}
+
+/// Takes a message of a pipe. A large reply keeps `lease`, or takes one of its own, until its call is answered.
+async fn take(connection: &Arc<Connection>, message: Message, lease: Option<ReplyLease>) {
+    if message.bytes().len() > EXEMPT_BYTES && !Box::pin(connection.has_room(&message, lease)).await
+    {
+        return;
+    }
+    drop(connection.on_message(message, None));
+}
+
+/// Reads a child until its output ends. Does not keep the connection alive, so that dropping the connection stops the
+/// child.
+async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
+    let mut room = Arriving::new(Weak::clone(&connection));
+    while let Some(line) = lines.next_in(&mut room).await {
+        let Some(connection) = connection.upgrade() else {
+            return;
+        };
+        let lease = room.take(line.len());
+        let has_arrays = connection.declared().revision.supports_batches();
+        if !has_arrays || !Message::is_batch(&line) {
+            match Message::parse(line.clone(), depth) {
+                Ok(message) => take(&connection, message, lease).await,
+                Err(error) => not_read(&connection, &line, &error, depth),
+            }
+            continue;
+        }
+        match Message::parse_batch(line.clone(), depth, LONGEST_ARRAY) {
+            Ok(elements) => {
+                for element in elements {
+                    match element {
+                        Ok(message) => take(&connection, message, None).await,
+                        Err(error) => suspect(&connection, &error),
+                    }
+                }
+            }
+            Err(error) => not_read(&connection, &line, &error, depth),
+        }
+    }
+    if let Some(connection) = connection.upgrade() {
+        connection.note_end();
+        connection.fail_all();
+    }
+}

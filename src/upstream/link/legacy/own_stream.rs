@@ -1,0 +1,93 @@
+//! Messages on the stream that answers one of our requests.
+//! Spec: SPEC C-02, C-03, U-12.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::calls::Pending;
+use super::connection::Connection;
+use crate::budget::ReplyLease;
+use crate::call::Burst;
+use crate::protocol::{Message, Progress};
+use crate::upstream::carrier::http::sink::Sink;
+use crate::upstream::room::Growing;
+
+/// Takes the messages of a request's own stream.
+pub(super) struct OwnStream<'a> {
+    connection: &'a Arc<Connection>,
+    pending: &'a Arc<Pending>,
+    /// The request's progress token upstream: JSON text.
+    token: String,
+    /// Progress of the request that is not delivered yet.
+    burst: Burst,
+}
+
+impl<'a> OwnStream<'a> {
+    /// For the stream that answers `pending`.
+    pub(super) fn new(connection: &'a Arc<Connection>, pending: &'a Arc<Pending>) -> Self {
+        Self {
+            connection,
+            pending,
+            token: pending.id.to_string(),
+            burst: Burst::default(),
+        }
+    }
+
+    /// Delivers the progress received so far.
+    fn hand_on(&mut self) {
+        if self.burst.is_empty() {
+            return;
+        }
+        let burst = std::mem::take(&mut self.burst);
+        if let (Some(link), Some(token)) = (&self.pending.link, &self.pending.progress) {
+            link.progress(token, burst);
+        }
+    }
+}
+
+impl Sink for OwnStream<'_> {
+    fn message(&mut self, message: Message) -> Option<Message> {
+        self.hand_on();
+        self.connection.on_message(message, Some(self.pending))
+    }
+
+    fn awaits(&self, id: u64) -> bool {
+        self.pending.id == id
+    }
+
+    fn growing(&self) -> Option<Growing> {
+        let room = self.pending.reply_room()?;
+        Some(Growing::of(room, &self.pending.activity))
+    }
+
+    fn keep(&mut self, lease: ReplyLease) {
+        self.pending.keep(lease);
+    }
+
+    /// Takes the request's own progress, if the client wants it.
+    fn progress(&mut self, progress: &Progress<'_>) -> bool {
+        let Some(token) = &self.pending.progress else {
+            return false;
+        };
+        if self.pending.link.is_none() || !progress.is_of(&self.token) {
+            return false;
+        }
+        self.burst.push(|out| progress.write_with_token(token, out));
+        if self.burst.is_full() {
+            self.hand_on();
+        }
+        true
+    }
+
+    fn closed(&mut self, retry: Option<Duration>) {
+        if let Some(link) = &self.pending.link {
+            link.hang_up(retry);
+        }
+    }
+
+    fn taken(&mut self) {
+        self.hand_on();
+        // Comments count too: each shows that the upstream is alive.
+        self.pending.activity.touch();
+    }
+}

@@ -1,0 +1,384 @@
+//! `ModernLink`: a link to an upstream of the modern era. Every request is self-contained, with our own id and all the
+//! metadata that the upstream needs, and opens its connection on demand; legacy requests without a modern counterpart
+//! (levels, subscriptions) are answered here. Spec: MCP 2026-07-28; SPEC §2b…2f, §3, §4; BRIDGING §3.2…§3.5, §3.7.
+
+pub(super) mod discover;
+mod envelope;
+mod flight;
+mod inbound;
+mod listen;
+mod pipe;
+mod question;
+mod room;
+mod rounds;
+mod schemas;
+mod send;
+mod visits;
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::discover::Verdict;
+use self::flight::{Flight, For, Told};
+use self::listen::Listening;
+use self::pipe::Pipe;
+pub(in crate::upstream) use self::schemas::Schemas;
+use self::schemas::Tools;
+use super::session_state::SessionState;
+use crate::call::{Call, ClientCapabilities, Declared, Level, Reply};
+use crate::cause::chain;
+use crate::protocol::{Message, extensions, json, methods};
+use crate::sync::shared_failure::Attempts;
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::activity::Activity;
+use crate::upstream::carrier::http::wire::HttpWire;
+use crate::upstream::carrier::{Carrier, Settings, Started};
+use crate::upstream::error::LinkError;
+use crate::upstream::lock;
+
+/// A link of the modern era.
+#[derive(Debug)]
+pub(super) struct ModernLink {
+    settings: Arc<Settings>,
+    schemas: Arc<Schemas>,
+    /// The tools of `schemas` that this link saw last.
+    tools: schemas::Seen,
+    wire: Wire,
+    /// The upstream's declaration; that of another link until `is_asked`.
+    declared: Mutex<Option<Arc<Declared>>>,
+    /// Whether `declared` is the reply to this link.
+    is_asked: AtomicBool,
+    asking: Attempts<LinkError>,
+    next_id: AtomicU64,
+    /// What a link of the other era would have to be told.
+    state: SessionState,
+    listening: Listening,
+    closed: CancellationToken,
+}
+
+/// The way to the upstream.
+#[derive(Debug)]
+enum Wire {
+    Http(Box<HttpWire>),
+    Pipe(Box<Pipe>),
+}
+
+/// One call on its way, through all its rounds.
+#[derive(Debug)]
+struct Trip<'a> {
+    request: &'a Message,
+    /// The subject of the request: a tool, a prompt, a resource or a task.
+    name: Option<Cow<'a, str>>,
+    call: &'a Call,
+    activity: Arc<Activity>,
+    /// The running request, to be told why it is dropped.
+    flight: Mutex<Option<Arc<Flight>>>,
+    /// Progress reported by all requests of the call, if any.
+    told: OnceLock<Arc<Told>>,
+}
+
+impl<'a> Trip<'a> {
+    fn new(request: &'a Message, call: &'a Call, activity: Arc<Activity>) -> Self {
+        let param = methods::name_param(request.method().unwrap_or_default());
+        Self {
+            request,
+            name: param.and_then(|param| request.param_str(param)),
+            call,
+            activity,
+            flight: Mutex::default(),
+            told: OnceLock::new(),
+        }
+    }
+
+    /// The tool that is called.
+    fn tool(&self) -> Option<&str> {
+        self.name
+            .as_deref()
+            .filter(|_| self.method() == "tools/call")
+    }
+
+    /// The tools known for the caller.
+    fn tools(&self, link: &ModernLink) -> Arc<Tools> {
+        let begun = self.activity.started();
+        link.schemas.of(link.settings.owner, &link.tools, begun)
+    }
+
+    fn method(&self) -> &str {
+        self.request.method().unwrap_or_default()
+    }
+
+    fn abort(&self, reason: &str) {
+        if let Some(flight) = &*lock(&self.flight) {
+            flight.abort(reason);
+        }
+    }
+}
+
+impl ModernLink {
+    /// A link that keeps `state`; `known` is what the upstream declared to whoever asked last, `started`
+    /// a child that was started to ask.
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        schemas: Arc<Schemas>,
+        state: SessionState,
+        known: Option<Arc<Declared>>,
+        started: Option<Started>,
+    ) -> Arc<Self> {
+        let wire = match &settings.carrier {
+            Carrier::Http(client, bounds, _) => Wire::Http(Box::new(HttpWire::new(
+                Arc::clone(&settings.name),
+                (**client).clone(),
+                *bounds,
+            ))),
+            Carrier::Duplex(source) => Wire::Pipe(Box::new(Pipe::new(source.clone(), started))),
+        };
+        Arc::new(Self {
+            settings,
+            schemas,
+            tools: schemas::Seen::default(),
+            wire,
+            declared: Mutex::new(known),
+            is_asked: AtomicBool::new(false),
+            asking: Attempts::default(),
+            next_id: AtomicU64::new(2),
+            state,
+            listening: Listening::default(),
+            closed: CancellationToken::new(),
+        })
+    }
+
+    /// The upstream's declaration, if known.
+    pub(super) fn declared(&self) -> Option<Arc<Declared>> {
+        lock(&self.declared).clone()
+    }
+
+    /// Notes the declaration that the era probe has just received.
+    pub(super) fn told(&self, declared: &Arc<Declared>) {
+        self.note_declared(declared);
+        self.settings.intake.opened(&self.settings.name, declared);
+    }
+
+    fn note_declared(&self, declared: &Arc<Declared>) {
+        *lock(&self.declared) = Some(Arc::clone(declared));
+        self.is_asked.store(true, Ordering::Release);
+    }
+
+    /// Requests the upstream's declaration, unless this link has done so.
+    pub(super) async fn open_inner(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
+        let known = || {
+            let is_asked = self.is_asked.load(Ordering::Acquire);
+            is_asked.then(|| self.declared()).flatten()
+        };
+        if let Some(declared) = known() {
+            return Ok(declared);
+        }
+        let turn = self.asking.turn().await;
+        if let Some(declared) = known() {
+            return Ok(declared);
+        }
+        if let Some(failed) = turn.spared() {
+            return Err(failed);
+        }
+        if self.closed.is_cancelled() {
+            return Err(LinkError::Cancelled);
+        }
+        let limit = self.settings.upstream.connect_timeout;
+        let discovered = async {
+            self.start().await?;
+            let since = Instant::now();
+            let declared = tokio::time::timeout(limit, self.discover()).await;
+            declared.unwrap_or_else(|_| Err(self.timed_out(since)))
+        };
+        match discovered.await {
+            Ok(declared) => {
+                self.note_declared(&declared);
+                drop(turn);
+                self.settings.intake.opened(&self.settings.name, &declared);
+                Ok(declared)
+            }
+            Err(error) => {
+                let error = error.of_opening();
+                LABELED.upstream_failed.add(&self.settings.name, 1);
+                tracing::debug!(upstream = %self.settings.name, error = chain(&error), "upstream not opened");
+                turn.share(error.clone());
+                Err(error)
+            }
+        }
+    }
+
+    async fn discover(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
+        let piped = matches!(self.wire, Wire::Pipe(_));
+        let mut lost = false;
+        for _ in 0..3 {
+            let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
+            let bytes = discover::request(flight.id, &self.settings);
+            let reply = self
+                .exchange_again(bytes, || Ok(discover::headers()), &flight)
+                .await;
+            let reply = match reply {
+                // Spec: SPEC M-44.
+                Err(LinkError::Lost { .. }) if !(lost || piped) => {
+                    lost = true;
+                    continue;
+                }
+                reply => reply?,
+            };
+            match discover::judge(&reply, piped, &self.settings.upstream) {
+                Verdict::Modern(declared) => return Ok(declared),
+                Verdict::Again => {}
+                Verdict::Legacy => {
+                    let what = "it does not know server/discover";
+                    return Err(LinkError::Handshake(what.to_owned()));
+                }
+                Verdict::Foreign(revisions) => {
+                    return Err(LinkError::Handshake(format!("it speaks only {revisions}")));
+                }
+            }
+        }
+        let what = "it refuses the revision that it offers";
+        Err(LinkError::Handshake(what.to_owned()))
+    }
+
+    /// Answers a call, or sends it and waits for its reply within the upstream's deadlines.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request upstream.
+    pub(super) async fn call_inner(
+        self: &Arc<Self>,
+        request: &Message,
+        call: &Call,
+    ) -> Result<Reply, LinkError> {
+        if self.closed.is_cancelled() {
+            return Err(LinkError::Cancelled);
+        }
+        match request.method() {
+            // Every request names its level, and a connection needs no proof of life.
+            Some("ping") => return Ok(empty()),
+            Some("logging/setLevel") => {
+                let level = request.param_str("level");
+                if let Some(level) = level.and_then(|word| Level::parse(&word)) {
+                    self.state.set_level(level);
+                }
+                return Ok(empty());
+            }
+            Some("resources/subscribe") => return self.subscribe(request).await,
+            Some("resources/unsubscribe") => {
+                if let Some(uri) = request.param_str("uri") {
+                    self.unsubscribe(&uri);
+                }
+                return Ok(empty());
+            }
+            _ => {}
+        }
+        let trip = Trip::new(request, call, Arc::new(Activity::new()));
+        let upstream = &self.settings.upstream;
+        // Pinned outside `select!`: `abort` sets the reason before the running request is dropped.
+        let mut work = std::pin::pin!(self.rounds(&trip));
+        tokio::select! {
+            // A reply that is ready wins over a deadline or a cancellation.
+            biased;
+            reply = &mut work => reply,
+            () = trip.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
+                trip.abort("timeout");
+                Err(if trip.activity.awaits_room() {
+                    LinkError::no_room()
+                } else {
+                    self.timed_out(trip.activity.started())
+                })
+            }
+            () = call.cancel.cancelled() => {
+                trip.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
+                Err(LinkError::Cancelled)
+            }
+        }
+    }
+
+    fn timed_out(&self, since: Instant) -> LinkError {
+        let pipe = self.pipe();
+        pipe.map_or(LinkError::Timeout, |pipe| {
+            pipe.timed_out(since, &self.settings)
+        })
+    }
+
+    /// Sets whether list changes are wanted.
+    pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
+        self.want_lists(wanted);
+    }
+
+    /// See [`crate::call::UpstreamLink::hearing`].
+    pub(super) fn hearing(&self) -> Option<u64> {
+        self.listening.hearing().stretch()
+    }
+
+    /// See [`crate::call::UpstreamLink::until_heard`].
+    pub(super) async fn until_heard(&self) -> bool {
+        tokio::select! {
+            begun = self.listening.hearing().begun() => begun,
+            () = self.closed.cancelled() => false,
+        }
+    }
+
+    /// Closes the link and its child, for good.
+    pub(super) async fn close(&self) {
+        self.closed.cancel();
+        if let Wire::Pipe(pipe) = &self.wire {
+            pipe.close().await;
+        }
+    }
+
+    /// Whether upstream and client both declare an extension that is unknown to the gateway.
+    fn shares_extension(&self, client: &ClientCapabilities) -> bool {
+        let Some(declared) = self.declared() else {
+            return false;
+        };
+        let declared = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
+        extensions::share_foreign(client.text(), declared)
+    }
+
+    fn next_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn pipe(&self) -> Option<&Pipe> {
+        match &self.wire {
+            Wire::Pipe(pipe) => Some(pipe),
+            Wire::Http(_) => None,
+        }
+    }
+
+    fn flight(&self, id: u64) -> Option<Arc<Flight>> {
+        self.pipe()?.flight(id)
+    }
+
+    fn only_call(&self) -> Option<Arc<Flight>> {
+        self.pipe()?.only_call(self.settings.exclusive)
+    }
+
+    /// Delivers a reply read from a pipe to its request. Late replies are ignored (SPEC C-10), except for the tasks
+    /// that they begin.
+    fn deliver(&self, id: u64, message: Message) {
+        let Some(pipe) = self.pipe() else { return };
+        match pipe.deliver(id, Ok(message)) {
+            Some(_) if id >= self.next_id.load(Ordering::Relaxed) => {
+                self.suspect("it answered a request that we did not make");
+            }
+            Some(Ok(late)) => pipe.cancel_begun(id, &late, || self.next_id()),
+            None | Some(Err(_)) => {}
+        }
+    }
+}
+
+fn empty() -> Reply {
+    Reply::Result(Bytes::from_static(b"{}"))
+}
+
+/// One of our own requests as a message.
+fn own(text: String) -> Result<Message, LinkError> {
+    Message::parse(text.into(), json::MAX_DEPTH)
+        .map_err(|error| LinkError::Invalid(error.to_string()))
+}

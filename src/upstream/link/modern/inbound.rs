@@ -1,0 +1,213 @@
+//! Messages of a modern upstream besides replies, and the receivers of each.
+//! Spec: SPEC M-42, M-45, U-14, C-01…C-03, C-20, D-09, D-11.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::ModernLink;
+use super::flight::{Flight, For};
+use crate::call::{Level, Notice, NoticeKind};
+use crate::protocol::salvage;
+use crate::protocol::{DecodeError, Message, json, meta, methods};
+use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::upstream::error::LinkError;
+use crate::upstream::salvage::salvage;
+
+impl ModernLink {
+    /// Takes one message of `flight`'s own stream, or of the shared pipe. Returns the reply to `flight`, if the message
+    /// is one.
+    pub(super) fn on_message(
+        &self,
+        message: Message,
+        flight: Option<&Arc<Flight>>,
+    ) -> Option<Message> {
+        if let Some(flight) = flight {
+            flight.activity.touch();
+        }
+        match (message.method(), message.id()) {
+            // Spec: SPEC D-09, M-42. On a pipe it is answered; an HTTP stream has no way back.
+            (Some(method), Some(id)) => {
+                self.suspect("a modern server sends no requests");
+                if flight.is_none() {
+                    self.answer_request(method, id);
+                }
+            }
+            (Some(method), None) => self.on_notice(method, &message, flight),
+            (None, _) => match (message.number(), flight) {
+                (Some(id), Some(flight)) if id == flight.id => return Some(message),
+                (Some(id), None) => self.deliver(id, message),
+                // An error that names no request, in place of a reply. Spec: JSON-RPC 2.0 §5.
+                (None, Some(_)) if message.id().is_none() => return Some(message),
+                _ => self.suspect("it answered a request that we did not make"),
+            },
+        }
+        None
+    }
+
+    fn on_notice(&self, method: &str, message: &Message, flight: Option<&Arc<Flight>>) {
+        match method {
+            "notifications/progress" => self.on_progress(message, flight),
+            "notifications/message" => self.on_log(message, flight),
+            "notifications/cancelled" => self.on_listen_ended(message),
+            // The gateway requests no task notices, and the task id is the upstream's, not the client's. Spec: SPEC
+            // K-16.
+            "notifications/tasks" => self.suspect("it told of a task that nobody follows"),
+            _ => match (self.subscription(message, flight), kind(method, message)) {
+                (Some(flight), kind) => {
+                    flight.activity.touch();
+                    if let For::Listen(sink) = &flight.whose {
+                        sink.take(method, kind, message);
+                    }
+                }
+                (None, NoticeKind::Other) => self.on_unknown(method, message, flight),
+                (None, _) => self.suspect("it announced a change to nobody who had asked"),
+            },
+        }
+    }
+
+    /// Passed where an extension that both sides declare may define it. Spec: SPEC N-01.
+    fn on_unknown(&self, method: &str, message: &Message, flight: Option<&Arc<Flight>>) {
+        if let Some(For::Call { link, .. }) = flight.map(|flight| &flight.whose)
+            && methods::lookup(method).is_none()
+            && self.shares_extension(link.capabilities())
+        {
+            return link.notify(Notice {
+                kind: NoticeKind::Other,
+                bytes: message.bytes().clone(),
+            });
+        }
+        LABELED.notices_unknown.add("upstream", 1);
+        let method: String = method.chars().take(64).collect();
+        tracing::debug!(upstream = %self.settings.name, %method, "dropped a notification");
+    }
+
+    /// The listen that a notice belongs to. Spec: SPEC M-72, D-11.
+    fn subscription(&self, message: &Message, flight: Option<&Arc<Flight>>) -> Option<Arc<Flight>> {
+        let id = json::number(message.meta(meta::SUBSCRIPTION_ID)?)?;
+        let found = match flight {
+            Some(flight) => (flight.id == id).then(|| Arc::clone(flight)),
+            None => self.flight(id),
+        };
+        found.filter(|flight| matches!(flight.whose, For::Listen(_)))
+    }
+
+    /// Routed by token: it is the id of the request.
+    fn on_progress(&self, message: &Message, flight: Option<&Arc<Flight>>) {
+        let found = match (message.param_number(meta::PROGRESS_TOKEN), flight) {
+            (Some(id), Some(flight)) if flight.id == id => Some(Arc::clone(flight)),
+            (Some(id), None) => self.flight(id),
+            _ => None,
+        };
+        let Some(flight) = found else {
+            LABELED.upstream_garbage.add(&self.settings.name, 1);
+            return;
+        };
+        flight.activity.touch();
+        let For::Call {
+            link,
+            progress: Some(toward),
+            ..
+        } = &flight.whose
+        else {
+            return;
+        };
+        if !toward.is_further(message.param("progress")) {
+            return;
+        }
+        link.notify(Notice {
+            bytes: message
+                .edit()
+                .param(meta::PROGRESS_TOKEN, &*toward.token)
+                .finish(),
+            kind: NoticeKind::Progress {
+                token: Arc::clone(&toward.token),
+            },
+        });
+    }
+
+    /// Delivered only at the level that the request asked for. Spec: SPEC C-20.
+    fn on_log(&self, message: &Message, flight: Option<&Arc<Flight>>) {
+        // On a pipe of several owners the message may be another owner's. Spec: BRIDGING §3.5.
+        if flight.is_none() && self.settings.intake.serves_several_owners() {
+            return COUNTERS.notices_unread.add(1);
+        }
+        let alone = || self.only_call();
+        let flight = flight.cloned().or_else(alone);
+        let Some(For::Call {
+            link,
+            level: Some(wanted),
+            ..
+        }) = flight.as_ref().map(|flight| &flight.whose)
+        else {
+            LABELED.upstream_garbage.add(&self.settings.name, 1);
+            return;
+        };
+        let level = message.param_str("level");
+        let level = level.as_deref().and_then(Level::parse);
+        if level.is_none_or(|level| level >= *wanted) {
+            link.notify(Notice {
+                kind: NoticeKind::Log,
+                bytes: message.bytes().clone(),
+            });
+        }
+    }
+
+    /// Ends a listen, the only request that a server may cancel. Spec: SPEC M-45.
+    fn on_listen_ended(&self, message: &Message) {
+        let id = message.param_number("requestId");
+        let flight = id.and_then(|id| self.flight(id));
+        match flight.as_ref().map(|flight| &flight.whose) {
+            Some(For::Listen(sink)) => sink.end(),
+            _ => self.suspect("it cancelled what is not its own"),
+        }
+    }
+
+    /// Notes a line that is no message. If it was meant as a reply, its request fails at once, as no other reply will
+    /// come.
+    pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError) {
+        let is_awaited = |id| self.flight(id).is_some();
+        let depth = self.settings.message_depth;
+        if let Some(reply) = salvage(&self.settings.name, line, depth, is_awaited) {
+            drop(self.on_message(reply, None));
+            return;
+        }
+        if let Some(pipe) = self.pipe() {
+            pipe.keep_stray(line);
+        }
+        self.suspect(&format!("a line is no JSON-RPC message: {error}"));
+        if let (Some(pipe), Some(id)) = (self.pipe(), salvage::answered(line)) {
+            drop(pipe.deliver(id, Err(LinkError::Invalid(error.to_string()))));
+        }
+    }
+
+    /// Notes a breach of the protocol that ends nothing (SPEC U-14).
+    pub(super) fn suspect(&self, what: &str) {
+        LABELED.upstream_garbage.add(&self.settings.name, 1);
+        tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
+    }
+}
+
+fn kind(method: &str, message: &Message) -> NoticeKind {
+    match method {
+        "notifications/tools/list_changed" => NoticeKind::ListChanged { what: "tools" },
+        "notifications/prompts/list_changed" => NoticeKind::ListChanged { what: "prompts" },
+        "notifications/resources/list_changed" => NoticeKind::ListChanged { what: "resources" },
+        "notifications/resources/updated" => NoticeKind::ResourceUpdated {
+            uri: message.param_str("uri").unwrap_or_default().into_owned(),
+        },
+        _ => NoticeKind::Other,
+    }
+}
+
+/// The message without the mark of our subscription: it belongs to this hop.
+pub(super) fn unmarked(message: &Message) -> Bytes {
+    let marks = message
+        .param("_meta")
+        .and_then(|text| json::members(text).ok());
+    let edit = message.edit();
+    match marks {
+        Some(marks) if marks.len() > 1 => edit.remove_meta(meta::SUBSCRIPTION_ID).finish(),
+        _ => edit.remove_param("_meta").finish(),
+    }
+}

@@ -1,0 +1,87 @@
+//! Who waits for what a link hears. Nothing is sent: what the upstream declares is known.
+
+use std::time::Duration;
+
+use super::super::Schemas;
+use super::*;
+use crate::call::{ClientCapabilities, Deaf, Declared, Principal};
+use crate::config;
+use crate::process::holders::Holders;
+use crate::protocol::{Era, Revision};
+use crate::runtime::lifecycle::Tasks;
+use crate::telemetry::metrics::UpstreamLoad;
+use crate::upstream::carrier::http::client::HttpClient;
+use crate::upstream::carrier::http::wire::Bounds;
+use crate::upstream::carrier::{AskingHabit, Carrier, Settings, Unattributed};
+use crate::upstream::first_start::FirstStarts;
+use crate::upstream::health::Health;
+use crate::upstream::link::session_state::SessionState;
+
+/// A link to an upstream that declares these capabilities and is never reached.
+fn link(capabilities: &'static str) -> Arc<ModernLink> {
+    let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
+    let config = config::parse(text, "test.toml", &|_| None).unwrap();
+    let upstream = config.upstreams.first().unwrap();
+    let config::Carrier::Http(http) = &upstream.carrier else {
+        panic!("it is reached over HTTP");
+    };
+    let bounds = Bounds {
+        message: 1 << 20,
+        event: 1 << 20,
+        depth: 64,
+    };
+    let client = Box::new(HttpClient::new(http).unwrap());
+    let name: Arc<str> = "up".into();
+    let settings = Settings {
+        upstream: Arc::new(upstream.clone()),
+        name: Arc::clone(&name),
+        carrier: Carrier::Http(client, bounds, None),
+        owner: Principal::anonymous().owner(),
+        capabilities: ClientCapabilities::none(),
+        client_info: Bytes::from_static(b"{}"),
+        client: Era::Modern,
+        offer: Revision::LATEST_LEGACY,
+        intake: Arc::new(Deaf),
+        holders: Holders::default(),
+        exclusive: true,
+        unattributed: Unattributed::Call,
+        asks: AskingHabit::default(),
+        tasks: Tasks::new(),
+        message_depth: 64,
+        load: UpstreamLoad::of(&name),
+        health: Arc::new(Health::new(name, FirstStarts::new(false))),
+    };
+    let (schemas, state) = (Arc::<Schemas>::default(), SessionState::default());
+    let link = ModernLink::new(Arc::new(settings), schemas, state, None, None);
+    link.told(&Arc::new(Declared::new(
+        Revision::V2026_07_28,
+        Bytes::from_static(capabilities.as_bytes()),
+        Bytes::from_static(b"{}"),
+        None,
+    )));
+    link
+}
+
+// Spec: SPEC M-75: an acknowledgement waits only for what is to be opened.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_changes_of_lists_where_none_are_announced() {
+    let link = link(r#"{"tools":{},"resources":{"subscribe":true}}"#);
+    link.want_lists(true);
+    let heard = tokio::time::timeout(Duration::from_mins(1), link.until_heard());
+    assert_eq!(heard.await, Ok(false));
+    // Nor does whoever comes later, or again.
+    link.want_lists(false);
+    link.want_lists(true);
+    let heard = tokio::time::timeout(Duration::from_mins(1), link.until_heard());
+    assert_eq!(heard.await, Ok(false));
+}
+
+#[test]
+fn what_an_older_wish_came_to_says_nothing_of_a_newer_one() {
+    let listening = Listening::default();
+    let older = listening.wish(|wanted| wanted.uris = ["a:1".to_owned()].into());
+    listening.wish(|wanted| wanted.lists = true);
+    listening.hear_none(older, false);
+    let waits = futures_util::FutureExt::now_or_never(listening.hearing().begun());
+    assert_eq!(waits, None, "what it comes to is not known");
+}

@@ -1,0 +1,288 @@
+//! Sending one request: with the headers that its tool asks for, and again where a retry is safe. Spec: SPEC M-35,
+//! M-36, M-44, U-09.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::envelope::{self, Inputs, Place};
+use super::flight::{Flight, For};
+use super::schemas::{Listed, Tools};
+use super::{ModernLink, Trip, Wire, own};
+use crate::budget::ReplyLease;
+use crate::cause::chain;
+use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
+use crate::protocol::json::JsonError;
+use crate::protocol::param_headers::ParamHeaders;
+use crate::protocol::{Message, Revision, json, meta, methods};
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::activity::Activity;
+use crate::upstream::carrier::http::client::MessageHeaders;
+use crate::upstream::carrier::http::sink::Sink;
+use crate::upstream::error::LinkError;
+use crate::upstream::link::observe::{client_span, outcome};
+use crate::upstream::lock;
+use crate::upstream::room::Growing;
+
+/// Pages of tools read in search of one tool.
+const MAX_PAGES: usize = 50;
+/// Time limit of that search.
+const WALK: Duration = Duration::from_secs(5);
+
+impl ModernLink {
+    /// Sends a call, and retries if the upstream has refused its form or not read it, or if the reply was lost and a
+    /// second run does no harm.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        trip: &Trip<'_>,
+        inputs: &Inputs,
+    ) -> Result<Message, LinkError> {
+        let mut params = None;
+        let (mut lost, mut refused, mut unread) = (false, false, false);
+        loop {
+            let known = match params.take() {
+                Some(known) => known,
+                None => self.params(trip).await?,
+            };
+            let reply = self.send_once(trip, inputs, known.as_deref()).await;
+            match &reply {
+                // Nothing has run.
+                Err(LinkError::Unread { .. }) if !unread => {
+                    LABELED.calls_repeated.add(&self.settings.name, 1);
+                    (unread, params) = (true, Some(known));
+                }
+                // Spec: SPEC M-44.
+                Err(LinkError::Lost { .. })
+                    if !(lost || refused) && inputs.responses.is_none() && self.is_safe(trip) =>
+                {
+                    (lost, params) = (true, Some(known));
+                }
+                Ok(refusal) if !refused => match refusal.error_code() {
+                    // Nothing has run: the tool may have learned to ask for headers (SPEC M-35).
+                    Some(HEADER_MISMATCH) if trip.method() == "tools/call" => {
+                        self.schemas.forget(self.settings.owner);
+                        refused = true;
+                    }
+                    // Spec: SPEC U-09.
+                    Some(UNSUPPORTED_VERSION) if offers_ours(refusal) => {
+                        (refused, params) = (true, Some(known));
+                    }
+                    _ => return reply,
+                },
+                _ => return reply.map_err(LinkError::of_last_try),
+            }
+        }
+    }
+
+    async fn send_once(
+        self: &Arc<Self>,
+        trip: &Trip<'_>,
+        inputs: &Inputs,
+        params: Option<&ParamHeaders>,
+    ) -> Result<Message, LinkError> {
+        let (request, call) = (trip.request, trip.call);
+        // Checked here: `call_inner` polls this future before it looks at the cancellation.
+        if call.cancel.is_cancelled() {
+            return Err(LinkError::Cancelled);
+        }
+        let whose = Flight::of_call(request, call, &trip.told);
+        let flight = Flight::new(self.next_id(), whose, Arc::clone(&trip.activity));
+        let span = client_span(
+            &self.settings,
+            request,
+            call,
+            flight.id,
+            Revision::V2026_07_28,
+        );
+        *lock(&trip.flight) = Some(Arc::clone(&flight));
+        let parent = span.context().traceparent();
+        let place = Place::of(span.context(), parent.as_ref());
+        let info = self.client_info(request);
+        let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
+        let headers = || envelope::headers(trip, params, &place);
+        let reply = self.exchange(bytes, headers, &flight).await;
+        let reply = reply.and_then(|reply| self.with_outcome(reply));
+        span.finish(outcome(&reply));
+        reply
+    }
+
+    /// A reply that has an outcome. Spec: SPEC U-14; BRIDGING §3.10.
+    fn with_outcome(&self, reply: Message) -> Result<Message, LinkError> {
+        if reply.has_outcome() {
+            return Ok(reply);
+        }
+        let error = LinkError::no_object();
+        self.suspect(&error.to_string());
+        Err(error)
+    }
+
+    /// The caller's description of itself: of this request, else of its session.
+    fn client_info<'a>(&'a self, request: &'a Message) -> &'a str {
+        let own = || std::str::from_utf8(&self.settings.client_info).unwrap_or("{}");
+        meta::client_info(request).unwrap_or_else(own)
+    }
+
+    /// One exchange with the upstream, over either wire. The headers are made where needed, as each step in between
+    /// would move their large list.
+    pub(super) async fn exchange(
+        self: &Arc<Self>,
+        bytes: Bytes,
+        headers: impl FnOnce() -> Result<MessageHeaders, JsonError> + Send,
+        flight: &Arc<Flight>,
+    ) -> Result<Message, LinkError> {
+        match &self.wire {
+            Wire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
+            Wire::Http(http) => {
+                let mut take = OwnStream(self, flight);
+                let unsendable = |error: JsonError| LinkError::Unsendable(error.to_string());
+                // Two steps rather than one future around both, which would be moved as a whole.
+                let reply = match http.post(bytes, headers().map_err(unsendable)?).await {
+                    Ok(response) => http.read(response, &mut take).await,
+                    Err(error) => Err(error.into()),
+                };
+                if let Err(LinkError::Lost { .. }) = &reply {
+                    LABELED.upstream_lost.add(&self.settings.name, 1);
+                }
+                reply
+            }
+        }
+    }
+
+    /// [`exchange`](Self::exchange) for our own requests: retried once if the upstream has not read the request.
+    pub(super) async fn exchange_again(
+        self: &Arc<Self>,
+        bytes: Bytes,
+        headers: impl Fn() -> Result<MessageHeaders, JsonError> + Send + Sync,
+        flight: &Arc<Flight>,
+    ) -> Result<Message, LinkError> {
+        let reply = self.exchange(bytes.clone(), &headers, flight).await;
+        let reply = match reply {
+            Err(LinkError::Unread { .. }) => self.exchange(bytes, &headers, flight).await,
+            other => other,
+        };
+        reply.map_err(LinkError::of_last_try)
+    }
+
+    /// Whether a second run of the call does no harm: the method only reads, or the operator says so. A tool's own
+    /// annotations are not trusted (SPEC C-95).
+    fn is_safe(&self, trip: &Trip<'_>) -> bool {
+        match trip.method() {
+            "tools/call" => {
+                let safe = &self.settings.upstream.retry_safe;
+                trip.tool()
+                    .is_some_and(|tool| safe.iter().any(|name| name == tool))
+            }
+            method => methods::is_repeatable(method),
+        }
+    }
+
+    /// The headers that a call's tool asks for. Unknown tools are looked for once; when that
+    /// fails, the call goes without, and the upstream has the last word (SPEC M-36).
+    ///
+    /// # Errors
+    /// [`LinkError::Unsendable`] when its annotations are invalid (SPEC M-31).
+    async fn params(
+        self: &Arc<Self>,
+        trip: &Trip<'_>,
+    ) -> Result<Option<Arc<ParamHeaders>>, LinkError> {
+        let Some(tool) = trip.tool().filter(|_| self.pipe().is_none()) else {
+            return Ok(None);
+        };
+        let tools = trip.tools(self);
+        if let Some(Listed::Asks(headers)) = tools.get(tool) {
+            return Ok(Some(headers));
+        }
+        let _walking = tools.walking.lock().await;
+        if !matches!(tools.get(tool), Some(Listed::Asks(_))) && !tools.walked_lately() {
+            let walk = Box::pin(self.walk(&tools, trip));
+            let walk = tokio::time::timeout(WALK, walk).await;
+            if let Err(problem) = walk.unwrap_or(Err(LinkError::Timeout)) {
+                LABELED.schemas_unknown.add(&self.settings.name, 1);
+                tracing::warn!(
+                    upstream = %self.settings.name, error = chain(&problem),
+                    "the tools cannot be listed: their parameter headers are not sent"
+                );
+            }
+            tools.walked();
+        }
+        match tools.get(tool) {
+            Some(Listed::Asks(headers)) => Ok(Some(headers)),
+            Some(Listed::Invalid) => {
+                let why = "the x-mcp-header annotations of the tool are invalid";
+                Err(LinkError::Unsendable(why.to_owned()))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Reads all pages of the tools, as the caller.
+    async fn walk(self: &Arc<Self>, tools: &Tools, trip: &Trip<'_>) -> Result<(), LinkError> {
+        let mut cursor: Option<String> = None;
+        for _ in 0..MAX_PAGES {
+            let params = match &cursor {
+                Some(cursor) => format!(r#"{{"cursor":{cursor}}}"#),
+                None => "{}".to_owned(),
+            };
+            let text =
+                format!(r#"{{"jsonrpc":"2.0","id":0,"method":"tools/list","params":{params}}}"#);
+            let request = own(text)?;
+            let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
+            let listing = Trip::new(&request, trip.call, Arc::clone(&flight.activity));
+            let trace = trip.call.trace.child();
+            let parent = trace.traceparent();
+            let place = Place::of(&trace, parent.as_ref());
+            let info = self.client_info(trip.request);
+            let inputs = Inputs::default();
+            let bytes = envelope::body(flight.id, &request, trip.call, info, &inputs, &place);
+            let headers = || envelope::headers(&listing, None, &place);
+            let reply = self.exchange_again(bytes, headers, &flight).await?;
+            trip.activity.touch();
+            let Some(page) = reply.result_member("tools") else {
+                return Err(LinkError::Invalid("it does not list its tools".to_owned()));
+            };
+            tools.learn(&self.settings.name, page);
+            let next = reply
+                .result_member("nextCursor")
+                .filter(|next| *next != "null");
+            match next {
+                Some(next) if cursor.as_deref() != Some(next) => cursor = Some(next.to_owned()),
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes the messages of the stream that answers a request.
+struct OwnStream<'a>(&'a ModernLink, &'a Arc<Flight>);
+
+impl Sink for OwnStream<'_> {
+    fn message(&mut self, message: Message) -> Option<Message> {
+        self.0.on_message(message, Some(self.1))
+    }
+
+    fn awaits(&self, id: u64) -> bool {
+        self.1.id == id
+    }
+
+    fn growing(&self) -> Option<Growing> {
+        let room = self.1.reply_room()?;
+        Some(Growing::of(room, &self.1.activity))
+    }
+
+    fn keep(&mut self, lease: ReplyLease) {
+        self.1.keep(lease);
+    }
+
+    /// Comments count too: each shows that the upstream is alive.
+    fn taken(&mut self) {
+        self.1.activity.touch();
+    }
+}
+
+/// Whether a refusal of our revision offers that very revision.
+fn offers_ours(reply: &Message) -> bool {
+    let data = reply.error_member("data").unwrap_or_default();
+    data.contains(&json::quote(Revision::V2026_07_28.as_str()))
+}

@@ -1,0 +1,406 @@
+//! A link that finds out on first use which era to speak to its upstream.
+
+mod contradiction;
+mod negotiation;
+mod reconsideration;
+mod resolve;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::{EraCell, Verdict};
+use crate::call::{Call, Declared, Level, Reply, UpstreamLink};
+use crate::fault::Fault;
+use crate::protocol::{Era, Message};
+use crate::sync::desired::Wish;
+use crate::sync::shared_failure::Attempts;
+use crate::upstream::activity::before_sending;
+use crate::upstream::carrier::duplex::Source;
+use crate::upstream::carrier::http::login::Login;
+use crate::upstream::carrier::{Carrier, Settings};
+use crate::upstream::error::LinkError;
+use crate::upstream::first_start::FirstStartWitness;
+use crate::upstream::link::legacy::LegacyLink;
+use crate::upstream::link::modern::{ModernLink, Schemas};
+use crate::upstream::link::session_state::SessionState;
+use crate::upstream::lock;
+use crate::upstream::not_reached::NotReached;
+
+/// A link of either era.
+#[derive(Debug)]
+pub(in crate::upstream) struct EraLink {
+    settings: Arc<Settings>,
+    cell: Arc<EraCell>,
+    schemas: Arc<Schemas>,
+    current: Mutex<Option<Inner>>,
+    resolving: Attempts<LinkError>,
+    listening: Wish<bool>,
+    /// What outlives a change of the era.
+    state: SessionState,
+    /// Whether a modern link stands in for a stateless legacy side, and no call has worked yet.
+    stands_by: AtomicBool,
+    first_start: FirstStartWitness,
+    /// Whoever had this link is gone.
+    ended: AtomicBool,
+}
+
+#[derive(Debug, Clone)]
+enum Inner {
+    /// `presumed` until it has shaken hands.
+    Legacy {
+        link: Arc<LegacyLink>,
+        presumed: Arc<AtomicBool>,
+    },
+    Modern(Arc<ModernLink>),
+}
+
+impl EraLink {
+    pub(in crate::upstream) fn new(
+        settings: Arc<Settings>,
+        cell: Arc<EraCell>,
+        schemas: Arc<Schemas>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            cell,
+            schemas,
+            current: Mutex::default(),
+            resolving: Attempts::default(),
+            listening: Wish::default(),
+            state: SessionState::default(),
+            stands_by: AtomicBool::new(false),
+            first_start: FirstStartWitness::default(),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    fn current(&self) -> Option<Inner> {
+        lock(&self.current).clone()
+    }
+
+    /// Notes how a use of the link ended, before anything is concluded from it.
+    async fn settle<T>(&self, inner: &Inner, outcome: &Result<T, LinkError>) {
+        let Inner::Legacy { link, presumed } = inner else {
+            return;
+        };
+        // That a call was cancelled meanwhile says nothing, and others may wait for the same link.
+        let is_cancelled = matches!(outcome, Err(LinkError::Cancelled));
+        if !presumed.load(Ordering::Relaxed) || is_cancelled && link.declared().is_none() {
+            return;
+        }
+        if outcome.is_ok() || link.declared().is_some() {
+            presumed.store(false, Ordering::Relaxed);
+            self.cell.learn(&Verdict::Legacy);
+        } else {
+            // Nothing is known after all: the next use asks again. Somebody else may have by now.
+            self.cell.mute.invalidate(&self.settings.owner);
+            {
+                let mut current = lock(&self.current);
+                if let Some(Inner::Legacy { link: now, .. }) = &*current
+                    && Arc::ptr_eq(now, link)
+                {
+                    *current = None;
+                }
+            }
+            link.close().await;
+        }
+    }
+
+    /// When a use of the upstream begins. While it is stuck, one over the network that no open session
+    /// carries is refused at once; children have a backoff of their own, each owner for itself.
+    fn begin(&self) -> Result<Instant, LinkError> {
+        if self.settings.health.is_stuck() && self.is_remote() && !self.has_session() {
+            let reason = self.settings.health.public_reason();
+            return Err(LinkError::Unreachable(NotReached::lately(reason)));
+        }
+        self.first_start.began(&self.settings);
+        Ok(Instant::now())
+    }
+
+    /// Notes what a use of the upstream, begun at `since`, says of its health.
+    fn note<T>(&self, since: Instant, outcome: &Result<T, LinkError>) {
+        self.first_start.ended(&self.settings, outcome);
+        match outcome {
+            Ok(_) => self.settings.health.succeeded(),
+            Err(error) => {
+                let (settings, health) = (&self.settings, &self.settings.health);
+                let login = settings.carrier.login();
+                if self.speaks_of_health(error) {
+                    health.failed(since, error, login.map(|login| &**login));
+                } else {
+                    health.call_failed(error, login.map(|login| &**login));
+                }
+                if let (LinkError::Status(401), Some(login)) = (error, login) {
+                    self.look_for_issuer(login);
+                }
+            }
+        }
+    }
+
+    /// Finds out in the background which issuer's token the upstream wants, once an hour at most.
+    fn look_for_issuer(&self, login: &Arc<Login>) {
+        if !login.is_due() {
+            return;
+        }
+        let (login, health) = (Arc::clone(login), Arc::clone(&self.settings.health));
+        self.settings.tasks.spawn_service(async move {
+            if login.look().await.is_some() {
+                health.names_issuer(&LinkError::Status(401), &login);
+            }
+        });
+    }
+
+    fn is_remote(&self) -> bool {
+        !matches!(self.settings.carrier, Carrier::Duplex(Source::Children(_)))
+    }
+
+    fn has_session(&self) -> bool {
+        matches!(self.current(), Some(Inner::Legacy { link, .. }) if link.declared().is_some())
+    }
+
+    /// Whether a failure is one of reaching the upstream, and not of a call on its way.
+    fn speaks_of_health(&self, error: &LinkError) -> bool {
+        match error {
+            LinkError::Unreachable(_) | LinkError::Unopened { .. } | LinkError::Handshake(_) => {
+                true
+            }
+            LinkError::Cancelled
+            | LinkError::AtCapacity { .. }
+            | LinkError::AwaitsAnswer
+            | LinkError::NoRoom
+            | LinkError::Unsendable(_) => false,
+            LinkError::Lost { .. }
+            | LinkError::Unread { .. }
+            | LinkError::SessionGone
+            | LinkError::Busy { .. }
+            | LinkError::Status(_)
+            | LinkError::TooLarge { .. }
+            | LinkError::Invalid(_)
+            | LinkError::Unanswered(_)
+            | LinkError::Garbled { .. }
+            | LinkError::Timeout => self.declared().is_none(),
+        }
+    }
+
+    async fn call_inner(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        let since = self.begin()?;
+        let outcome = self.call_era(request, call).await;
+        self.note(since, &outcome);
+        outcome
+    }
+
+    async fn call_era(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        let limit = self.settings.upstream.total_timeout;
+        let inner = before_sending(&call.cancel, limit, self.inner()).await?;
+        let reply = inner.call(request, call).await;
+        self.settle(&inner, &reply).await;
+        let stands_by = self.stands_by.load(Ordering::Relaxed);
+        let is_refused = stands_by && contradiction::is_of_form(&reply);
+        let is_contradicted = contradiction::is_in(inner.era(), self.is_piped(), &reply)
+            || self.contradicts_listening(&inner, request, &reply);
+        if !is_refused && !is_contradicted {
+            if stands_by && reply.is_ok() {
+                self.stands_by.store(false, Ordering::Relaxed);
+            }
+            return reply;
+        }
+        let other = if is_refused && matches!(inner, Inner::Modern(_)) {
+            Box::pin(self.fall_back(&inner)).await
+        } else {
+            Box::pin(self.reconsider(&inner)).await
+        };
+        match other {
+            // What contradicts an era was refused before anything ran (SPEC E-04).
+            Some(other) => {
+                Box::pin(self.raise_level(&other, request, call)).await;
+                other.call(request, call).await
+            }
+            None => reply,
+        }
+    }
+
+    async fn open_inner(&self) -> Result<Arc<Declared>, LinkError> {
+        let since = self.begin()?;
+        let outcome = self.open_era().await;
+        self.note(since, &outcome);
+        outcome
+    }
+
+    async fn open_era(&self) -> Result<Arc<Declared>, LinkError> {
+        let inner = self.inner().await?;
+        let opened = inner.open().await;
+        self.settle(&inner, &opened).await;
+        if matches!(opened, Err(LinkError::Handshake(_)))
+            && let Some(other) = Box::pin(self.reconsider(&inner)).await
+        {
+            return other.open().await;
+        }
+        opened
+    }
+
+    /// Ends a subscription that nobody has any more.
+    pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
+        match self.current() {
+            Some(Inner::Legacy { link, .. }) => link.unsubscribe(uri).await,
+            Some(Inner::Modern(link)) => link.unsubscribe(uri),
+            None => self.state.followed.remove(uri),
+        }
+    }
+
+    /// Tells a legacy upstream what to log; a modern one hears of it with every call.
+    pub(in crate::upstream) async fn set_level(&self, level: Level) {
+        match self.current() {
+            Some(Inner::Legacy { link, .. }) => link.set_level(level).await,
+            Some(Inner::Modern(_)) | None => self.state.set_level(level),
+        }
+    }
+
+    /// Asks an idle child whether it is alive; `None` where none runs that can be asked.
+    pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
+        match self.current()? {
+            Inner::Legacy { link, .. } => link.ping(limit).await,
+            // The modern era has no ping: its calls tell.
+            Inner::Modern(_) => None,
+        }
+    }
+
+    async fn close_inner(&self) {
+        let inner = lock(&self.current).take();
+        if let Some(inner) = inner {
+            inner.close().await;
+        }
+    }
+}
+
+impl Inner {
+    fn era(&self) -> Era {
+        match self {
+            Self::Legacy { .. } => Era::Legacy,
+            Self::Modern(_) => Era::Modern,
+        }
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Legacy { link, .. }, Self::Legacy { link: other, .. }) => {
+                Arc::ptr_eq(link, other)
+            }
+            (Self::Modern(link), Self::Modern(other)) => Arc::ptr_eq(link, other),
+            _ => false,
+        }
+    }
+
+    /// Each era needs room of its own size.
+    fn call<'a>(
+        &'a self,
+        request: &'a Message,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Reply, LinkError>> {
+        match self {
+            Self::Legacy { link, .. } => Box::pin(link.call_inner(request, call)),
+            Self::Modern(link) => Box::pin(link.call_inner(request, call)),
+        }
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, LinkError>> {
+        match self {
+            Self::Legacy { link, .. } => Box::pin(link.open_inner()),
+            Self::Modern(link) => Box::pin(link.open_inner()),
+        }
+    }
+
+    fn listen(&self, wanted: bool) {
+        match self {
+            Self::Legacy { link, .. } => link.listen(wanted),
+            Self::Modern(link) => link.listen(wanted),
+        }
+    }
+
+    async fn close(&self) {
+        match self {
+            Self::Legacy { link, .. } => link.close().await,
+            Self::Modern(link) => link.close().await,
+        }
+    }
+}
+
+impl UpstreamLink for EraLink {
+    fn upstream(&self) -> &Arc<str> {
+        &self.settings.name
+    }
+
+    fn call<'a>(
+        &'a self,
+        request: &'a Message,
+        call: &'a Call,
+    ) -> BoxFuture<'a, Result<Reply, Fault>> {
+        Box::pin(async move {
+            self.call_inner(request, call)
+                .await
+                .map_err(|error| error.into_fault(&self.settings.name))
+        })
+    }
+
+    fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            // The modern era knows no notifications of clients but those of its own.
+            if let Some(Inner::Legacy { link, .. }) = self.current() {
+                link.notify(message).await;
+            }
+        })
+    }
+
+    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+        Box::pin(async move {
+            let declared = self.open_inner().await;
+            declared.map_err(|error| error.into_fault(&self.settings.name))
+        })
+    }
+
+    fn prepare(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Some(Inner::Legacy { link, .. }) = self.current() {
+                link.prepare().await;
+            }
+        })
+    }
+
+    fn declared(&self) -> Option<Arc<Declared>> {
+        match self.current()? {
+            Inner::Legacy { link, .. } => link.declared(),
+            Inner::Modern(link) => link.declared(),
+        }
+    }
+
+    fn hearing(&self) -> Option<u64> {
+        match self.current()? {
+            Inner::Legacy { link, .. } => link.hearing(),
+            Inner::Modern(link) => link.hearing(),
+        }
+    }
+
+    fn until_heard(&self) -> BoxFuture<'_, bool> {
+        Box::pin(self.until_heard_in_its_era())
+    }
+
+    fn listen(&self, wanted: bool) {
+        let listen = |wanted: &bool| {
+            if let Some(inner) = self.current() {
+                inner.listen(*wanted);
+            }
+        };
+        self.listening.change(|wish| *wish = wanted, listen);
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.ended.store(true, Ordering::Release);
+            self.close_inner().await;
+        })
+    }
+}

@@ -1,0 +1,316 @@
+//! Negotiation with an HTTP upstream of which nothing is known: `initialize` first, `server/discover`
+//! after it. Servers before 2025-06-18 may break on an unknown request that comes first, and the
+//! session that `initialize` opens is the one that a legacy client uses anyway.
+//! Spec: SPEC U-05, U-06; the table of `docs/adr/0008`.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::{EraLink, Inner};
+use crate::call::Declared;
+use crate::protocol::{Era, json};
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::carrier::Carrier;
+use crate::upstream::carrier::http::wire::HttpWire;
+use crate::upstream::error::LinkError;
+use crate::upstream::link::legacy::LegacyLink;
+use crate::upstream::link::legacy::offer::{Offer, Refusal};
+use crate::upstream::link::modern::discover;
+use crate::upstream::link::negotiated::{FIRST_TO_DISCOVER, Fruitless, Verdict};
+
+/// How long `server/discover` may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A link, and what the sessions that waited for it may share.
+type Outcome = Result<(Inner, Option<Fruitless>), LinkError>;
+
+/// What the answer to `server/discover` says.
+#[derive(Debug)]
+enum Discovery {
+    /// Our modern revision is spoken.
+    Modern(Arc<Declared>),
+    /// The method is not known.
+    Absent,
+    /// No answer in time.
+    Silent,
+    /// A status that says nothing of the server (3xx, 401, 403, 429, 5xx), or no response.
+    Unsure,
+    /// The server is modern, and speaks no revision of ours.
+    Unusable(LinkError),
+}
+
+impl EraLink {
+    /// Opens a link of the era that the upstream and the client have in common. `believed` is the
+    /// verdict so far: with "modern", only whether legacy sessions are kept is not known.
+    pub(super) async fn negotiate(&self, believed: Option<Verdict>) -> Outcome {
+        let known = match believed {
+            Some(Verdict::Modern(declared)) => Some(declared),
+            Some(Verdict::Legacy) | None => None,
+        };
+        if known.is_none() {
+            LABELED.upstream_probed.add(&self.settings.name, 1);
+        }
+        let end = Instant::now() + self.settings.upstream.connect_timeout;
+        let link = self.legacy_link(None);
+        let outcome = match self.greet(&link).await {
+            (Ok(offer), found) => self.after_offer(link, offer, known, found).await,
+            (Err(refusal), found) => self.after_refusal(link, refusal, known, found, end).await,
+        };
+        outcome.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))
+    }
+
+    /// Sends `initialize`. Silence decides nothing alone: towards the end of `connect_timeout`,
+    /// `server/discover` is asked beside it.
+    async fn greet(&self, link: &LegacyLink) -> (Result<Offer, Refusal>, Option<Discovery>) {
+        let patience = self.patience();
+        let limit = self.settings.upstream.connect_timeout;
+        let alone = limit.saturating_sub(patience);
+        let mut hello = pin!(link.offer());
+        if let Ok(answer) = timeout(alone, &mut hello).await {
+            return (answer, None);
+        }
+        let (answer, found) = tokio::join!(timeout(patience, hello), self.discover());
+        // Both are late: the server is slow, which says nothing of what it knows.
+        let found = match found {
+            Discovery::Silent => Discovery::Unsure,
+            found => found,
+        };
+        let answer = answer.unwrap_or_else(|_| Err(Refusal::silence()));
+        (answer, Some(found))
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE.min(self.settings.upstream.connect_timeout / 2)
+    }
+
+    /// `initialize` was answered with a result.
+    async fn after_offer(
+        &self,
+        link: Arc<LegacyLink>,
+        offer: Offer,
+        known: Option<Arc<Declared>>,
+        found: Option<Discovery>,
+    ) -> Outcome {
+        let has_old_revision = offer.declared().revision < FIRST_TO_DISCOVER;
+        // A modern upstream that is asked again answers an old client in an old revision.
+        let is_established = self.cell.speaks_modern();
+        if known.is_none() && (offer.is_older() || has_old_revision && !is_established) {
+            if offer.is_older() || self.settings.offer >= FIRST_TO_DISCOVER {
+                self.cell.learn(&Verdict::Legacy);
+            } else {
+                self.cell.learn_elderly();
+            }
+            return self.accept(link, offer, None).await;
+        }
+        let (modern, is_told) = match (known, found) {
+            (Some(declared), _) => (declared, false),
+            (None, found) => {
+                let found = match found {
+                    Some(found) => found,
+                    None => self.discover().await,
+                };
+                match found {
+                    Discovery::Modern(declared) => (declared, true),
+                    Discovery::Absent | Discovery::Silent | Discovery::Unusable(_) => {
+                        self.cell.learn(&Verdict::Legacy);
+                        return self.accept(link, offer, None).await;
+                    }
+                    Discovery::Unsure => {
+                        self.cell.withdraw_modern();
+                        tracing::info!(
+                            upstream = %self.settings.name,
+                            "`server/discover` got no usable answer: legacy era for this session"
+                        );
+                        return self.accept(link, offer, Some(Fruitless::ForNow)).await;
+                    }
+                }
+            }
+        };
+        if is_told {
+            self.cell.learn(&Verdict::Modern(Arc::clone(&modern)));
+        }
+        let is_used = if offer.has_session() {
+            self.cell.learn_sessions(true);
+            true
+        } else if declares_less(&modern, offer.declared()) {
+            self.cell
+                .prefer_legacy("`server/discover` declares less than `initialize`");
+            true
+        } else {
+            self.cell.learn_stateless();
+            false
+        };
+        if is_used && self.settings.client == Era::Legacy {
+            return self.accept(link, offer, None).await;
+        }
+        drop(offer);
+        Ok((self.declared_modern(modern, is_told), None))
+    }
+
+    /// `initialize` was refused, or not answered.
+    async fn after_refusal(
+        &self,
+        link: Arc<LegacyLink>,
+        refusal: Refusal,
+        known: Option<Arc<Declared>>,
+        found: Option<Discovery>,
+        end: Instant,
+    ) -> Outcome {
+        if !decides_nothing_alone(refusal.error()) {
+            return Err(refusal.into_error());
+        }
+        let (found, is_told) = match (known, found) {
+            (Some(declared), _) => (Discovery::Modern(declared), false),
+            (None, Some(found)) => (found, true),
+            (None, None) => (self.discover().await, true),
+        };
+        match found {
+            Discovery::Modern(declared) => {
+                if is_told {
+                    self.cell.learn(&Verdict::Modern(Arc::clone(&declared)));
+                }
+                if refusal.is_final() {
+                    self.cell.learn_sessions(false);
+                }
+                Ok((self.declared_modern(declared, is_told), None))
+            }
+            Discovery::Unusable(error) => Err(error),
+            Discovery::Absent | Discovery::Silent | Discovery::Unsure => {
+                let end = end.max(Instant::now() + self.patience());
+                let older = timeout_at(end, link.offer_older(refusal)).await;
+                let offer = older.unwrap_or(Err(LinkError::Timeout))?;
+                self.cell.learn(&Verdict::Legacy);
+                self.accept(link, offer, None).await
+            }
+        }
+    }
+
+    async fn accept(
+        &self,
+        link: Arc<LegacyLink>,
+        offer: Offer,
+        shared: Option<Fruitless>,
+    ) -> Outcome {
+        link.accept(offer).await?;
+        let presumed = Arc::default();
+        Ok((Inner::Legacy { link, presumed }, shared))
+    }
+
+    /// A modern link; `is_told` where the upstream has just declared `declared` to this very link.
+    fn declared_modern(&self, declared: Arc<Declared>, is_told: bool) -> Inner {
+        if !is_told {
+            return self.modern(Some(declared), None);
+        }
+        let inner = self.modern(None, None);
+        if let Inner::Modern(link) = &inner {
+            link.told(&declared);
+        }
+        inner
+    }
+
+    async fn discover(&self) -> Discovery {
+        let asked = timeout(self.patience(), self.ask_to_discover()).await;
+        asked.unwrap_or(Discovery::Silent)
+    }
+
+    async fn ask_to_discover(&self) -> Discovery {
+        let settings = &self.settings;
+        let Carrier::Http(client, bounds, _) = &settings.carrier else {
+            return Discovery::Absent;
+        };
+        let wire = HttpWire::new(Arc::clone(&settings.name), (**client).clone(), *bounds);
+        for id in 0..2 {
+            let message = discover::request(id, settings);
+            let Ok((status, reply)) = wire.probe(message, discover::headers()).await else {
+                return Discovery::Unsure;
+            };
+            let reply = match (status.as_u16(), reply) {
+                // Spec: SPEC U-06
+                (300..=399 | 401 | 403 | 429 | 500.., _) => return Discovery::Unsure,
+                (_, Ok(reply)) => reply,
+                (_, Err(_)) => return Discovery::Absent,
+            };
+            match discover::judge(&reply, false, &settings.upstream) {
+                discover::Verdict::Modern(declared) => return Discovery::Modern(declared),
+                discover::Verdict::Legacy => return Discovery::Absent,
+                discover::Verdict::Foreign(revisions) => {
+                    return Discovery::Unusable(discover::foreign(&revisions));
+                }
+                discover::Verdict::Again => {}
+            }
+        }
+        Discovery::Unusable(discover::refuses())
+    }
+}
+
+/// Whether a failed `initialize` leaves open what the upstream speaks. A status about the caller and a
+/// broken connection say nothing of it, and are the error to tell.
+// Spec: SPEC U-06
+fn decides_nothing_alone(error: &LinkError) -> bool {
+    let is_answer = matches!(
+        error,
+        LinkError::Status(_)
+            | LinkError::Busy { .. }
+            | LinkError::Handshake(_)
+            | LinkError::Invalid(_)
+            | LinkError::TooLarge { .. }
+            | LinkError::Timeout
+    );
+    is_answer && !error.is_wall()
+}
+
+/// Whether the modern side lacks a capability that the legacy side declares.
+fn declares_less(modern: &Declared, legacy: &Declared) -> bool {
+    let members = |declared| {
+        let text = std::str::from_utf8(declared).unwrap_or("{}");
+        json::members(text).unwrap_or_default()
+    };
+    let modern = members(&modern.capabilities);
+    members(&legacy.capabilities)
+        .iter()
+        .any(|(name, _)| !modern.iter().any(|(known, _)| known == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::protocol::Revision;
+
+    fn declared(capabilities: &'static str) -> Declared {
+        let info = Bytes::from_static(b"{}");
+        Declared::new(Revision::V2025_11_25, capabilities.into(), info, None)
+    }
+
+    #[rstest]
+    #[case::equal(r#"{"tools":{}}"#, r#"{"tools":{}}"#, false)]
+    #[case::more(r#"{"tools":{},"logging":{}}"#, r#"{"tools":{}}"#, false)]
+    #[case::less(r#"{"tools":{}}"#, r#"{"tools":{},"tasks":{}}"#, true)]
+    #[case::none("{}", "{}", false)]
+    fn capabilities_are_compared_by_name(
+        #[case] modern: &'static str,
+        #[case] legacy: &'static str,
+        #[case] less: bool,
+    ) {
+        assert_eq!(declares_less(&declared(modern), &declared(legacy)), less);
+    }
+
+    // Spec: SPEC U-06
+    #[rstest]
+    #[case(LinkError::Status(500), true)]
+    #[case(LinkError::Status(404), true)]
+    #[case(LinkError::Timeout, true)]
+    #[case(LinkError::Busy { status: 503, retry_after: None }, true)]
+    #[case(LinkError::Busy { status: 429, retry_after: None }, false)]
+    #[case(LinkError::Status(401), false)]
+    #[case(LinkError::Status(403), false)]
+    #[case(LinkError::Lost { last_words: None }, false)]
+    fn statuses_about_the_caller_end_a_negotiation(#[case] error: LinkError, #[case] open: bool) {
+        assert_eq!(decides_nothing_alone(&error), open);
+    }
+}

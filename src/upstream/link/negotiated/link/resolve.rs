@@ -1,0 +1,300 @@
+//! Which era a link is of: the one that its upstream speaks, and where it speaks both the client's
+//! own. Spec: SPEC U-05…U-09; `docs/adr/0008`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{EraLink, Inner};
+use crate::call::Declared;
+use crate::process::{BusyGuard, Patience};
+use crate::protocol::Era;
+use crate::sync::shared_failure::Attempt;
+use crate::telemetry::metrics::LABELED;
+use crate::upstream::carrier::{Carrier, Started};
+use crate::upstream::error::LinkError;
+use crate::upstream::link::legacy::LegacyLink;
+use crate::upstream::link::modern::ModernLink;
+use crate::upstream::link::negotiated::probe::{self, Found, Sign};
+use crate::upstream::link::negotiated::{Fruitless, Pin, Verdict};
+use crate::upstream::link::session_state::SessionState;
+use crate::upstream::lock;
+
+/// How long the probe of another session's child is waited for, before an own child is asked.
+const HELD_UP: Duration = Duration::from_secs(5);
+
+impl EraLink {
+    /// The link of the era to speak.
+    pub(super) async fn inner(&self) -> Result<Inner, LinkError> {
+        match self.current() {
+            Some(inner) => Ok(inner),
+            // Done once, and large: what only looks need not have room for it.
+            None => Box::pin(self.first()).await,
+        }
+    }
+
+    async fn first(&self) -> Result<Inner, LinkError> {
+        let turn = self.resolving.turn().await;
+        if let Some(inner) = self.current() {
+            return Ok(inner);
+        }
+        if let Some(failed) = turn.spared() {
+            return Err(failed);
+        }
+        let resolved = self.resolve(false).await;
+        let resolved = resolved.map_err(LinkError::of_opening);
+        if let Err(error) = &resolved {
+            turn.share(error.clone());
+        }
+        resolved
+    }
+
+    /// Makes the link; `afresh` when what is believed was just contradicted.
+    pub(super) async fn resolve(&self, afresh: bool) -> Result<Inner, LinkError> {
+        if self.ended.load(Ordering::Acquire) {
+            return Err(LinkError::Cancelled);
+        }
+        let inner = match self.cell.pin {
+            Some(Pin::Legacy(_)) => self.legacy(None, false),
+            Some(Pin::Modern) => self.modern(None, None),
+            None => self.detect(afresh).await?,
+        };
+        let before = lock(&self.current).replace(inner.clone());
+        // The session ended meanwhile: nobody would ever close it.
+        if self.ended.load(Ordering::Acquire) {
+            self.close_inner().await;
+            return Err(LinkError::Cancelled);
+        }
+        // Before it listens: the first stream is that on which changes may have been missed.
+        if let (Inner::Modern(link), Some(Inner::Legacy { .. }) | None) = (&inner, &before) {
+            link.take_over();
+        }
+        self.listening.make_so(|wanted| inner.listen(*wanted));
+        Ok(inner)
+    }
+
+    async fn detect(&self, afresh: bool) -> Result<Inner, LinkError> {
+        let decided = |started: &mut _| (!afresh).then(|| self.decided(started)).flatten();
+        if let Some(inner) = decided(&mut None) {
+            return Ok(inner);
+        }
+        let before = self.cell.probing.shared();
+        // Others, whose children have places, are not held up by the wait for this one's.
+        let child = Started::child(&self.settings, Patience::SpawnWait).await;
+        let mut started =
+            child.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
+        // It makes no room for others of its owner before it was asked anything.
+        let busy = started.as_ref().and_then(|started| started.child.busy());
+        let turn = self.cell.probing.turn_since(before);
+        let turn = if self.is_remote() {
+            Some(turn.await)
+        } else {
+            // The child of another session may be slow or hang: it holds up this one for a moment only.
+            tokio::time::timeout(HELD_UP, turn).await.ok()
+        };
+        if let Some(inner) = decided(&mut started) {
+            return Ok(inner);
+        }
+        match turn.as_ref().and_then(Attempt::spared) {
+            Some(Fruitless::Failed(error)) => return Err(error),
+            Some(Fruitless::ForNow) => return Ok(self.legacy(started, false)),
+            Some(Fruitless::Presumed(owner))
+                if owner.is_none_or(|owner| owner == self.settings.owner) =>
+            {
+                return Ok(self.legacy(started, true));
+            }
+            Some(Fruitless::Presumed(_)) | None => {}
+        }
+        match self.find_out(afresh, started, busy).await {
+            Ok((inner, presumed)) => {
+                if let Some((presumed, turn)) = presumed.zip(turn) {
+                    turn.share(presumed);
+                }
+                Ok(inner)
+            }
+            Err(error) => {
+                // What becomes of a child concerns its owner alone.
+                // What one caller's credentials were refused is asked again for the next caller.
+                let is_own = matches!(error, LinkError::Cancelled) || error.is_wall();
+                if self.is_remote()
+                    && !is_own
+                    && let Some(turn) = turn
+                {
+                    turn.share(Fruitless::Failed(error.clone()));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes the link, asking what has to be asked, of the child that is `started`, if there is one;
+    /// and what others are told who wait to ask, where it is legacy on a presumption.
+    async fn find_out(
+        &self,
+        afresh: bool,
+        mut started: Option<Started>,
+        busy: Option<BusyGuard>,
+    ) -> Result<(Inner, Option<Fruitless>), LinkError> {
+        if self.cell.is_mute(self.settings.owner) && !afresh {
+            return Ok((self.legacy(started, true), None));
+        }
+        let believed = self.cell.believed().filter(|_| !afresh);
+        if !self.is_piped() {
+            return self.negotiate(believed).await;
+        }
+        let (declared, is_told) = match believed {
+            // Only whether it keeps sessions as well is not known.
+            Some(Verdict::Modern(declared)) => (declared, false),
+            _ => match self.probe(started.take()).await? {
+                Found::Modern(declared, child) => {
+                    started = child;
+                    (declared, true)
+                }
+                Found::Legacy(started) => return Ok((self.legacy(started, false), None)),
+                Found::Presumed(sign) => {
+                    // What becomes of a child concerns its owner alone.
+                    let of_all = sign == Sign::Silence || self.is_remote();
+                    let owner = (!of_all).then_some(self.settings.owner);
+                    let presumed = Fruitless::Presumed(owner);
+                    return Ok((self.legacy(None, true), Some(presumed)));
+                }
+                Found::Mute(error) => {
+                    // No second start now; the next one is asked for a session alone.
+                    self.cell.learn_mute(self.settings.owner);
+                    LABELED.upstream_failed.add(&self.settings.name, 1);
+                    return Err(error);
+                }
+            },
+        };
+        drop(busy);
+        if self.settings.client == Era::Legacy
+            && let Some(session) = self.session(&mut started).await?
+        {
+            return Ok((session, None));
+        }
+        if !is_told {
+            return Ok((self.modern(Some(declared), started), None));
+        }
+        let inner = self.modern(None, started);
+        if let Inner::Modern(link) = &inner {
+            link.told(&declared);
+        }
+        Ok((inner, None))
+    }
+
+    /// The link that follows from what is believed, with the child that is `started`, if there is one;
+    /// nothing where something has to be asked.
+    fn decided(&self, started: &mut Option<Started>) -> Option<Inner> {
+        let Some(believed) = self.cell.believed() else {
+            let is_known = self.cell.serves_elderly(self.settings.offer);
+            return is_known.then(|| self.legacy(started.take(), false));
+        };
+        Some(match (believed, self.settings.client) {
+            (Verdict::Legacy, _) => self.legacy(started.take(), false),
+            (Verdict::Modern(_), Era::Legacy)
+                if self.cell.keeps_sessions(self.settings.owner)? =>
+            {
+                self.legacy(started.take(), false)
+            }
+            (Verdict::Modern(declared), _) => self.modern(Some(declared), started.take()),
+        })
+    }
+
+    async fn probe(&self, started: Option<Started>) -> Result<Found, LinkError> {
+        LABELED.upstream_probed.add(&self.settings.name, 1);
+        // One that has ended meanwhile was asked nothing.
+        let started = started.filter(|started| !started.child.closed().is_cancelled());
+        let found = probe::probe(&self.settings, started).await;
+        let found = found.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
+        match &found {
+            Found::Modern(declared, _) => {
+                self.cell.learn(&Verdict::Modern(Arc::clone(declared)));
+            }
+            Found::Legacy(_) => self.cell.learn(&Verdict::Legacy),
+            Found::Presumed(_) | Found::Mute(_) => {}
+        }
+        Ok(found)
+    }
+
+    /// A legacy session of an upstream that speaks the modern era; nothing where it keeps none.
+    /// `started` is the connection of its probe, which stays there unless it carries the session, or
+    /// one that was asked nothing.
+    async fn session(&self, started: &mut Option<Started>) -> Result<Option<Inner>, LinkError> {
+        // Some servers shake hands on the connection of the probe, others on a fresh one only.
+        let mut greeted = None;
+        if let Some(found) = started.take() {
+            if found.asked {
+                match probe::greet(found, &self.settings).await {
+                    Ok(answered) => greeted = Some(answered),
+                    Err(refused) => *started = refused,
+                }
+            } else {
+                greeted = Some(found);
+            }
+        }
+        let link = self.legacy_link(greeted);
+        let mut opened = link.open_session().await;
+        // One socket may break for any reason: it takes another one to say why.
+        if let Err(LinkError::Lost { .. }) = opened
+            && self.is_piped()
+            && self.is_remote()
+        {
+            opened = link.open_session().await;
+        }
+        let is_kept = match opened {
+            Ok(is_kept) => is_kept,
+            // One that says nothing to a handshake keeps no sessions.
+            Err(LinkError::Timeout | LinkError::Garbled { .. }) if self.is_piped() => false,
+            // Nor does one that ends of it. What becomes of a child concerns its owner alone.
+            Err(LinkError::Lost { .. }) if self.is_piped() => {
+                if self.is_remote() {
+                    self.cell.learn_break();
+                } else {
+                    self.cell.learn_loss(self.settings.owner);
+                }
+                return Ok(None);
+            }
+            // An outage of one era, or no place for another child: the other era serves, and the next
+            // session tries again.
+            Err(LinkError::Status(500..) | LinkError::AtCapacity { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        self.cell.learn_sessions(is_kept);
+        Ok(is_kept.then(|| Inner::Legacy {
+            link,
+            presumed: Arc::default(),
+        }))
+    }
+
+    pub(super) fn is_piped(&self) -> bool {
+        matches!(self.settings.carrier, Carrier::Duplex(_))
+    }
+
+    pub(super) fn legacy(&self, started: Option<Started>, presumed: bool) -> Inner {
+        Inner::Legacy {
+            link: self.legacy_link(started),
+            presumed: Arc::new(AtomicBool::new(presumed)),
+        }
+    }
+
+    pub(super) fn modern(&self, known: Option<Arc<Declared>>, started: Option<Started>) -> Inner {
+        let stands_by = self.settings.client == Era::Legacy && self.cell.stands_by();
+        self.stands_by.store(stands_by, Ordering::Relaxed);
+        let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));
+        let state = self.state.clone();
+        Inner::Modern(ModernLink::new(settings, schemas, state, known, started))
+    }
+
+    /// A legacy link that restores what the link before it was told. Beside another legacy link it keeps a
+    /// state of its own: one of the two is given up.
+    pub(super) fn legacy_link(&self, started: Option<Started>) -> Arc<LegacyLink> {
+        let state = match self.current() {
+            Some(Inner::Legacy { .. }) => SessionState::default(),
+            Some(Inner::Modern(_)) | None => self.state.clone(),
+        };
+        let link = LegacyLink::new(Arc::clone(&self.settings), state, started);
+        // Before it is opened: what is announced right after it has subscribed is heard then.
+        self.listening.make_so(|wanted| link.listen(*wanted));
+        link
+    }
+}

@@ -1,0 +1,203 @@
+//! Asking an upstream what it speaks. Spec: SPEC U-05, U-06, U-09, D-07, D-08.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::call::Declared;
+use crate::process::Patience;
+use crate::protocol::Era;
+use crate::upstream::carrier::duplex::Source;
+use crate::upstream::carrier::{Carrier, Settings, Started};
+use crate::upstream::error::LinkError;
+use crate::upstream::link::legacy::handshake;
+use crate::upstream::link::modern::discover::{self, Verdict};
+
+/// How long a child may think about a request that it may not know, before it is spoken to in
+/// another way.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Between two looks whether a child that is starting has read what it was asked.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long the answer to the first question may come behind that to the handshake, from a child
+/// that found both when it was ready to read.
+const BEHIND: Duration = Duration::from_millis(250);
+
+/// What a probe found.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The modern era; over a pipe with the child that said so.
+    Modern(Arc<Declared>, Option<Started>),
+    /// The legacy era, for certain.
+    Legacy(Option<Started>),
+    /// Most likely the legacy era: it said nothing to the contrary. Believed once it shakes hands.
+    Presumed(Sign),
+    /// Nothing: a child has read the question and the handshake, and answers neither.
+    Mute(LinkError),
+}
+
+/// Why an upstream is most likely legacy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// It is there, and says nothing.
+    Silence,
+    /// The connection ended: of a question that it does not know, or of something else.
+    End,
+}
+
+/// Probes an upstream behind a pipe within its `connect_timeout`: the child that is `started`, if it is. A child is
+/// waited for as long as it lives: `connect_timeout` counts from its start.
+///
+/// # Errors
+/// [`LinkError`] when there is no evidence either way, or it speaks nothing that we do.
+pub(super) async fn probe(
+    settings: &Settings,
+    started: Option<Started>,
+) -> Result<Found, LinkError> {
+    let limit = settings.upstream.connect_timeout;
+    match &settings.carrier {
+        // HTTP is negotiated with (`link/negotiation.rs`); over HTTP+SSE there was no modern era.
+        Carrier::Http(..) | Carrier::Duplex(Source::Events(..)) => Ok(Found::Legacy(None)),
+        Carrier::Duplex(source) => {
+            let started = match started {
+                Some(started) => started,
+                // Others wait for their turn to ask meanwhile, and not for this one's place as well.
+                None => tokio::time::timeout(limit, Started::new(source, settings, Patience::None))
+                    .await
+                    .unwrap_or(Err(LinkError::Timeout))?,
+            };
+            over_pipe(started, settings, limit).await
+        }
+    }
+}
+
+async fn over_pipe(
+    mut started: Started,
+    settings: &Settings,
+    limit: Duration,
+) -> Result<Found, LinkError> {
+    let is_child = started.child.is_child();
+    // A socket is ready once it is open; a child may take long to start.
+    let mut end = if is_child {
+        started.until(limit)
+    } else {
+        Instant::now() + limit / 2
+    };
+    let mut asked = 1_u8;
+    started.asked = true;
+    if !tell(&started, discover::request(0, settings)).await {
+        return Ok(Found::Presumed(Sign::End));
+    }
+    let mut read_since = None;
+    loop {
+        let wait = match read_since {
+            _ if started.greeted => end,
+            Some(since) => end.min(since + PATIENCE),
+            None => end.min(Instant::now() + LOOK),
+        };
+        let line = match tokio::time::timeout_at(wait, started.lines.next()).await {
+            Ok(Some(line)) => line,
+            // It died of a request that it does not know: a fresh one is asked nothing of the kind.
+            Ok(None) => return Ok(Found::Presumed(Sign::End)),
+            Err(_) if !started.greeted && Instant::now() < end => {
+                if read_since.is_none() {
+                    // A slow start is no silence: the wait for the answer begins when it has read.
+                    read_since = started.child.is_read().then(Instant::now);
+                    continue;
+                }
+                started.greeted = tell(&started, handshake::request(settings)).await;
+                if started.greeted {
+                    continue;
+                }
+                return Ok(Found::Presumed(Sign::End));
+            }
+            Err(_) if started.answer.is_some() => return Ok(Found::Legacy(Some(started))),
+            // It sulks: it refused the handshake beside the question, and leaves that unanswered.
+            Err(_) if started.refused || !is_child => return Ok(Found::Presumed(Sign::Silence)),
+            Err(_) if started.greeted && started.child.is_read() => {
+                return Ok(Found::Mute(started.timed_out(settings)));
+            }
+            Err(_) => return Err(started.timed_out(settings)),
+        };
+        let Some(message) = started.read(&line, settings) else {
+            continue;
+        };
+        if message.method().is_some() {
+            continue;
+        }
+        match message.number() {
+            Some(0) => match discover::judge(&message, true, &settings.upstream) {
+                Verdict::Modern(declared) => {
+                    // One that was slow was told both, and may take itself for the session that it
+                    // was offered: who wants none has a fresh one (SPEC D-08).
+                    let fits = !started.greeted || settings.client == Era::Legacy;
+                    return Ok(Found::Modern(declared, fits.then_some(started)));
+                }
+                Verdict::Legacy => return Ok(Found::Legacy(Some(started))),
+                Verdict::Foreign(revisions) => return Err(discover::foreign(&revisions)),
+                Verdict::Again if asked < 2 => {
+                    asked += 1;
+                    if !tell(&started, discover::request(0, settings)).await {
+                        return Ok(Found::Presumed(Sign::End));
+                    }
+                }
+                Verdict::Again => return Err(discover::refuses()),
+            },
+            // It skipped what it does not know, and shakes hands, or answers in another order. An
+            // error there is no handshake: the answer to what it was asked first may still come.
+            Some(1) if message.result().is_some() && started.answer.is_none() => {
+                started.answer = Some(message);
+                end = end.min(Instant::now() + BEHIND);
+            }
+            Some(1) if message.error().is_some() => {
+                started.refused = true;
+                end = end.min(Instant::now() + PATIENCE);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Shakes hands on the connection of a probe that was answered in the modern era, unless the probe
+/// has; the connection, with the answer.
+///
+/// # Errors
+/// The connection where it refuses the handshake and serves on in the modern era; nothing where it
+/// is gone, or silent.
+pub(super) async fn greet(
+    mut started: Started,
+    settings: &Settings,
+) -> Result<Started, Option<Started>> {
+    if started.answer.is_some() {
+        return Ok(started);
+    }
+    if started.refused {
+        return Err(Some(started));
+    }
+    if !started.greeted && !tell(&started, handshake::request(settings)).await {
+        return Err(None);
+    }
+    let end = Instant::now() + PATIENCE;
+    while let Ok(Some(line)) = tokio::time::timeout_at(end, started.lines.next()).await {
+        let Some(message) = started.read(&line, settings) else {
+            continue;
+        };
+        if message.method().is_some() || message.number() != Some(1) {
+            continue;
+        }
+        if message.result().is_none() {
+            return Err(Some(started));
+        }
+        started.greeted = true;
+        started.answer = Some(message);
+        return Ok(started);
+    }
+    Err(None)
+}
+
+async fn tell(started: &Started, message: Bytes) -> bool {
+    started.child.send(message).await.is_ok()
+}

@@ -1,0 +1,64 @@
+//! Spans and durations of requests to upstreams. SPEC C-99.
+
+use crate::call::Call;
+use crate::config;
+use crate::protocol::{Message, Revision};
+use crate::telemetry::names::attribute;
+use crate::telemetry::trace::{CallSpan, Outcome};
+use crate::upstream::carrier::Settings;
+use crate::upstream::error::LinkError;
+
+/// The span of a request that leaves under our `id`, on behalf of `call`.
+pub(super) fn client_span(
+    settings: &Settings,
+    request: &Message,
+    call: &Call,
+    id: u64,
+    revision: Revision,
+) -> CallSpan {
+    let method = request.method().unwrap_or_default();
+    let mut span = CallSpan::client(&call.trace, method, &settings.load);
+    span.request(request, || id.to_string().into(), revision);
+    span.attribute(attribute::TRANSPORT, || match settings.upstream.carrier {
+        config::Carrier::Stdio(_) => "pipe",
+        config::Carrier::Http(_) => "tcp",
+    });
+    span
+}
+
+/// The outcome of such a request.
+pub(super) fn outcome(reply: &Result<Message, LinkError>) -> Outcome {
+    match reply {
+        Ok(reply) => match reply.error_code() {
+            Some(code) => Outcome::Rpc(code),
+            None if reply.is_tool_error() => Outcome::ToolError,
+            None => Outcome::Ok,
+        },
+        Err(error) => Outcome::Failed(error.kind()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // SPEC C-99.
+    #[test]
+    fn a_tool_that_fails_is_a_failure_of_its_upstream_too() {
+        let read = |rest: &str| {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":1,{rest}}}"#);
+            outcome(&Ok(Message::parse(text.into(), 128).unwrap()))
+        };
+        assert_eq!(
+            read(r#""result":{"isError":true,"content":[]}"#),
+            Outcome::ToolError
+        );
+        assert_eq!(read(r#""result":{"content":[]}"#), Outcome::Ok);
+        assert_eq!(
+            read(r#""error":{"code":-32602,"message":""}"#),
+            Outcome::Rpc(-32602)
+        );
+        let timeout = outcome(&Err(LinkError::Timeout));
+        assert_eq!(timeout.error_type(), Some("timeout"));
+    }
+}

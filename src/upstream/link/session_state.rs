@@ -1,0 +1,56 @@
+//! What a legacy session is told once and keeps: the log level and the subscriptions. A fresh connection and a
+//! link of the other era are told again. Spec: SPEC U-02, U-07, D-06; BRIDGING §3.4, §3.5.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use crate::call::Level;
+use crate::upstream::lock;
+
+/// The state of one logical session at an upstream. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SessionState {
+    level: Arc<Mutex<Option<Level>>>,
+    /// The resources that are followed.
+    pub(super) followed: Followed,
+}
+
+impl SessionState {
+    /// The log level that was set last, if one was.
+    pub(super) fn level(&self) -> Option<Level> {
+        *lock(&self.level)
+    }
+
+    /// Keeps the log level that was set.
+    pub(super) fn set_level(&self, level: Level) {
+        *lock(&self.level) = Some(level);
+    }
+}
+
+/// URIs of the resources that are subscribed to at the upstream: of a link, through all its
+/// connections. Bounded by `limits.subscriptions_per_session` of each of its sessions.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Followed(Arc<Mutex<HashSet<String>>>);
+
+impl Followed {
+    pub(super) fn is_empty(&self) -> bool {
+        lock(&self.0).is_empty()
+    }
+
+    pub(super) fn contains(&self, uri: &str) -> bool {
+        lock(&self.0).contains(uri)
+    }
+
+    pub(super) fn insert(&self, uri: String) {
+        lock(&self.0).insert(uri);
+    }
+
+    pub(super) fn remove(&self, uri: &str) {
+        lock(&self.0).remove(uri);
+    }
+
+    /// A copy of the URIs.
+    pub(super) fn all(&self) -> Vec<String> {
+        lock(&self.0).iter().cloned().collect()
+    }
+}

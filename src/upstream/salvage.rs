@@ -1,0 +1,21 @@
+//! Salvages replies that an upstream wrote behind other text, and counts them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::protocol::{Message, salvage};
+use crate::telemetry::metrics::LABELED;
+
+/// See [`salvage::reply_behind`]: the reply of `upstream` at the end of `line`.
+pub(super) fn salvage(
+    upstream: &Arc<str>,
+    line: &Bytes,
+    depth: usize,
+    is_awaited: impl Fn(u64) -> bool,
+) -> Option<Message> {
+    let reply = salvage::reply_behind(line, depth, is_awaited)?;
+    LABELED.upstream_salvaged.add(upstream, 1);
+    tracing::warn!(%upstream, "upstream wrote other text before a reply, on the same line");
+    Some(reply)
+}
