@@ -7,7 +7,7 @@ use crate::protocol::json::{self, Members};
 
 /// Which of the two designs a task is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Design {
+pub(in crate::relay) enum Design {
     /// Of 2025-11-25: `tasks/result` waits, and brings questions along.
     Legacy,
     /// Of the extension: everything is in the answer to `tasks/get`.
@@ -16,7 +16,7 @@ pub(super) enum Design {
 
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
+pub(in crate::relay) enum Status {
     Working,
     InputRequired,
     Completed,
@@ -49,7 +49,7 @@ impl Status {
 
 /// A task as its upstream shows it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct State<'t> {
+pub(in crate::relay) struct State<'t> {
     pub(super) id: String,
     pub(super) status: Status,
     /// For people.
@@ -79,7 +79,7 @@ impl<'t> State<'t> {
     }
 
     /// The task that a reply to `tools/call` begins; `None` if the reply is the result of the call.
-    pub(super) fn begun(reply: &'t Reply, design: Design) -> Option<Self> {
+    pub(in crate::relay) fn begun(reply: &'t Reply, design: Design) -> Option<Self> {
         let Reply::Relayed(message) = reply else {
             return None;
         };
