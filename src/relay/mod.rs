@@ -7,10 +7,10 @@
 mod absent;
 mod bring_back;
 mod catalog;
-mod completions;
 mod discover;
 mod flight;
 mod foreign;
+mod forward;
 mod icons;
 mod initialize;
 mod intake;
@@ -18,6 +18,7 @@ mod kept;
 mod list_room;
 mod listen;
 mod lists;
+mod methods;
 mod named;
 mod nobody;
 mod notify;
@@ -49,8 +50,7 @@ use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::policy::{Denial, Permit, Policy};
-use crate::protocol::Revision;
-use crate::protocol::methods::{self, ListKind};
+use crate::protocol::methods::{ListKind, is_list};
 use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
 use crate::session::{Session, Sessions};
@@ -63,15 +63,14 @@ use crate::translate::naming::{Index, Prefixes};
 use crate::upstream::Upstreams;
 use crate::upstream::knowledge::Knowledge;
 
-use self::bring_back::{Source, told};
+use self::bring_back::Source;
 use self::catalog::Catalog;
-use self::flight::{Landed, land};
-use self::kept::Listing;
+use self::forward::Forward;
 pub use self::listen::{FOLLOWED, Filter, Heard};
 use self::lists::Indexed;
-use self::route::{Route, Target, subscribing};
+use self::route::{Route, Target};
 pub use self::tasks::FollowedTask;
-use self::tasks::{Bridged, Desks, asks_for_task, marking};
+use self::tasks::{Desks, asks_for_task};
 use self::view::View;
 
 /// The spine and what it needs.
@@ -171,7 +170,7 @@ impl Relay {
     /// Dropping the future cancels the request upstream.
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
         let answer = self.answer(call, session).await?;
-        if call.message.method().is_some_and(methods::is_list) {
+        if call.message.method().is_some_and(is_list) {
             Box::pin(self.make_room_for_list(call, &answer)).await?;
         }
         Ok(answer)
@@ -187,7 +186,7 @@ impl Relay {
                 {
                     return Ok(begun);
                 }
-                self.one(call, home, &target).await
+                self.forward(call, home, &target).await
             }
             Route::List(list) => self.list(call, session, list).await,
             Route::Everywhere => self.tell_all(call, session).await,
@@ -196,70 +195,20 @@ impl Relay {
     }
 
     /// Handles a request routed to one upstream.
-    async fn one(
+    async fn forward(
         &self,
         call: &Call,
         session: &Arc<Session>,
         target: &Target,
     ) -> Result<Reply, Failure> {
-        let permit = self.decide(call, target)?;
-        let subscribing = subscribing(call, session, target)?;
-        self.check_param_headers(call, session, target).await?;
-        let audited = self.parts.audit.begin(call, record(call, target, None));
-        let lead = match self.listing(call, session, target).await? {
-            Listing::Known(reply) => {
-                audited.end(audit::Outcome::Ok);
-                return Ok(reply);
-            }
-            Listing::Ask(lead) => lead,
+        let forward = Forward {
+            relay: self,
+            call,
+            session,
+            target,
+            permit: self.decide(call, target)?,
         };
-        let link = self.link(session, &target.upstream)?;
-        if let Err(fault) = self.check_declared(&*link, call, target).await {
-            audited.end(audit::Outcome::Failed);
-            return Err(fault.into());
-        }
-        call.link.routed(&target.upstream);
-        let marked = marking(call, session, target);
-        let call = marked.as_ref().unwrap_or(call);
-        self.raise_level(call, session, &*link).await;
-        let reply = match target.place() {
-            None if target.home.is_some() => {
-                let bridged = Bridged {
-                    relay: self,
-                    link: &link,
-                    call,
-                    session,
-                    target,
-                };
-                Box::pin(bridged.answer()).await
-            }
-            None => {
-                self.send_with_visits(&permit, &link, call, session, target)
-                    .await
-            }
-            Some(place) => {
-                let page = self.ask_for_page(&permit, &*link, call, session, target, place);
-                let (reply, page) = Box::pin(page).await;
-                land(lead, Landed::of(&reply, page));
-                reply
-            }
-        };
-        audited.end(audited_outcome(&reply));
-        if let (Some(visit), Some("tasks/update" | "tasks/cancel")) =
-            (session.visit(), call.message.method())
-        {
-            visit.task_changed();
-        }
-        if let Some(subscribing) = subscribing
-            && audited_outcome(&reply) == audit::Outcome::Ok
-        {
-            subscribing.granted();
-        }
-        let mut source = self.source(call, link.declared(), &target.view);
-        source.wraps = self.wraps(call, session, target);
-        let reply = told(call, &source, reply)?;
-        let reply = self.show_own_task(call, session, target, reply)?;
-        self.bring_back(call, target, &source, reply)
+        methods::handle(&forward).await
     }
 
     fn source(&self, call: &Call, declared: Option<Arc<Declared>>, view: &View) -> Source {
@@ -273,16 +222,6 @@ impl Relay {
         )
     }
 
-    /// Whether a tool's structured content is to be wrapped as its schema was (SPEC C-92).
-    fn wraps(&self, call: &Call, session: &Session, target: &Target) -> bool {
-        call.message.method() == Some("tools/call")
-            && matches!(call.revision, Revision::V2025_06_18 | Revision::V2025_11_25)
-            && target
-                .name
-                .as_deref()
-                .is_some_and(|tool| self.is_wrapped(session, &target.upstream, tool))
-    }
-
     fn decide(&self, call: &Call, target: &Target) -> Result<Permit, Failure> {
         let decision = self.parts.policy.decide(
             &call.principal,
@@ -293,9 +232,9 @@ impl Relay {
         );
         if let Err(denial) = &decision {
             LABELED.policy_denied.add(&denial.rule, 1);
-            self.parts
-                .audit
-                .record(record(call, target, Some(&denial.rule)));
+            let name = target.name.as_deref();
+            let record = audit::Record::new(call, &target.upstream, name, Some(&denial.rule));
+            self.parts.audit.record(record);
         }
         Ok(decision?)
     }
@@ -350,19 +289,6 @@ impl Relay {
         })?;
         session.tell_links();
         Ok(link)
-    }
-}
-
-/// What the audit remembers of a call, which `rule` refused or whose outcome is still open.
-fn record(call: &Call, target: &Target, rule: Option<&str>) -> audit::Record {
-    audit::Record::new(call, &target.upstream, target.name.as_deref(), rule)
-}
-
-fn audited_outcome(reply: &Result<Reply, Fault>) -> audit::Outcome {
-    match reply {
-        Ok(reply) if reply.error().is_none() => audit::Outcome::Ok,
-        Ok(_) => audit::Outcome::Error,
-        Err(_) => audit::Outcome::Failed,
     }
 }
 

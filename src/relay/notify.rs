@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{EMPTY, Failure, Relay, audited_outcome};
+use super::forward::outcome;
+use super::{EMPTY, Failure, Relay};
 use crate::call::{Call, Reply};
 use crate::cause::chain;
 use crate::protocol::{Message, RequestId, json};
@@ -101,7 +102,7 @@ impl Relay {
                 session.levels().unknown(upstream);
                 return;
             };
-            audited.end(audited_outcome(&reply));
+            audited.end(outcome(&reply));
             match reply {
                 Ok(reply) => {
                     if reply.error().is_some() {

@@ -13,10 +13,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, ListKind, Method};
 use crate::protocol::{Message, json};
 use crate::seal::Purpose;
-use crate::session::{Session, Subscribing};
-
-/// Subscriptions of one session at most.
-const SUBSCRIPTIONS: usize = 1024;
+use crate::session::Session;
 
 /// Cursor sent by some clients for the first page; many servers refuse `null`.
 const NO_CURSOR: &str = "null";
@@ -205,30 +202,6 @@ impl Relay {
 /// The cursor that a client names.
 pub(super) fn given_cursor(message: &Message) -> Option<&str> {
     message.param("cursor").filter(|given| *given != NO_CURSOR)
-}
-
-/// Notes what a session follows, or no longer does. Spec: SPEC C-50.
-///
-/// # Errors
-/// The session follows too many resources, or the URI is too long to be kept.
-pub(super) fn subscribing<'a>(
-    call: &Call,
-    session: &'a Session,
-    target: &Target,
-) -> Result<Option<Subscribing<'a>>, Fault> {
-    let (all, uri) = (session.subscriptions(), target.name.as_deref());
-    match (call.message.method(), uri) {
-        (Some("resources/subscribe"), Some(uri)) => {
-            let begun = all.begin(&target.upstream, uri, SUBSCRIPTIONS);
-            let refused = "this session follows too many resources, or the URI is too long";
-            Ok(Some(begun.ok_or_else(|| invalid(refused))?))
-        }
-        (Some("resources/unsubscribe"), Some(uri)) => {
-            all.remove(&target.upstream, uri);
-            Ok(None)
-        }
-        _ => Ok(None),
-    }
 }
 
 pub(super) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Fault {

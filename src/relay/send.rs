@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::Relay;
 use super::catalog::Place;
-use super::completions;
 use super::icons;
 use super::route::Target;
 use crate::call::{Call, Reply, UpstreamLink};
@@ -30,7 +29,7 @@ impl Relay {
             Ok(fetch) => fetch,
             Err(fault) => return (Err(fault), None),
         };
-        let reply = self.send(permit, link, call, session, target).await;
+        let reply = self.send(permit, link, call, target).await;
         let reply = reply.map(|reply| icons::in_page(reply, place));
         let page = match &reply {
             Ok(Reply::Relayed(message)) => self
@@ -47,12 +46,10 @@ impl Relay {
         permit: &Permit,
         link: &dyn UpstreamLink,
         call: &Call,
-        session: &Session,
         target: &Target,
     ) -> Result<Reply, Fault> {
         let request = self.request_for(link, call, target)?;
-        self.transmit(permit, link, call, session, target, &request)
-            .await
+        self.transmit(permit, link, call, target, &request).await
     }
 
     /// The request in the words of its upstream's revision.
@@ -77,17 +74,13 @@ impl Relay {
         _permit: &Permit,
         link: &dyn UpstreamLink,
         call: &Call,
-        session: &Session,
         target: &Target,
         request: &Message,
     ) -> Result<Reply, Fault> {
-        // What the upstream lists may change with any call, from its beginning to its end.
-        let _disturbs = (request.method() == Some("tools/call"))
-            .then(|| Disturbs::new(session, &target.upstream));
         let declared = link.declared();
         let revision = declared.as_ref().map(|declared| declared.revision);
         let projection = Projection::of(revision, call.revision);
-        let reply = match target.view.link(call, projection, declared) {
+        match target.view.link(call, projection, declared) {
             None => link.call(request, call).await,
             Some(shown) => {
                 link.call(
@@ -99,26 +92,6 @@ impl Relay {
                 )
                 .await
             }
-        };
-        if request.method() == Some("completion/complete") {
-            return reply.map(completions::bounded);
         }
-        reply
-    }
-}
-
-/// A running `tools/call`, after which an unannounced list is not believed.
-struct Disturbs<'a>(&'a Session, &'a Arc<str>);
-
-impl<'a> Disturbs<'a> {
-    fn new(session: &'a Session, upstream: &'a Arc<str>) -> Self {
-        session.shelf().called(upstream);
-        Self(session, upstream)
-    }
-}
-
-impl Drop for Disturbs<'_> {
-    fn drop(&mut self) {
-        self.0.shelf().called(self.1);
     }
 }

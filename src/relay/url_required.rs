@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::Source;
 use super::bring_back::tool_failure;
-use super::route::Target;
-use super::{Relay, Source};
-use crate::call::{Answer, Asked, Call, Question, Reply, Round, UpstreamLink};
+use super::forward::{Forward, Opened};
+use crate::call::{Answer, Asked, Call, Question, Reply, Round};
 use crate::fault::Fault;
-use crate::policy::Permit;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::{Era, Message, json, links, methods};
-use crate::session::Session;
 use crate::store::lists::digest_of;
 use crate::telemetry::metrics::LABELED;
 use crate::translate::project::Projection;
@@ -38,19 +36,16 @@ struct Visit {
     params: Bytes,
 }
 
-impl Relay {
-    /// Sends the request, and again after each round of completed URL elicitations.
-    pub(super) async fn send_with_visits(
+impl Forward<'_> {
+    /// Puts URL elicitations that the upstream requires to the client, and sends the request again after each
+    /// round of them.
+    pub(super) async fn after_url_elicitations(
         &self,
-        permit: &Permit,
-        link: &Arc<dyn UpstreamLink>,
-        call: &Call,
-        session: &Arc<Session>,
-        target: &Target,
+        opened: &Opened<'_>,
+        first: Reply,
     ) -> Result<Reply, Fault> {
-        let mut reply = self
-            .send_or_hold(permit, link, call, session, target)
-            .await?;
+        let (link, call, target) = (&opened.link, opened.call(self), self.target);
+        let mut reply = first;
         for _ in 0..ROUNDS {
             let visits = visits(call, &reply);
             if visits.is_empty() {
@@ -62,13 +57,12 @@ impl Relay {
                 .as_ref()
                 .is_none_or(|declared| declared.revision.era() == Era::Legacy);
             let projection = Projection::of(declared.as_ref().map(|d| d.revision), call.revision);
-            let shown = target.view.link(call, projection, declared.clone());
+            let shown = target.view.link(call, projection, declared);
             let shown = shown.unwrap_or_else(|| Arc::clone(&call.link));
             match shown.ask(round(&visits)).await {
                 Asked::Answered(answers) if answers.iter().all(|(_, a)| is_accepted(a)) => {}
                 Asked::Answered(_) => {
-                    let source = self.source(call, declared, &target.view);
-                    return Ok(declined(call, &source, &target.upstream));
+                    return Ok(declined(call, &self.source(opened), &target.upstream));
                 }
                 Asked::Suspended(result) => return Ok(Reply::Result(result)),
                 Asked::CannotAsk(_) | Asked::Unanswered => return Ok(reply),
@@ -76,30 +70,32 @@ impl Relay {
             let ids: Vec<String> = visits.into_iter().filter_map(|visit| visit.id).collect();
             // Whether they are over or not: the upstream knows best.
             if tells {
-                let over = session.completions().all(&target.upstream, &ids);
+                let over = self.session.completions().all(&target.upstream, &ids);
                 drop(tokio::time::timeout(HOLD, over).await);
             }
-            reply = self
-                .send_or_hold(permit, link, call, session, target)
-                .await?;
+            reply = self.send_once(opened).await?;
         }
         Ok(reply)
     }
 }
 
-/// URL elicitations required by the upstream (-32042), if this client supports them.
-fn visits(call: &Call, reply: &Reply) -> Vec<Visit> {
+/// Whether the upstream requires URL elicitations (-32042) of a client that supports them.
+pub(super) fn is_required(call: &Call, reply: &Reply) -> bool {
     let Reply::Relayed(message) = reply else {
-        return Vec::new();
+        return false;
     };
-    let concerned = call.revision.era() == Era::Modern
+    call.revision.era() == Era::Modern
         && message.error_code() == Some(URL_ELICITATION_REQUIRED)
         && call.message.method().is_some_and(methods::may_ask)
-        && call.link.capabilities().allows("elicitation/create", true);
-    if !concerned {
-        return Vec::new();
+        && call.link.capabilities().allows("elicitation/create", true)
+}
+
+/// The URL elicitations that a reply requires; none if it is another reply, or its links may not be opened.
+fn visits(call: &Call, reply: &Reply) -> Vec<Visit> {
+    match reply {
+        Reply::Relayed(message) if is_required(call, reply) => read(message).unwrap_or_default(),
+        _ => Vec::new(),
     }
-    read(message).unwrap_or_default()
 }
 
 fn read(message: &Message) -> Option<Vec<Visit>> {

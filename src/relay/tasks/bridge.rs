@@ -48,7 +48,7 @@ impl Bridged<'_> {
     }
 
     /// The reply that begins a task, for its client.
-    pub(super) fn begun(&self, state: &State<'_>) -> Result<Reply, Fault> {
+    pub(in crate::relay) fn begun(&self, state: &State<'_>) -> Result<Reply, Fault> {
         let upstream = &self.target.upstream;
         let home = Some(self.session.key());
         let handle = self.relay.seal_task(self.call, upstream, &state.id, home)?;

@@ -32,7 +32,11 @@ fn are_carried(session: &Session, declared: &Declared) -> bool {
 
 impl Relay {
     /// Whether the calls of a session may run as tasks of an upstream.
-    pub(super) async fn may_have_tasks(&self, session: &Arc<Session>, target: &Target) -> bool {
+    pub(in crate::relay) async fn may_have_tasks(
+        &self,
+        session: &Arc<Session>,
+        target: &Target,
+    ) -> bool {
         let declared = self.learn(session, &target.upstream, None).await;
         declared.is_ok_and(|declared| are_carried(session, &declared))
     }
@@ -82,17 +86,16 @@ impl Relay {
 
     /// The result of a task, which is waited for as long as a call may take: it may be silent for
     /// longer than a call.
-    pub(super) async fn result_of_task(
+    pub(in crate::relay) async fn result_of_task(
         &self,
         permit: &Permit,
         link: &Arc<dyn UpstreamLink>,
         call: &Call,
-        session: &Session,
         target: &Target,
     ) -> Result<Reply, Fault> {
         let waiting = async {
             loop {
-                match self.send(permit, &**link, call, session, target).await {
+                match self.send(permit, &**link, call, target).await {
                     Err(fault) if fault.kind == FaultKind::UpstreamTimeout => {
                         let id = target.name.as_deref().unwrap_or_default();
                         let known = link.call(&request("tasks/get", id, "")?, call).await?;
@@ -156,7 +159,7 @@ impl Relay {
     /// Sends a call that its upstream is to run as the `task` (JSON text) that its client wants, and
     /// shows the client what it has become. What the upstream says of it beside that belongs to the
     /// task, whose name is known before.
-    pub(super) async fn carry(
+    pub(in crate::relay) async fn carry(
         &self,
         permit: &Permit,
         link: &dyn UpstreamLink,
@@ -172,9 +175,7 @@ impl Relay {
             link: beginning(&call.link, handle.as_str(), session, &target.upstream),
             ..call.clone()
         };
-        let reply = self
-            .transmit(permit, link, &call, session, target, &request)
-            .await?;
+        let reply = self.transmit(permit, link, &call, target, &request).await?;
         let Reply::Relayed(message) = &reply else {
             return Ok(reply);
         };

@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 
 use super::carried::note_forgotten;
 use super::mark::mark;
+use crate::audit;
 use crate::call::{
     Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
 };
@@ -18,7 +19,7 @@ use crate::cause::chain;
 use crate::fault::{Fault, FaultKind, told};
 use crate::protocol::{Message, extensions, json, meta};
 use crate::relay::route::{Target, invalid};
-use crate::relay::{Failure, Relay, record};
+use crate::relay::{Failure, Relay};
 use crate::session::{HostedTask, Kept, NoticeSource, Outcome, RunningTask, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag;
@@ -35,6 +36,13 @@ pub(in crate::relay) fn asks_for_task(call: &Call, session: &Session) -> bool {
 }
 
 impl Relay {
+    /// Records a call whose task did not begin.
+    fn audit_failed(&self, call: &Call, target: &Target) {
+        let name = target.name.as_deref();
+        let record = audit::Record::new(call, &target.upstream, name, None);
+        self.parts.audit.record(record);
+    }
+
     /// Begins a task for a call that requests one, if the gateway runs the tasks of its upstream; otherwise
     /// `None`. The policy decides about the call as about one without a task.
     ///
@@ -50,15 +58,13 @@ impl Relay {
         call.link.routed(&target.upstream);
         let declared = self.learn(session, &target.upstream, None).await;
         // Made as a plain call, it might reach its upstream after all, and be no task.
-        let declared =
-            declared.inspect_err(|_| self.parts.audit.record(record(call, target, None)))?;
+        let declared = declared.inspect_err(|_| self.audit_failed(call, target))?;
         let Some(relay) = self.own.upgrade().filter(|_| declared.hosts_tasks()) else {
             return Ok(None);
         };
         let limits = &self.parts.settings.limits;
         let begun = self.admit(call, session);
-        let (ttl, message, running) =
-            begun.inspect_err(|_| self.parts.audit.record(record(call, target, None)))?;
+        let (ttl, message, running) = begun.inspect_err(|_| self.audit_failed(call, target))?;
         let task = self.parts.sessions.begin_task(ttl);
         let known = session
             .tasks()
@@ -317,7 +323,7 @@ impl DownstreamLink for Client {
 }
 
 /// `params.task` of a request, JSON text; `None` if `null`.
-pub(super) fn wanted(request: &Message) -> Option<&str> {
+pub(in crate::relay) fn wanted(request: &Message) -> Option<&str> {
     request.param("task").filter(|task| *task != "null")
 }
 

@@ -8,8 +8,9 @@ use super::mark::{mark, marked};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{json, meta};
+use crate::relay::forward::outcome;
 use crate::relay::route::invalid;
-use crate::relay::{Failure, Relay, audited_outcome};
+use crate::relay::{Failure, Relay};
 use crate::session::{HostedTask, Outcome, Run, Session};
 
 /// Of a task that was cancelled, in place of a result: JSON text of an error.
@@ -49,7 +50,7 @@ impl Relay {
             }
             _ => Ok(Reply::Result(own.task.shown(&own.handle).into())),
         };
-        audited.end(audited_outcome(&reply));
+        audited.end(outcome(&reply));
         Ok(reply?)
     }
 }

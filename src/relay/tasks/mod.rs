@@ -26,9 +26,11 @@ mod watched;
 
 pub(super) use bridge::Bridged;
 pub(super) use carried::status;
+pub(super) use declare::{declaring, is_declared, would_help};
 pub(super) use desk::Desks;
 pub use follow::FollowedTask;
 pub(super) use handle::{concerns_one, is_of_tasks};
-pub(super) use host::asks_for_task;
+pub(super) use hold::{as_task, unasked};
+pub(super) use host::{asks_for_task, wanted};
 pub(super) use hosted::OwnTask;
 pub(super) use mark::{marking, renamed};

@@ -13,7 +13,7 @@ use crate::upstream::Seat;
 impl Relay {
     /// A link of the newer era to the upstream of `link`, which is of the older one; nothing where it
     /// is not known to speak both, or cannot be reached. It ends when it is dropped.
-    pub(super) async fn newer_link(
+    pub(in crate::relay) async fn newer_link(
         &self,
         link: &dyn UpstreamLink,
         session: &Arc<Session>,

@@ -1,15 +1,25 @@
-//! Completion values: at most a hundred reach a client. Spec: SPEC C-30.
+//! `completion/complete`: at most a hundred values reach a client. Spec: SPEC C-30.
 
 use std::borrow::Cow;
 
 use crate::call::Reply;
 use crate::protocol::{Message, json};
+use crate::relay::Failure;
+use crate::relay::forward::Forward;
 
 /// Values of one completion. Spec: MCP 2025-11-25, server/utilities/completion
 const MAX_VALUES: usize = 100;
 
+/// # Errors
+/// The upstream did not answer.
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+    let opened = forward.open(forward.audit()).await?;
+    let reply = forward.exchange(&opened).await;
+    forward.respond(opened, reply.map(bounded))
+}
+
 /// The reply to `completion/complete` with no more values than clients have to take.
-pub(super) fn bounded(reply: Reply) -> Reply {
+fn bounded(reply: Reply) -> Reply {
     let Some(result) = reply.result().and_then(cut) else {
         return reply;
     };

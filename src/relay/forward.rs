@@ -1,0 +1,143 @@
+//! `Forward`: a request on its way to one upstream, and the steps that all methods share. What one method adds
+//! stands in its file below [`methods`](super::methods).
+
+use std::sync::Arc;
+
+use super::bring_back::{Source, told};
+use super::route::Target;
+use super::tasks::marking;
+use super::{Failure, Relay, methods, url_required};
+use crate::audit;
+use crate::call::{Call, Reply, UpstreamLink};
+use crate::fault::Fault;
+use crate::policy::Permit;
+use crate::session::Session;
+
+/// A request that was routed to one upstream and is allowed.
+#[derive(Debug)]
+pub(super) struct Forward<'a> {
+    pub(super) relay: &'a Relay,
+    pub(super) call: &'a Call,
+    pub(super) session: &'a Arc<Session>,
+    pub(super) target: &'a Target,
+    pub(super) permit: Permit,
+}
+
+/// The open link of a [`Forward`], and its audit record, which is written when this is dropped.
+#[derive(Debug)]
+pub(super) struct Opened<'a> {
+    pub(super) link: Arc<dyn UpstreamLink>,
+    audited: audit::Pending<'a>,
+    /// The call with another way back to its client, if the session has tasks.
+    marked: Option<Call>,
+}
+
+impl<'a> Forward<'a> {
+    /// The method that the client asked for; empty if there is none.
+    pub(super) fn method(&self) -> &'a str {
+        self.call.message.method().unwrap_or_default()
+    }
+
+    /// The audit record, begun.
+    pub(super) fn audit(&self) -> audit::Pending<'a> {
+        let (call, target) = (self.call, self.target);
+        let record = audit::Record::new(call, &target.upstream, target.name.as_deref(), None);
+        self.relay.parts.audit.begin(call, record)
+    }
+
+    /// Opens the session's link: its upstream must declare what the method needs. Raises the upstream's log level
+    /// if the request names one.
+    ///
+    /// # Errors
+    /// There is no such upstream, it cannot be reached, or it does not declare the method.
+    pub(super) async fn open(&self, audited: audit::Pending<'a>) -> Result<Opened<'a>, Failure> {
+        let link = self.relay.link(self.session, &self.target.upstream)?;
+        let declared = self.relay.check_declared(&*link, self.call, self.target);
+        if let Err(fault) = declared.await {
+            audited.end(audit::Outcome::Failed);
+            return Err(fault.into());
+        }
+        self.call.link.routed(&self.target.upstream);
+        let opened = Opened {
+            link,
+            audited,
+            marked: marking(self.call, self.session, self.target),
+        };
+        if self.call.link.level().is_some() {
+            let call = opened.call(self);
+            Box::pin(self.relay.raise_level(call, self.session, &*opened.link)).await;
+        }
+        Ok(opened)
+    }
+
+    /// The reply of the upstream, after all URL elicitations that it requires.
+    pub(super) async fn exchange(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+        let reply = self.send_once(opened).await?;
+        if url_required::is_required(opened.call(self), &reply) {
+            return Box::pin(self.after_url_elicitations(opened, reply)).await;
+        }
+        Ok(reply)
+    }
+
+    /// Sends the request once.
+    pub(super) async fn send_once(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+        if self.method() == "tools/call" {
+            return methods::tools_call::send(self, opened).await;
+        }
+        self.send(opened).await
+    }
+
+    /// Sends the request as it is, in the words of its upstream's revision.
+    pub(super) async fn send(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+        let call = opened.call(self);
+        self.relay
+            .send(&self.permit, &*opened.link, call, self.target)
+            .await
+    }
+
+    /// Where the reply comes from.
+    pub(super) fn source(&self, opened: &Opened<'a>) -> Source {
+        let declared = opened.link.declared();
+        self.relay
+            .source(opened.call(self), declared, &self.target.view)
+    }
+
+    /// Writes the audit record, and puts the reply in the client's words.
+    pub(super) fn respond(
+        &self,
+        opened: Opened<'a>,
+        reply: Result<Reply, Fault>,
+    ) -> Result<Reply, Failure> {
+        let source = self.source(&opened);
+        self.respond_from(opened, &source, reply)
+    }
+
+    /// [`respond`](Self::respond) with a source that the method knows more of.
+    pub(super) fn respond_from(
+        &self,
+        opened: Opened<'a>,
+        source: &Source,
+        reply: Result<Reply, Fault>,
+    ) -> Result<Reply, Failure> {
+        opened.audited.end(outcome(&reply));
+        let call = opened.marked.as_ref().unwrap_or(self.call);
+        let reply = told(call, source, reply)?;
+        self.relay.bring_back(call, self.target, source, reply)
+    }
+}
+
+impl Opened<'_> {
+    /// The call as the upstream's link gets it.
+    pub(super) fn call<'c>(&'c self, forward: &Forward<'c>) -> &'c Call {
+        self.marked.as_ref().unwrap_or(forward.call)
+    }
+}
+
+/// The audited outcome of a reply.
+pub(super) fn outcome(reply: &Result<Reply, Fault>) -> audit::Outcome {
+    match reply {
+        Ok(reply) if reply.error().is_none() => audit::Outcome::Ok,
+        Ok(_) => audit::Outcome::Error,
+        Err(_) => audit::Outcome::Failed,
+    }
+}

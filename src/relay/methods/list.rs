@@ -1,0 +1,34 @@
+//! A plain list request on a pure endpoint: answered by a cached page, by one that another request is fetching, or
+//! by the upstream.
+
+use crate::audit;
+use crate::call::Reply;
+use crate::relay::Failure;
+use crate::relay::flight::{Landed, land};
+use crate::relay::forward::Forward;
+use crate::relay::kept::Listing;
+
+/// # Errors
+/// The upstream did not answer, or the request that this one waited for failed.
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+    let (relay, target) = (forward.relay, forward.target);
+    let audited = forward.audit();
+    let listing = relay.listing(forward.call, forward.session, target).await?;
+    let lead = match listing {
+        Listing::Known(reply) => {
+            audited.end(audit::Outcome::Ok);
+            return Ok(reply);
+        }
+        Listing::Ask(lead) => lead,
+    };
+    let opened = forward.open(audited).await?;
+    let Some(place) = target.place() else {
+        let reply = forward.exchange(&opened).await;
+        return forward.respond(opened, reply);
+    };
+    let (permit, call) = (&forward.permit, opened.call(forward));
+    let page = relay.ask_for_page(permit, &*opened.link, call, forward.session, target, place);
+    let (reply, page) = Box::pin(page).await;
+    land(lead, Landed::of(&reply, page));
+    forward.respond(opened, reply)
+}

@@ -1,0 +1,36 @@
+//! What each method adds to the way of a request to one upstream: one file for each, and nothing elsewhere.
+
+pub(super) mod complete;
+mod list;
+mod subscribe;
+mod task;
+pub(super) mod tools_call;
+
+use super::Failure;
+use super::forward::Forward;
+use super::tasks::is_of_tasks;
+use crate::call::Reply;
+
+/// Answers a request that one upstream handles.
+///
+/// # Errors
+/// [`Failure`] when the upstream did not answer.
+///
+/// # Cancel safety
+/// Dropping the future cancels the request upstream.
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+    match forward.method() {
+        "tools/call" => tools_call::handle(forward).await,
+        "resources/subscribe" | "resources/unsubscribe" => {
+            Box::pin(subscribe::handle(forward)).await
+        }
+        "completion/complete" => Box::pin(complete::handle(forward)).await,
+        _ if forward.target.place().is_some() => Box::pin(list::handle(forward)).await,
+        method if is_of_tasks(method) => Box::pin(task::handle(forward)).await,
+        _ => {
+            let opened = forward.open(forward.audit()).await?;
+            let reply = forward.exchange(&opened).await;
+            forward.respond(opened, reply)
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! `tools/call`: arguments that are repeated in headers, tools that run as tasks, output that is wrapped.
+//! Spec: SPEC C-92, K-01, K-10, M-33; BRIDGING §3.8.
+
+use std::sync::Arc;
+
+use crate::call::{Call, Reply};
+use crate::fault::Fault;
+use crate::protocol::{Revision, json};
+use crate::relay::Failure;
+use crate::relay::forward::{Forward, Opened};
+use crate::relay::tasks::{Bridged, as_task, declaring, is_declared, unasked, wanted, would_help};
+use crate::session::Session;
+use crate::translate::task::state::{Design, State};
+
+/// # Errors
+/// A header disagrees with the arguments, or the upstream did not answer.
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+    if forward.call.param_headers.is_some() {
+        let (call, session) = (forward.call, forward.session);
+        Box::pin(
+            forward
+                .relay
+                .check_param_headers(call, session, forward.target),
+        )
+        .await?;
+    }
+    let opened = forward.open(forward.audit()).await?;
+    let reply = forward.exchange(&opened).await;
+    let mut source = forward.source(&opened);
+    source.wraps = wraps(forward);
+    forward.respond_from(opened, &source, reply)
+}
+
+/// Whether the tool's structured content is to be wrapped as its schema was (SPEC C-92).
+fn wraps(forward: &Forward<'_>) -> bool {
+    let (session, target) = (forward.session, forward.target);
+    let asks_for_objects = |tool| forward.relay.is_wrapped(session, &target.upstream, tool);
+    matches!(
+        forward.call.revision,
+        Revision::V2025_06_18 | Revision::V2025_11_25
+    ) && target.name.as_deref().is_some_and(asks_for_objects)
+}
+
+/// Who takes a task that a call may become.
+#[derive(Debug, Clone, Copy)]
+struct TaskRoles {
+    /// The gateway, by configuration: it waits for the task's result.
+    gateway: bool,
+    /// The client, which declares the extension.
+    client: bool,
+}
+
+impl TaskRoles {
+    fn of(forward: &Forward<'_>, call: &Call) -> Self {
+        let settings = forward
+            .relay
+            .parts
+            .upstreams
+            .settings(&forward.target.upstream);
+        Self {
+            gateway: settings.is_some_and(|settings| settings.run_tasks),
+            client: forward.session.visit().is_some() && is_declared(call),
+        }
+    }
+}
+
+/// Sends the call. If its upstream makes a task of it and the client takes none, waits for the task's result.
+///
+/// # Cancel safety
+/// Dropping the future cancels the request, and the task that it has become.
+pub(in crate::relay) async fn send(
+    forward: &Forward<'_>,
+    opened: &Opened<'_>,
+) -> Result<Reply, Fault> {
+    let _called = Called::begin(forward.session, &forward.target.upstream);
+    let (relay, session, target) = (forward.relay, forward.session, forward.target);
+    let (link, call) = (&opened.link, opened.call(forward));
+    if call.revision.has_tasks_capability()
+        && let Some(task) = wanted(&call.message)
+        && Box::pin(relay.may_have_tasks(session, target)).await
+    {
+        let begun = relay.carry(&forward.permit, &**link, call, session, target, task);
+        return Box::pin(begun).await;
+    }
+    let roles = TaskRoles::of(forward, call);
+    if (roles.gateway || roles.client)
+        && link
+            .declared()
+            .is_none_or(|declared| declared.takes_tasks())
+        && Box::pin(runs_only_as_task(forward, opened)).await
+    {
+        return Box::pin(send_as_task(forward, opened, roles)).await;
+    }
+    let reply = forward.send(opened).await?;
+    if roles.client {
+        return Ok(reply);
+    }
+    if roles.gateway && would_help(&reply, call) {
+        return Box::pin(declare_and_send_again(forward, opened)).await;
+    }
+    match State::begun(&reply, Design::Extension) {
+        None => Ok(reply),
+        Some(_) if !roles.gateway => Err(unasked(&target.upstream)),
+        Some(state) => {
+            let call = declaring(call);
+            let held = relay.hold(link, &call, session, target, &state, Design::Extension);
+            Box::pin(held).await
+        }
+    }
+}
+
+/// Sends the call as a task of 2025-11-25: the client gets the task if it takes one, else its result.
+async fn send_as_task(
+    forward: &Forward<'_>,
+    opened: &Opened<'_>,
+    roles: TaskRoles,
+) -> Result<Reply, Fault> {
+    let (relay, session, target) = (forward.relay, forward.session, forward.target);
+    let (link, call) = (&opened.link, opened.call(forward));
+    let request = relay.request_for(&**link, call, target)?;
+    let request = relay.reparse(as_task(&request, relay.patience(target)))?;
+    let reply = relay
+        .transmit(&forward.permit, &**link, call, target, &request)
+        .await?;
+    let Some(state) = State::begun(&reply, Design::Legacy) else {
+        return Ok(reply);
+    };
+    if roles.client {
+        let bridged = Bridged {
+            relay,
+            link,
+            call,
+            session,
+            target,
+        };
+        return bridged.begun(&state);
+    }
+    relay
+        .hold(link, call, session, target, &state, Design::Legacy)
+        .await
+}
+
+/// Sends a call again that its upstream refused for want of the extension, before it ran: declared for the gateway,
+/// over a modern link, as a legacy session cannot declare the extension.
+async fn declare_and_send_again(
+    forward: &Forward<'_>,
+    opened: &Opened<'_>,
+) -> Result<Reply, Fault> {
+    let (relay, session, target) = (forward.relay, forward.session, forward.target);
+    let newer = relay.newer_link(&*opened.link, session).await;
+    let link = newer.as_ref().unwrap_or(&opened.link);
+    let call = declaring(opened.call(forward));
+    let reply = relay.send(&forward.permit, &**link, &call, target).await?;
+    match State::begun(&reply, Design::Extension) {
+        None => Ok(reply),
+        Some(state) => {
+            relay
+                .hold(link, &call, session, target, &state, Design::Extension)
+                .await
+        }
+    }
+}
+
+/// Whether a tool of a legacy upstream can be called only as a task. Spec: SPEC K-01.
+async fn runs_only_as_task(forward: &Forward<'_>, opened: &Opened<'_>) -> bool {
+    let (relay, session) = (forward.relay, forward.session);
+    let upstream = &forward.target.upstream;
+    let declared = match opened.link.declared() {
+        Some(declared) => Some(declared),
+        None => relay.learn(session, upstream, None).await.ok(),
+    };
+    let (Some(declared), Some(name)) = (declared, forward.target.name.as_deref()) else {
+        return false;
+    };
+    if !declared.takes_tasks() {
+        return false;
+    }
+    let tool = relay
+        .tool_of(opened.call(forward), session, upstream, name)
+        .await;
+    tool.as_deref()
+        .and_then(|tool| std::str::from_utf8(tool).ok())
+        .and_then(|tool| json::member(tool, "execution"))
+        .and_then(|execution| json::member(execution, "taskSupport"))
+        == Some("\"required\"")
+}
+
+/// A running call: from its beginning to its end, what its upstream lists may change without notice, so that an
+/// unannounced list is not believed.
+struct Called<'a>(&'a Session, &'a Arc<str>);
+
+impl<'a> Called<'a> {
+    fn begin(session: &'a Session, upstream: &'a Arc<str>) -> Self {
+        session.shelf().called(upstream);
+        Self(session, upstream)
+    }
+}
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        self.0.shelf().called(self.1);
+    }
+}
