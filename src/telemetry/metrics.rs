@@ -88,6 +88,8 @@ table! {
             "Calls ended with their exchange because too many were detached.";
         channels_slow = CHANNELS_SLOW "{connection}"
             "HTTP+SSE streams and sockets closed because their client did not keep up.";
+        calls_park_waited = CALLS_PARK_WAITED "{call}"
+            "Calls whose questions had to wait because too many calls were parked.";
         calls_park_refused = CALLS_PARK_REFUSED "{call}"
             "Calls whose client could not be asked because too many were parked.";
         calls_park_expired = CALLS_PARK_EXPIRED "{call}"

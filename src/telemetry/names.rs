@@ -157,6 +157,8 @@ pub mod metric {
     pub const CALLS_DETACHED_NOW: &str = "drawbridge.calls.detached.running";
     /// Calls that wait for their client to come back with answers.
     pub const CALLS_PARKED: &str = "drawbridge.calls.parked";
+    /// Calls whose questions had to wait for a place among the parked calls.
+    pub const CALLS_PARK_WAITED: &str = "drawbridge.calls.park_waited";
     /// Calls whose client could not be asked because too many were parked.
     pub const CALLS_PARK_REFUSED: &str = "drawbridge.calls.park_refused";
     /// Parked calls whose client never came back.
