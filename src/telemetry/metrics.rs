@@ -244,6 +244,8 @@ table! {
             "Questions refused because too many of the same session were open.";
         upstream_skipped = UPSTREAM_SKIPPED "{list}" by attribute::UPSTREAM,
             "Merged answers that went out without an upstream.";
+        notices_late = NOTICES_LATE "{notice}" by attribute::UPSTREAM,
+            "Progress of calls that were over already, dropped.";
         upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,
             "Messages of an upstream that no MCP server may send.";
         upstream_salvaged = UPSTREAM_SALVAGED "{message}" by attribute::UPSTREAM,

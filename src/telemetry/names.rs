@@ -211,6 +211,8 @@ pub mod metric {
     pub const UPSTREAM_QUESTIONS_REFUSED: &str = "drawbridge.upstream.questions_refused";
     /// Merged answers that went out without an upstream.
     pub const UPSTREAM_SKIPPED: &str = "drawbridge.upstream.skipped";
+    /// Progress of calls that were over already, dropped.
+    pub const NOTICES_LATE: &str = "drawbridge.notices.late";
     /// Messages of an upstream that no MCP server may send, and tools left out of its lists because they
     /// repeat a member.
     pub const UPSTREAM_GARBAGE: &str = "drawbridge.upstream.garbage";
