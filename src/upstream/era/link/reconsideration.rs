@@ -11,7 +11,7 @@ use crate::upstream::lock;
 
 impl EraLink {
     /// Asks again what the upstream speaks, after evidence against the era of `was`; not where another
-    /// link has just found it out. Returns a link of the other era, `None` where nothing has changed.
+    /// link has just found it out. Returns the link that stands in the place of `was`, `None` where nothing has changed.
     pub(super) async fn reconsider(&self, was: &Inner) -> Option<Inner> {
         if self.cell.pin.is_some() {
             return None;
@@ -23,23 +23,21 @@ impl EraLink {
         }
         let _resolving = self.resolving.turn().await;
         let current = self.current()?;
-        if current.era() != was.era() {
+        // Another link stands in its place by now, of whichever era.
+        if !current.is(was) {
             return Some(current);
         }
-        match self.resolve(!is_known).await {
-            Ok(fresh) if fresh.era() != was.era() => {
-                was.close().await;
-                Some(fresh)
-            }
-            Ok(fresh) => {
-                // As before: the link that knows its sessions goes on.
-                *lock(&self.current) = Some(was.clone());
-                self.listening.make_so(|wanted| was.listen(*wanted));
-                fresh.close().await;
-                None
-            }
-            Err(_) => None,
+        let fresh = self.find(!is_known).await.ok()?;
+        if fresh.era() == was.era() {
+            // As before: the link that knows its sessions goes on.
+            fresh.close().await;
+            return None;
         }
+        let put = self.put(&fresh).await;
+        // Also where the session has ended meanwhile: nothing else would close it.
+        was.close().await;
+        put.ok()?;
+        Some(fresh)
     }
 
     /// Waits until no change notice can be missed; `false` as soon as none will be told. A link of the other
@@ -138,7 +136,7 @@ impl EraLink {
     pub(super) async fn fall_back(&self, was: &Inner) -> Option<Inner> {
         let _resolving = self.resolving.turn().await;
         let current = self.current()?;
-        if current.era() != was.era() {
+        if !current.is(was) {
             return Some(current);
         }
         self.cell
@@ -154,5 +152,21 @@ impl EraLink {
             return None;
         }
         Some(fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::upstream::isolation::tests::era_link;
+
+    // The use of a link may end in evidence when another link stands in its place already.
+    #[tokio::test]
+    async fn link_that_was_replaced_is_not_put_back() {
+        let link = era_link();
+        let [old, new] = [(); 2].map(|()| link.legacy(None, false));
+        link.put(&new).await.unwrap();
+        let found = link.reconsider(&old).await;
+        assert!(found.is_some_and(|found| found.is(&new)));
+        assert!(link.current().is_some_and(|now| now.is(&new)));
     }
 }
