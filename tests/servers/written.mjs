@@ -76,7 +76,7 @@ async function ofTemplate(request, response) {
 }
 
 function modernServer() {
-  const server = new Server({ name: 'written', version: '2.0.0' }, { capabilities: { tools: {} } });
+  const server = new Server({ name: 'written', version: '2.0.0' }, { capabilities: { tools: { listChanged: true } } });
   const inputSchema = { type: 'object', properties: {} };
   server.setRequestHandler('tools/list', () => ({ tools: [{ name: 'hello', inputSchema }] }));
   server.setRequestHandler('tools/call', () => said(`hello of ${kind}`));

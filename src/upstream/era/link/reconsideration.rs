@@ -79,19 +79,29 @@ impl EraLink {
         if self.cell.pin.is_some() {
             return false;
         }
-        let is_contradicted = match inner {
+        self.fits(inner).await == Some(false) && self.reconsider(inner).await.is_some()
+    }
+
+    /// Whether a link that hears nothing is of the era of its upstream; `None` where the upstream cannot say.
+    pub(super) async fn fits(&self, inner: &Inner) -> Option<bool> {
+        match inner {
             // Many servers have no GET stream: that it is refused is no evidence.
             Inner::Legacy { link, .. } if !self.is_piped() => {
-                contradiction::is_in(Era::Legacy, false, &link.knock().await)
+                let answer = link.knock().await;
+                let is_contradicted = contradiction::is_in(Era::Legacy, false, &answer);
+                (is_contradicted || answer.is_ok()).then_some(!is_contradicted)
             }
-            Inner::Legacy { .. } => false,
-            Inner::Modern(link) => link.is_refused(|error| self.contradicts_modern(error)),
-        };
-        is_contradicted && self.reconsider(inner).await.is_some()
+            Inner::Legacy { .. } => Some(true),
+            Inner::Modern(link) => Some(!link.is_refused(|error| self.contradicts_modern(error))),
+        }
     }
 
     fn contradicts_modern(&self, error: &LinkError) -> bool {
-        contradiction::is_in(Era::Modern, self.is_piped(), &Err(error.clone()))
+        self.contradicts(Era::Modern, error)
+    }
+
+    pub(super) fn contradicts(&self, era: Era, error: &LinkError) -> bool {
+        contradiction::is_in(era, self.is_piped(), &Err(error.clone()))
     }
 
     /// Whether a modern link refused a subscription because the upstream refuses to be listened to in the
