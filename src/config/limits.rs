@@ -61,7 +61,9 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
         parked_per_principal: s
             .key(
                 "parked_per_principal",
-                "Calls of a principal that wait for its answer; beyond, it cannot be asked.",
+                "Calls of a modern client's principal that wait for its answer. Further questions wait in order for as \
+                 long as the upstream's `ask_wait`, then it cannot be asked. 128 calls may wait so, or half of \
+                 `server.exchanges_per_principal` if that is less.",
             )
             .count(16),
         parked_per_upstream: parked_per_upstream(s),
@@ -89,14 +91,17 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
 fn parked_per_upstream(s: &mut Section<'_>) -> usize {
     s.key(
         "parked_per_upstream",
-        "Calls that wait for an answer to one upstream; beyond, its clients cannot be asked.",
+        "Calls that wait for an answer to one upstream; further questions of it wait as above.",
     )
     .count(5_000)
 }
 
 fn parked_total(s: &mut Section<'_>) -> usize {
-    s.key("parked_total", "Calls that wait for an answer, in all.")
-        .count(10_000)
+    s.key(
+        "parked_total",
+        "Calls that wait for an answer, in all; further questions wait as above.",
+    )
+    .count(10_000)
 }
 
 fn bytes_per_principal(s: &mut Section<'_>) -> usize {

@@ -132,6 +132,15 @@ fn connections_per_address(s: &mut Section<'_>) -> Option<usize> {
     .optional_count_to(2_500, MAX_SHARE)
 }
 
+impl Server {
+    /// Open exchanges and streams of one principal: a quarter of `max_connections` where not configured.
+    #[must_use]
+    pub fn exchange_share(&self) -> usize {
+        let quarter = self.max_connections.div_ceil(4).max(1);
+        self.exchanges_per_principal.unwrap_or(quarter)
+    }
+}
+
 fn exchanges_per_principal(s: &mut Section<'_>) -> Option<usize> {
     s.key(
         "exchanges_per_principal",

@@ -313,7 +313,7 @@ pub struct Limits {
     pub calls_per_principal: usize,
     /// How long a request above them, or above the rate, waits.
     pub call_wait: Duration,
-    /// Parked calls of a principal.
+    /// Parked calls of a principal; further questions wait for `ask_wait`.
     pub parked_per_principal: usize,
     /// Parked calls waiting for answers to questions of one upstream.
     pub parked_per_upstream: usize,

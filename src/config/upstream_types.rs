@@ -43,7 +43,8 @@ pub struct Upstream {
     pub total_timeout: Duration,
     /// For one question to the client.
     pub ask_timeout: Duration,
-    /// For a call that may be asked, behind another one on its connection.
+    /// For a call that may be asked, behind another one on its connection; and for a question to a modern client, behind
+    /// its parked calls.
     pub ask_wait: Duration,
     /// Most open questions of this upstream per session.
     pub open_questions: usize,

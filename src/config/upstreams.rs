@@ -185,7 +185,9 @@ fn ask_wait(s: &mut Section<'_>) -> Duration {
     s.key(
         "ask_wait",
         "How long a call whose client can be asked waits behind another such call, where questions \
-         do not say whose they are and the caps allow no further child; then it fails as busy.",
+         do not say whose they are and the caps allow no further child; then it fails as busy. Also how long a \
+         question to a modern client waits while `limits.parked_per_principal` or another cap on parked calls is \
+         reached; then the client is not asked.",
     )
     .wait("2s")
 }

@@ -29,6 +29,7 @@ use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 pub use self::connection::Answer;
+pub(super) use self::connection::H2_MAX_STREAMS;
 use self::connection::Protocols;
 use self::failures::{Cause, Failures};
 pub(super) use self::holding::OpenExchange;

@@ -145,11 +145,7 @@ impl Front {
             parts.sealer,
             parts.clock,
             parts.tasks.clone(),
-            ParkingCaps {
-                per_principal: limits.parked_per_principal,
-                per_upstream: limits.parked_per_upstream,
-                total: limits.parked_total,
-            },
+            ParkingCaps::new(limits, &parts.settings.server),
         );
         Arc::new(Self {
             guard: Guard::new(&parts.settings.server),

@@ -54,6 +54,13 @@ impl Relay {
         Some(settings.ask_timeout)
     }
 
+    /// How long a question of an upstream waits behind others until it may be put to its client.
+    #[must_use]
+    pub fn ask_wait(&self, upstream: &str) -> Option<Duration> {
+        let settings = self.parts.upstreams.settings(upstream)?;
+        Some(settings.ask_wait)
+    }
+
     /// What a modern client that declares `declared` can be asked through an endpoint.
     #[must_use]
     pub fn effective(&self, declared: &str, endpoint: &Endpoint) -> ClientCapabilities {

@@ -88,6 +88,8 @@ table! {
             "Calls ended with their exchange because too many were detached.";
         channels_slow = CHANNELS_SLOW "{connection}"
             "HTTP+SSE streams and sockets closed because their client did not keep up.";
+        calls_park_waited = CALLS_PARK_WAITED "{call}"
+            "Calls whose questions had to wait because too many calls were parked.";
         calls_park_refused = CALLS_PARK_REFUSED "{call}"
             "Calls whose client could not be asked because too many were parked.";
         calls_park_expired = CALLS_PARK_EXPIRED "{call}"
@@ -242,6 +244,8 @@ table! {
             "Questions refused because too many of the same session were open.";
         upstream_skipped = UPSTREAM_SKIPPED "{list}" by attribute::UPSTREAM,
             "Merged answers that went out without an upstream.";
+        notices_late = NOTICES_LATE "{notice}" by attribute::UPSTREAM,
+            "Progress of calls that were over already, dropped.";
         upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,
             "Messages of an upstream that no MCP server may send.";
         upstream_salvaged = UPSTREAM_SALVAGED "{message}" by attribute::UPSTREAM,

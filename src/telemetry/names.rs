@@ -157,6 +157,8 @@ pub mod metric {
     pub const CALLS_DETACHED_NOW: &str = "drawbridge.calls.detached.running";
     /// Calls that wait for their client to come back with answers.
     pub const CALLS_PARKED: &str = "drawbridge.calls.parked";
+    /// Calls whose questions had to wait for a place among the parked calls.
+    pub const CALLS_PARK_WAITED: &str = "drawbridge.calls.park_waited";
     /// Calls whose client could not be asked because too many were parked.
     pub const CALLS_PARK_REFUSED: &str = "drawbridge.calls.park_refused";
     /// Parked calls whose client never came back.
@@ -209,6 +211,8 @@ pub mod metric {
     pub const UPSTREAM_QUESTIONS_REFUSED: &str = "drawbridge.upstream.questions_refused";
     /// Merged answers that went out without an upstream.
     pub const UPSTREAM_SKIPPED: &str = "drawbridge.upstream.skipped";
+    /// Progress of calls that were over already, dropped.
+    pub const NOTICES_LATE: &str = "drawbridge.notices.late";
     /// Messages of an upstream that no MCP server may send, and tools left out of its lists because they
     /// repeat a member.
     pub const UPSTREAM_GARBAGE: &str = "drawbridge.upstream.garbage";

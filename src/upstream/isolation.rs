@@ -361,4 +361,4 @@ fn has_streams_of_calls(carrier: &config::Carrier) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -155,6 +155,29 @@ async fn typescript_1_tours_everything_over_a_websocket() {
     tour_over(sdk, Setup::open(), "ws:", "/ws/everything").await;
 }
 
+// More questions at once than may be parked. Spec: BRIDGING §3.1 step 12.
+#[rstest]
+#[case::typescript(Sdk::TypeScript("2"))]
+#[case::python(Sdk::Python(2))]
+#[tokio::test]
+async fn modern_client_answers_thirty_questions_at_once(#[case] sdk: Sdk) {
+    if !peers::are_installed() {
+        return;
+    }
+    let script = peers::script("servers/written.mjs");
+    let server = peers::serve(&peers::node(), &[&script, "sessions"], &[]).await;
+    // A busy machine takes its time for thirty calls.
+    let patient = "ask_wait = \"30s\"";
+    let setup = Setup::secured().url("written", &server.first_line, patient);
+    let gw = setup.start().await;
+    let url = format!("{}/mcp/written", gw.url);
+    let user = gw.principal("user");
+    let options = json!({"url": url, "token": user.token(), "era": "modern"});
+    sdk.tour("parallel", &options, &["every_question_is_answered"])
+        .await;
+    gw.stop().await;
+}
+
 /// The gateway in front of the seven reference servers, and the directory they may work in.
 async fn seven_servers() -> (Gateway, tempfile::TempDir) {
     let work = tempfile::tempdir().unwrap();

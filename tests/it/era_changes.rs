@@ -102,6 +102,22 @@ impl Upstream {
         };
     }
 
+    /// Announces a change of the resource, named `mark`, to who follows it; `None` while that is nobody.
+    fn announce(&self, mark: &str) -> Option<()> {
+        let process = self.process.lock().unwrap();
+        let (id, notices) = process.notices.as_ref()?;
+        if !process.followed.contains(URI) {
+            return None;
+        }
+        let mut params = json!({"uri": URI, "title": mark});
+        if !id.is_null() {
+            params["_meta"] = json!({SUBSCRIPTION: id});
+        }
+        let method = "notifications/resources/updated";
+        let notice = json!({"jsonrpc": "2.0", "method": method, "params": params});
+        notices.send(notice).ok()
+    }
+
     fn follows(&self) -> bool {
         self.process.lock().unwrap().followed.contains(URI)
     }
@@ -398,6 +414,41 @@ async fn listen_notices_an_era_change(#[values(Era::Legacy, Era::Modern)] first:
     user.call("touch", json!({})).await.expect("a result");
     let told = stream.until("notifications/resources/updated").await;
     assert_eq!(told["params"]["uri"], URI);
+    gw.stop().await;
+}
+
+// A client that only keeps its stream open makes no call either.
+#[rstest]
+#[tokio::test]
+async fn open_stream_notices_an_era_change(
+    #[values(Era::Legacy, Era::Modern)] first: Era,
+    #[values(Era::Legacy, Era::Modern)] client: Era,
+) {
+    let up = Upstream::start(first).await;
+    let gw = up.before().await;
+    let user = Client::new(&gw, client).await;
+    let mut stream = user.follow().await;
+    if let Client::Legacy(session) = &user {
+        let level = json!({"level": "warning"});
+        session.request("logging/setLevel", level).await.unwrap();
+    }
+    for era in [first.other(), first] {
+        up.restart(era);
+        let mark = format!("of {era:?}");
+        eventually("it is listened to", async || up.announce(&mark)).await;
+        let told = loop {
+            // What may have been missed is announced before.
+            let told = stream.until("notifications/resources/updated").await;
+            if told["params"]["title"] == *mark {
+                break told;
+            }
+        };
+        assert_eq!(told["params"]["uri"], URI);
+        if (era, client) == (Era::Legacy, Era::Legacy) {
+            let level = up.process.lock().unwrap().level.clone();
+            assert_eq!(level.as_deref(), Some("warning"));
+        }
+    }
     gw.stop().await;
 }
 

@@ -316,9 +316,12 @@ async fn an_unchanged_list_is_looked_at_again_and_not_announced(#[case] args: &[
     let world = World::start(LONG, "", args).await;
     let user = world.open("alice").await;
     let mut stream = user.listen().await;
-    // No list was fetched before the stream opened, so no change can have been missed.
+    // No list is fetched before the stream has opened, so no change can have been missed. That the upstream has sent
+    // the head does not mean that the gateway has read it: what comes behind it does.
     user.text("admit_listens", json!({})).await;
     world.heard().await;
+    user.text("change_prompts", json!({})).await;
+    stream.until("notifications/prompts/list_changed").await;
     user.tools().await;
     user.text("end_stream", json!({})).await;
     eventually("the list is looked at again", async || {

@@ -146,6 +146,41 @@ async fn progress_reaches_its_call_whatever_stream_it_came_by(
     gw.stop().await;
 }
 
+// Spec: SPEC T-22: streams have no order among each other. A token that was never given out is no progress of ours.
+#[tokio::test]
+async fn progress_that_its_reply_overtook_is_late_and_no_garbage() {
+    let up = Upstream::default();
+    let url = up.start().await;
+    let setup = Setup::open().url("up", &url, "era = \"legacy\"");
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let mut get = user.listen().await;
+    let params = json!({"name": "fast", "arguments": {}, "_meta": {"progressToken": "of fast"}});
+    let (_, mut fast) = user.start("tools/call", params).await;
+    for open in ["GET", "fast"] {
+        up.opened(open).await;
+    }
+    up.finish("fast").await;
+    let reply = fast.next().await.expect("a reply");
+    assert_eq!(reply["result"]["content"][0]["text"], "fast", "{reply}");
+    up.send("GET", &up.progress("fast", 1)).await;
+    let mut stray = up.progress("fast", 1);
+    stray["params"]["progressToken"] = json!(1_u64 << 40);
+    up.send("GET", &stray).await;
+    // Read after both.
+    let changed = json!({"jsonrpc": "2.0", "method": TOOLS_CHANGED});
+    up.send("GET", &changed).await;
+    let first = get.message().await.expect("a notice");
+    assert_eq!(first["method"], TOOLS_CHANGED, "{first}");
+    for counter in ["notices_late", "upstream_garbage"] {
+        let counted = gw
+            .metric(&format!("drawbridge_{counter}_total"), "up")
+            .await;
+        assert!((0.5..1.5).contains(&counted), "{counter}: {counted}");
+    }
+    gw.stop().await;
+}
+
 // Spec: SPEC T-22, C-83: the notice names the elicitation of a call.
 #[tokio::test]
 async fn end_of_an_elicitation_reaches_the_call_that_asked() {

@@ -13,6 +13,7 @@ import { setTimeout as after } from 'node:timers/promises';
 import { McpServer } from '@modelcontextprotocol/sdk/server/mcp.js';
 import { StdioServerTransport } from '@modelcontextprotocol/sdk/server/stdio.js';
 import { StreamableHTTPServerTransport } from '@modelcontextprotocol/sdk/server/streamableHttp.js';
+import { ElicitResultSchema } from '@modelcontextprotocol/sdk/types.js';
 import { createMcpHandler, Server } from '@modelcontextprotocol/server';
 
 const [kind, port = '0'] = process.argv.slice(2);
@@ -26,6 +27,12 @@ function written() {
       void after(50).then(() => server.server.sendLoggingMessage({ level: 'info', data: 'done after the reply' }));
     }
     return said(`hello of ${kind}`);
+  });
+  server.registerTool('confirm', { description: 'Asks first' }, async ({ sendRequest }) => {
+    const requestedSchema = { type: 'object', properties: { name: { type: 'string' } } };
+    const params = { message: 'Who are you?', requestedSchema };
+    const { action, content } = await sendRequest({ method: 'elicitation/create', params }, ElicitResultSchema);
+    return said(`${action} ${content?.name}`);
   });
   return server;
 }
@@ -69,7 +76,7 @@ async function ofTemplate(request, response) {
 }
 
 function modernServer() {
-  const server = new Server({ name: 'written', version: '2.0.0' }, { capabilities: { tools: {} } });
+  const server = new Server({ name: 'written', version: '2.0.0' }, { capabilities: { tools: { listChanged: true } } });
   const inputSchema = { type: 'object', properties: {} };
   server.setRequestHandler('tools/list', () => ({ tools: [{ name: 'hello', inputSchema }] }));
   server.setRequestHandler('tools/call', () => said(`hello of ${kind}`));

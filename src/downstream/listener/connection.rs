@@ -38,7 +38,7 @@ use crate::telemetry::request_tag::{self, RequestTag};
 const H2_PING_EVERY: Duration = Duration::from_secs(20);
 const H2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Exchanges at once on one HTTP/2 connection; each may be an open event stream.
-const H2_MAX_STREAMS: u32 = 256;
+pub(in crate::downstream) const H2_MAX_STREAMS: u32 = 256;
 /// Read and write buffers of a connection; hyper's least is 8 KiB.
 const MIN_BUFFER_BYTES: usize = 64 * 1024;
 

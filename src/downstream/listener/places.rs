@@ -43,7 +43,7 @@ impl Shares {
         Self {
             total,
             address: settings.connections_per_address.unwrap_or(quarter),
-            principal: settings.exchanges_per_principal.unwrap_or(quarter),
+            principal: settings.exchange_share(),
         }
     }
 }

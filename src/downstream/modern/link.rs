@@ -88,6 +88,8 @@ pub(super) struct ModernLink {
     first_progress: Option<String>,
     /// Leases of the call's replies on the reply budget.
     leases: KeptLeases,
+    /// Held by the question that waits for the call's place among the parked ones.
+    pub(super) placing: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -118,6 +120,7 @@ impl ModernLink {
             cancel: CancellationToken::new(),
             first_progress: wants.progress.clone(),
             leases: KeptLeases::default(),
+            placing: tokio::sync::Mutex::default(),
             state: Mutex::new(State {
                 stage: Stage::Awaited(outlet),
                 wants,

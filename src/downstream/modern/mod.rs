@@ -209,7 +209,8 @@ impl Front {
         Exchange::of_parked(link, outlet)
     }
 
-    /// Begins a call; at a cap on parked ones its client cannot be asked (BRIDGING §3.1 step 12).
+    /// Begins a call; at a cap on parked ones its client cannot be asked, unless its questions may wait for a place
+    /// (BRIDGING §3.1 step 12).
     fn begin_modern(
         self: &Arc<Self>,
         asked: Asked,
@@ -220,7 +221,11 @@ impl Front {
         let askable = methods::may_ask(asked.method());
         let owner = asked.principal.owner();
         let declared = asked.envelope.capabilities.as_str();
-        let declared = if !askable || self.parking.has_room(owner) {
+        let may_wait = || {
+            let mut upstreams = asked.endpoint.upstreams.iter();
+            upstreams.any(|upstream| self.relay.ask_wait(upstream) != Some(Duration::ZERO))
+        };
+        let declared = if !askable || self.parking.has_room(owner, may_wait) {
             Cow::Borrowed(declared)
         } else {
             Cow::Owned(without_questions(declared))

@@ -1,17 +1,27 @@
-//! Parked calls, which wait for their client's retry with answers: the lookup by key, and the caps on parked calls.
+//! Parked calls, which wait for their client's retry with answers: the lookup by key, the caps on parked calls, and the
+//! line of calls that wait for a place.
 //! Spec: BRIDGING §3.1; SPEC M-67.
+
+mod line;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
+use tokio::sync::oneshot;
+
+use self::line::{Line, Spot};
 use super::link::ModernLink;
 use super::ticket::KEY_LEN;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
+use crate::config::{Limits, Server};
+use crate::downstream::listener::H2_MAX_STREAMS;
 use crate::lock::lock;
 use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
 use crate::sync::keyed_counter::Tally;
+use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 type Key = [u8; KEY_LEN];
@@ -24,31 +34,83 @@ pub(in crate::downstream) struct Parking {
     pub(super) tasks: Tasks,
     caps: ParkingCaps,
     table: Mutex<Table>,
+    refusals: LineLimit,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     calls: HashMap<Key, Arc<ModernLink>>,
-    owners: Tally<OwnerKey>,
-    upstreams: Tally<Arc<str>>,
+    parked: Counts,
+    line: Line<Waiter>,
 }
 
-/// How many calls may be parked at once.
+/// How many calls are parked.
+#[derive(Debug, Default)]
+struct Counts {
+    owners: Tally<OwnerKey>,
+    upstreams: Tally<Arc<str>>,
+    total: usize,
+}
+
+/// A call in the line.
+#[derive(Debug)]
+struct Waiter {
+    link: Arc<ModernLink>,
+    granted: oneshot::Sender<Place>,
+}
+
+/// How many calls may be parked at once, and how many more may wait for a place.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::downstream) struct ParkingCaps {
     pub(in crate::downstream) per_principal: usize,
     pub(in crate::downstream) per_upstream: usize,
     pub(in crate::downstream) total: usize,
+    /// Waiting calls of a principal. Each keeps its exchange open, and retries need exchanges too.
+    pub(in crate::downstream) waiting_per_principal: usize,
+    /// Waiting calls.
+    pub(in crate::downstream) waiting_total: usize,
+}
+
+impl ParkingCaps {
+    /// The caps of the configuration. Calls that wait leave half of the exchanges to retries: those of a principal, of
+    /// one HTTP/2 connection, and of all connections.
+    pub(in crate::downstream) fn new(limits: &Limits, server: &Server) -> Self {
+        let streams = H2_MAX_STREAMS as usize;
+        Self {
+            per_principal: limits.parked_per_principal,
+            per_upstream: limits.parked_per_upstream,
+            total: limits.parked_total,
+            waiting_per_principal: server.exchange_share().min(streams) / 2,
+            waiting_total: server.max_connections / 2,
+        }
+    }
 }
 
 /// A call's place, from its first question until it is over; free again when dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     parking: Arc<Parking>,
-    owner: OwnerKey,
-    upstream: Arc<str>,
+    spot: Spot,
     key: Key,
     _counted: Open,
+}
+
+/// How a call that asks enters.
+enum Entry {
+    Placed(Place),
+    /// It waits, since the named cap is reached.
+    Waits(Waiting, &'static str),
+    /// It may not even wait.
+    Full(&'static str),
+}
+
+/// A call in the line; it leaves the line when dropped, and a place that it was just granted is free again.
+#[derive(Debug)]
+struct Waiting {
+    parking: Arc<Parking>,
+    spot: Spot,
+    number: u64,
+    granted: oneshot::Receiver<Place>,
 }
 
 impl Parking {
@@ -65,39 +127,108 @@ impl Parking {
             tasks,
             caps,
             table: Mutex::default(),
+            refusals: LineLimit::default(),
         })
     }
 
-    /// Whether another call of this principal could be parked now.
-    pub(super) fn has_room(&self, owner: OwnerKey) -> bool {
-        self.lock().has_room(owner, self.caps)
+    /// Whether another call of this principal could be parked now, or, if its questions `may_wait`, later.
+    pub(super) fn has_room(&self, owner: OwnerKey, may_wait: impl FnOnce() -> bool) -> bool {
+        let table = self.lock();
+        let is_free = table.parked.full_for(owner, self.caps).is_none();
+        let line_has_room = table.line_has_room(owner, self.caps);
+        drop(table);
+        is_free || line_has_room && may_wait()
     }
 
-    /// A place for a call that `upstream` asks in, unless a cap is reached.
-    pub(super) fn enter(
+    /// A place for a call that `upstream` asks in. At a cap the call waits up to `patience` behind those that wait
+    /// already. `None`, counted and logged, when no place became free in time or too many wait.
+    ///
+    /// # Cancel safety
+    /// The call leaves the line; a place that was just granted goes to the next call.
+    pub(super) async fn place(
         self: &Arc<Self>,
         owner: OwnerKey,
-        upstream: &Arc<str>,
+        upstream: Arc<str>,
         link: Arc<ModernLink>,
+        patience: Duration,
     ) -> Option<Place> {
+        let spot = Spot { owner, upstream };
+        let cap = match self.enter(spot.clone(), link, patience) {
+            Entry::Placed(place) => return Some(place),
+            Entry::Full(cap) => cap,
+            Entry::Waits(mut waiting, cap) => {
+                COUNTERS.calls_park_waited.add(1);
+                let granted = tokio::time::timeout(patience, &mut waiting.granted);
+                if let Ok(Ok(place)) = granted.await {
+                    return Some(place);
+                }
+                cap
+            }
+        };
+        self.refused(&spot, cap);
+        None
+    }
+
+    fn enter(self: &Arc<Self>, spot: Spot, link: Arc<ModernLink>, patience: Duration) -> Entry {
         let mut table = self.lock();
-        let is_full = table.upstreams.of(upstream) >= self.caps.per_upstream;
-        if is_full || !table.has_room(owner, self.caps) {
-            drop(table);
-            COUNTERS.calls_park_refused.add(1);
-            return None;
+        // No call in the line could enter now: it would have, when the last place became free.
+        let Some(cap) = table.parked.full(&spot, self.caps) else {
+            return Entry::Placed(self.seat(&mut table, spot, link));
+        };
+        if patience.is_zero() || !table.line_has_room(spot.owner, self.caps) {
+            return Entry::Full(cap);
         }
+        let (sender, granted) = oneshot::channel();
+        let waiter = Waiter {
+            link,
+            granted: sender,
+        };
+        let number = table.line.join(spot.clone(), waiter);
+        drop(table);
+        let parking = Arc::clone(self);
+        let waiting = Waiting {
+            parking,
+            spot,
+            number,
+            granted,
+        };
+        Entry::Waits(waiting, cap)
+    }
+
+    fn seat(self: &Arc<Self>, table: &mut Table, spot: Spot, link: Arc<ModernLink>) -> Place {
         let key: Key = rand::random();
         table.calls.insert(key, link);
-        table.owners.add(owner);
-        table.upstreams.add(Arc::clone(upstream));
-        Some(Place {
+        table.parked.add(&spot);
+        Place {
             parking: Arc::clone(self),
-            owner,
-            upstream: Arc::clone(upstream),
+            spot,
             key,
             _counted: GAUGES.calls_parked.enter(),
-        })
+        }
+    }
+
+    /// Grants free places to waiting calls, the oldest first; returns those that were not taken.
+    fn serve(self: &Arc<Self>, table: &mut Table) -> Vec<Place> {
+        let mut unclaimed = Vec::new();
+        loop {
+            let Table { line, parked, .. } = &mut *table;
+            let oldest = line.take_oldest(|spot| parked.full(spot, self.caps).is_none());
+            let Some((spot, waiter)) = oldest else {
+                return unclaimed;
+            };
+            let place = self.seat(table, spot, waiter.link);
+            unclaimed.extend(waiter.granted.send(place).err());
+        }
+    }
+
+    fn refused(&self, spot: &Spot, cap: &'static str) {
+        COUNTERS.calls_park_refused.add(1);
+        if let Some(muted) = self.refusals.admit(cap) {
+            tracing::warn!(
+                upstream = %spot.upstream, principal = %spot.owner, cap, muted,
+                "a client was not asked: too many calls wait for answers"
+            );
+        }
     }
 
     /// The unfinished call with this key.
@@ -111,8 +242,37 @@ impl Parking {
 }
 
 impl Table {
-    fn has_room(&self, owner: OwnerKey, caps: ParkingCaps) -> bool {
-        self.owners.of(&owner) < caps.per_principal && self.calls.len() < caps.total
+    fn line_has_room(&self, owner: OwnerKey, caps: ParkingCaps) -> bool {
+        self.line.of(owner) < caps.waiting_per_principal && self.line.len() < caps.waiting_total
+    }
+}
+
+impl Counts {
+    /// The name of the cap that keeps a call from being parked.
+    fn full(&self, spot: &Spot, caps: ParkingCaps) -> Option<&'static str> {
+        let is_full = self.upstreams.of(&spot.upstream) >= caps.per_upstream;
+        let upstream = is_full.then_some("limits.parked_per_upstream");
+        upstream.or_else(|| self.full_for(spot.owner, caps))
+    }
+
+    /// The same, where the upstream is not known yet.
+    fn full_for(&self, owner: OwnerKey, caps: ParkingCaps) -> Option<&'static str> {
+        if self.owners.of(&owner) >= caps.per_principal {
+            return Some("limits.parked_per_principal");
+        }
+        (self.total >= caps.total).then_some("limits.parked_total")
+    }
+
+    fn add(&mut self, spot: &Spot) {
+        self.owners.add(spot.owner);
+        self.upstreams.add(Arc::clone(&spot.upstream));
+        self.total += 1;
+    }
+
+    fn remove(&mut self, spot: &Spot) {
+        self.owners.remove(&spot.owner);
+        self.upstreams.remove(&spot.upstream);
+        self.total -= 1;
     }
 }
 
@@ -127,10 +287,17 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut table = self.parking.lock();
         let call = table.calls.remove(&self.key);
-        table.owners.remove(&self.owner);
-        table.upstreams.remove(&self.upstream);
+        table.parked.remove(&self.spot);
+        let unclaimed = self.parking.serve(&mut table);
         drop(table);
-        // Perhaps the last that held the call: not under the lock.
-        drop(call);
+        // Perhaps the last that held the call: not under the lock. Nor are places, which take it.
+        drop((call, unclaimed));
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let left = self.parking.lock().line.leave(&self.spot, self.number);
+        drop(left);
     }
 }

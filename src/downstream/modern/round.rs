@@ -9,7 +9,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::answers;
-use super::link::{ModernLink, Outcome, State, Wants};
+use super::link::{ModernLink, Outcome, Wants};
 use super::outlet::Outlet;
 use super::pages::Pages;
 use super::parking::Place;
@@ -165,7 +165,9 @@ impl ModernLink {
             waiting.push((key, receiver, Withdraw { link: self, number }));
         }
         tokio::time::sleep(WINDOW).await;
-        self.put_round();
+        if self.take_place().await {
+            self.put_round();
+        }
         let mut answered = Vec::with_capacity(waiting.len());
         for (key, receiver, withdraw) in waiting {
             let answer = match receiver.await {
@@ -182,8 +184,8 @@ impl ModernLink {
         Asked::Answered(answered)
     }
 
-    /// Ends the waiting exchange, if any, with all open questions; refuses the questions when the call may not be
-    /// parked (again).
+    /// Ends the waiting exchange, if any, with all open questions; refuses the questions when the call has asked too
+    /// often.
     fn put_round(&self) {
         let mut state = self.lock();
         let Stage::Awaited(outlet) = &state.stage else {
@@ -193,7 +195,11 @@ impl ModernLink {
         if state.rounds.open.is_empty() {
             return;
         }
-        let Some(key) = self.place(&mut state) else {
+        let place = state.rounds.place.as_ref();
+        let Some(key) = place
+            .filter(|_| state.rounds.round < MAX_ROUNDS)
+            .map(Place::key)
+        else {
             return state.rounds.refuse();
         };
         state.rounds.round += 1;
@@ -221,18 +227,45 @@ impl ModernLink {
         });
     }
 
-    /// The key of the parked call; `None` when the call may not be parked (again).
-    fn place(&self, state: &mut State) -> Option<[u8; super::ticket::KEY_LEN]> {
-        if state.rounds.round >= MAX_ROUNDS {
-            return None;
+    /// Gives the call its place among the parked ones, if it has none yet; waits for one up to `ask_wait`. Its questions
+    /// are refused, and `false` returned, when there is none in time.
+    ///
+    /// # Cancel safety
+    /// The call stops waiting; a further question of it waits in its own right.
+    async fn take_place(&self) -> bool {
+        // One question waits for the call, so that it takes one place.
+        let _turn = self.placing.lock().await;
+        {
+            let state = self.lock();
+            if !matches!(state.stage, Stage::Awaited(_)) || state.rounds.place.is_some() {
+                return true;
+            }
+            // Another question waited for the place, and was refused with this one.
+            if state.rounds.open.is_empty() {
+                return false;
+            }
         }
-        if state.rounds.place.is_none() {
-            let me = self.me.upgrade()?;
-            let unknown = || Arc::from("");
-            let upstream = self.upstream().map_or_else(unknown, Arc::clone);
-            state.rounds.place = self.desk.parking.enter(self.desk.owner, &upstream, me);
+        let Some(me) = self.me.upgrade() else {
+            return false;
+        };
+        let unknown = || Arc::from("");
+        let upstream = self.upstream().map_or_else(unknown, Arc::clone);
+        let patience = self.desk.relay.ask_wait(&upstream).unwrap_or_default();
+        let parking = &self.desk.parking;
+        let place = parking.place(self.desk.owner, upstream, me, patience).await;
+        let mut state = self.lock();
+        let Some(place) = place else {
+            state.rounds.refuse();
+            return false;
+        };
+        if matches!(state.stage, Stage::Awaited(_)) {
+            state.rounds.place = Some(place);
+            return true;
         }
-        state.rounds.place.as_ref().map(Place::key)
+        drop(state);
+        // The call is over: nothing would take the place back from it.
+        drop(place);
+        false
     }
 
     /// Time limit for the client's retry.

@@ -23,6 +23,14 @@ fn seat(intake: Arc<dyn Intake>) -> Seat {
     }
 }
 
+/// A link to an upstream that is not there.
+pub(in crate::upstream) fn era_link() -> Arc<EraLink> {
+    let upstreams = upstreams("");
+    let (name, entry) = upstreams.entries.get_key_value("up").unwrap();
+    let holders = (Holders::of([0; 16]), true);
+    upstreams.make(name, entry, seat(Arc::new(Deaf)), holders)
+}
+
 #[tokio::test]
 async fn a_link_whose_session_is_over_opens_nothing() {
     let link = upstreams("").link("up", seat(Arc::new(Deaf))).unwrap();

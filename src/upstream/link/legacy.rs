@@ -193,7 +193,7 @@ impl LegacyLink {
         }
         let declared = connection.declared();
         self.settings.intake.opened(&self.settings.name, declared);
-        connection.follow(&self.state.followed);
+        connection.follow(&self.state);
         self.listening.make_so(|wanted| connection.listen(*wanted));
         self.hold();
         self.changed.notify_waiters();

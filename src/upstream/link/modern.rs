@@ -344,6 +344,11 @@ impl ModernLink {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Whether one of our requests had this id, which is its progress token too.
+    fn has_used(&self, id: u64) -> bool {
+        id < self.next_id.load(Ordering::Relaxed)
+    }
+
     fn pipe(&self) -> Option<&Pipe> {
         match &self.wire {
             Wire::Pipe(pipe) => Some(pipe),
@@ -364,7 +369,7 @@ impl ModernLink {
     fn deliver(&self, id: u64, message: Message) {
         let Some(pipe) = self.pipe() else { return };
         match pipe.deliver(id, Ok(message)) {
-            Some(_) if id >= self.next_id.load(Ordering::Relaxed) => {
+            Some(_) if !self.has_used(id) => {
                 self.suspect("it answered a request that we did not make");
             }
             Some(Ok(late)) => pipe.cancel_begun(id, &late, || self.next_id()),

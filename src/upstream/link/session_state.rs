@@ -1,10 +1,12 @@
 //! What a legacy session is told once and keeps: the log level and the subscriptions. A fresh connection and a
-//! link of the other era are told again. Spec: SPEC U-02, U-07, D-06; BRIDGING §3.4, §3.5.
+//! link of the other era are told again. With them goes the way to report that the era may be the other one by now.
+//! Spec: SPEC U-02, U-07, D-06; BRIDGING §3.4, §3.5.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use crate::call::Level;
+use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 /// The state of one logical session at an upstream. Clones share it.
@@ -13,9 +15,19 @@ pub(super) struct SessionState {
     level: Arc<Mutex<Option<Level>>>,
     /// The resources that are followed.
     pub(super) followed: Followed,
+    /// Where links report that their upstream may have changed its era.
+    pub(super) doubt: Doubt,
 }
 
 impl SessionState {
+    /// State of a session whose links report to `doubt`.
+    pub(super) fn with(doubt: Doubt) -> Self {
+        Self {
+            doubt,
+            ..Self::default()
+        }
+    }
+
     /// The log level that was set last, if one was.
     pub(super) fn level(&self) -> Option<Level> {
         *lock(&self.level)
@@ -52,5 +64,31 @@ impl Followed {
     /// A copy of the URIs.
     pub(super) fn all(&self) -> Vec<String> {
         lock(&self.0).iter().cloned().collect()
+    }
+}
+
+/// Takes the error of a link whose stream was open, broke off, and is refused now. One by default ignores it.
+#[derive(Clone, Default)]
+pub(super) struct Doubt(Option<Arc<TakeError>>);
+
+type TakeError = dyn Fn(&LinkError) + Send + Sync;
+
+impl Doubt {
+    pub(super) fn new(take: impl Fn(&LinkError) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(take)))
+    }
+
+    /// Reports the error. Does not wait.
+    pub(super) fn raise(&self, error: &LinkError) {
+        if let Some(take) = &self.0 {
+            take(error);
+        }
+    }
+}
+
+impl std::fmt::Debug for Doubt {
+    /// Shows no receiver: it refers back to the link.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Doubt")
     }
 }

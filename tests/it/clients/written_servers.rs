@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::harness::peers::Service;
 use crate::harness::session::text_of;
-use crate::harness::{Gateway, Session, Setup, eventually, peers};
+use crate::harness::{Gateway, Session, Setup, eventually, peers, within};
 use crate::modern::Modern;
 
 async fn written(kind: &str, port: u16) -> Service {
@@ -115,5 +115,58 @@ async fn server_restarted_in_another_era_is_served(#[case] before: &str, #[case]
     drop(server);
     let _server = written(after, port).await;
     everybody_hears(&gw, old, &format!("hello of {after}")).await;
+    gw.stop().await;
+}
+
+// A client that only keeps its stream open makes no call that would tell. The two servers have different tools.
+#[rstest]
+#[case::upgraded("sessions", "modern", &["hello"])]
+#[case::rolled_back("modern", "sessions", &["hello", "confirm"])]
+#[tokio::test]
+async fn listener_hears_of_a_server_restarted_in_another_era(
+    #[case] before: &str,
+    #[case] after: &str,
+    #[case] tools: &[&str],
+    #[values(true, false)] is_legacy: bool,
+) {
+    if !peers::are_installed() {
+        return;
+    }
+    let server = written(before, 0).await;
+    let url = server.first_line.clone();
+    let port = url.parse::<url::Url>().unwrap().port().unwrap();
+    let gw = Setup::open().url("written", &url, "").start().await;
+    let session = gw.anonymous().open("/mcp/written").await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/written");
+    let mut stream = if is_legacy {
+        let stream = session.listen().await;
+        session.tools().await;
+        stream
+    } else {
+        let wanted = json!({"notifications": {"toolsListChanged": true}});
+        let request = modern.request(&json!("l"), "subscriptions/listen", wanted);
+        let mut stream = modern.post(&request).await.events();
+        let first = stream.message().await.expect("an acknowledgement");
+        let honoured = &first["params"]["notifications"];
+        assert_eq!(*honoured, json!({"toolsListChanged": true}));
+        modern.send("tools/list", json!({})).await.unwrap();
+        stream
+    };
+    let known = gw.log().len();
+    drop(server);
+    let _server = written(after, port).await;
+    eventually("the other era is found", async || {
+        let lines = gw.log().into_iter().skip(known);
+        { lines }.find(|line| line.contains("drawbridge::upstream::era"))
+    })
+    .await;
+    within("a notice", stream.until("notifications/tools/list_changed")).await;
+    eventually("the new tools", async || {
+        let listed = session.request("tools/list", json!({})).await.ok()?;
+        let listed = listed["tools"].as_array()?.iter();
+        let names: Vec<_> = listed.map(|tool| &tool["name"]).collect();
+        (names == tools).then_some(())
+    })
+    .await;
     gw.stop().await;
 }

@@ -333,7 +333,7 @@ async fn who_is_asked_again_has_as_long_again() {
 #[tokio::test]
 async fn at_the_cap_a_client_is_not_asked() {
     let gw = Setup::open()
-        .stub("stub", &[])
+        .stub_with("stub", &[], "ask_wait = \"0s\"")
         .toml("[limits]\nparked_per_principal = 1")
         .start()
         .await;
@@ -350,6 +350,161 @@ async fn at_the_cap_a_client_is_not_asked() {
     .await;
     assert!(text_of(&done).contains("accept"));
     ask(&user, "ask_form", &json!({})).await;
+    gw.stop().await;
+}
+
+/// A legacy upstream whose questions wait for one place, for as long as a test may take.
+async fn one_place(ask_wait: &str) -> (Gateway, HttpStub) {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open()
+        .http("stub", &stub, &format!("ask_wait = \"{ask_wait}\""))
+        .toml("[limits]\nparked_per_principal = 1")
+        .start()
+        .await;
+    (gw, stub)
+}
+
+/// Waits until so many questions have had to wait.
+async fn waited(gw: &Gateway, questions: f64) {
+    eventually("the questions wait", async || {
+        let waited = gw.metric("drawbridge_calls_park_waited_total", "").await;
+        (waited > questions - 0.5).then_some(())
+    })
+    .await;
+}
+
+// Spec: BRIDGING §3.1 step 12.
+#[tokio::test]
+async fn questions_above_the_cap_are_put_one_after_the_other() {
+    let (gw, _stub) = one_place("1m").await;
+    let user = user(&gw);
+    let first = ask(&user, "ask_form", &json!({})).await;
+    let then = async |earlier: f64| {
+        waited(&gw, earlier).await;
+        ask(&user, "ask_form", &json!({})).await
+    };
+    let order = std::sync::Mutex::new(Vec::new());
+    let finish = async |name: &'static str, asked: Value| {
+        order.lock().unwrap().push(name);
+        let answers = json!({questions(&asked)[0].0: accept(name)});
+        let done = answer(&user, "ask_form", &asked, answers).await;
+        assert!(text_of(&done).contains(name), "{done}");
+    };
+    tokio::join!(
+        async { finish("second", then(0.0).await).await },
+        async { finish("third", then(1.0).await).await },
+        async { finish("fourth", then(2.0).await).await },
+        async {
+            waited(&gw, 3.0).await;
+            finish("first", first).await;
+        },
+    );
+    let order = order.into_inner().unwrap();
+    assert_eq!(order, ["first", "second", "third", "fourth"]);
+    let refused = gw.metric("drawbridge_calls_park_refused_total", "").await;
+    assert!(refused < 0.5, "{refused}");
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.1 step 12; SPEC M-43.
+#[tokio::test]
+async fn waiting_call_whose_client_goes_gives_its_turn_up() {
+    let (gw, stub) = one_place("1m").await;
+    let user = user(&gw);
+    let first = ask(&user, "ask_form", &json!({})).await;
+    let params = json!({"name": "ask_form", "arguments": {}});
+    let message = user.request(&json!("gone"), "tools/call", params);
+    {
+        let mut exchange = std::pin::pin!(user.post(&message));
+        tokio::select! {
+            _ = &mut exchange => panic!("there is no place"),
+            () = waited(&gw, 1.0) => {}
+        }
+    }
+    eventually("the upstream hears of it", async || {
+        (stub.stats().await["counts"]["calls_cancelled"] == 1).then_some(())
+    })
+    .await;
+    let answers = json!({questions(&first)[0].0: accept("x")});
+    let none = json!({});
+    let (asked, done) = tokio::join!(ask(&user, "ask_form", &none), async {
+        waited(&gw, 2.0).await;
+        answer(&user, "ask_form", &first, answers).await
+    });
+    assert!(text_of(&done).contains("accept"), "{done}");
+    let answers = json!({questions(&asked)[0].0: accept("y")});
+    let done = answer(&user, "ask_form", &asked, answers).await;
+    assert!(text_of(&done).contains("accept"), "{done}");
+    assert!(gw.metric("drawbridge_calls_parked", "").await < 0.5);
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.1 step 12: both questions of a call have one place, and one end of their wait.
+#[tokio::test]
+async fn two_questions_of_a_waiting_call_take_one_place() {
+    let (gw, _stub) = one_place("1m").await;
+    let user = user(&gw);
+    let first = ask(&user, "ask_form", &json!({})).await;
+    let answers = json!({questions(&first)[0].0: accept("x")});
+    let none = json!({});
+    let (asked, done) = tokio::join!(ask(&user, "ask_two", &none), async {
+        waited(&gw, 1.0).await;
+        answer(&user, "ask_form", &first, answers).await
+    });
+    assert!(text_of(&done).contains("accept"), "{done}");
+    let both = questions(&asked);
+    assert_eq!(both.len(), 2, "{asked}");
+    let answers = json!({both[0].0: accept("one"), both[1].0: accept("two")});
+    let done = answer(&user, "ask_two", &asked, answers).await;
+    assert!(text_of(&done).contains("two"), "{done}");
+    assert!(gw.metric("drawbridge_calls_parked", "").await < 0.5);
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.1 step 12.
+#[tokio::test]
+async fn question_that_gets_no_place_in_time_is_cancelled() {
+    let (gw, _stub) = one_place("300ms").await;
+    let user = user(&gw);
+    let first = ask(&user, "ask_form", &json!({})).await;
+    let refused = user.call("ask_form", json!({})).await.unwrap();
+    assert!(text_of(&refused).contains("cancel"), "{refused}");
+    let refused = gw.metric("drawbridge_calls_park_refused_total", "").await;
+    assert!((0.5..1.5).contains(&refused), "{refused}");
+    eventually("a line", async || {
+        let mut lines = gw.log().into_iter();
+        lines.rfind(|line| line.contains("too many calls wait for answers"))
+    })
+    .await;
+    let answers = json!({questions(&first)[0].0: accept("x")});
+    let done = answer(&user, "ask_form", &first, answers).await;
+    assert!(text_of(&done).contains("accept"), "{done}");
+    gw.stop().await;
+}
+
+// Waiting calls leave exchanges to the retries that they wait for: half of what a caller may have open.
+#[tokio::test]
+async fn call_that_may_not_even_wait_is_of_a_client_that_cannot_be_asked() {
+    let stub = HttpStub::start(&[]).await;
+    let gw = Setup::open()
+        .server("exchanges_per_principal = 2")
+        .http("stub", &stub, "ask_wait = \"1m\"")
+        .toml("[limits]\nparked_per_principal = 1")
+        .start()
+        .await;
+    let user = user(&gw);
+    let first = ask(&user, "ask_form", &json!({})).await;
+    let answers = json!({questions(&first)[0].0: accept("x")});
+    let none = json!({});
+    let (asked, ()) = tokio::join!(ask(&user, "ask_form", &none), async {
+        waited(&gw, 1.0).await;
+        let third = user.call("ask_form", json!({})).await.unwrap();
+        assert!(text_of(&third).contains("error"), "{third}");
+        answer(&user, "ask_form", &first, answers).await;
+    });
+    let answers = json!({questions(&asked)[0].0: accept("y")});
+    let done = answer(&user, "ask_form", &asked, answers).await;
+    assert!(text_of(&done).contains("accept"), "{done}");
     gw.stop().await;
 }
 
@@ -379,7 +534,7 @@ async fn calls_parked_at_one_upstream_leave_places_to_others() {
 async fn at_the_cap_a_client_keeps_its_extensions() {
     let gw = Setup::open()
         .stub("stub", &[])
-        .stub("modern", &["--era", "modern"])
+        .stub_with("modern", &["--era", "modern"], "ask_wait = \"0s\"")
         .toml("[limits]\nparked_per_principal = 1")
         .start()
         .await;

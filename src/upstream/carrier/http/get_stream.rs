@@ -20,8 +20,8 @@ const LASTING: Duration = Duration::from_secs(30);
 /// Why an upstream has no GET stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The upstream has no such streams, or none for us.
-    Stream,
+    /// The upstream has no such streams, or none for us; the status it answered with.
+    Stream(u16),
     /// The upstream had one, and no longer knows the session.
     Session,
 }
@@ -156,7 +156,7 @@ impl HttpWire {
                     return if was_open && unknown && self.has_session() {
                         Refused::Session
                     } else {
-                        Refused::Stream
+                        Refused::Stream(response.status().as_u16())
                     };
                 }
                 Ok(_) | Err(_) => backoff.failed(place.retry),

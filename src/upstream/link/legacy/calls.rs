@@ -269,6 +269,11 @@ impl Connection {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Whether one of our requests had this id, which is its progress token too.
+    pub(super) fn has_used(&self, id: u64) -> bool {
+        id < self.next_id.load(Ordering::Relaxed)
+    }
+
     pub(super) fn take_off(self: &Arc<Self>, pending: Pending) -> (InFlight, Landing) {
         let (sender, receiver) = oneshot::channel();
         *lock(&pending.reply) = Some(sender);

@@ -16,7 +16,8 @@ use crate::protocol::Era;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::http::get_stream::Refused;
 use crate::upstream::carrier::http::wire::HttpWire;
-use crate::upstream::link::session_state::Followed;
+use crate::upstream::error::LinkError;
+use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
 
 /// How long a call of a modern client waits for the stream to be open; then it goes on without.
@@ -50,8 +51,8 @@ pub(super) struct Ears {
     is_late: AtomicBool,
     /// Whether the upstream refused the stream.
     is_refused: AtomicBool,
-    /// The resources that the link follows.
-    followed: OnceLock<Followed>,
+    /// The resources that the link follows, and where it reports doubts of its era.
+    state: OnceLock<SessionState>,
 }
 
 impl Default for Ears {
@@ -67,7 +68,7 @@ impl Default for Ears {
             was_open: AtomicBool::new(false),
             is_late: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
-            followed: OnceLock::new(),
+            state: OnceLock::new(),
         }
     }
 }
@@ -131,8 +132,9 @@ impl Connection {
                     let Some(this) = forgotten.upgrade() else {
                         return;
                     };
-                    if refused == Refused::Stream {
+                    if let Refused::Stream(status) = refused {
                         this.ears.is_refused.store(true, Ordering::Relaxed);
+                        this.doubt(status);
                     } else if !this.is_closed() {
                         LABELED.upstream_lost.add(&this.settings.name, 1);
                         this.forget();
@@ -147,9 +149,17 @@ impl Connection {
         }
     }
 
-    /// From now on, who follows one of these hears of it when notices may have been missed.
-    pub(super) fn follow(&self, followed: &Followed) {
-        self.ears.followed.get_or_init(|| followed.clone());
+    /// From now on, who follows a resource of this state hears of it when notices may have been missed.
+    pub(super) fn follow(&self, state: &SessionState) {
+        self.ears.state.get_or_init(|| state.clone());
+    }
+
+    /// Reports a stream that was open and is refused now. Many servers have none: without one before, that says nothing.
+    fn doubt(&self, status: u16) {
+        let was_open = self.ears.was_open.load(Ordering::Relaxed);
+        if let Some(state) = self.ears.state.get().filter(|_| was_open) {
+            state.doubt.raise(&LinkError::Status(status));
+        }
     }
 
     /// The stream is open: what was announced before it was has been heard by nobody, also between
@@ -162,8 +172,8 @@ impl Connection {
                 .intake
                 .heard(&self.settings.name, &lists, is_late);
         }
-        let followed = self.ears.followed.get().filter(|_| again);
-        for uri in followed.map(Followed::all).unwrap_or_default() {
+        let state = self.ears.state.get().filter(|_| again);
+        for uri in state.map(|state| state.followed.all()).unwrap_or_default() {
             let notice = Notice::resource_updated(&uri);
             self.settings
                 .intake

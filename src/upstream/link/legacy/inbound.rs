@@ -153,6 +153,10 @@ impl Connection {
         }
         match token.and_then(|token| self.lasting.progress(token)) {
             Some(task) => task.link.notify(progress(message, &task.token)),
+            // Streams do not keep their order among each other, and an upstream may hear late that its call is over.
+            None if found.is_none() && token.is_some_and(|token| self.has_used(token)) => {
+                LABELED.notices_late.add(&self.settings.name, 1);
+            }
             None => LABELED.upstream_garbage.add(&self.settings.name, 1),
         }
     }

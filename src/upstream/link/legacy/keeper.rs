@@ -60,6 +60,7 @@ async fn keep(link: Weak<LegacyLink>) {
         }
         if let Err(error) = link.connection().await {
             tracing::debug!(upstream = %link.settings.name, error = chain(&error), "not opened again yet");
+            link.state.doubt.raise(&error);
         }
     }
 }

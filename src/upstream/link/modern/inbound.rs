@@ -94,13 +94,21 @@ impl ModernLink {
 
     /// Routed by token: it is the id of the request.
     fn on_progress(&self, message: &Message, flight: Option<&Arc<Flight>>) {
-        let found = match (message.param_number(meta::PROGRESS_TOKEN), flight) {
+        let token = message.param_number(meta::PROGRESS_TOKEN);
+        let found = match (token, flight) {
             (Some(id), Some(flight)) if flight.id == id => Some(Arc::clone(flight)),
             (Some(id), None) => self.flight(id),
             _ => None,
         };
         let Some(flight) = found else {
-            LABELED.upstream_garbage.add(&self.settings.name, 1);
+            // On a pipe it may hear late that its call is over.
+            let is_late = flight.is_none() && token.is_some_and(|id| self.has_used(id));
+            let counter = if is_late {
+                &LABELED.notices_late
+            } else {
+                &LABELED.upstream_garbage
+            };
+            counter.add(&self.settings.name, 1);
             return;
         };
         flight.activity.touch();

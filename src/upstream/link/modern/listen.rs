@@ -190,6 +190,7 @@ impl ModernLink {
         let mut current: Option<Stream> = None;
         let (mut pace, mut spacing) = (Pace::default(), Spacing::default());
         let missed = &self.listening.missed;
+        let mut was_open = false;
         loop {
             let number = *wishes.borrow_and_update();
             let opened = self.follow(&mut current, number, &mut spacing).await;
@@ -210,6 +211,7 @@ impl ModernLink {
             }
             match opened {
                 Ok(fresh) => {
+                    was_open |= fresh;
                     let was_missed = fresh && missed.swap(false, Ordering::AcqRel);
                     if let Some(stream) = current.as_ref().filter(|_| was_missed) {
                         self.announce(&stream.filter);
@@ -220,6 +222,9 @@ impl ModernLink {
                 }
                 Err(error) => {
                     tracing::warn!(upstream = %self.settings.name, error = chain(&error), "no change notices");
+                    if was_open {
+                        self.state.doubt.raise(&error);
+                    }
                     tokio::select! {
                         _ = spacing.next(&mut wishes, number) => {}
                         () = tokio::time::sleep(pace.refused()) => {}

@@ -4,9 +4,10 @@ mod contradiction;
 mod negotiation;
 mod reconsideration;
 mod resolve;
+mod watch;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +35,8 @@ use crate::upstream::not_reached::NotReached;
 /// A link of either era.
 #[derive(Debug)]
 pub(in crate::upstream) struct EraLink {
+    /// Itself, for what goes on when its caller has gone.
+    own: Weak<Self>,
     settings: Arc<Settings>,
     cell: Arc<EraCell>,
     schemas: Arc<Schemas>,
@@ -44,6 +47,8 @@ pub(in crate::upstream) struct EraLink {
     state: SessionState,
     /// Whether a modern link stands in for a stateless legacy side, and no call has worked yet.
     stands_by: AtomicBool,
+    /// Reports that the era may have changed, since the last look that settled it.
+    doubts: AtomicU32,
     first_start: FirstStartWitness,
     /// Whoever had this link is gone.
     ended: AtomicBool,
@@ -65,15 +70,17 @@ impl EraLink {
         cell: Arc<EraCell>,
         schemas: Arc<Schemas>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
             settings,
             cell,
             schemas,
             current: Mutex::default(),
             resolving: Attempts::default(),
             listening: Wish::default(),
-            state: SessionState::default(),
+            state: SessionState::with(watch::doubt(own)),
             stands_by: AtomicBool::new(false),
+            doubts: AtomicU32::new(0),
             first_start: FirstStartWitness::default(),
             ended: AtomicBool::new(false),
         })

@@ -11,7 +11,7 @@ use crate::upstream::lock;
 
 impl EraLink {
     /// Asks again what the upstream speaks, after evidence against the era of `was`; not where another
-    /// link has just found it out. Returns a link of the other era, `None` where nothing has changed.
+    /// link has just found it out. Returns the link that stands in the place of `was`, `None` where nothing has changed.
     pub(super) async fn reconsider(&self, was: &Inner) -> Option<Inner> {
         if self.cell.pin.is_some() {
             return None;
@@ -23,23 +23,21 @@ impl EraLink {
         }
         let _resolving = self.resolving.turn().await;
         let current = self.current()?;
-        if current.era() != was.era() {
+        // Another link stands in its place by now, of whichever era.
+        if !current.is(was) {
             return Some(current);
         }
-        match self.resolve(!is_known).await {
-            Ok(fresh) if fresh.era() != was.era() => {
-                was.close().await;
-                Some(fresh)
-            }
-            Ok(fresh) => {
-                // As before: the link that knows its sessions goes on.
-                *lock(&self.current) = Some(was.clone());
-                self.listening.make_so(|wanted| was.listen(*wanted));
-                fresh.close().await;
-                None
-            }
-            Err(_) => None,
+        let fresh = self.find(!is_known).await.ok()?;
+        if fresh.era() == was.era() {
+            // As before: the link that knows its sessions goes on.
+            fresh.close().await;
+            return None;
         }
+        let put = self.put(&fresh).await;
+        // Also where the session has ended meanwhile: nothing else would close it.
+        was.close().await;
+        put.ok()?;
+        Some(fresh)
     }
 
     /// Waits until no change notice can be missed; `false` as soon as none will be told. A link of the other
@@ -81,19 +79,29 @@ impl EraLink {
         if self.cell.pin.is_some() {
             return false;
         }
-        let is_contradicted = match inner {
+        self.fits(inner).await == Some(false) && self.reconsider(inner).await.is_some()
+    }
+
+    /// Whether a link that hears nothing is of the era of its upstream; `None` where the upstream cannot say.
+    pub(super) async fn fits(&self, inner: &Inner) -> Option<bool> {
+        match inner {
             // Many servers have no GET stream: that it is refused is no evidence.
             Inner::Legacy { link, .. } if !self.is_piped() => {
-                contradiction::is_in(Era::Legacy, false, &link.knock().await)
+                let answer = link.knock().await;
+                let is_contradicted = contradiction::is_in(Era::Legacy, false, &answer);
+                (is_contradicted || answer.is_ok()).then_some(!is_contradicted)
             }
-            Inner::Legacy { .. } => false,
-            Inner::Modern(link) => link.is_refused(|error| self.contradicts_modern(error)),
-        };
-        is_contradicted && self.reconsider(inner).await.is_some()
+            Inner::Legacy { .. } => Some(true),
+            Inner::Modern(link) => Some(!link.is_refused(|error| self.contradicts_modern(error))),
+        }
     }
 
     fn contradicts_modern(&self, error: &LinkError) -> bool {
-        contradiction::is_in(Era::Modern, self.is_piped(), &Err(error.clone()))
+        self.contradicts(Era::Modern, error)
+    }
+
+    pub(super) fn contradicts(&self, era: Era, error: &LinkError) -> bool {
+        contradiction::is_in(era, self.is_piped(), &Err(error.clone()))
     }
 
     /// Whether a modern link refused a subscription because the upstream refuses to be listened to in the
@@ -138,7 +146,7 @@ impl EraLink {
     pub(super) async fn fall_back(&self, was: &Inner) -> Option<Inner> {
         let _resolving = self.resolving.turn().await;
         let current = self.current()?;
-        if current.era() != was.era() {
+        if !current.is(was) {
             return Some(current);
         }
         self.cell
@@ -154,5 +162,21 @@ impl EraLink {
             return None;
         }
         Some(fresh)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::upstream::isolation::tests::era_link;
+
+    // The use of a link may end in evidence when another link stands in its place already.
+    #[tokio::test]
+    async fn link_that_was_replaced_is_not_put_back() {
+        let link = era_link();
+        let [old, new] = [(); 2].map(|()| link.legacy(None, false));
+        link.put(&new).await.unwrap();
+        let found = link.reconsider(&old).await;
+        assert!(found.is_some_and(|found| found.is(&new)));
+        assert!(link.current().is_some_and(|now| now.is(&new)));
     }
 }

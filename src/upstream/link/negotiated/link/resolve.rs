@@ -41,7 +41,7 @@ impl EraLink {
         if let Some(failed) = turn.spared() {
             return Err(failed);
         }
-        let resolved = self.resolve(false).await;
+        let resolved = self.resolve().await;
         let resolved = resolved.map_err(LinkError::of_opening);
         if let Err(error) = &resolved {
             turn.share(error.clone());
@@ -49,16 +49,29 @@ impl EraLink {
         resolved
     }
 
-    /// Makes the link; `afresh` when what is believed was just contradicted.
-    pub(super) async fn resolve(&self, afresh: bool) -> Result<Inner, LinkError> {
+    async fn resolve(&self) -> Result<Inner, LinkError> {
+        let inner = self.find(false).await?;
+        self.put(&inner).await?;
+        Ok(inner)
+    }
+
+    /// Makes a link, which is not the current one yet; `afresh` when what is believed was just contradicted.
+    pub(super) async fn find(&self, afresh: bool) -> Result<Inner, LinkError> {
         if self.ended.load(Ordering::Acquire) {
             return Err(LinkError::Cancelled);
         }
-        let inner = match self.cell.pin {
-            Some(Pin::Legacy(_)) => self.legacy(None, false),
-            Some(Pin::Modern) => self.modern(None, None),
-            None => self.detect(afresh).await?,
-        };
+        match self.cell.pin {
+            Some(Pin::Legacy(_)) => Ok(self.legacy(None, false)),
+            Some(Pin::Modern) => Ok(self.modern(None, None)),
+            None => self.detect(afresh).await,
+        }
+    }
+
+    /// Makes a link the current one.
+    ///
+    /// # Errors
+    /// [`LinkError::Cancelled`] when the session has ended; the link is closed then.
+    pub(super) async fn put(&self, inner: &Inner) -> Result<(), LinkError> {
         let before = lock(&self.current).replace(inner.clone());
         // The session ended meanwhile: nobody would ever close it.
         if self.ended.load(Ordering::Acquire) {
@@ -66,11 +79,11 @@ impl EraLink {
             return Err(LinkError::Cancelled);
         }
         // Before it listens: the first stream is that on which changes may have been missed.
-        if let (Inner::Modern(link), Some(Inner::Legacy { .. }) | None) = (&inner, &before) {
+        if let (Inner::Modern(link), Some(Inner::Legacy { .. }) | None) = (inner, &before) {
             link.take_over();
         }
         self.listening.make_so(|wanted| inner.listen(*wanted));
-        Ok(inner)
+        Ok(())
     }
 
     async fn detect(&self, afresh: bool) -> Result<Inner, LinkError> {

@@ -1,0 +1,86 @@
+//! Looks after an upstream whose stream broke off and is refused now: a client that only keeps a stream open makes no
+//! call that would find the other era. Spec: SPEC U-07; BRIDGING §3.4.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::EraLink;
+use crate::upstream::error::LinkError;
+use crate::upstream::link::negotiated::RECONSIDER;
+use crate::upstream::link::session_state::Doubt;
+
+/// The longest pause between two looks; the first is [`RECONSIDER`], and each is twice as long as the one before.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// Starts a look for each report of a link of `own`; keeps `own` not alive.
+pub(super) fn doubt(own: &Weak<EraLink>) -> Doubt {
+    let own = Weak::clone(own);
+    Doubt::new(move |error| {
+        if let Some(link) = own.upgrade() {
+            link.doubted(error);
+        }
+    })
+}
+
+impl EraLink {
+    /// Starts to look, unless a look is under way already or the error says nothing of the era.
+    fn doubted(self: &Arc<Self>, error: &LinkError) {
+        let is_pinned = self.cell.pin.is_some();
+        let Some(inner) = self.current().filter(|_| !is_pinned && self.is_heard()) else {
+            return;
+        };
+        if self.contradicts(inner.era(), error) && self.doubts.fetch_add(1, Ordering::AcqRel) == 0 {
+            let look = look(Weak::clone(&self.own));
+            self.settings.tasks.spawn_service(look);
+        }
+    }
+
+    /// Whether a client listens, or follows a resource.
+    fn is_heard(&self) -> bool {
+        let is_wanted = self.listening.get() || !self.state.followed.is_empty();
+        is_wanted && !self.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing is left to look for: the link is of the upstream's era, or is not listened to.
+    async fn is_settled(&self) -> bool {
+        while self.is_heard() {
+            let Some(inner) = self.current() else {
+                return true;
+            };
+            match self.fits(&inner).await {
+                Some(true) => return true,
+                // A fresh link of the other era is opened by the look at it.
+                Some(false) if self.reconsider(&inner).await.is_some() => {}
+                Some(false) | None => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Looks until what is doubted is settled. Keeps the link alive during a look only.
+async fn look(link: Weak<EraLink>) {
+    let mut pause = RECONSIDER;
+    loop {
+        let Some(this) = link.upgrade() else { return };
+        let doubts = this.doubts.load(Ordering::Acquire);
+        if Box::pin(this.is_settled()).await {
+            let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+            // A report that came during the look is looked at too.
+            if this
+                .doubts
+                .compare_exchange(doubts, 0, order, failed)
+                .is_ok()
+            {
+                return;
+            }
+        }
+        drop(this);
+        // Random, as all sessions of an upstream lose their streams at the same time.
+        sleep(pause.mul_f64(rand::random_range(1.0..1.25))).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
