@@ -98,10 +98,10 @@ DRILL := target/release/drill
 .PHONY: drill
 drill: preconditions
 	$(RELEASE)
-	$(RELEASE) --features stubs --bin drill --bin stub-upstream
+	$(RELEASE) --features stubs --bin drill --bin stub-upstream --bin bare-proxy
 
 .PHONY: bench
-bench: drill ## Measures CPU, memory and start-up beside nginx; writes docs/benchmarks.md
+bench: drill ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy; writes docs/benchmarks.md
 	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
 	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
 	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json

@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use crate::bench::{self, Stubs};
 use crate::client::Target;
+use crate::lanes::{self, Lane, Stubs};
 use crate::load::Crowd;
 use crate::place::{Gateway, Place, Running};
 use crate::rows::{Over, ROWS, Row};
@@ -47,7 +47,7 @@ pub(crate) struct InstructionsArgs {
 pub(crate) async fn run(args: InstructionsArgs) -> anyhow::Result<bool> {
     let place = Place::new()?;
     let stubs = Stubs::start(&place, &args.stub)?;
-    let list = bench::reference_list(&Target::parse(&stubs.legacy.url)?).await?;
+    let list = lanes::reference_list(&Target::parse(&stubs.legacy.url)?).await?;
     // A child is started through the program itself, which below callgrind is another one.
     let wanted = |row: &&Row| {
         let only = args.only.as_ref();
@@ -108,10 +108,10 @@ async fn count(
         format!("--callgrind-out-file={}", out.display()),
     ];
     let gateway = Gateway::start(place, &plan)?;
-    let lane = bench::lane("instructions", place, &gateway)?;
+    let lane = Lane::through("instructions", place, &gateway)?;
     let mut counts = Vec::new();
     for (number, row) in rows.iter().enumerate() {
-        let plan = bench::plan_of(std::time::Duration::ZERO, row, &lane, stubs, &list.into());
+        let plan = lanes::plan_of(std::time::Duration::ZERO, row, &lane, stubs, &list.into());
         let mut crowd = Crowd::open(&plan).await?;
         crowd.step(WARM).await?;
         control(&gateway.process, &["-i", "on"])?;

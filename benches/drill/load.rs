@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::client::{Caller, Client, request_text, result_slice};
 use crate::modern::{self, CallResult};
 use crate::sse::Decoder;
-use crate::watch::Cpu;
+use crate::watch::{Cpu, Ticks};
 use crate::wire::{invalid, limited};
 
 /// Notices in front of the reply.
@@ -62,6 +62,8 @@ pub(crate) struct Measured {
     pub(crate) per_second: f64,
     /// CPU microseconds per verified reply, by process name.
     pub(crate) cpu_micros: BTreeMap<String, f64>,
+    /// The same time in ticks, not per reply.
+    pub(crate) ticks: BTreeMap<String, Ticks>,
     pub(crate) p50_micros: u64,
     pub(crate) p99_micros: u64,
 }
@@ -137,6 +139,10 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
             let per_reply = after.since(before) as f64 / 1000.0 / replies.max(1) as f64;
             (name.clone(), per_reply)
         });
+    let ticks = before
+        .iter()
+        .zip(&after)
+        .map(|((name, before), (_, after))| (name.clone(), after.ticks_since(before)));
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     Ok(Measured {
         replies,
@@ -148,6 +154,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
             .clone(),
         per_second: replies as f64 / seconds,
         cpu_micros: cpu_micros.collect(),
+        ticks: ticks.collect(),
         p50_micros: quantile(50),
         p99_micros: quantile(99),
     })
