@@ -21,19 +21,25 @@ help: ## Lists the targets
 BIN ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .PHONY: install
-install: preconditions ## Builds the gateway and puts it into ~/.cargo/bin, or BIN
+install: preconditions ## Builds the gateway, tuned, and puts it into ~/.cargo/bin, or BIN
 	$(RELEASE)
 	mkdir -p $(BIN)
 	install -m 755 target/release/drawbridge $(BIN)/drawbridge
 
+# Where `make run` has its program: built with the profile `quick`, and nowhere installed.
+QUICK := $(or $(CARGO_TARGET_DIR),target)/quick/drawbridge
+
 .PHONY: run
-run: install ## Builds and installs the gateway, and runs it with a demonstration upstream
+run: preconditions ## Builds the gateway quickly, and runs it with a demonstration upstream
+	@test -e $(QUICK) \
+	  || echo 'Compiling the gateway and what it depends on: four to five minutes on two cores, the first time.'
+	cargo build --profile quick --locked --bin drawbridge
 	@printf '%s\n' '' \
 	  'Drawbridge starts on http://127.0.0.1:8080/mcp (config/quickstart.toml). Ctrl-C ends it.' '' \
 	  '  Claude Code     claude mcp add --transport http drawbridge http://127.0.0.1:8080/mcp' \
 	  '  MCP Inspector   npx @modelcontextprotocol/inspector' \
 	  '                  transport "Streamable HTTP", URL http://127.0.0.1:8080/mcp' ''
-	@exec $(BIN)/drawbridge serve --config config/quickstart.toml
+	@exec $(QUICK) serve --config config/quickstart.toml
 
 .PHONY: check
 check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format, lints, docs, dependencies, layering, generated files
@@ -94,7 +100,7 @@ $(TOOLS)/fuzz-$(FUZZ):
 
 DRILL := target/release/drill
 
-# The gateway as `make run` and the image have it, and what drives it.
+# The gateway as `make install` and the image have it, and what drives it.
 .PHONY: drill
 drill: preconditions
 	$(RELEASE)
