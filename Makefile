@@ -15,7 +15,7 @@ RELEASE := RUSTFLAGS="$$(deploy/profile/flags.sh)" cargo build --release --locke
 
 .PHONY: help
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Where `make install` puts the program: the directory that rustup has put on the PATH.
 BIN ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -127,8 +127,14 @@ soak: drill ## The long forms: 1,000 disconnects, 10,000 unanswered questions, 5
 	$(DRILL) hostile --seconds 300
 	$(MATRIX)::every_cell_does_what_the_rules_say
 
+.PHONY: image image-slim
+image: ## Builds the container image with Node and uv, for stdio servers: drawbridge
+	docker build --tag drawbridge .
+image-slim: ## Builds the container image of the gateway alone: drawbridge:slim
+	docker build --target slim --tag drawbridge:slim .
+
 .PHONY: image-check
-image-check: preconditions ## Builds the container image and runs it once (Debian, root; no daemon)
+image-check: preconditions ## Builds both container images and runs each once (Debian, root; no daemon)
 	deploy/image-check.sh
 
 .PHONY: preconditions
