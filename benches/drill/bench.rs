@@ -104,13 +104,20 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     let sink = nginx.as_ref().map(|nginx| nginx.sink.as_str());
     let plan = |name, threads| stubs.plan(&args.stub, &args.gateway, name, threads, sink);
     let mut gateways = Vec::new();
-    for (name, threads) in [(figures::ONE, 1), (figures::TWO, 2)] {
+    for (name, uncached, threads) in [
+        (figures::ONE, "uncached-1", 1),
+        (figures::TWO, "uncached-2", 2),
+    ] {
         if args.no_gateway {
             continue;
         }
         let gateway = Gateway::start(&place, &plan(name, threads)?)?;
-        lanes.push(Lane::through(name, &place, &gateway)?);
-        gateways.push(gateway);
+        let mut plan = plan(uncached, threads)?;
+        plan.tables.push_str(lanes::UNCACHED);
+        let uncached = Gateway::start(&place, &plan)?;
+        let lane = Lane::through(name, &place, &gateway)?;
+        lanes.push(lane.with_uncached(&place, &uncached)?);
+        gateways.extend([gateway, uncached]);
     }
     let list: Arc<str> = lanes::reference_list(&direct).await?.into();
     let (rows, handshakes) = measure_rows(&args, &lanes, &stubs, &list).await?;
@@ -174,6 +181,12 @@ async fn rest(
     Ok(())
 }
 
+fn wanted(args: &BenchArgs) -> Vec<&'static Row> {
+    let only = args.only.as_ref();
+    let is_wanted = |row: &&Row| only.is_none_or(|only| row.name.contains(only));
+    ROWS.iter().filter(is_wanted).collect()
+}
+
 async fn measure_rows(
     args: &BenchArgs,
     lanes: &[Lane],
@@ -182,12 +195,7 @@ async fn measure_rows(
 ) -> anyhow::Result<(Vec<RowFigures>, Option<Handshakes>)> {
     let mut figures = Vec::new();
     let mut handshakes = None;
-    let wanted = |row: &Row| {
-        args.only
-            .as_ref()
-            .is_none_or(|only| row.name.contains(only))
-    };
-    let rows: Vec<Row> = ROWS.into_iter().filter(wanted).collect();
+    let rows: Vec<Row> = wanted(args).into_iter().copied().collect();
     for group in rows.chunk_by(|row, next| next.is_compared_with(row)) {
         let greeted = || anyhow::Ok(count(&stats(&stubs.legacy)?, "initialize"));
         let before = greeted()?;

@@ -197,11 +197,9 @@ mod tests {
         let [_, row] = figures.rows.as_slice() else {
             unreachable!()
         };
-        let budget = row.row.budgets.iter().copied();
-        let budget = budget
-            .filter(|budget| matches!(budget, Budget::TimesRow(..)))
-            .next()
-            .unwrap();
+        let mut budgets = row.row.budgets.iter();
+        let budget = budgets.find(|budget| matches!(budget, Budget::TimesRow(..)));
+        let budget = *budget.unwrap();
         assert_eq!(figures.figure(row, budget, ONE), Some(0.9));
         assert_eq!(figures.verdict(row), Some(true));
     }

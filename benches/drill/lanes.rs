@@ -8,13 +8,17 @@ use anyhow::Context as _;
 
 use crate::client::{Caller, Client, Target};
 use crate::figures;
+use crate::keys::SCOPE;
 use crate::load::Plan;
 use crate::place::{Gateway, GatewayPlan, Place, Stub};
 use crate::rows::{Over, Row};
+use crate::said::Kind;
 
 /// The modern upstream. Its name is as long as the legacy upstream's, so that tokens for both have the same
 /// length: longer tokens cost more to verify.
 const MODERN: &str = "next";
+/// Configuration of a gateway that caches no lists.
+pub(crate) const UNCACHED: &str = "\n[lists]\nfresh = \"0s\"\n";
 /// Principals that the sessions are spread over.
 const PRINCIPALS: usize = 16;
 
@@ -28,16 +32,40 @@ pub(crate) struct Lane {
     pid: Option<u32>,
     /// Whether it is the gateway.
     bridges: bool,
+    /// A second gateway, which caches no lists: its callers and its process.
+    uncached: Option<(Vec<Caller>, u32)>,
 }
 
 impl Lane {
     pub(crate) fn callers(&self, over: Over) -> &[Caller] {
         match over {
             Over::Bridged if !self.bridges => &[],
-            Over::Http | Over::Bridged => &self.http,
+            Over::Uncached if self.bridges => match &self.uncached {
+                Some((callers, _)) => callers,
+                None => &[],
+            },
+            Over::Http | Over::Bridged | Over::Uncached => &self.http,
             Over::Modern => &self.modern,
             Over::Stdio => &self.stdio,
         }
+    }
+
+    fn pid(&self, over: Over) -> Option<u32> {
+        match (over, &self.uncached) {
+            (Over::Uncached, Some((_, pid))) => Some(*pid),
+            _ => self.pid,
+        }
+    }
+
+    /// Adds the gateway that caches no lists.
+    pub(crate) fn with_uncached(
+        mut self,
+        place: &Place,
+        gateway: &Gateway,
+    ) -> anyhow::Result<Self> {
+        let callers = callers(place, gateway, "http")?;
+        self.uncached = Some((callers, gateway.process.pid()));
+        Ok(self)
     }
 
     /// Without tokens: callers of a legacy and of a modern endpoint.
@@ -54,6 +82,7 @@ impl Lane {
             stdio: Vec::new(),
             pid,
             bridges: false,
+            uncached: None,
         }
     }
 
@@ -63,12 +92,7 @@ impl Lane {
         place: &Place,
         gateway: &Gateway,
     ) -> anyhow::Result<Self> {
-        let callers = |upstream: &str| {
-            let caller = |n: usize| gateway.caller(place, upstream, &format!("principal-{n}"));
-            (0..PRINCIPALS)
-                .map(caller)
-                .collect::<anyhow::Result<Vec<_>>>()
-        };
+        let callers = |upstream: &str| callers(place, gateway, upstream);
         Ok(Self {
             name,
             http: callers("http")?,
@@ -76,8 +100,14 @@ impl Lane {
             stdio: callers("stdio")?,
             pid: Some(gateway.process.pid()),
             bridges: true,
+            uncached: None,
         })
     }
+}
+
+fn callers(place: &Place, gateway: &Gateway, upstream: &str) -> anyhow::Result<Vec<Caller>> {
+    let caller = |n: usize| gateway.caller(place, upstream, &format!("principal-{n}"));
+    (0..PRINCIPALS).map(caller).collect()
 }
 
 /// The stub upstreams that listen.
@@ -126,7 +156,7 @@ impl Stubs {
     fn behind(&self, over: Over) -> &Stub {
         match over {
             Over::Modern => &self.modern,
-            Over::Http | Over::Bridged | Over::Stdio => &self.legacy,
+            Over::Http | Over::Uncached | Over::Bridged | Over::Stdio => &self.legacy,
         }
     }
 }
@@ -138,12 +168,18 @@ pub(crate) fn plan_of(
     stubs: &Stubs,
     list: &Arc<str>,
 ) -> Plan {
-    let own = lane.pid.map(|pid| (figures::SELF.to_owned(), pid));
+    let own = lane
+        .pid(row.over)
+        .map(|pid| (figures::SELF.to_owned(), pid));
     let upstream = stubs.behind(row.over).process.pid();
-    let callers = lane.callers(row.over).iter().cycle();
+    let callers = lane.callers(row.over).iter().cycle().take(row.sessions);
+    let callers = callers.enumerate().map(|(number, caller)| Caller {
+        kind: Kind::of(number),
+        ..caller.clone()
+    });
     Plan {
         scenario: row.scenario,
-        callers: callers.take(row.sessions).cloned().collect(),
+        callers: callers.collect(),
         warm: window / 4,
         window,
         watch: own
@@ -173,10 +209,21 @@ pub(crate) fn upstreams(url: &str, stub: &Path) -> anyhow::Result<String> {
     ))
 }
 
-/// Room for everything; limits and rates are checked all the same.
+/// Room for everything; limits, rates and the scopes of tools are checked all the same.
 fn tables(sink: Option<&str>) -> String {
     let sink = sink.map_or_else(String::new, |sink| {
         format!("\n[telemetry]\notlp_endpoint = \"{sink}\"\notlp_every_request = false\n")
     });
-    format!("[limits]\nrate = \"1000000/s\"\n\n[sessions]\nmax_per_principal = 10000\n{sink}")
+    let rules = [
+        ("admin_*", "mcp:admin"),
+        ("echo", SCOPE),
+        ("notices", SCOPE),
+    ];
+    let rules = rules.map(|(tool, scope)| {
+        format!("[[auth.tool_scopes]]\ntools = [\"{tool}\"]\nscopes = [\"{scope}\"]\n\n")
+    });
+    let rules = rules.concat();
+    format!(
+        "{rules}[limits]\nrate = \"1000000/s\"\n\n[sessions]\nmax_per_principal = 10000\n{sink}"
+    )
 }

@@ -31,6 +31,7 @@ mod place;
 mod report;
 mod resumption;
 mod rows;
+mod said;
 mod sse;
 mod tables;
 mod watch;

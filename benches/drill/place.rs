@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::client::{Caller, Target};
 use crate::keys::{ISSUER, Issuer, SCOPE};
+use crate::said::Kind;
 
 /// How long a process may take to be ready.
 const START: Duration = Duration::from_secs(15);
@@ -338,6 +339,7 @@ impl Gateway {
         Ok(Caller {
             target: Target::parse(&url)?,
             token: Some(Arc::from(token)),
+            kind: Kind::default(),
         })
     }
 }

@@ -251,6 +251,9 @@ the kernel's clock tells, which looks 100 times a second (`/proc/<pid>/stat`): g
 Whatever is held against each other is measured in turn, in ten short turns a
 round (children, and 256 sessions, in one), and a ratio is the median of the ratios of all turns. Compare ratios, not
 absolute times: they travel between machines.
+Callers describe themselves in 32 ways, in turn; a quarter of them send a `traceparent` in the `_meta` of each request,
+another quarter a progress token. One list row is answered from the gateway's cache, the other by a gateway that asks the
+upstream each time (`lists.fresh = \"0s\"`); nginx and the bare proxy ask it in both.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
 

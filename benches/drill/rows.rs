@@ -18,6 +18,8 @@ pub(crate) struct Row {
 pub(crate) enum Over {
     /// A legacy upstream over HTTP.
     Http,
+    /// The same, through a gateway that caches no lists.
+    Uncached,
     /// A modern upstream over HTTP.
     Modern,
     /// A legacy upstream over HTTP that is called in the modern era; gateway only.
@@ -107,7 +109,7 @@ const NOTICES: &[Budget] = &[Budget::TimesNginx(1.5)];
 
 /// All rows. A row compared with another row follows that row: a modern call may cost no more than the legacy one with
 /// as many at once.
-pub(crate) const ROWS: [Row; 15] = [
+pub(crate) static ROWS: [Row; 16] = [
     http("call, 1 session", Scenario::Call, 1, &[]),
     http(CALL_16, Scenario::Call, 16, CALL),
     modern(
@@ -132,11 +134,20 @@ pub(crate) const ROWS: [Row; 15] = [
         ..modern(BRIDGED, 16, &[])
     },
     http(
-        "tools/list of 100, 16 sessions",
+        "tools/list of 100 from the gateway's cache, 16 sessions",
         Scenario::List,
         16,
         &[Budget::TimesNginx(1.5)],
     ),
+    Row {
+        over: Over::Uncached,
+        ..http(
+            "tools/list of 100 fetched each time, 16 sessions",
+            Scenario::List,
+            16,
+            &[],
+        )
+    },
     http(
         "session open and close, 16 at once",
         Scenario::OpenClose,
