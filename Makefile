@@ -112,6 +112,16 @@ bench: drill ## Measures CPU, memory and start-up beside nginx and a bare hyper 
 	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
 	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json
 
+.PHONY: instructions
+instructions: drill ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
+	$(INSTRUCTIONS)
+
+.PHONY: record-instructions
+record-instructions: drill ## Records them anew, after a change that is worth its cost, or a new profile
+	$(INSTRUCTIONS) --record
+
+INSTRUCTIONS = $(DRILL) instructions --recorded benches/instructions.toml
+
 .PHONY: profile
 profile: drill ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
 	deploy/profile/take.sh

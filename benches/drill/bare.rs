@@ -25,7 +25,7 @@ pub(crate) struct BarePlan<'a> {
     /// Worker threads.
     pub(crate) threads: usize,
     pub(crate) upstreams: &'a [&'a Target],
-    /// A program, with its options, that runs it; empty for none.
+    /// The program that runs it, with its options; empty for none.
     pub(crate) under: &'a [String],
 }
 

@@ -10,6 +10,7 @@ use crate::bare::{self, Bare, BarePlan};
 use crate::client::Target;
 use crate::figures::{self, Figures, Handshakes, RowFigures, Runs};
 use crate::gauges::{count, stats};
+use crate::instructions::Counting;
 use crate::lanes::{self, Lane, Stubs};
 use crate::load;
 use crate::memory::{self, Sizes};
@@ -55,6 +56,9 @@ pub(crate) struct BenchArgs {
     /// Leave the bare proxy out.
     #[arg(long)]
     pub(crate) no_bare: bool,
+    /// Leave the instructions out, which take valgrind.
+    #[arg(long)]
+    pub(crate) no_instructions: bool,
     /// Leave the gateway out (to see what the tool itself can do); implies `--no-memory`.
     #[arg(long)]
     pub(crate) no_gateway: bool,
@@ -135,10 +139,30 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
             measured.bare_start_millis = median(millis);
         }
     }
+    if !args.no_instructions
+        && let Some(counting) = Counting::if_possible(&place, &stubs, &list, wanted(&args))
+    {
+        count_instructions(&args, &counting, &mut measured).await?;
+    }
     let passed = report::write(&args, &measured)?;
     drop((nginx, stubs));
     place.clean()?;
     Ok(passed)
+}
+
+async fn count_instructions(
+    args: &BenchArgs,
+    counting: &Counting<'_>,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    if !args.no_gateway {
+        let gateway = counting.gateway("counted", &args.gateway, &args.stub);
+        figures.instructions = gateway.await?;
+    }
+    if !args.no_bare {
+        figures.bare_instructions = counting.bare(&args.bare).await?;
+    }
+    Ok(())
 }
 
 fn bare_plan<'a>(binary: &'a Path, threads: usize, upstreams: &'a [&'a Target]) -> BarePlan<'a> {

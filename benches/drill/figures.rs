@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::instructions::Counts;
 use crate::load::Measured;
 use crate::memory::Memory;
 use crate::rows::{Budget, Row};
@@ -30,6 +31,10 @@ pub(crate) struct Figures {
     pub(crate) start_millis: Option<f64>,
     /// The same of the bare proxy.
     pub(crate) bare_start_millis: Option<f64>,
+    /// Instructions per reply with one worker thread.
+    pub(crate) instructions: Counts,
+    /// The same of the bare proxy.
+    pub(crate) bare_instructions: Counts,
 }
 
 /// What modern calls cost a legacy upstream in sessions.

@@ -151,8 +151,11 @@ fn markdown(
         tables::costs(figures),
         tables::ratios(figures),
         tables::paces(figures),
+        tables::instructions(figures),
     ] {
-        writeln!(out, "{table}")?;
+        if !table.is_empty() {
+            writeln!(out, "{table}")?;
+        }
     }
     if !singles.is_empty() {
         out.push_str("| what | figure | budget | verdict |\n| --- | --- | --- | --- |\n");
@@ -193,6 +196,8 @@ fn as_json(figures: &Figures, singles: &[Single]) -> Value {
             "name": row.row.name, "sessions": row.row.sessions, "targets": targets,
             "times_bare": [row.times_bare(ONE), row.times_bare(TWO)],
             "times_nginx": [row.times_nginx(ONE), row.times_nginx(TWO)],
+            "instructions": figures.instructions.get(row.row.name),
+            "bare_instructions": figures.bare_instructions.get(row.row.name),
             "pass": figures.verdict(row),
         })
     });
@@ -254,6 +259,8 @@ absolute times: they travel between machines.
 Callers describe themselves in 32 ways, in turn; a quarter of them send a `traceparent` in the `_meta` of each request,
 another quarter a progress token. One list row is answered from the gateway's cache, the other by a gateway that asks the
 upstream each time (`lists.fresh = \"0s\"`); nginx and the bare proxy ask it in both.
+Instructions are those of user mode, counted by callgrind where valgrind is installed; they repeat within 2 % on a busy
+machine. `make instructions` holds the gateway to what `benches/instructions.toml` records of them.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
 

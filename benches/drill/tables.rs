@@ -83,6 +83,27 @@ pub(crate) fn paces(figures: &Figures) -> String {
     out
 }
 
+/// Instructions per reply; empty where none were counted.
+pub(crate) fn instructions(figures: &Figures) -> String {
+    if figures.instructions.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from(
+        "| instructions per reply, 1 thread | bare proxy | gateway | × bare proxy |\n\
+         | --- | --- | --- | --- |\n",
+    );
+    for (name, count) in &figures.instructions {
+        let bare = figures.bare_instructions.get(name);
+        let cells = [
+            bare.map_or_else(|| NONE.to_owned(), |bare| format!("{bare:.0}")),
+            format!("{count:.0}"),
+            shown(bare.map(|bare| count / bare)),
+        ];
+        out += &line(name, &cells);
+    }
+    out
+}
+
 fn line(name: &str, cells: &[String]) -> String {
     format!("| {name} | {} |\n", cells.join(" | "))
 }
