@@ -17,30 +17,30 @@ use tokio::net::TcpStream;
 
 thread_local! {
     /// Idle connections of this worker; the last one was used last.
-    static IDLE: RefCell<BTreeMap<SocketAddr, Vec<Box<Line>>>> = const { RefCell::new(BTreeMap::new()) };
+    static IDLE: RefCell<BTreeMap<SocketAddr, Vec<Line>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// One connection to an upstream.
 pub(crate) struct Line {
     sender: http1::SendRequest<Incoming>,
-    driver: http1::Connection<TokioIo<TcpStream>, Incoming>,
+    driver: Box<http1::Connection<TokioIo<TcpStream>, Incoming>>,
     ended: bool,
 }
 
 impl Line {
-    async fn connect(upstream: SocketAddr) -> anyhow::Result<Box<Self>> {
+    async fn connect(upstream: SocketAddr) -> anyhow::Result<Self> {
         let stream = TcpStream::connect(upstream).await?;
         stream.set_nodelay(true)?;
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
-        Ok(Box::new(Self {
+        Ok(Self {
             sender,
-            driver,
+            driver: Box::new(driver),
             ended: false,
-        }))
+        })
     }
 
     /// An idle connection that can take a request.
-    fn idle(upstream: SocketAddr) -> Option<Box<Self>> {
+    fn idle(upstream: SocketAddr) -> Option<Self> {
         IDLE.with_borrow_mut(|idle| {
             let idle = idle.get_mut(&upstream)?;
             std::iter::from_fn(|| idle.pop()).find_map(|mut line| {
@@ -69,10 +69,7 @@ pub(crate) async fn forward(
     let mut response = pin!(line.sender.send_request(request));
     let response = poll_fn(|cx| {
         line.drive(cx);
-        // Only the driver brings it on, and that has just been polled.
-        response
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
+        response.as_mut().poll(cx)
     });
     let response = response.await?;
     Ok(response.map(|body| {
@@ -85,14 +82,14 @@ pub(crate) async fn forward(
     }))
 }
 
-fn keep(upstream: SocketAddr, line: Box<Line>) {
+fn keep(upstream: SocketAddr, line: Line) {
     IDLE.with_borrow_mut(|idle| idle.entry(upstream).or_default().push(line));
 }
 
 /// The body of a response. Drives its connection, keeps the connection at its end, and closes it when dropped before.
 pub(crate) enum Reply {
     Empty,
-    Of(Incoming, Option<(SocketAddr, Box<Line>)>),
+    Of(Incoming, Option<(SocketAddr, Line)>),
 }
 
 impl Body for Reply {
@@ -106,11 +103,10 @@ impl Body for Reply {
         let Self::Of(body, place) = &mut *self else {
             return Poll::Ready(None);
         };
-        let mut quiet = Context::from_waker(Waker::noop());
-        let mut polled = Pin::new(&mut *body).poll_frame(&mut quiet);
+        let mut polled = Pin::new(&mut *body).poll_frame(cx);
         if let (Poll::Pending, Some((_, line))) = (&polled, &mut *place) {
             line.drive(cx);
-            polled = Pin::new(&mut *body).poll_frame(&mut quiet);
+            polled = Pin::new(&mut *body).poll_frame(cx);
         }
         let is_over = matches!(polled, Poll::Ready(None)) || body.is_end_stream();
         if let Some((upstream, line)) = place.take_if(|_| is_over) {
