@@ -15,25 +15,31 @@ RELEASE := RUSTFLAGS="$$(deploy/profile/flags.sh)" cargo build --release --locke
 
 .PHONY: help
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Where `make install` puts the program: the directory that rustup has put on the PATH.
 BIN ?= $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .PHONY: install
-install: preconditions ## Builds the gateway and puts it into ~/.cargo/bin, or BIN
+install: preconditions ## Builds the gateway, tuned, and puts it into ~/.cargo/bin, or BIN
 	$(RELEASE)
 	mkdir -p $(BIN)
 	install -m 755 target/release/drawbridge $(BIN)/drawbridge
 
+# Where `make run` has its program: built with the profile `quick`, and nowhere installed.
+QUICK := $(or $(CARGO_TARGET_DIR),target)/quick/drawbridge
+
 .PHONY: run
-run: install ## Builds and installs the gateway, and runs it with a demonstration upstream
+run: preconditions ## Builds the gateway quickly, and runs it with a demonstration upstream
+	@test -e $(QUICK) \
+	  || echo 'Compiling the gateway and what it depends on: four to five minutes on two cores, the first time.'
+	cargo build --profile quick --locked --bin drawbridge
 	@printf '%s\n' '' \
 	  'Drawbridge starts on http://127.0.0.1:8080/mcp (config/quickstart.toml). Ctrl-C ends it.' '' \
 	  '  Claude Code     claude mcp add --transport http drawbridge http://127.0.0.1:8080/mcp' \
 	  '  MCP Inspector   npx @modelcontextprotocol/inspector' \
 	  '                  transport "Streamable HTTP", URL http://127.0.0.1:8080/mcp' ''
-	@exec $(BIN)/drawbridge serve --config config/quickstart.toml
+	@exec $(QUICK) serve --config config/quickstart.toml
 
 .PHONY: check
 check: preconditions $(TOOLS)/deny-$(DENY) $(TOOLS)/machete-$(MACHETE) ## Format, lints, docs, dependencies, layering, generated files
@@ -94,17 +100,27 @@ $(TOOLS)/fuzz-$(FUZZ):
 
 DRILL := target/release/drill
 
-# The gateway as `make run` and the image have it, and what drives it.
+# The gateway as `make install` and the image have it, and what drives it.
 .PHONY: drill
 drill: preconditions
 	$(RELEASE)
-	$(RELEASE) --features stubs --bin drill --bin stub-upstream
+	$(RELEASE) --features stubs --bin drill --bin stub-upstream --bin bare-proxy
 
 .PHONY: bench
-bench: drill ## Measures CPU, memory and start-up beside nginx; writes docs/benchmarks.md
+bench: drill ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy; writes docs/benchmarks.md
 	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
 	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
 	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json
+
+.PHONY: instructions
+instructions: drill ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
+	$(INSTRUCTIONS)
+
+.PHONY: record-instructions
+record-instructions: drill ## Records them anew, after a change that is worth its cost, or a new profile
+	$(INSTRUCTIONS) --record
+
+INSTRUCTIONS = $(DRILL) instructions --recorded benches/instructions.toml
 
 .PHONY: profile
 profile: drill ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
@@ -121,8 +137,14 @@ soak: drill ## The long forms: 1,000 disconnects, 10,000 unanswered questions, 5
 	$(DRILL) hostile --seconds 300
 	$(MATRIX)::every_cell_does_what_the_rules_say
 
+.PHONY: image image-slim
+image: ## Builds the container image with Node and uv, for stdio servers: drawbridge
+	docker build --tag drawbridge .
+image-slim: ## Builds the container image of the gateway alone: drawbridge:slim
+	docker build --target slim --tag drawbridge:slim .
+
 .PHONY: image-check
-image-check: preconditions ## Builds the container image and runs it once (Debian, root; no daemon)
+image-check: preconditions ## Builds both container images and runs each once (Debian, root; no daemon)
 	deploy/image-check.sh
 
 .PHONY: preconditions

@@ -1,8 +1,12 @@
 #!/bin/bash
-# Builds the image and runs it once, on a Debian machine without a container daemon: buildah in
-# chroot isolation, base images from debootstrap and the installed Rust toolchain. Needs root.
+# Builds both images and runs each once, on a Debian machine without a container daemon: buildah in chroot isolation,
+# base images from debootstrap, and what is installed here: the Rust toolchain, Node (as nodejs.org or NodeSource
+# builds it), and uv by pip. Needs root.
 #
 #   make image-check            (or with IMAGE_CHECK_DIR=… for the gigabytes of intermediate files)
+#
+# With IMAGE_CHECK_ONLINE=1 the image with Node and uv also starts one server by npx and one by uvx. They get the
+# certificates of this machine: a proxy of its network may have its own.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,6 +14,7 @@ work=$(realpath -m "${IMAGE_CHECK_DIR:-target/image-check}")
 release=bookworm
 mcp_port=18080
 admin_port=19090
+certificates=/etc/ssl/certs/ca-certificates.crt
 
 say() { printf '\n== %s\n' "$*"; }
 die() { printf 'image-check: %s\n' "$*" >&2; exit 1; }
@@ -48,21 +53,42 @@ if ! image inspect --type image localhost/build-base > /dev/null 2>&1; then
   image commit -q --rm "$base" localhost/build-base
 fi
 
-# --- the image -----------------------------------------------------------------------------------
+if ! image inspect --type image localhost/node-base > /dev/null 2>&1; then
+  say 'Node and uv, where their own images have them'
+  node=$(readlink -f "$(command -v node)") || die 'Node is needed, with npm'
+  ! ldd "$node" | grep -q libnode || die "$node needs libraries of its distribution: take Node from nodejs.org"
+  base=$(image from scratch)
+  image copy -q "$base" "$node" /usr/local/bin/node
+  image copy -q "$base" "$(npm root --global)/npm" /usr/local/lib/node_modules/npm
+  image commit -q --rm "$base" localhost/node-base
+fi
 
-say 'the image'
+if ! image inspect --type image localhost/uv-base > /dev/null 2>&1; then
+  rm -rf "$work/uv"
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work/uv" uv
+  python3 -m zipfile --extract "$work"/uv/uv-*.whl "$work/uv"
+  chmod 0755 "$work"/uv/uv-*.data/scripts/*
+  base=$(image from scratch)
+  image copy -q "$base" "$work"/uv/uv-*.data/scripts/uv "$work"/uv/uv-*.data/scripts/uvx /
+  image commit -q --rm "$base" localhost/uv-base
+fi
+
+# --- the images ----------------------------------------------------------------------------------
+
 cargo fetch --quiet --locked
 registry=${CARGO_HOME:-$HOME/.cargo}/registry
-image build --pull-never --layers --tag localhost/drawbridge \
-  --build-arg BUILD_IMAGE=localhost/build-base --build-arg RUN_IMAGE=localhost/run-base \
-  --volume "$registry:/usr/local/cargo/registry" .
+build() {
+  say "the image $2"
+  image build --pull-never --layers --target "$1" --tag "localhost/$2" \
+    --build-arg BUILD_IMAGE=localhost/build-base --build-arg RUN_IMAGE=localhost/run-base \
+    --build-arg NODE_IMAGE=localhost/node-base --build-arg UV_IMAGE=localhost/uv-base \
+    --volume "$registry:/usr/local/cargo/registry" .
+}
+build slim drawbridge:slim
+build full drawbridge
 
-user=$(image inspect --type image --format '{{.OCIv1.Config.User}}' localhost/drawbridge)
-[ "$user" = 10001:10001 ] || die "the image runs as '$user'"
+# --- one run of each -----------------------------------------------------------------------------
 
-# --- one run -------------------------------------------------------------------------------------
-
-say 'one run'
 cat > "$work/gateway.toml" <<TOML
 [server]
 listen = "127.0.0.1:$mcp_port"
@@ -74,15 +100,20 @@ mode = "none"
 command = "/usr/local/bin/drawbridge"
 args = ["demo-upstream"]
 TOML
-chmod 0644 "$work/gateway.toml"
-
-container=$(image from --pull-never localhost/drawbridge)
-# Entry point and command as the image has them.
-mapfile -t command < <(image inspect --type image \
-  --format '{{range .OCIv1.Config.Entrypoint}}{{println .}}{{end}}{{range .OCIv1.Config.Cmd}}{{println .}}{{end}}' localhost/drawbridge)
-image run --volume "$work/gateway.toml:/etc/drawbridge/gateway.toml:ro" "$container" -- "${command[@]}" \
-  > "$work/run.log" 2>&1 &
-runner=$!
+cat > "$work/online.toml" <<TOML
+$(cat "$work/gateway.toml")
+[upstreams.node]
+command = "npx"
+args = ["-y", "@modelcontextprotocol/server-everything"]
+env = { NODE_EXTRA_CA_CERTS = "$certificates" }
+connect_timeout = "3m"
+[upstreams.python]
+command = "uvx"
+args = ["mcp-server-time"]
+env = { SSL_CERT_FILE = "$certificates" }
+connect_timeout = "3m"
+TOML
+chmod 0644 "$work"/*.toml
 
 # The processes of this run: those below the runner.
 below() { local child; for child in $(pgrep -P "$1"); do echo "$child"; below "$child"; done; }
@@ -93,37 +124,75 @@ gateways() {
   done
   return 0
 }
+container= runner=
 finish() {
-  kill $(gateways) 2> /dev/null || true
-  wait "$runner" 2> /dev/null || true
-  image rm "$container" > /dev/null 2>&1 || true
+  [ -z "$runner" ] || kill $(gateways) 2> /dev/null || true
+  [ -z "$runner" ] || wait "$runner" 2> /dev/null || true
+  [ -z "$container" ] || image rm "$container" > /dev/null 2>&1 || true
+  container= runner=
 }
 trap finish EXIT
 
-for _ in $(seq 100); do
-  live=$(curl --silent --fail "http://127.0.0.1:$admin_port/live" || true)
-  [ -n "$live" ] && break
-  kill -0 "$runner" 2> /dev/null || { cat "$work/run.log"; die 'it ended at once'; }
-  sleep 0.2
-done
-[ "$live" = live ] || { cat "$work/run.log"; die '/live does not answer'; }
-echo "/live answers: $live"
+# Has an endpoint answer an initialize.
+initialize() {
+  local answer
+  answer=$(curl --silent --fail --max-time "$2" "http://127.0.0.1:$mcp_port$1" \
+    --header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
+    --data '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"image-check","version":"1"}}}')
+  grep -q '"serverInfo"' <<< "$answer" || { cat "$work/run.log"; die "no answer to initialize at $1: $answer"; }
+  echo "initialize is answered at $1"
+}
 
-gateway=$(gateways | head -n 1)
-uid=$(awk '/^Uid:/ { print $2 }' "/proc/$gateway/status")
-[ "$uid" = 10001 ] || die "the gateway runs as uid $uid"
-echo "the gateway runs as uid $uid"
+# Runs an image with a configuration, until SIGTERM.
+run() {
+  local name=localhost/$1 config=$2 user command live gateway uid
+  say "one run of $1"
+  user=$(image inspect --type image --format '{{.OCIv1.Config.User}}' "$name")
+  [ "$user" = 10001:10001 ] || die "the image runs as '$user'"
+  container=$(image from --pull-never "$name")
+  # Entry point and command as the image has them.
+  mapfile -t command < <(image inspect --type image \
+    --format '{{range .OCIv1.Config.Entrypoint}}{{println .}}{{end}}{{range .OCIv1.Config.Cmd}}{{println .}}{{end}}' "$name" | grep .)
+  image run --volume "$certificates:$certificates:ro" --volume "$config:/etc/drawbridge/gateway.toml:ro" "$container" -- "${command[@]}" \
+    > "$work/run.log" 2>&1 &
+  runner=$!
+  for _ in $(seq 100); do
+    live=$(curl --silent --fail "http://127.0.0.1:$admin_port/live" || true)
+    [ -n "$live" ] && break
+    kill -0 "$runner" 2> /dev/null || { cat "$work/run.log"; die 'it ended at once'; }
+    sleep 0.2
+  done
+  [ "$live" = live ] || { cat "$work/run.log"; die '/live does not answer'; }
+  echo "/live answers: $live"
 
-answer=$(curl --silent --fail --max-time 20 "http://127.0.0.1:$mcp_port/mcp" \
-  --header 'Content-Type: application/json' --header 'Accept: application/json, text/event-stream' \
-  --data '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"image-check","version":"1"}}}')
-grep -q '"serverInfo"' <<< "$answer" || { cat "$work/run.log"; die "no answer to initialize: $answer"; }
-echo 'initialize is answered'
+  gateway=$(gateways | head -n 1)
+  uid=$(awk '/^Uid:/ { print $2 }' "/proc/$gateway/status")
+  [ "$uid" = 10001 ] || die "the gateway runs as uid $uid"
+  echo "the gateway runs as uid $uid"
 
-kill -TERM "$gateway"
-wait "$runner" || { cat "$work/run.log"; die 'it did not end well'; }
-echo 'SIGTERM ends it with exit code 0'
+  initialize /mcp 20
+  if [ "$config" = "$work/online.toml" ]; then
+    initialize /mcp/node 180
+    initialize /mcp/python 180
+  fi
+  kill -TERM "$gateway"
+  wait "$runner" || { cat "$work/run.log"; die 'it did not end well'; }
+  echo 'SIGTERM ends it with exit code 0'
+  runner=
+}
 
-size=$(image images --format '{{.Size}}' localhost/drawbridge)
+run drawbridge:slim "$work/gateway.toml"
 program=$(stat --format %s "$(image mount "$container")/usr/local/bin/drawbridge")
-say "image-check passed: image $size, program $((program / 1024 / 1024)) MiB"
+finish
+
+config=$work/gateway.toml
+[ "${IMAGE_CHECK_ONLINE:-0}" = 0 ] || config=$work/online.toml
+run drawbridge "$config"
+for tool in 'node --version' 'npx --version' 'uvx --version' 'python3 --version'; do
+  # In words, as a shell has them.
+  image run "$container" -- $tool || die "no $tool in the image"
+done
+finish
+
+size() { image images --format '{{.Size}}' "localhost/$1"; }
+say "image-check passed: drawbridge:slim $(size drawbridge:slim), drawbridge $(size drawbridge:latest), program $((program / 1024 / 1024)) MiB"

@@ -1,4 +1,4 @@
-//! Release builds are compiled with the profile of their compiler, and others without one.
+//! Release builds are compiled with the profile of their compiler, and others without one; `make run` has no release build.
 #![cfg(unix)]
 #![expect(
     clippy::expect_used,
@@ -63,4 +63,34 @@ fn a_build_with_another_compiler_or_for_another_host_has_no_profile() {
 fn a_folder_with_a_space_in_its_name_does_not_break_the_flags() {
     let about = "rustc 1.2.3\\nhost: some-host\\nrelease: 1.2.3\\n";
     assert_eq!(flags("a b", about, "-Cdebuginfo=0").0, "-Cdebuginfo=0");
+}
+
+/// What `make` would run for a target.
+fn recipe(target: &str) -> String {
+    let output = Command::new("make")
+        .args(["--dry-run", "--no-print-directory", target])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env_remove("CARGO_TARGET_DIR")
+        .env_remove("MAKEFLAGS")
+        .output()
+        .expect("make");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+fn make_run_builds_quickly_and_installs_nothing() {
+    let run = recipe("run");
+    assert!(run.contains("cargo build --profile quick "), "{run}");
+    assert!(run.contains("exec target/quick/drawbridge "), "{run}");
+    assert!(
+        !run.contains("install -m") && !run.contains("--release"),
+        "{run}"
+    );
+}
+
+#[test]
+fn make_install_builds_with_the_profile() {
+    let install = recipe("install");
+    assert!(install.contains("deploy/profile/flags.sh"), "{install}");
+    assert!(install.contains("cargo build --release "), "{install}");
 }

@@ -1,31 +1,27 @@
-//! The figures: direct, through nginx, through the gateway with one and two threads, in one run.
+//! The figures: direct, through nginx, through the bare proxy and the gateway with one and two threads, in one run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
 
-use crate::client::{Caller, Client, Target};
+use crate::bare::{self, Bare, BarePlan};
+use crate::client::Target;
 use crate::figures::{self, Figures, Handshakes, RowFigures, Runs};
 use crate::gauges::{count, stats};
-use crate::load::{self, Plan};
-use crate::memory::{self, Memory, Sizes};
-use crate::place::{Gateway, GatewayPlan, Nginx, Place, Stub};
+use crate::instructions::Counting;
+use crate::lanes::{self, Lane, Stubs};
+use crate::load;
+use crate::memory::{self, Sizes};
+use crate::place::{Gateway, GatewayPlan, Nginx, Place};
 use crate::report;
 use crate::rows::{Over, ROWS, Row};
 
-/// The modern upstream. Its name is as long as the legacy upstream's, so that tokens for both have the same
-/// length: longer tokens cost more to verify.
-const MODERN: &str = "next";
 /// The lanes share a round in so many turns: a machine that others use changes its pace within a second.
 const TURNS: u32 = 10;
 /// Sessions that are opened within the warm-up of a turn, at most.
 const CROWD: usize = 64;
-/// Principals that the sessions are spread over.
-const PRINCIPALS: usize = 16;
-
 /// `drill bench`.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "switches of a command line")]
@@ -36,6 +32,9 @@ pub(crate) struct BenchArgs {
     /// The stub upstream program (release build).
     #[arg(long, default_value = "target/release/stub-upstream")]
     pub(crate) stub: PathBuf,
+    /// The bare proxy program (release build).
+    #[arg(long, default_value = "target/release/bare-proxy")]
+    pub(crate) bare: PathBuf,
     /// Rounds per figure; medians are reported.
     #[arg(long, default_value_t = 5)]
     pub(crate) rounds: usize,
@@ -54,6 +53,12 @@ pub(crate) struct BenchArgs {
     /// Leave nginx out.
     #[arg(long)]
     pub(crate) no_nginx: bool,
+    /// Leave the bare proxy out.
+    #[arg(long)]
+    pub(crate) no_bare: bool,
+    /// Leave the instructions out, which take valgrind.
+    #[arg(long)]
+    pub(crate) no_instructions: bool,
     /// Leave the gateway out (to see what the tool itself can do); implies `--no-memory`.
     #[arg(long)]
     pub(crate) no_gateway: bool,
@@ -68,123 +73,115 @@ pub(crate) struct BenchArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// A target of the load: its callers and the measured process.
-pub(crate) struct Lane {
-    name: &'static str,
-    http: Vec<Caller>,
-    modern: Vec<Caller>,
-    stdio: Vec<Caller>,
-    /// Of a process between.
-    pid: Option<u32>,
-    /// Whether it is the gateway.
-    bridges: bool,
-}
-
-impl Lane {
-    fn callers(&self, over: Over) -> &[Caller] {
-        match over {
-            Over::Bridged if !self.bridges => &[],
-            Over::Http | Over::Bridged => &self.http,
-            Over::Modern => &self.modern,
-            Over::Stdio => &self.stdio,
-        }
-    }
-}
-
-/// The stub upstreams that listen.
-pub(crate) struct Stubs {
-    pub(crate) legacy: Stub,
-    modern: Stub,
-}
-
-impl Stubs {
-    pub(crate) fn start(place: &Place, binary: &Path) -> anyhow::Result<Self> {
-        let start = |era| Stub::start(place, binary, &["--tools", "100", "--era", era]);
-        Ok(Self {
-            legacy: start("legacy")?,
-            modern: start("modern")?,
-        })
-    }
-
-    /// A gateway in front of them and of the stub as a child; its telemetry goes to `sink`.
-    pub(crate) fn plan<'a>(
-        &self,
-        stub: &Path,
-        binary: &'a Path,
-        name: &'a str,
-        threads: usize,
-        sink: Option<&str>,
-    ) -> anyhow::Result<GatewayPlan<'a>> {
-        let modern = format!("\n[upstreams.{MODERN}]\nurl = \"{}\"\n", self.modern.url);
-        Ok(GatewayPlan {
-            under: Vec::new(),
-            binary,
-            name,
-            threads,
-            upstreams: upstreams(&self.legacy.url, stub)? + &modern,
-            tables: tables(sink),
-        })
-    }
-
-    fn behind(&self, over: Over) -> &Stub {
-        match over {
-            Over::Modern => &self.modern,
-            Over::Http | Over::Bridged | Over::Stdio => &self.legacy,
-        }
-    }
-}
-
 /// Runs everything and writes the report; true when nothing failed and no budget that counts is missed.
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     let place = Place::new()?;
     let stubs = Stubs::start(&place, &args.stub)?;
-    let targets = [&stubs.legacy, &stubs.modern].map(|stub| Target::parse(&stub.url));
-    let [direct, modern] = targets;
-    let (direct, modern) = (direct?, modern?);
+    let (direct, modern) = stubs.targets()?;
+    let behind = [&direct, &modern];
+    let mut lanes = vec![Lane::plain(figures::DIRECT, &direct, &modern, None)];
     let nginx = if args.no_nginx {
         None
     } else {
-        Some(Nginx::start(&place, &[&direct, &modern])?)
+        Some(Nginx::start(&place, &behind)?)
     };
+    if let Some(nginx) = &nginx {
+        let (http, modern) = (Target::parse(nginx.url(0)?)?, Target::parse(nginx.url(1)?)?);
+        lanes.push(Lane::plain(
+            figures::NGINX,
+            &http,
+            &modern,
+            Some(nginx.worker),
+        ));
+    }
+    let mut bares = Vec::new();
+    for (name, threads) in [(figures::BARE_ONE, 1), (figures::BARE_TWO, 2)] {
+        if args.no_bare {
+            continue;
+        }
+        let bare = Bare::start(&place, bare_plan(&args.bare, threads, &behind))?;
+        let (http, modern) = (bare.target(0)?, bare.target(1)?);
+        let pid = bare.process.pid();
+        lanes.push(Lane::plain(name, http, modern, Some(pid)));
+        bares.push(bare);
+    }
     let sink = nginx.as_ref().map(|nginx| nginx.sink.as_str());
     let plan = |name, threads| stubs.plan(&args.stub, &args.gateway, name, threads, sink);
     let mut gateways = Vec::new();
-    if !args.no_gateway {
-        gateways.push((
-            figures::ONE,
-            Gateway::start(&place, &plan("gateway-1", 1)?)?,
-        ));
-        gateways.push((
-            figures::TWO,
-            Gateway::start(&place, &plan("gateway-2", 2)?)?,
-        ));
+    for (name, uncached, threads) in [
+        (figures::ONE, "uncached-1", 1),
+        (figures::TWO, "uncached-2", 2),
+    ] {
+        if args.no_gateway {
+            continue;
+        }
+        let gateway = Gateway::start(&place, &plan(name, threads)?)?;
+        let mut plan = plan(uncached, threads)?;
+        plan.tables.push_str(lanes::UNCACHED);
+        let uncached = Gateway::start(&place, &plan)?;
+        let lane = Lane::through(name, &place, &gateway)?;
+        lanes.push(lane.with_uncached(&place, &uncached)?);
+        gateways.extend([gateway, uncached]);
     }
-    let mut lanes = vec![plain(figures::DIRECT, &direct, &modern, None)];
-    if let Some(nginx) = &nginx {
-        let (http, modern) = (Target::parse(nginx.url(0)?)?, Target::parse(nginx.url(1)?)?);
-        lanes.push(plain(figures::NGINX, &http, &modern, Some(nginx.worker)));
-    }
-    for (name, gateway) in &gateways {
-        lanes.push(lane(name, &place, gateway)?);
-    }
-    let list: Arc<str> = reference_list(&direct).await?.into();
+    let list: Arc<str> = lanes::reference_list(&direct).await?.into();
     let (rows, handshakes) = measure_rows(&args, &lanes, &stubs, &list).await?;
-    drop(gateways);
-    let (memory, start_millis) = if args.no_memory || args.no_gateway {
-        (None, None)
-    } else {
-        rest(&place, &args, &plan("gateway-memory", 2)?).await?
-    };
-    let measured = Figures {
+    drop((gateways, bares));
+    let mut measured = Figures {
         rows,
         handshakes,
-        memory,
-        start_millis,
+        ..Figures::default()
     };
+    if !args.no_memory && !args.no_gateway {
+        rest(&place, &args, &plan("gateway-memory", 2)?, &mut measured).await?;
+        if !args.no_bare {
+            let plan = bare_plan(&args.bare, 2, &behind);
+            let millis = bare::start_to_first_answer(&place, plan, starts(&args)).await?;
+            measured.bare_start_millis = median(millis);
+        }
+    }
+    if !args.no_instructions
+        && let Some(counting) = Counting::if_possible(&place, &stubs, &list, wanted(&args))
+    {
+        count_instructions(&args, &counting, &mut measured).await?;
+    }
     let passed = report::write(&args, &measured)?;
     drop((nginx, stubs));
     place.clean()?;
     Ok(passed)
+}
+
+async fn count_instructions(
+    args: &BenchArgs,
+    counting: &Counting<'_>,
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
+    if !args.no_gateway {
+        let gateway = counting.gateway("counted", &args.gateway, &args.stub);
+        figures.instructions = gateway.await?;
+    }
+    if !args.no_bare {
+        figures.bare_instructions = counting.bare(&args.bare).await?;
+    }
+    Ok(())
+}
+
+fn bare_plan<'a>(binary: &'a Path, threads: usize, upstreams: &'a [&'a Target]) -> BarePlan<'a> {
+    BarePlan {
+        binary,
+        threads,
+        upstreams,
+        under: &[],
+    }
+}
+
+/// How many starts are measured.
+fn starts(args: &BenchArgs) -> usize {
+    args.rounds.max(5)
+}
+
+fn median(mut figures: Vec<f64>) -> Option<f64> {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied()
 }
 
 /// The memory and start-up figures, from fresh processes.
@@ -192,20 +189,26 @@ async fn rest(
     place: &Place,
     args: &BenchArgs,
     plan: &GatewayPlan<'_>,
-) -> anyhow::Result<(Option<Memory>, Option<f64>)> {
+    figures: &mut Figures,
+) -> anyhow::Result<()> {
     let sizes = Sizes {
         idle: 1_000,
         crowd: 2_000,
         rest: Duration::from_secs(args.rest),
     };
     let gateway = Gateway::start(place, plan)?;
-    let memory = memory::measure(place, &gateway, "http", sizes).await?;
+    figures.memory = Some(memory::measure(place, &gateway, "http", sizes).await?);
     drop(gateway);
-    let mut millis =
-        memory::start_to_first_answer(place, plan.binary, &plan.upstreams, args.rounds.max(5))
-            .await?;
-    millis.sort_unstable_by(f64::total_cmp);
-    Ok((Some(memory), millis.get(millis.len() / 2).copied()))
+    let starts = starts(args);
+    let millis = memory::start_to_first_answer(place, plan.binary, &plan.upstreams, starts).await?;
+    figures.start_millis = median(millis);
+    Ok(())
+}
+
+fn wanted(args: &BenchArgs) -> Vec<&'static Row> {
+    let only = args.only.as_ref();
+    let is_wanted = |row: &&Row| only.is_none_or(|only| row.name.contains(only));
+    ROWS.iter().filter(is_wanted).collect()
 }
 
 async fn measure_rows(
@@ -216,12 +219,7 @@ async fn measure_rows(
 ) -> anyhow::Result<(Vec<RowFigures>, Option<Handshakes>)> {
     let mut figures = Vec::new();
     let mut handshakes = None;
-    let wanted = |row: &Row| {
-        args.only
-            .as_ref()
-            .is_none_or(|only| row.name.contains(only))
-    };
-    let rows: Vec<Row> = ROWS.into_iter().filter(wanted).collect();
+    let rows: Vec<Row> = wanted(args).into_iter().copied().collect();
     for group in rows.chunk_by(|row, next| next.is_compared_with(row)) {
         let greeted = || anyhow::Ok(count(&stats(&stubs.legacy)?, "initialize"));
         let before = greeted()?;
@@ -263,7 +261,7 @@ async fn measure_group(
             if lane.callers(row.over).is_empty() {
                 continue;
             }
-            let measured = load::run(&plan_of(window, row, lane, stubs, list)).await?;
+            let measured = load::run(&lanes::plan_of(window, row, lane, stubs, list)).await?;
             runs.entry(lane.name).or_default().push(measured);
         }
     }
@@ -279,84 +277,4 @@ pub(crate) fn turns_of(row: &Row) -> u32 {
     } else {
         TURNS
     }
-}
-
-pub(crate) fn plan_of(
-    window: Duration,
-    row: &Row,
-    lane: &Lane,
-    stubs: &Stubs,
-    list: &Arc<str>,
-) -> Plan {
-    let own = lane.pid.map(|pid| (figures::SELF.to_owned(), pid));
-    let upstream = stubs.behind(row.over).process.pid();
-    let callers = lane.callers(row.over).iter().cycle();
-    Plan {
-        scenario: row.scenario,
-        callers: callers.take(row.sessions).cloned().collect(),
-        warm: window / 4,
-        window,
-        watch: own
-            .into_iter()
-            .chain([(figures::UPSTREAM.to_owned(), upstream)])
-            .collect(),
-        list: Some(Arc::clone(list)),
-    }
-}
-
-/// A lane without tokens.
-fn plain(name: &'static str, http: &Target, modern: &Target, pid: Option<u32>) -> Lane {
-    Lane {
-        name,
-        http: vec![Caller::anonymous(http.clone())],
-        modern: vec![Caller::anonymous(modern.clone())],
-        stdio: Vec::new(),
-        pid,
-        bridges: false,
-    }
-}
-
-/// A lane to the callers of a gateway.
-pub(crate) fn lane(name: &'static str, place: &Place, gateway: &Gateway) -> anyhow::Result<Lane> {
-    let callers = |upstream: &str| {
-        let caller = |n: usize| gateway.caller(place, upstream, &format!("principal-{n}"));
-        (0..PRINCIPALS)
-            .map(caller)
-            .collect::<anyhow::Result<Vec<_>>>()
-    };
-    Ok(Lane {
-        name,
-        http: callers("http")?,
-        modern: callers(MODERN)?,
-        stdio: callers("stdio")?,
-        pid: Some(gateway.process.pid()),
-        bridges: true,
-    })
-}
-
-/// What `tools/list` says without anybody between.
-pub(crate) async fn reference_list(direct: &Target) -> anyhow::Result<String> {
-    let mut client = Client::connect(Caller::anonymous(direct.clone())).await?;
-    client.open().await?;
-    client
-        .result("tools/list", "{}")
-        .await
-        .context("reference list")
-}
-
-/// One HTTP and one stdio upstream.
-pub(crate) fn upstreams(url: &str, stub: &Path) -> anyhow::Result<String> {
-    let stub = std::fs::canonicalize(stub).context("no stub upstream program")?;
-    Ok(format!(
-        "[upstreams.http]\nurl = \"{url}\"\n\n[upstreams.stdio]\ncommand = \"{}\"\nargs = [\"stdio\", \"--tools\", \"100\"]\n",
-        stub.display()
-    ))
-}
-
-/// Room for everything; limits and rates are checked all the same.
-fn tables(sink: Option<&str>) -> String {
-    let sink = sink.map_or_else(String::new, |sink| {
-        format!("\n[telemetry]\notlp_endpoint = \"{sink}\"\notlp_every_request = false\n")
-    });
-    format!("[limits]\nrate = \"1000000/s\"\n\n[sessions]\nmax_per_principal = 10000\n{sink}")
 }

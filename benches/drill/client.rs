@@ -9,6 +9,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::said::Kind;
 use crate::sse::{Decoder, Event};
 use crate::wire::{Head, Wire, invalid};
 
@@ -41,6 +42,8 @@ pub(crate) struct Caller {
     pub(crate) target: Target,
     /// A bearer token; `None` sends none.
     pub(crate) token: Option<Arc<str>>,
+    /// How it describes itself.
+    pub(crate) kind: Kind,
 }
 
 impl Caller {
@@ -49,6 +52,7 @@ impl Caller {
         Self {
             target,
             token: None,
+            kind: Kind::default(),
         }
     }
 }
@@ -76,7 +80,6 @@ pub(crate) struct Reply<'a> {
     pub(crate) result: Option<&'a RawValue>,
 }
 
-const INITIALIZE: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"drill","version":"1"}}"#;
 const REVISION: &str = "MCP-Protocol-Version: 2025-11-25\r\n";
 
 impl Client {
@@ -135,7 +138,9 @@ impl Client {
     /// `initialize` and `notifications/initialized`.
     pub(crate) async fn open(&mut self) -> io::Result<()> {
         self.set_session(None);
-        let (head, body) = self.request("initialize", INITIALIZE).await?;
+        let (head, body) = self
+            .request("initialize", &self.caller.kind.initialize())
+            .await?;
         if head.status != 200 || head.session.is_none() {
             return Err(io::Error::other(format!(
                 "initialize got {}: {}",

@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use clap::Args;
 use rustix::process::Signal;
 
-use crate::bench::upstreams;
 use crate::client::{Caller, Client, request_text};
+use crate::lanes::upstreams;
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place, Stub};
 use crate::wire::limited;

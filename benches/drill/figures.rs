@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use crate::instructions::Counts;
 use crate::load::Measured;
 use crate::memory::Memory;
-use crate::rows::{Budget, Over, Row};
+use crate::rows::{Budget, Row};
+use crate::watch::Ticks;
 
 pub(crate) const DIRECT: &str = "direct";
 pub(crate) const NGINX: &str = "nginx";
+pub(crate) const BARE_ONE: &str = "bare-1";
+pub(crate) const BARE_TWO: &str = "bare-2";
 pub(crate) const ONE: &str = "gateway-1";
 pub(crate) const TWO: &str = "gateway-2";
 /// The process that is measured.
@@ -19,12 +23,18 @@ pub(crate) const UPSTREAM: &str = "upstream";
 pub(crate) type Runs = BTreeMap<&'static str, Vec<Measured>>;
 
 /// Everything measured.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) rows: Vec<RowFigures>,
     pub(crate) handshakes: Option<Handshakes>,
     pub(crate) memory: Option<Memory>,
     pub(crate) start_millis: Option<f64>,
+    /// The same of the bare proxy.
+    pub(crate) bare_start_millis: Option<f64>,
+    /// Instructions per reply with one worker thread.
+    pub(crate) instructions: Counts,
+    /// The same of the bare proxy.
+    pub(crate) bare_instructions: Counts,
 }
 
 /// What modern calls cost a legacy upstream in sessions.
@@ -60,22 +70,36 @@ impl RowFigures {
         self.medians.get(target)?.own_cpu()
     }
 
+    /// The same apart: in the program's own code, and in the kernel for it. The kernel's clock tells the shares, over
+    /// all turns.
+    pub(crate) fn user_and_kernel(&self, target: &str) -> Option<(f64, f64)> {
+        let cpu = self.cpu(target)?;
+        let runs = self.runs.get(target)?.iter();
+        let ticks: Ticks = runs.filter_map(|run| run.ticks.get(SELF)).copied().sum();
+        let user = cpu * ticks.user_share()?;
+        Some((user, cpu - user))
+    }
+
     /// How many times nginx a target costs; nothing where nginx cannot be between.
     pub(crate) fn times_nginx(&self, target: &str) -> Option<f64> {
-        match self.row.over {
-            Over::Http | Over::Modern => ratio(self.runs.get(target)?, self.runs.get(NGINX)?),
-            Over::Bridged | Over::Stdio => None,
-        }
+        ratio(self.runs.get(target)?, self.runs.get(NGINX)?)
+    }
+
+    /// How many times the bare proxy with as many threads a gateway costs; nothing where that cannot be between.
+    pub(crate) fn times_bare(&self, gateway: &str) -> Option<f64> {
+        let bare = if gateway == TWO { BARE_TWO } else { BARE_ONE };
+        ratio(self.runs.get(gateway)?, self.runs.get(bare)?)
     }
 }
 
 impl Figures {
-    /// The ratio or time that the row's budget is about, for one target.
-    pub(crate) fn figure(&self, row: &RowFigures, target: &str) -> Option<f64> {
-        match row.row.budget {
-            None | Some(Budget::TimesNginx(_)) => row.times_nginx(target),
-            Some(Budget::Micros(_)) => row.cpu(target),
-            Some(Budget::TimesRow(..)) => {
+    /// The ratio or time that a budget of the row is about, for one target.
+    pub(crate) fn figure(&self, row: &RowFigures, budget: Budget, target: &str) -> Option<f64> {
+        match budget {
+            Budget::TimesNginx(_) => row.times_nginx(target),
+            Budget::TimesBare(_) => row.times_bare(target),
+            Budget::Micros(_) => row.cpu(target),
+            Budget::TimesRow(..) => {
                 let mut rows = self.rows.iter();
                 let other = rows.find(|other| row.row.is_compared_with(&other.row))?;
                 ratio(row.runs.get(target)?, other.runs.get(target)?)
@@ -83,17 +107,14 @@ impl Figures {
         }
     }
 
-    /// Whether the budget is kept by all gateways; nothing without a budget or a figure.
+    /// Whether its budgets are kept by all gateways; nothing without a budget or a figure.
     pub(crate) fn verdict(&self, row: &RowFigures) -> Option<bool> {
-        let limit = match row.row.budget? {
-            Budget::TimesNginx(limit) | Budget::TimesRow(limit, _) | Budget::Micros(limit) => limit,
-        };
-        let figures = [ONE, TWO].map(|target| self.figure(row, target));
-        figures
-            .into_iter()
-            .flatten()
-            .map(|figure| figure <= limit)
-            .reduce(|a, b| a && b)
+        let verdicts = row.row.budgets.iter().flat_map(|budget| {
+            let figures = [ONE, TWO].map(|target| self.figure(row, *budget, target));
+            let is_kept = |figure| figure <= budget.limit();
+            figures.into_iter().flatten().map(is_kept)
+        });
+        verdicts.reduce(|a, b| a && b)
     }
 }
 
@@ -176,21 +197,23 @@ mod tests {
         let row = RowFigures::new(row, runs(ONE, &[9.0, 30.0, 36.0]));
         let figures = Figures {
             rows: vec![other, row],
-            handshakes: None,
-            memory: None,
-            start_millis: None,
+            ..Figures::default()
         };
         let [_, row] = figures.rows.as_slice() else {
             unreachable!()
         };
-        assert_eq!(figures.figure(row, ONE), Some(0.9));
+        let mut budgets = row.row.budgets.iter();
+        let budget = budgets.find(|budget| matches!(budget, Budget::TimesRow(..)));
+        let budget = *budget.unwrap();
+        assert_eq!(figures.figure(row, budget, ONE), Some(0.9));
         assert_eq!(figures.verdict(row), Some(true));
     }
 
     #[test]
     fn a_row_that_is_compared_follows_the_other() {
         for (at, row) in ROWS.iter().enumerate() {
-            if matches!(row.budget, Some(Budget::TimesRow(..))) {
+            let mut budgets = row.budgets.iter();
+            if budgets.any(|budget| matches!(budget, Budget::TimesRow(..))) {
                 assert!(row.is_compared_with(&ROWS[at - 1]), "{}", row.name);
             }
         }

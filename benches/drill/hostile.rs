@@ -17,7 +17,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::bench::upstreams;
+use crate::lanes::upstreams;
 use crate::outcome::Outcome;
 use crate::place::{Gateway, GatewayPlan, Place, Stub};
 use crate::watch::resident_kib;

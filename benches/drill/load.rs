@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use crate::client::{Caller, Client, request_text, result_slice};
 use crate::modern::{self, CallResult};
+use crate::said;
 use crate::sse::Decoder;
-use crate::watch::Cpu;
+use crate::watch::{Cpu, Ticks};
 use crate::wire::{invalid, limited};
 
 /// Notices in front of the reply.
@@ -62,6 +63,8 @@ pub(crate) struct Measured {
     pub(crate) per_second: f64,
     /// CPU microseconds per verified reply, by process name.
     pub(crate) cpu_micros: BTreeMap<String, f64>,
+    /// The same time in ticks, not per reply.
+    pub(crate) ticks: BTreeMap<String, Ticks>,
     pub(crate) p50_micros: u64,
     pub(crate) p99_micros: u64,
 }
@@ -137,6 +140,10 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
             let per_reply = after.since(before) as f64 / 1000.0 / replies.max(1) as f64;
             (name.clone(), per_reply)
         });
+    let ticks = before
+        .iter()
+        .zip(&after)
+        .map(|((name, before), (_, after))| (name.clone(), after.ticks_since(before)));
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     Ok(Measured {
         replies,
@@ -148,6 +155,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
             .clone(),
         per_second: replies as f64 / seconds,
         cpu_micros: cpu_micros.collect(),
+        ticks: ticks.collect(),
         p50_micros: quantile(50),
         p99_micros: quantile(99),
     })
@@ -203,10 +211,20 @@ struct Session {
     list: Option<Arc<str>>,
     tally: Arc<Tally>,
     body: String,
+    /// Members of `_meta` that are the same in every request.
+    about: String,
+    /// All members of `_meta`.
+    meta: String,
 }
 
 impl Session {
     fn new(plan: &Plan, number: usize, caller: &Caller, tally: &Arc<Tally>) -> Self {
+        let about = match plan.scenario {
+            Scenario::ModernCall => {
+                modern::describe(&caller.kind.info(), caller.kind.capabilities())
+            }
+            _ => String::new(),
+        };
         Self {
             number,
             caller: caller.clone(),
@@ -214,6 +232,8 @@ impl Session {
             list: plan.list.clone(),
             tally: Arc::clone(tally),
             body: String::new(),
+            about,
+            meta: String::new(),
         }
     }
 
@@ -281,10 +301,12 @@ impl Session {
     async fn call(&mut self, client: &mut Client) -> io::Result<()> {
         let id = client.take_id();
         let text = self.text(id);
+        let meta = self.meta_member(id);
         self.body.clear();
         let written = write!(
             self.body,
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"echo","arguments":{{"text":"{text}"}}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"echo","arguments":{{"text":"{text}"}}{}{meta}}}}}"#,
+            if meta.is_empty() { "" } else { "," }
         );
         written.map_err(io::Error::other)?;
         let head = client.post(&self.body).await?;
@@ -308,7 +330,8 @@ impl Session {
         let id = client.take_id();
         let text = self.text(id);
         let arguments = format!(r#"{{"text":"{text}"}}"#);
-        modern::write_call(&mut self.body, id, "echo", &arguments, "{}")?;
+        self.write_meta(id);
+        modern::write_call(&mut self.body, id, "echo", &arguments, &self.meta)?;
         let head = client.post(&self.body).await?;
         let reply = client.reply(&head).await?;
         if head.status != 200 {
@@ -327,9 +350,34 @@ impl Session {
         text
     }
 
+    /// Writes the members of `_meta` of one request.
+    fn write_meta(&mut self, id: u64) {
+        self.meta.clear();
+        self.meta.push_str(&self.about);
+        let end = self.meta.len();
+        if end > 0 {
+            self.meta.push(',');
+        }
+        if !said::write_differing(&mut self.meta, self.number, id) {
+            self.meta.truncate(end);
+        }
+    }
+
+    /// `_meta` of one request as a member; empty without anything in it.
+    fn meta_member(&mut self, id: u64) -> String {
+        self.write_meta(id);
+        match &*self.meta {
+            "" => String::new(),
+            meta => format!(r#""_meta":{{{meta}}}"#),
+        }
+    }
+
     async fn list(&mut self, client: &mut Client) -> io::Result<()> {
         let id = client.take_id();
-        let head = client.post(&request_text(id, "tools/list", "{}")).await?;
+        let params = format!("{{{}}}", self.meta_member(id));
+        let head = client
+            .post(&request_text(id, "tools/list", &params))
+            .await?;
         let reply = client.reply(&head).await?;
         if head.status != 200 {
             return Err(io::Error::other(format!("list got {}", head.status)));

@@ -8,6 +8,7 @@
     reason = "a test driver beside the gateway: it starts processes and reads the real clock"
 )]
 
+mod bare;
 mod bench;
 mod client;
 mod compare;
@@ -18,6 +19,7 @@ mod hostile;
 mod instructions;
 mod keys;
 mod kills;
+mod lanes;
 mod lifecycle;
 mod load;
 mod memory;
@@ -29,7 +31,9 @@ mod place;
 mod report;
 mod resumption;
 mod rows;
+mod said;
 mod sse;
+mod tables;
 mod watch;
 mod wire;
 
@@ -47,7 +51,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// CPU, memory and start-up figures beside nginx.
+    /// CPU, memory and start-up figures beside nginx and a bare hyper proxy.
     Bench(bench::BenchArgs),
     /// CPU of two builds of the gateway in alternating turns: what a change costs.
     Compare(compare::CompareArgs),

@@ -8,6 +8,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::client::{Caller, Client, Target};
 use crate::place::{Gateway, GatewayPlan, Place, configure, serve};
+use crate::said::Kind;
 use crate::watch::resident_kib;
 
 /// Sessions opened at once.
@@ -150,6 +151,7 @@ pub(crate) async fn start_to_first_answer(
         let caller = Caller {
             target: Target::parse(&url)?,
             token: Some(token.into()),
+            kind: Kind::default(),
         };
         let begin = Instant::now();
         let process = place.run(&format!("start-{round}"), &mut serve(&plan, &config))?;

@@ -11,18 +11,25 @@ pub(crate) fn head_lines(tool: &str) -> String {
     format!("MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: {tool}\r\n")
 }
 
-/// Writes a call of `tool` into `out`; `arguments` and `capabilities` are JSON texts.
+/// The members of `_meta` that a client describes itself with; `info` and `capabilities` are JSON texts.
+pub(crate) fn describe(info: &str, capabilities: &str) -> String {
+    format!(
+        r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{info},"io.modelcontextprotocol/clientCapabilities":{capabilities}"#
+    )
+}
+
+/// Writes a call of `tool` into `out`; `arguments` are a JSON text, `meta` the members of `_meta`.
 pub(crate) fn write_call(
     out: &mut String,
     id: u64,
     tool: &str,
     arguments: &str,
-    capabilities: &str,
+    meta: &str,
 ) -> io::Result<()> {
     out.clear();
     let written = write!(
         out,
-        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{{"name":"drill","version":"1"}},"io.modelcontextprotocol/clientCapabilities":{capabilities}}},"name":"{tool}","arguments":{arguments}}}}}"#
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"_meta":{{{meta}}},"name":"{tool}","arguments":{arguments}}}}}"#
     );
     written.map_err(io::Error::other)
 }
@@ -66,7 +73,7 @@ mod tests {
     #[test]
     fn a_call_is_json_and_its_result_is_read() {
         let mut text = String::new();
-        write_call(&mut text, 7, "echo", "{}", "{}").unwrap();
+        write_call(&mut text, 7, "echo", "{}", &describe("{}", "{}")).unwrap();
         let call: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(call["params"]["name"], "echo");
         let result = r#"{"resultType":"complete","content":[{"type":"text","text":"a\"b"}]}"#;

@@ -246,7 +246,9 @@ async fn make(callers: &[Caller], count: usize, tool: &str) -> anyhow::Result<Ve
 async fn call(client: &mut Client, tool: &str) -> io::Result<Came> {
     let id = client.take_id();
     let mut body = String::new();
-    modern::write_call(&mut body, id, tool, "{}", CAPABILITIES)?;
+    let info = client.caller.kind.info();
+    let meta = modern::describe(&info, CAPABILITIES);
+    modern::write_call(&mut body, id, tool, "{}", &meta)?;
     let head = client.post(&body).await?;
     let reply = client.wire.rest().await?;
     if head.status != 200 || head.is_events {

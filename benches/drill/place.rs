@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::client::{Caller, Target};
 use crate::keys::{ISSUER, Issuer, SCOPE};
+use crate::said::Kind;
 
 /// How long a process may take to be ready.
 const START: Duration = Duration::from_secs(15);
@@ -98,6 +99,14 @@ impl Running {
         }
     }
 
+    /// What the process prints first, one line of JSON; its standard output has to be a pipe.
+    pub(crate) fn first_line(&mut self) -> anyhow::Result<Value> {
+        let stdout = self.child.stdout.take().context("no stdout")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        serde_json::from_str(&line).with_context(|| format!("{} did not start", self.name))
+    }
+
     /// Waits until somebody listens at `addr`.
     fn until_listening(&mut self, addr: SocketAddr) -> anyhow::Result<()> {
         let end = Instant::now() + START;
@@ -153,10 +162,7 @@ impl Stub {
             .stdout(Stdio::piped());
         let name = ["stub", &options.concat()].concat();
         let mut process = place.run(&name, &mut command)?;
-        let stdout = process.child.stdout.take().context("no stdout")?;
-        let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
-        let ready: Value = serde_json::from_str(&line).context("the stub did not start")?;
+        let ready = process.first_line()?;
         let url = ready
             .get("url")
             .and_then(Value::as_str)
@@ -333,6 +339,7 @@ impl Gateway {
         Ok(Caller {
             target: Target::parse(&url)?,
             token: Some(Arc::from(token)),
+            kind: Kind::default(),
         })
     }
 }

@@ -5,9 +5,61 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// CPU time of each thread of a process, in nanoseconds.
+/// CPU time of a process.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Cpu(BTreeMap<u32, u64>);
+pub(crate) struct Cpu {
+    /// Of each thread, in nanoseconds.
+    threads: BTreeMap<u32, u64>,
+    /// Of all, as the kernel's clock met them.
+    ticks: Ticks,
+}
+
+/// How often the kernel's clock, 100 times a second, met a process in its own code and in the kernel's: too coarse for
+/// a time, good for the share of each when there are hundreds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Ticks {
+    pub(crate) user: u64,
+    pub(crate) kernel: u64,
+}
+
+impl Ticks {
+    fn of(pid: u32) -> anyhow::Result<Self> {
+        let file = format!("/proc/{pid}/stat");
+        let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+        // After the name, which may hold anything, come the third field and so on.
+        let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let mut fields = fields.split_whitespace().skip(11);
+        let mut next = || fields.next()?.parse().ok();
+        Ok(Self {
+            user: next().context("no time in user mode")?,
+            kernel: next().context("no time in kernel mode")?,
+        })
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            kernel: self.kernel.saturating_sub(earlier.kernel),
+        }
+    }
+
+    /// The share of user mode.
+    pub(crate) fn user_share(self) -> Option<f64> {
+        let all = self.user + self.kernel;
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let share = self.user as f64 / all as f64;
+        (all > 0).then_some(share)
+    }
+}
+
+impl std::iter::Sum for Ticks {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, ticks| Self {
+            user: sum.user + ticks.user,
+            kernel: sum.kernel + ticks.kernel,
+        })
+    }
+}
 
 impl Cpu {
     pub(crate) fn of(pid: u32) -> anyhow::Result<Self> {
@@ -24,15 +76,23 @@ impl Cpu {
                 threads.insert(tid, running.unwrap_or(0));
             }
         }
-        Ok(Self(threads))
+        Ok(Self {
+            threads,
+            ticks: Ticks::of(pid)?,
+        })
     }
 
     /// Nanoseconds spent since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> u64 {
         let spent = |(tid, ns): (&u32, &u64)| {
-            ns.saturating_sub(earlier.0.get(tid).copied().unwrap_or_default())
+            ns.saturating_sub(earlier.threads.get(tid).copied().unwrap_or_default())
         };
-        self.0.iter().map(spent).sum()
+        self.threads.iter().map(spent).sum()
+    }
+
+    /// Ticks since `earlier`.
+    pub(crate) fn ticks_since(&self, earlier: &Self) -> Ticks {
+        self.ticks.since(earlier.ticks)
     }
 }
 

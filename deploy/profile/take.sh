@@ -15,7 +15,7 @@ rm -rf "$work/counts"
 LLVM_PROFILE_FILE=/dev/null RUSTFLAGS="-Cprofile-generate=$work/counts" \
   cargo build --release --locked --target-dir "$work" --bin drawbridge
 ulimit -n 16384
-bench=(target/release/drill bench --gateway "$work/release/drawbridge" --rounds 1 --no-nginx --no-memory --no-budgets)
+bench=(target/release/drill bench --gateway "$work/release/drawbridge" --rounds 1 --no-nginx --no-bare --no-memory --no-instructions --no-budgets)
 "${bench[@]}"
 # Fewer rows are of modern calls than of legacy ones, and neither kind is more often called.
 "${bench[@]}" --only "modern call"

@@ -1,0 +1,80 @@
+//! `bare-proxy` between the load and the stubs: the least that a call through hyper costs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::Context as _;
+
+use crate::client::{Caller, Client, Target};
+use crate::place::{Place, Running};
+
+/// A running `bare-proxy`.
+#[derive(Debug)]
+pub(crate) struct Bare {
+    pub(crate) process: Running,
+    /// In the order of its upstreams.
+    pub(crate) targets: Vec<Target>,
+}
+
+/// How it is to be run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BarePlan<'a> {
+    pub(crate) binary: &'a Path,
+    /// Worker threads.
+    pub(crate) threads: usize,
+    pub(crate) upstreams: &'a [&'a Target],
+    /// The program that runs it, with its options; empty for none.
+    pub(crate) under: &'a [String],
+}
+
+impl Bare {
+    pub(crate) fn start(place: &Place, plan: BarePlan<'_>) -> anyhow::Result<Self> {
+        let words = plan.under.iter().map(String::as_ref);
+        let mut words = words.chain([plan.binary.as_os_str()]);
+        let mut command = Command::new(words.next().context("no program")?);
+        command
+            .args(words)
+            .args(["--threads", &plan.threads.to_string()])
+            .args(plan.upstreams.iter().map(|it| it.addr.to_string()))
+            .stdout(Stdio::piped());
+        let name = format!("bare-{}", plan.threads);
+        let mut process = place.run(&name, &mut command)?;
+        let addresses = process.first_line()?;
+        let addresses: Vec<SocketAddr> = serde_json::from_value(addresses)?;
+        let through = |(addr, upstream): (SocketAddr, &&Target)| Target {
+            addr,
+            host: addr.to_string(),
+            path: upstream.path.clone(),
+        };
+        let targets = addresses.into_iter().zip(plan.upstreams).map(through);
+        Ok(Self {
+            targets: targets.collect(),
+            process,
+        })
+    }
+
+    /// Where upstream `number` is called through it.
+    pub(crate) fn target(&self, number: usize) -> anyhow::Result<&Target> {
+        let target = self.targets.get(number);
+        target.context("no such upstream of the bare proxy")
+    }
+}
+
+/// Milliseconds from starting the process to its first answer to an `initialize`.
+pub(crate) async fn start_to_first_answer(
+    place: &Place,
+    plan: BarePlan<'_>,
+    rounds: usize,
+) -> anyhow::Result<Vec<f64>> {
+    let mut millis = Vec::new();
+    for _ in 0..rounds {
+        let begin = Instant::now();
+        let bare = Bare::start(place, plan)?;
+        let caller = Caller::anonymous(bare.target(0)?.clone());
+        Client::connect(caller).await?.open().await?;
+        millis.push(begin.elapsed().as_secs_f64() * 1000.0);
+    }
+    Ok(millis)
+}
