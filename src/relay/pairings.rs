@@ -10,6 +10,7 @@ use super::*;
 use crate::call::{ClientCapabilities, DownstreamLink, Principal};
 use crate::clock::SystemClock;
 use crate::protocol::{Message, RequestId, Revision};
+use crate::seal::Purpose;
 use crate::session::{CallLink, NewSession, SessionIds, Settings};
 use crate::store::events::{Bounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
@@ -122,6 +123,28 @@ impl Fixture {
                 .answer(&Message::parse(response.into(), 128).unwrap())
         );
     }
+}
+
+#[tokio::test]
+async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
+    let f = fixture(Scripted::new(Part::Modern));
+    let link = f.legacy_link();
+    let list = |cursor: &str| {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"cursor":"{cursor}"}}}}"#
+        );
+        Call {
+            message: Message::parse(text.into(), 128).unwrap(),
+            ..f.call(Arc::clone(&link) as _, CancellationToken::new())
+        }
+    };
+    let (sealer, context) = (&f.relay.parts.sealer, cursor_context(&list("forged"), "up"));
+    let known = sealer.seal(Purpose::Cursor, &context, b"\"two\"");
+    let opened = f.relay.cursor(&list(&known), "up").unwrap();
+    assert_eq!(opened.as_deref(), Some("\"two\""));
+    let next = sealer.of_next_version(Purpose::Cursor, &context, &known);
+    let refusal = |cursor: &str| f.relay.cursor(&list(cursor), "up").unwrap_err().public;
+    assert_eq!(refusal(&next), refusal("forged"));
 }
 
 #[tokio::test]

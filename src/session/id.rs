@@ -155,6 +155,15 @@ mod tests {
         assert_eq!(ids.read("forged", &binding("alice"), "mcp"), None);
     }
 
+    #[test]
+    fn id_of_an_unknown_version_is_refused() {
+        let (ids, binding) = (ids(), binding("alice"));
+        let (_, text) = ids.mint(&binding, "mcp", Duration::ZERO);
+        assert!(ids.read(&text, &binding, "mcp").is_some());
+        let next = ids.sealer.of_next_version(Purpose::Session, b"mcp", &text);
+        assert_eq!(ids.read(&next, &binding, "mcp"), None);
+    }
+
     // SPEC T-41.
     #[test]
     fn ids_are_visible_ascii_and_never_repeat() {

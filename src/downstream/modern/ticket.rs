@@ -360,6 +360,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn state_of_an_unknown_version_is_refused() {
+        let sealer = Sealer::new(&[]).unwrap();
+        let asker = asker("alice", "mcp", CALL);
+        for ticket in tickets() {
+            let text = asker.seal(&sealer, &ticket, NOW + LIFE);
+            let next = sealer.of_next_version(Purpose::RequestState, b"mcp", &text);
+            assert_eq!(asker.open(&sealer, &next, NOW), None);
+        }
+    }
+
     fn spelled(value: &str) -> Vec<u8> {
         Spelling::of(value).out
     }
