@@ -9,7 +9,7 @@
 //! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lifecycle`] [`lock`] [`tally`] [`wake`] [`wish`] [`workers`]: shapes, bytes, time |
 //! | 2 | [`config`]: what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
-//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`descriptors`] [`fair_permits`] [`budget`]: failures, causes, handles, address rules, views, limits |
+//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`fair_permits`] [`budget`]: failures, causes, handles and their owners, address rules, views, limits |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
 //! | 6 | [`store`] [`audit`]: where things are kept |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
@@ -36,6 +36,7 @@ pub mod fair_permits;
 pub mod fault;
 pub mod lifecycle;
 pub mod lock;
+pub mod ownership;
 pub mod policy;
 pub mod protocol;
 pub mod relay;

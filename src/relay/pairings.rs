@@ -9,6 +9,7 @@ use self::scripted::{INPUT_REQUIRED, ModernClient, Part, Scripted};
 use super::*;
 use crate::call::{ClientCapabilities, DownstreamLink, Principal};
 use crate::clock::SystemClock;
+use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, Revision};
 use crate::seal::Purpose;
 use crate::session::{CallLink, NewSession, SessionIds, Settings};
@@ -32,7 +33,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
         total: 1 << 20,
     };
     let sessions = Sessions::new(
-        SessionIds::new(Arc::clone(&sealer), [0; 8]),
+        SessionIds::new(Arc::clone(&sealer), Ownership::ALONE),
         Settings {
             idle: Duration::from_mins(1),
             absolute: Duration::from_mins(10),

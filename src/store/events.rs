@@ -47,6 +47,14 @@ impl Event {
     }
 }
 
+/// Gives events their positions after `newest`, which moves on: the only place that numbers events.
+fn number(events: &mut [Event], newest: &mut u64) {
+    for event in events {
+        *newest += 1;
+        event.seq = *newest;
+    }
+}
+
 /// Result of a replay request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replay {

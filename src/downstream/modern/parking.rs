@@ -10,6 +10,7 @@ use crate::call::OwnerKey;
 use crate::clock::SharedClock;
 use crate::lifecycle::Tasks;
 use crate::lock::lock;
+use crate::ownership::Ownership;
 use crate::seal::Sealer;
 use crate::tally::Tally;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
@@ -20,6 +21,8 @@ type Key = [u8; KEY_LEN];
 #[derive(Debug)]
 pub(in crate::downstream) struct Parking {
     pub(super) sealer: Arc<Sealer>,
+    /// Who keeps the parked calls.
+    pub(super) owner: Ownership,
     pub(super) clock: SharedClock,
     pub(super) tasks: Tasks,
     caps: ParkingCaps,
@@ -52,15 +55,17 @@ pub(super) struct Place {
 }
 
 impl Parking {
-    /// No call is parked.
+    /// No call is parked; `owner` will keep those that are.
     pub(in crate::downstream) fn new(
         sealer: Arc<Sealer>,
+        owner: Ownership,
         clock: SharedClock,
         tasks: Tasks,
         caps: ParkingCaps,
     ) -> Arc<Self> {
         Arc::new(Self {
             sealer,
+            owner,
             clock,
             tasks,
             caps,
