@@ -1,9 +1,11 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
+pub mod account;
 mod activity;
 mod attempts;
 mod cancellation;
 mod carrier;
+pub mod credentials;
 mod duplex;
 mod era;
 pub mod error;

@@ -22,6 +22,7 @@ use self::followers::Followers;
 use self::levels::Levels;
 use self::owners::Owners;
 use self::visits::Visits;
+use super::account::Account;
 use super::era::EraLink;
 use super::holders::{HolderKey, Holders};
 use super::lock;
@@ -39,8 +40,8 @@ use crate::wish::Wish;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct PoolKey {
     pub(super) upstream: Arc<str>,
-    /// `None` where all principals share the link.
-    pub(super) owner: Option<OwnerKey>,
+    /// [`Account::Common`] where all principals share the link.
+    pub(super) account: Account,
     pub(super) capabilities: u64,
     pub(super) offer: Revision,
 }
@@ -390,6 +391,10 @@ mod tests {
     use super::*;
 
     impl SharedLinks {
+        pub(in crate::upstream) fn len(&self) -> usize {
+            self.0.len()
+        }
+
         /// Whether `join`, which takes a place at the only link, holds the link's entry meanwhile.
         pub(in crate::upstream) fn is_entry_held_by(&self, join: impl FnOnce() + Send) -> bool {
             let (key, pooled) = {

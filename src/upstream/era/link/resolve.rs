@@ -57,7 +57,8 @@ impl EraLink {
         let inner = match self.cell.pin {
             Some(Pin::Legacy(_)) => self.legacy(None, false),
             Some(Pin::Modern) => self.modern(None, None),
-            None => self.detect(afresh).await?,
+            // Large, and once for each link.
+            None => Box::pin(self.detect(afresh)).await?,
         };
         let before = lock(&self.current).replace(inner.clone());
         // The session ended meanwhile: nobody would ever close it.
